@@ -1,0 +1,379 @@
+"""The ports: what the rest of Rookery may ask of a bus, in words that are not NATS's.
+
+Two buses implement them: JetStream (``rookery.bus.*``) and memory (``rookery.bus.memory``); one
+suite of contract tests holds for both. Everything here lives on the bus's event loop: methods are
+called there, callbacks are called there, in batches. Threads hand work over with ``LoopThread``.
+
+An outage is not an error here: ``append`` and the followers wait it out. ``Failed`` is raised for
+requests that want an answer now (reads, claims, blobs), ``Refused`` for what can never work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from rookery.schemas.envelope import EntityId
+
+__all__ = [
+    "Answer",
+    "Append",
+    "Blobs",
+    "Bus",
+    "Claim",
+    "Claims",
+    "Conflicted",
+    "DeadLetter",
+    "Delivery",
+    "Door",
+    "Feed",
+    "Filter",
+    "Inbox",
+    "Journal",
+    "Outcome",
+    "Position",
+    "Pressure",
+    "Rejected",
+    "Settled",
+    "Snapshot",
+    "Snapshots",
+    "Stored",
+    "Timer",
+    "Timers",
+]
+
+PARTITIONS = 16
+"""Sessions are spread over this many partitions; it is part of the inbox's stored subjects."""
+
+# --- journal ------------------------------------------------------------------------------------
+
+
+class Append(msgspec.Struct, eq=False):
+    """One entity's share of a commit: one journal message."""
+
+    entity: EntityId
+    expected: int
+    """Sequence of the entity's last message as the decider knows it; 0 if it has none."""
+    message_id: str
+    """Unique for ever: tells our own message, whose ack was lost, from somebody else's."""
+    body: bytes
+    chain: str
+    """Hex digest over the entity's previous chain digest and ``body``."""
+    fence: int | None = None
+    """If set: last sequence over all families of ``entity.key`` that the decider has seen. The
+    append is refused if anything newer stands there, whichever family wrote it."""
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """The append is durable under ``sequence``."""
+
+    append: Append
+    sequence: int
+
+
+class Conflicted(msgspec.Struct, frozen=True):
+    """The append is not stored and never will be: the entity (or its fence) has moved on."""
+
+    append: Append
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """The append is not stored and cannot be, whoever tries (too large, for example)."""
+
+    append: Append
+    code: str
+    message: str
+
+
+Outcome = Settled | Conflicted | Rejected
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A journal message as it was read."""
+
+    sequence: int
+    entity: EntityId
+    message_id: str
+    chain: str
+    body: bytes
+    stored_at_ms: int
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which messages of the journal; ``None`` is any. ``run`` is matched inside the facts."""
+
+    family: str | None = None
+    key: str | None = None
+    run: str | None = None
+
+
+class Pressure(StrEnum):
+    """Why appends do not get through just now."""
+
+    NONE = "none"
+    UNREACHABLE = "unreachable"
+    FULL = "full"
+
+
+class Journal(Protocol):
+    """The durable truth: facts of entities, each entity a line of messages of its own."""
+
+    pressure: Pressure
+
+    def append(self, appends: Sequence[Append], settle: Callable[[list[Outcome]], None]) -> None:
+        """Store each append if its expectation holds; tell every outcome exactly once.
+
+        Appends are independent: each is settled on its own, in any order, in one or more calls.
+        At most one append of an entity may be under way. A lost ack is resolved by message id;
+        outages and a full store are waited out, so an outcome may take its time but is the truth.
+        """
+
+    async def last(self, entity: EntityId) -> Stored | None:
+        """The entity's last message, read from the leader."""
+
+    async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
+        """The entity's messages above sequence ``after``, in order."""
+
+    def scan(self, where: Filter, after: int = 0) -> AsyncIterator[list[Stored]]:
+        """Messages above ``after`` up to those stored when the scan began, in pages, in order."""
+
+    async def end(self) -> int:
+        """The last sequence of the journal."""
+
+
+class Feed(Protocol):
+    """The journal as it grows."""
+
+    def follow(self, where: Filter, after: int = 0) -> AsyncIterator[list[Stored]]:
+        """Messages above ``after``, then live ones, without loss, doubles or end.
+
+        Reconnects by itself. Raises ``Failed`` ``FEED_GAP`` if what comes next was removed.
+        """
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Where a delivery stands in the inbox or among the fired timers."""
+
+    partition: int
+    sequence: int
+    source: str = "inbox"
+    """``inbox`` or ``timers``."""
+
+
+class Delivery(msgspec.Struct, eq=False):
+    """A command as it came through a door: nothing decoded, nothing trusted."""
+
+    verb: str
+    key: str
+    id: str
+    """``Nats-Msg-Id``, or one made at the door that stays the same on redelivery."""
+    body: bytes
+    content_type: str = ""
+    mode: str = ""
+    reply_to: str = ""
+    """Request-reply: the requester's inbox. Inbox stream: the header ``Rookery-Reply``."""
+    traceparent: str = ""
+    position: Position | None = None
+    """``None`` for request-reply: nothing to acknowledge."""
+    attempt: int = 1
+    """1 at first delivery."""
+
+
+class Answer(msgspec.Struct, eq=False):
+    """Something to say to whoever asked."""
+
+    reply_to: str
+    body: bytes
+    code: str = ""
+    """Set if the answer is an error: also sent as headers, where stock tools look for it."""
+
+
+class Door(Protocol):
+    """Request-reply: the client keeps the command until the durable answer and may repeat it."""
+
+    async def open(self, deliver: Callable[[list[Delivery]], None]) -> None:
+        """Take requests of the realm; those of partitions owned elsewhere are passed on."""
+
+    async def own(self, partitions: frozenset[int]) -> None:
+        """From now on take the requests of exactly these partitions."""
+
+    def answer(self, answers: Sequence[Answer]) -> None:
+        """Send answers; what cannot be sent is dropped: the client asks again."""
+
+    async def close(self) -> None:
+        """Take no more requests."""
+
+
+class Inbox(Protocol):
+    """Durable commands: published by anybody, worked off in order per key by the owner."""
+
+    async def open(self, partition: int, deliver: Callable[[list[Delivery]], None]) -> None:
+        """Take the commands and fired timers of a partition, one batch unacknowledged at a time.
+
+        A message delivered before (its node died) comes alone, so that a poisonous one cannot
+        take others with it into the dead letters.
+        """
+
+    def done(self, positions: Sequence[Position]) -> None:
+        """These are committed (or refused, or dead letters) and need not come again."""
+
+    async def close(self, partition: int) -> None:
+        """Take no more of this partition; what is not done comes again, here or elsewhere."""
+
+    async def submit(
+        self,
+        verb: str,
+        key: str,
+        body: bytes,
+        *,
+        message_id: str,
+        content_type: str = "",
+        mode: str = "",
+        reply_to: str = "",
+        traceparent: str = "",
+    ) -> int:
+        """Publish a command durably; its sequence. The client's side of the inbox."""
+
+    async def bury(self, delivery: Delivery, code: str, message: str) -> int:
+        """Keep a copy among the dead letters; its number there."""
+
+    async def dead(self) -> list[DeadLetter]:
+        """All dead letters, oldest first."""
+
+    async def retry_dead(self, number: int) -> None:
+        """Submit a dead letter again, under its own id, and remove it."""
+
+    async def drop_dead(self, number: int) -> None:
+        """Remove a dead letter for good."""
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that could not be worked off, with the reason."""
+
+    number: int
+    verb: str
+    key: str
+    id: str
+    code: str
+    message: str
+    body: bytes
+    content_type: str = ""
+    mode: str = ""
+    reply_to: str = ""
+    traceparent: str = ""
+    buried_at_ms: int = 0
+
+
+# --- timers, blobs, claims, snapshots -----------------------------------------------------------
+
+
+class Timer(msgspec.Struct, frozen=True, kw_only=True):
+    """A command to be delivered through the inbox of ``key``'s partition when it is due.
+
+    ``id`` names the timer: arming it again replaces it. The delivery's command id is
+    ``timer/<id>/<due_ms>``, so a timer that fires twice is handled once.
+    """
+
+    id: str
+    due_ms: int
+    verb: str
+    key: str
+    body: bytes
+
+
+class Timers(Protocol):
+    """Wake-ups that survive everybody."""
+
+    async def arm(self, timer: Timer) -> None:
+        """Deliver at ``due_ms`` or, if that is past, at once. Idempotent."""
+
+    async def cancel(self, timer_id: str) -> None:
+        """Never deliver it. No error if it has fired or was never armed."""
+
+
+class Blobs(Protocol):
+    """Bytes named by their SHA3-256."""
+
+    async def put(self, data: bytes) -> str:
+        """Store ``data``; its digest. Storing it twice costs one look."""
+
+    async def get(self, digest: str) -> bytes:
+        """The bytes, checked against the digest; ``BLOB_NOT_FOUND`` or ``BLOB_CORRUPT``."""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A name held for a while."""
+
+    name: str
+    holder: str
+    token: int
+    """Grows with every change of the claim: a holder with a lower one has lost it."""
+    value: bytes = b""
+
+
+class Claims(Protocol):
+    """Exclusive names with a time to live (whole seconds, at least one)."""
+
+    async def acquire(self, name: str, holder: str, ttl_s: int, value: bytes = b"") -> Claim | None:
+        """The claim, or ``None`` if somebody else holds it. Taking one's own again renews it."""
+
+    async def renew(self, claim: Claim, ttl_s: int, value: bytes = b"") -> Claim:
+        """The claim with a higher token and a fresh time to live; ``CLAIM_LOST`` if it is gone."""
+
+    async def seize(
+        self, claim: Claim, holder: str, ttl_s: int, value: bytes = b""
+    ) -> Claim | None:
+        """Take over a claim whose holder is known to be dead; ``None`` if it changed meanwhile."""
+
+    async def release(self, claim: Claim) -> None:
+        """Free the name if the claim still stands; no error if it does not."""
+
+    async def list(self, prefix: str = "") -> list[Claim]:
+        """All claims alive whose name starts with ``prefix``."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """An entity's state as of ``sequence``."""
+
+    sequence: int
+    body: bytes
+
+
+class Snapshots(Protocol):
+    """States of entities: a shortcut, never the truth. Losing them all loses nothing."""
+
+    async def save(self, entity: EntityId, schema: int, snapshot: Snapshot) -> None:
+        """Replace the entity's snapshot; an older sequence never replaces a newer one."""
+
+    async def load(self, entity: EntityId, schema: int) -> Snapshot | None:
+        """The snapshot, or ``None`` if there is none written under exactly this ``schema``."""
+
+
+class Bus(Protocol):
+    """All ports of one realm, open between ``start`` and ``stop``."""
+
+    realm: str
+    journal: Journal
+    feed: Feed
+    door: Door
+    inbox: Inbox
+    timers: Timers
+    blobs: Blobs
+    claims: Claims
+    snapshots: Snapshots
+
+    async def start(self) -> None:
+        """Connect, and make or check the streams of the realm."""
+
+    async def stop(self) -> None:
+        """Let go of everything; nothing is delivered afterwards."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server can be reached just now."""

@@ -1,0 +1,125 @@
+"""Every subject and every token of one, spelled once.
+
+A token's reserved characters (``.``, ``*``, ``>``, ``%``, blanks and controls) become ``%XX``:
+lease slugs may contain dots. Partitions are FNV-1a over the encoded key, as the server computes
+them, so a client, a node and the inbox's subject transform always agree.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from rookery.bus.ports import PARTITIONS, Filter
+from rookery.schemas.envelope import EntityId
+from rookery.schemas.errors import Refused
+
+__all__ = ["Subjects", "decode_token", "encode_token", "partition_of"]
+
+_RESERVED = re.compile(r"[.*>%\s\x00-\x1f\x7f]")
+_ESCAPE = re.compile(r"%([0-9A-F]{2})")
+_REALM = re.compile(r"[A-Za-z0-9_-]{1,32}\Z")
+
+
+def encode_token(text: str) -> str:
+    """``text`` as one subject token."""
+    if not text:
+        raise Refused("INVALID_SUBJECT", "a subject token cannot be empty")
+    return _RESERVED.sub(lambda m: "".join(f"%{b:02X}" for b in m[0].encode()), text)
+
+
+def decode_token(token: str) -> str:
+    """The text a token stands for."""
+    if "%" not in token:
+        return token
+    raw = bytearray()
+    at = 0
+    for match in _ESCAPE.finditer(token):
+        raw += token[at : match.start()].encode()
+        raw.append(int(match[1], 16))
+        at = match.end()
+    raw += token[at:].encode()
+    return raw.decode(errors="replace")
+
+
+@lru_cache(maxsize=65_536)
+def partition_of(key: str) -> int:
+    """The partition of a key: FNV-1a 32 bit of its token, as the server's ``partition()``."""
+    hashed = 0x811C9DC5
+    for byte in encode_token(key).encode():
+        hashed = (hashed ^ byte) * 0x01000193 & 0xFFFF_FFFF
+    return hashed % PARTITIONS
+
+
+class Subjects:
+    """The subjects and stream names of one realm."""
+
+    def __init__(self, realm: str) -> None:
+        if not _REALM.match(realm):
+            raise Refused(
+                "INVALID_ARGUMENT", f"realm {realm[:80]!r} must match ^[A-Za-z0-9_-]{{1,32}}$"
+            )
+        self.realm = realm
+        self.root = f"rookery.{realm}"
+        self.journal_stream = f"ROOKERY_{realm}_JOURNAL"
+        self.inbox_stream = f"ROOKERY_{realm}_INBOX"
+        self.timers_stream = f"ROOKERY_{realm}_TIMERS"
+        self.peers_stream = f"ROOKERY_{realm}_PEERS"
+        self.dead_stream = f"ROOKERY_{realm}_DEAD"
+        self.blobs_bucket = f"ROOKERY_{realm}_BLOBS"
+        self.claims_bucket = f"ROOKERY_{realm}_CLAIMS"
+        self.snapshots_bucket = f"ROOKERY_{realm}_SNAPSHOTS"
+
+    # Facts.
+
+    def fact(self, entity: EntityId) -> str:
+        """Where an entity's facts stand."""
+        return f"{self.root}.ev.{entity.family}.{encode_token(entity.key)}"
+
+    def facts(self, where: Filter) -> str:
+        """The subjects a filter selects."""
+        key = encode_token(where.key) if where.key else "*"
+        return f"{self.root}.ev.{where.family or '*'}.{key}"
+
+    def entity(self, subject: str) -> EntityId:
+        """The entity a fact's subject names."""
+        _, _, _, family, key = subject.split(".", 4)
+        return EntityId(family, decode_token(key))
+
+    # Commands.
+
+    def command(self, verb: str, key: str) -> str:
+        """Where anybody publishes a durable command."""
+        return f"{self.root}.cmd.{encode_token(verb)}.{encode_token(key)}"
+
+    def stored_commands(self, partition: int) -> str:
+        """Where the inbox stream keeps a partition's commands (its subject transform)."""
+        return f"{self.root}.cmd.{partition}.*.*"
+
+    def request(self, verb: str, key: str) -> str:
+        """Where anybody asks."""
+        return f"{self.root}.api.{encode_token(verb)}.{encode_token(key)}"
+
+    def owned_request(self, verb: str, key: str) -> str:
+        """Where a node that does not own the key's partition passes a request on to."""
+        return f"{self.root}.own.{partition_of(key)}.{encode_token(verb)}.{encode_token(key)}"
+
+    def owned_requests(self, partition: int) -> str:
+        return f"{self.root}.own.{partition}.*.*"
+
+    def dead(self, verb: str, key: str) -> str:
+        return f"{self.root}.dead.{encode_token(verb)}.{encode_token(key)}"
+
+    # Timers.
+
+    def timer(self, timer_id: str) -> str:
+        """A timer's schedule: one message, replaced by arming again, purged by cancelling."""
+        return f"{self.root}.timer.arm.{encode_token(timer_id)}"
+
+    def fired(self, verb: str, key: str) -> str:
+        """Where the server puts a timer's message when it is due."""
+        partition = partition_of(key)
+        return f"{self.root}.timer.fire.{partition}.{encode_token(verb)}.{encode_token(key)}"
+
+    def fired_timers(self, partition: int) -> str:
+        return f"{self.root}.timer.fire.{partition}.*.*"

@@ -1,0 +1,1 @@
+"""Wires and runs: command line, node, configuration, metrics, benches."""

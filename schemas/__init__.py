@@ -1,0 +1,31 @@
+"""What travels: structs, wire names, codes and codecs. Knows msgspec and the standard library only.
+
+It refuses to own rules (``actors``), transport (``bus``) and anything that does I/O.
+"""
+
+from rookery.schemas.codec import FactCodec, decode_command, encode_facts
+from rookery.schemas.digest import canonical_json, digest_bytes, digest_json
+from rookery.schemas.envelope import Command, EntityId, Fact, Mode
+from rookery.schemas.errors import CODES, Failed, Refused
+from rookery.schemas.run import ErrorObject, Language, RunRequest, RunResult, SessionLimits
+
+__all__ = [
+    "CODES",
+    "Command",
+    "EntityId",
+    "ErrorObject",
+    "Fact",
+    "FactCodec",
+    "Failed",
+    "Language",
+    "Mode",
+    "Refused",
+    "RunRequest",
+    "RunResult",
+    "SessionLimits",
+    "canonical_json",
+    "decode_command",
+    "digest_bytes",
+    "digest_json",
+    "encode_facts",
+]

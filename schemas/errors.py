@@ -1,0 +1,97 @@
+"""Every code a person or a program may meet, in one table, and the two exceptions that carry them.
+
+A refusal is the caller's to mend (``Refused``); a failure is ours (``Failed``). Codes are stable:
+they are added, never renamed or reused. Texts are for people and may be improved at any time.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+__all__ = ["CODES", "Code", "Failed", "Refused"]
+
+
+class Code(NamedTuple):
+    """One line of the table."""
+
+    meaning: str
+    retryable: bool = False
+    """Whether the same request, with the same id, may succeed later without a change."""
+
+
+CODES: Final[dict[str, Code]] = {
+    # The request itself.
+    "INVALID_JSON": Code("the body is not valid JSON or MessagePack"),
+    "INVALID_ARGUMENT": Code("a field is missing, has the wrong type or is out of range"),
+    "UNKNOWN_FIELD": Code("the body has a field this command does not know"),
+    "INVALID_SESSION_ID": Code("a session id is 1 to 64 letters, digits, '-' or '_'"),
+    "INVALID_SUBJECT": Code(
+        "the subject does not have the form rookery.<realm>.<door>.<verb>.<key>"
+    ),
+    "UNKNOWN_VERB": Code("nobody here answers this verb"),
+    "UNKNOWN_INPUT": Code("the machine has no input of this name"),
+    "UNSUPPORTED_CONTENT_TYPE": Code("the body is neither JSON nor MessagePack"),
+    "PAYLOAD_TOO_LARGE": Code("the body is larger than the limit"),
+    "IDEMPOTENCY_KEY_REUSED": Code("this message id was already used with another body"),
+    "UNAUTHORIZED": Code("the server wants a token, or refuses this one"),
+    # State.
+    "GUARD_REJECTED": Code("the rules refuse this input in the present state"),
+    "NO_MATCHING_TRANSITION": Code("no rule is declared for this input"),
+    "SESSION_NOT_FOUND": Code("no such session"),
+    "SESSION_IDENTITY_IN_USE": Code("the session identity is already claimed"),
+    "INPUT_NOT_FOUND": Code("no such input or run in this session"),
+    "QUOTA_EXCEEDED": Code("a quota of the realm is used up", retryable=True),
+    # Facts and exports.
+    "FACT_INVALID": Code("a stored fact cannot be decoded"),
+    "FACT_UNKNOWN": Code("a stored fact has a type this version does not know"),
+    "FACT_VERSION_UNSUPPORTED": Code("a stored fact was written by a newer version"),
+    "SEALED_UNSUPPORTED": Code("the body is sealed, and this version cannot open sealed bodies"),
+    "NOT_CANONICAL": Code("the value has no canonical form (NaN and infinity are not JSON)"),
+    "CHAIN_BROKEN": Code("a journal message does not continue its entity's digest chain"),
+    "EXPORT_CORRUPT": Code("a line of the export is not what was exported"),
+    # The node and its surroundings.
+    "CONFLICT": Code("the entity changed meanwhile, three times in a row", retryable=True),
+    "COMMAND_QUARANTINED": Code("the command made its actor fail three times and was set aside"),
+    "PARTITION_UNOWNED": Code("no node owns this session's partition just now", retryable=True),
+    "NODE_DRAINING": Code("the node is stopping and takes no new work", retryable=True),
+    "NODE_FAILED": Code("the node failed while working on the command", retryable=True),
+    "JOURNAL_FULL": Code("the journal is out of space; work waits until there is room", True),
+    "SERVER_UNREACHABLE": Code("the NATS server cannot be reached", retryable=True),
+    "SERVER_NOT_FOUND": Code("no nats-server binary was found"),
+    "SERVER_START_FAILED": Code("the embedded server did not become ready"),
+    "STORE_IN_USE": Code("another process uses this store directory"),
+    "STREAM_MISMATCH": Code("a stream exists with settings that would lose or reorder data"),
+    "DURABILITY_UNKNOWN": Code("the server does not tell whether it syncs before it acks"),
+    "DURABILITY_UNSAFE": Code("the server acks before data is on disk"),
+    "CLAIM_LOST": Code("another holder has taken the claim"),
+    "BLOB_NOT_FOUND": Code("no blob has this digest"),
+    "BLOB_CORRUPT": Code("the stored bytes do not have the digest they are named by"),
+    "FEED_GAP": Code("facts between the cursor and the next message are gone"),
+    "TIMER_INVALID": Code("the due time of a timer cannot be scheduled"),
+    "DEAD_LETTER_NOT_FOUND": Code("no such dead letter"),
+    "CONFIG_UNKNOWN_KEY": Code("the configuration has a key nobody reads"),
+    "CONFIG_INVALID": Code("a configured value has the wrong type or is out of range"),
+}
+
+
+class _Coded(Exception):
+    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
+        if code not in CODES:
+            raise ValueError(f"{code} is not in the table of codes")
+        super().__init__(f"{code}: {message}" + (f" ({hint})" if hint else ""))
+        self.code, self.message, self.hint = code, message, hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_revive, (type(self), self.code, self.message, self.hint))
+
+
+class Refused(_Coded):
+    """The caller's to mend. ``message`` says what happened, ``hint`` the next thing to type."""
+
+
+class Failed(_Coded):
+    """Ours, or the machine's: the request was in order."""
+
+
+def _revive(kind: type[_Coded], code: str, message: str, hint: str) -> _Coded:
+    return kind(code, message, hint=hint)

@@ -1,0 +1,210 @@
+"""Facts of the family ``session``: admission is their only writer.
+
+A machine's fact is one per accepted input: its parameters and the name of the row that fired.
+Folding applies the row and never looks at guards again, so rules may change without history
+changing. ``run`` of the envelope is the row's ``run_id`` where it has one.
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET, UnsetType
+
+from rookery.schemas.envelope import Fact, Mode
+from rookery.schemas.run import ErrorObject, RunRequest
+
+__all__ = ["SESSION_FACTS", "SessionFact"]
+
+
+class _Row(Fact, frozen=True, kw_only=True):
+    """A row of session_lifecycle or session_admission fired."""
+
+    row: str
+    """The row's name in ``machines.md``."""
+
+
+class Initialized(_Row, frozen=True, kw_only=True, tag="session.initialized.v1"):
+    """The host exists and is idle."""
+
+
+class Registered(_Row, frozen=True, kw_only=True, tag="session.registered.v1"):
+    """The host serves this session from now on."""
+
+    session_id_in: str
+
+
+class Unregistered(_Row, frozen=True, kw_only=True, tag="session.unregistered.v1"):
+    """The host serves no session any more."""
+
+    session_id_in: str
+
+
+class BindingsPrepared(_Row, frozen=True, kw_only=True, tag="session.bindings_prepared.v1"):
+    """A runtime and its fence token are bound."""
+
+    agent_runtime_id: str
+    fence_token: int
+    # `generation` of the envelope is the row's parameter of that name.
+    session_id_in: str
+
+
+class ExecutorEnsured(_Row, frozen=True, kw_only=True, tag="session.executor_ensured.v1"):
+    """Somebody is there to execute: runs may be prepared."""
+
+    session_id_in: str
+
+
+class SilentIntentsSet(_Row, frozen=True, kw_only=True, tag="session.silent_intents_set.v1"):
+    """Peer requests with these intents are taken in without waking anybody."""
+
+    session_id_in: str
+    intents: tuple[str, ...] = ()
+
+
+class Retired(_Row, frozen=True, kw_only=True, tag="session.retired.v1"):
+    """No new input; what is queued is still worked off."""
+
+    session_id_in: str
+
+
+class Reset(_Row, frozen=True, kw_only=True, tag="session.reset.v1"):
+    """Back to idle, fence and silent intents forgotten."""
+
+
+class ExecutorStopRequested(
+    _Row, frozen=True, kw_only=True, tag="session.executor_stop_requested.v1"
+):
+    """The executor was told to stop; bound ones answer with an exit."""
+
+    reason: str = ""
+
+
+class ExecutorExited(_Row, frozen=True, kw_only=True, tag="session.executor_exited.v1"):
+    """The executor is gone; the session is stopped."""
+
+
+class Destroyed(_Row, frozen=True, kw_only=True, tag="session.destroyed.v1"):
+    """This generation is over. The next input opens another one under the same id."""
+
+    session_id_in: str
+
+
+class Recovered(_Row, frozen=True, kw_only=True, tag="session.recovered.v1"):
+    """The host was taken over after a restart; nothing changed."""
+
+
+class RunInterruptRequested(
+    _Row, frozen=True, kw_only=True, tag="session.run_interrupt_requested.v1"
+):
+    """The current run was asked to yield and to end at its next boundary."""
+
+
+class BoundaryCancelRequested(
+    _Row, frozen=True, kw_only=True, tag="session.boundary_cancel_requested.v1"
+):
+    """The current run was asked to end at its next boundary."""
+
+    reason: str = ""
+
+
+class QueuedRunDrained(_Row, frozen=True, kw_only=True, tag="session.queued_run_drained.v1"):
+    """A retired session took up a run that was queued before."""
+
+    input_id: str | UnsetType = UNSET
+
+
+class WorkIngested(_Row, frozen=True, kw_only=True, tag="session.work_ingested.v1"):
+    """Work arrived from outside and its admission is to be resolved."""
+
+    runtime_id: str
+    work_id: str
+    origin: str
+
+
+class InputAccepted(_Row, frozen=True, kw_only=True, tag="session.input_accepted.v1"):
+    """The session owes this input an end: exactly one terminal fact follows some day.
+
+    ``request`` is unset for an input announced by its bare id (the handle method).
+    """
+
+    input_id: str
+    mode: Mode = Mode.QUEUE
+    immediate: bool = False
+    interrupt_yielding: bool = False
+    wake_if_idle: bool = True
+    request: RunRequest | UnsetType = UNSET
+    reply_to: str | UnsetType = UNSET
+
+
+class RunPrepared(_Row, frozen=True, kw_only=True, tag="session.run_prepared.v1"):
+    """The session is claimed for this run; its turn may start."""
+
+    input_id: str | UnsetType = UNSET
+
+
+class RunCommitted(_Row, frozen=True, kw_only=True, tag="session.run_committed.v1"):
+    """The run is over and the session is free again."""
+
+    input_id: str
+
+
+class RunFailed(_Row, frozen=True, kw_only=True, tag="session.run_failed.v1"):
+    """The run's turn failed and the session is free again."""
+
+
+class RunRolledBack(_Row, frozen=True, kw_only=True, tag="session.run_rolled_back.v1"):
+    """The run was taken back before it did anything; the session is free again."""
+
+
+class Recycled(_Row, frozen=True, kw_only=True, tag="session.recycled.v1"):
+    """The host was recycled: fence and current run forgotten, session kept."""
+
+
+class InputCancelled(Fact, frozen=True, kw_only=True, tag="session.input_cancelled.v1"):
+    """A queued input was withdrawn and never starts."""
+
+    input_id: str
+    reason: str = ""
+
+
+class InputRefused(Fact, frozen=True, kw_only=True, tag="session.input_refused.v1"):
+    """An accepted input can never start (its session was destroyed or stopped meanwhile)."""
+
+    input_id: str
+    error: ErrorObject
+
+
+class ReplyRequested(Fact, frozen=True, kw_only=True, tag="session.reply_requested.v1"):
+    """The same input was sent again and wants its end told to another subject too."""
+
+    input_id: str
+    reply_to: str
+
+
+SessionFact = (
+    Initialized
+    | Registered
+    | Unregistered
+    | BindingsPrepared
+    | ExecutorEnsured
+    | SilentIntentsSet
+    | Retired
+    | Reset
+    | ExecutorStopRequested
+    | ExecutorExited
+    | Destroyed
+    | Recovered
+    | RunInterruptRequested
+    | BoundaryCancelRequested
+    | QueuedRunDrained
+    | WorkIngested
+    | InputAccepted
+    | RunPrepared
+    | RunCommitted
+    | RunFailed
+    | RunRolledBack
+    | Recycled
+    | InputCancelled
+    | InputRefused
+    | ReplyRequested
+)
+SESSION_FACTS = SessionFact

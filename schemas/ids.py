@@ -1,0 +1,90 @@
+"""Names and numbers that identify things: session ids, UUIDv7, fact ids, reaction ids.
+
+Randomness and time are arguments: every id here is a function of what it is given.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from hashlib import sha3_256
+
+from rookery.schemas.errors import Refused
+
+__all__ = [
+    "check_command_id",
+    "check_session_id",
+    "derived_uuid7",
+    "fact_id",
+    "parse_fact_id",
+    "parse_reaction_id",
+    "reaction_id",
+    "uuid7",
+]
+
+_SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_COMMAND_ID = re.compile(r"[\x21-\x7e]{1,128}\Z")
+
+
+def check_session_id(text: str) -> str:
+    """``text`` if it may name a session; a session id is also a safe subject token."""
+    if not _SESSION_ID.match(text):
+        raise Refused(
+            "INVALID_SESSION_ID",
+            f"session id {text[:80]!r} must match ^[A-Za-z0-9_-]{{1,64}}$",
+        )
+    return text
+
+
+def check_command_id(text: str) -> str:
+    """``text`` if it may be a message id: 1 to 128 visible ASCII characters."""
+    if not _COMMAND_ID.match(text):
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"message id {text[:80]!r} must be 1 to 128 visible ASCII characters",
+            hint="a UUID makes a good Nats-Msg-Id",
+        )
+    return text
+
+
+def uuid7(now_ms: int, random: bytes) -> str:
+    """A UUIDv7: 48 bits of time, then 74 of the ten ``random`` bytes."""
+    bits = int.from_bytes(random[:10], "big")
+    value = (now_ms & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | (bits >> 68) << 64
+    value |= 0b10 << 62 | bits & 0x3FFF_FFFF_FFFF_FFFF
+    return str(uuid.UUID(int=value))
+
+
+def derived_uuid7(now_ms: int, *parts: str) -> str:
+    """A UUIDv7 whose random part is a digest of ``parts``: the same cause makes the same id."""
+    return uuid7(now_ms, sha3_256("\0".join(parts).encode()).digest())
+
+
+def fact_id(family: str, key: str, number: int) -> str:
+    """The id of an entity's ``number``-th fact."""
+    return f"{family}.{key}.{number}"
+
+
+def parse_fact_id(text: str) -> tuple[str, str, int]:
+    """``(family, key, number)`` of a fact id; a key may itself contain dots."""
+    family, _, rest = text.partition(".")
+    key, _, number = rest.rpartition(".")
+    if not (family and key and number.isdecimal()):
+        raise Refused("INVALID_ARGUMENT", f"{text!r} is not a fact id")
+    return family, key, int(number)
+
+
+def reaction_id(fact: str, family: str) -> str:
+    """The command id of ``family``'s reaction to a fact: the same fact is handled once."""
+    return f"{fact}/{family}"
+
+
+def parse_reaction_id(text: str) -> tuple[str, str, int] | None:
+    """What ``parse_fact_id`` says of the fact a reaction id names; ``None`` for other ids."""
+    fact, slash, _ = text.rpartition("/")
+    if not slash:
+        return None
+    try:
+        return parse_fact_id(fact)
+    except Refused:
+        return None

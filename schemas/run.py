@@ -1,0 +1,179 @@
+"""Seed 000: a run's request and result, a session's limits and record. Names are the contract.
+
+On output every field is written; on input missing fields take the defaults.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "SNAPSHOT_VERSION",
+    "CallStatus",
+    "Diagnostic",
+    "ErrorObject",
+    "ExternalCallRecord",
+    "Language",
+    "Metrics",
+    "RunRequest",
+    "RunResult",
+    "RunStatus",
+    "SessionLimits",
+    "SessionMeta",
+    "Severity",
+    "SideEffect",
+    "Span",
+]
+
+SNAPSHOT_VERSION = 1
+
+
+class Language(StrEnum):
+    PYTHON = "python"
+    TYPESCRIPT = "typescript"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Language | None:
+        """The words in use for TypeScript are all accepted; one is written."""
+        return cls.TYPESCRIPT if value in ("ts", "type_script", "TypeScript") else None
+
+
+class SideEffect(StrEnum):
+    """What calling a capability may touch."""
+
+    NONE = "none"
+    READ = "read"
+    WRITE = "write"
+    NETWORK = "network"
+    DATABASE = "database"
+    EXTERNAL_SYSTEM = "external_system"
+
+
+class RunStatus(StrEnum):
+    OK = "ok"
+    VALIDATION_ERROR = "validation_error"
+    RUNTIME_ERROR = "runtime_error"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    RESOURCE_EXHAUSTED = "resource_exhausted"
+    PERMISSION_DENIED = "permission_denied"
+    WAITING_FOR_APPROVAL = "waiting_for_approval"
+    INTERRUPTED = "interrupted"
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class CallStatus(StrEnum):
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    DENIED = "denied"
+    APPROVAL_PENDING = "approval_pending"
+
+
+class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one run may use."""
+
+    memory_mb: int = 64
+    cpu_ms: int = 2_000
+    wall_ms: int = 5_000
+    max_stdout_bytes: int = 65_536
+    max_external_calls: int = 32
+    max_stack_depth: int = 256
+
+
+class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a session without opening it."""
+
+    id: str = "default"
+    created_at: int = 0
+    last_used_at: int = 0
+    language: Language = Language.PYTHON
+    limits: SessionLimits = SessionLimits()
+    snapshot_version: int = SNAPSHOT_VERSION
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in a source, 1-based."""
+
+    line: int = 1
+    column: int = 1
+    end_line: int | None = None
+    end_column: int | None = None
+
+
+class ErrorObject(msgspec.Struct, frozen=True, kw_only=True):
+    code: str
+    message: str
+    hint: str | None = None
+    span: Span | None = None
+
+
+class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
+    severity: Severity = Severity.INFO
+    code: str
+    message: str
+    hint: str | None = None
+    span: Span | None = None
+
+    @classmethod
+    def error(cls, error: ErrorObject) -> Diagnostic:
+        """The diagnostic that says what ``error`` says."""
+        return cls(
+            severity=Severity.ERROR,
+            code=error.code,
+            message=error.message,
+            hint=error.hint,
+            span=error.span,
+        )
+
+
+class ExternalCallRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One started capability call: digests, never the arguments."""
+
+    name: str
+    side_effect: SideEffect = SideEffect.NONE
+    duration_ms: int = 0
+    status: CallStatus = CallStatus.OK
+    request_digest: str
+    response_digest: str | None = None
+    error: ErrorObject | None = None
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    duration_ms: int = 0
+    memory_peak_bytes: int = 0
+    instructions: int = 0
+    external_calls_count: int = 0
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to run. ``session_id`` takes the subject's; another one is refused."""
+
+    session_id: str = "default"
+    language: Language = Language.PYTHON
+    code: str = ""
+    inputs: dict[str, Any] = {}
+    timeout_ms: int | None = None
+    limits: SessionLimits | None = None
+    return_snapshot: bool = False
+    validate_only: bool = False
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    status: RunStatus = RunStatus.OK
+    result: Any = None
+    stdout: str = ""
+    stderr: str = ""
+    diagnostics: tuple[Diagnostic, ...] = ()
+    external_calls: tuple[ExternalCallRecord, ...] = ()
+    snapshot_id: str | None = None
+    metrics: Metrics = Metrics()
+    error: ErrorObject | None = None

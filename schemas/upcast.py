@@ -1,0 +1,59 @@
+"""Old facts in, present facts out: wire names are never renamed, versions only go up.
+
+A fact ``family.kind.vN`` is lifted one version at a time by functions on plain dictionaries. A
+version above ours is refused by code: guessing at it would rebuild a state that never was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from rookery.schemas.errors import Failed
+
+__all__ = ["NO_UPCASTS", "Upcasts"]
+
+Raw = dict[str, Any]
+_NAME = re.compile(r"(?P<kind>[a-z_]+\.[a-z0-9_]+)\.v(?P<version>[0-9]+)\Z")
+
+
+class Upcasts:
+    """Lifts by the wire name they start from; each returns the next version's dictionary."""
+
+    def __init__(self, lifts: Mapping[str, Callable[[Raw], Raw]]) -> None:
+        self._lifts = dict(lifts)
+
+    def apply(self, raw: Raw, known: Collection[str]) -> Raw:
+        """``raw`` lifted to a name in ``known``; a clear failure if there is no way there."""
+        name = str(raw.get("type", ""))
+        while name not in known:
+            lift = self._lifts.get(name)
+            if lift is None:
+                raise _unknown(name, known)
+            raw = lift(dict(raw))
+            name = _next(name)
+            raw["type"] = name
+        return raw
+
+
+def _next(name: str) -> str:
+    kind, _, version = name.rpartition(".v")
+    return f"{kind}.v{int(version) + 1}"
+
+
+def _unknown(name: str, known: Collection[str]) -> Failed:
+    found = _NAME.match(name)
+    ours = [
+        int(k.rpartition(".v")[2]) for k in known if found and k.startswith(found["kind"] + ".v")
+    ]
+    if found and ours and int(found["version"]) > max(ours):
+        return Failed(
+            "FACT_VERSION_UNSUPPORTED",
+            f"{name} is newer than the v{max(ours)} known here",
+            hint="upgrade this node before it serves this realm",
+        )
+    return Failed("FACT_UNKNOWN", f"no fact is called {name!r} here")
+
+
+NO_UPCASTS = Upcasts({})
