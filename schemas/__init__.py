@@ -6,11 +6,12 @@ It refuses to own rules (``actors``), transport (``bus``) and anything that does
 from rookery.schemas.codec import FactCodec, decode_command, encode_facts
 from rookery.schemas.digest import canonical_json, digest_bytes, digest_json
 from rookery.schemas.envelope import Command, EntityId, Fact, Mode
-from rookery.schemas.errors import CODES, Failed, Refused
+from rookery.schemas.errors import CODES, CodedError, Failed, Refused
 from rookery.schemas.run import ErrorObject, Language, RunRequest, RunResult, SessionLimits
 
 __all__ = [
     "CODES",
+    "CodedError",
     "Command",
     "EntityId",
     "ErrorObject",

@@ -1,31 +1,55 @@
 """Bytes to structs and back, with a coded refusal for everything that does not fit.
 
-Facts: a journal message is a JSON array of the facts of one decision of one entity. Commands: JSON
-or MessagePack, unknown fields refused. Which facts exist is the caller's to say (a union type).
+Facts: a journal message is a JSON array of the facts of one decision of one entity; unknown fields
+are ignored. Commands: JSON or MessagePack, unknown fields refused at every depth. Which facts exist
+is the caller's to say (a union type).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import cache, reduce
+from operator import or_
 from types import UnionType
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, Generic, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 
+from rookery.schemas.digest import canonical_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.upcast import NO_UPCASTS, Upcasts
 
-__all__ = ["FactCodec", "decode_command", "encode_facts", "encode_json", "wire_names"]
+__all__ = [
+    "JSON",
+    "MSGPACK",
+    "NESTING_MAX",
+    "FactCodec",
+    "decode_command",
+    "encode_facts",
+    "encode_json",
+    "strict",
+    "wire_names",
+]
 
 JSON = "application/json"
 MSGPACK = "application/msgpack"
+_JSON_TYPES = ("", JSON, "text/json", "text/plain")
+_MSGPACK_TYPES = (MSGPACK, "application/x-msgpack", "application/vnd.msgpack")
+
+NESTING_MAX = 128
+"""Far below Python's recursion limit: what a door lets in can be journaled and read back from any
+depth of anybody's stack."""
 
 F = TypeVar("F", bound=Fact)
 S = TypeVar("S")
 
 encode_json = msgspec.json.Encoder().encode
 _raw_facts = msgspec.json.Decoder(list[dict[str, Any]]).decode
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_string = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_bracket = re.compile(rb"[][{}]")
 
 
 def encode_facts(facts: Sequence[Fact]) -> bytes:
@@ -50,14 +74,14 @@ class FactCodec(Generic[F]):
     def decode(self, body: bytes) -> list[F]:
         """The facts of a message. The fast path knows every tag; the other one explains."""
         try:
-            return self._decode(body)  # type: ignore[no-any-return]
+            return self._decode(body)
         except msgspec.ValidationError:
             return self._decode_slowly(body)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Failed("FACT_INVALID", f"a journal message is not JSON: {error}") from None
 
     def _decode_slowly(self, body: bytes) -> list[F]:
-        if body.lstrip().startswith(b'{"sealed"'):
+        if _is_sealed(body):
             raise Failed(
                 "SEALED_UNSUPPORTED",
                 "the message is sealed",
@@ -65,36 +89,115 @@ class FactCodec(Generic[F]):
             )
         try:
             raw = [self._upcasts.apply(fact, self.names) for fact in _raw_facts(body)]
-            return self._decode(encode_json(raw))  # type: ignore[no-any-return]
-        except msgspec.DecodeError as error:
+            return self._decode(encode_json(raw))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Failed("FACT_INVALID", f"a fact does not fit its type: {error}") from None
 
 
 def decode_command(
     body: bytes, kind: type[S], *, content_type: str = "", bytes_max: int = 1 << 20
 ) -> S:
-    """A command's body as ``kind`` (a struct that forbids unknown fields), or a coded refusal."""
+    """A command's body as ``kind``, or a coded refusal; an empty JSON body is ``{}``."""
     if len(body) > bytes_max:
         raise Refused(
             "PAYLOAD_TOO_LARGE",
             f"the body has {len(body)} bytes, the limit is {bytes_max}",
             hint="put large values into the blob store and send their digest",
         )
+    text = _json_text(body, content_type.partition(";")[0].strip().lower())
+    if _nested_too_deeply(text):
+        raise Refused("INVALID_JSON", f"the body is nested deeper than {NESTING_MAX} levels")
     try:
-        match content_type.partition(";")[0].strip().lower():
-            case "" | "application/json" | "text/json" | "text/plain":
-                return msgspec.json.decode(body or b"{}", type=kind)
-            case "application/msgpack" | "application/x-msgpack" | "application/vnd.msgpack":
-                return msgspec.msgpack.decode(body, type=kind)
-            case other:
-                raise Refused(
-                    "UNSUPPORTED_CONTENT_TYPE",
-                    f"content type {other!r} is not understood",
-                    hint=f"send {JSON} or {MSGPACK}",
-                )
+        checked = msgspec.json.decode(text, type=strict(kind))
+        return checked if type(checked) is kind else msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as error:
-        text = str(error)
-        code = "UNKNOWN_FIELD" if "unknown field" in text else "INVALID_ARGUMENT"
-        raise Refused(code, text) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        message = str(error)
+        code = "UNKNOWN_FIELD" if "unknown field" in message else "INVALID_ARGUMENT"
+        raise Refused(code, message) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused("INVALID_JSON", str(error)) from None
+
+
+def strict(kind: type[S]) -> type[S]:
+    """``kind`` with unknown fields refused, in it and in the structs it is made of.
+
+    Where that takes another class it is called ``...Input``, so that a schema can hold both.
+    """
+    return cast("type[S]", _twin(kind))  # type: ignore[arg-type] # Every type is hashable.
+
+
+@cache
+def _twin(kind: Any) -> Any:
+    if not issubclass(kind, msgspec.Struct):
+        return kind
+    changed = []
+    for field in msgspec.structs.fields(kind):
+        inner = _strict_annotation(field.type)
+        if inner is not field.type:
+            changed.append((field.name, inner, _field_default(field)))
+    if kind.__struct_config__.forbid_unknown_fields and not changed:
+        return kind
+    return msgspec.defstruct(
+        f"{kind.__name__}Input",
+        changed,
+        bases=(kind,),
+        namespace={"__doc__": kind.__doc__},
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+
+
+def _strict_annotation(annotation: Any) -> Any:
+    members, origin = get_args(annotation), get_origin(annotation)
+    if not members:
+        return strict(annotation) if isinstance(annotation, type) else annotation
+    twins = tuple(map(_strict_annotation, members))
+    if twins == members:
+        return annotation
+    return reduce(or_, twins) if origin in (Union, UnionType) else origin[twins]
+
+
+def _field_default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return msgspec.field(default_factory=field.default_factory)
+    return msgspec.field() if field.required else msgspec.field(default=field.default)
+
+
+def _json_text(body: bytes, content_type: str) -> bytes:
+    """The body as JSON. MessagePack is translated: a value that has no JSON text could not be
+    journaled, and one that reads back differently would make a replay decide differently."""
+    if content_type in _JSON_TYPES:
+        return body or b"{}"
+    if content_type not in _MSGPACK_TYPES:
+        raise Refused(
+            "UNSUPPORTED_CONTENT_TYPE",
+            f"content type {content_type[:80]!r} is not understood",
+            hint=f"send {JSON} or {MSGPACK}",
+        )
+    try:
+        value = msgspec.msgpack.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
+        raise Refused("INVALID_JSON", f"the body is not MessagePack: {error}") from None
+    try:
+        return canonical_json(value)
+    except Refused as error:
+        raise Refused("INVALID_ARGUMENT", error.message) from None
+
+
+def _is_sealed(body: bytes) -> bool:
+    try:
+        return "sealed" in _object(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def _nested_too_deeply(text: bytes) -> bool:
+    if text.count(b"[") + text.count(b"{") <= NESTING_MAX:
+        return False
+    depth = 0
+    for bracket in _bracket.finditer(_string.sub(b"", text)):
+        depth += 1 if bracket[0] in b"[{" else -1
+        if depth > NESTING_MAX:
+            return True
+    return False

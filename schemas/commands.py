@@ -12,7 +12,17 @@ import msgspec
 
 from rookery.schemas.run import RunRequest, SessionMeta
 
-__all__ = ["COMMANDS", "Cancel", "HandleInput", "RunReceipt", "SessionQuery", "SessionView"]
+__all__ = [
+    "ANSWERS",
+    "COMMANDS",
+    "Cancel",
+    "HandleInput",
+    "RunReceipt",
+    "SessionList",
+    "SessionQuery",
+    "SessionView",
+    "SessionsQuery",
+]
 
 
 class HandleInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +43,13 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Ask what a session is; leaves no fact."""
 
 
+class SessionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ask for the realm's sessions (verb ``sessions``, any key); leaves no fact."""
+
+    phase: str | None = None
+    limit: int = 1_000
+
+
 class RunReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """How far an input has come: the answer to ``run`` until a turn answers with its result."""
 
@@ -46,14 +63,21 @@ class RunReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as it stands at ``sequence``."""
+    """A session as it stands."""
 
     meta: SessionMeta
     phase: str
     generation: int
-    sequence: int = 0
     current_run_id: str | None = None
     queue: tuple[RunReceipt, ...] = ()
+
+
+class SessionList(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to ``sessions``."""
+
+    sessions: tuple[SessionView, ...] = ()
+    total: int = 0
+    """How many there are, should the limit have cut the list."""
 
 
 COMMANDS: dict[str, type[msgspec.Struct]] = {
@@ -61,4 +85,14 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "cancel": Cancel,
     "admission": HandleInput,
     "session": SessionQuery,
+    "sessions": SessionsQuery,
 }
+
+ANSWERS: dict[str, type[msgspec.Struct]] = {
+    "run": RunReceipt,
+    "cancel": RunReceipt,
+    "admission": SessionView,
+    "session": SessionView,
+    "sessions": SessionList,
+}
+"""What a verb answers where it is not refused."""

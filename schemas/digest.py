@@ -21,9 +21,17 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 def canonical_json(value: object) -> bytes:
-    """The one JSON text of ``value``: keys sorted, no blanks; NaN and infinity are refused."""
-    _refuse_non_finite(value)
-    return _encode(value)
+    """The one JSON text of ``value``; what has none (NaN, infinity, text that is not Unicode) is
+    refused.
+
+    No blanks; keys of mappings sorted, fields of structs in the order they are declared in.
+    """
+    try:
+        text = _encode(value)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise Refused("NOT_CANONICAL", f"the value has no JSON text: {error}") from None
+    _refuse_non_finite(value)  # After encoding, which refuses values that contain themselves.
+    return text
 
 
 def digest_bytes(data: bytes) -> str:
@@ -46,14 +54,17 @@ def _refuse_non_finite(value: object) -> None:
     open_values = [value]
     while open_values:
         match open_values.pop():
-            case float() as number if not math.isfinite(number):
+            case None | str() | int() | bytes() | msgspec.UnsetType() | msgspec.Raw():
+                pass
+            case float() as number if math.isfinite(number):
+                pass
+            case float() as number:
                 raise Refused("NOT_CANONICAL", f"{number} is not JSON")
             case dict() as mapping:
-                open_values.extend(mapping.keys())
                 open_values.extend(mapping.values())
             case list() | tuple() | set() | frozenset() as items:
                 open_values.extend(items)
             case msgspec.Struct() as struct:
                 open_values.extend(getattr(struct, name) for name in struct.__struct_fields__)
-            case _:
-                pass
+            case other:
+                open_values.append(msgspec.to_builtins(other))

@@ -30,7 +30,7 @@ class Privacy(StrEnum):
     INTERNAL = "internal"
     CONTENT_REFS_ONLY = "content_refs_only"
     SENSITIVE = "sensitive"
-    SECRET = "secret"
+    SECRET = "secret"  # noqa: S105 - a label, not a password.
 
 
 class Retention(StrEnum):
@@ -97,6 +97,10 @@ class Command(msgspec.Struct, Generic[Body], frozen=True, kw_only=True):
     reply_to: str = ""
     """Subject that gets the terminal answer; empty if nobody asked for one."""
     traceparent: str = ""
+    repeated: bool = False
+    """The same id and body were worked off before; only concerns that ask for repeats see it."""
+    blob: str = ""
+    """Digest of the body in the blob store, where it was too large to stand in a fact."""
 
 
 def stamp(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["CODES", "Code", "Failed", "Refused"]
+__all__ = ["CODES", "Code", "CodedError", "Failed", "Refused"]
 
 
 class Code(NamedTuple):
@@ -29,16 +29,17 @@ CODES: Final[dict[str, Code]] = {
         "the subject does not have the form rookery.<realm>.<door>.<verb>.<key>"
     ),
     "UNKNOWN_VERB": Code("nobody here answers this verb"),
-    "UNKNOWN_INPUT": Code("the machine has no input of this name"),
     "UNSUPPORTED_CONTENT_TYPE": Code("the body is neither JSON nor MessagePack"),
     "PAYLOAD_TOO_LARGE": Code("the body is larger than the limit"),
     "IDEMPOTENCY_KEY_REUSED": Code("this message id was already used with another body"),
+    "UNSUPPORTED_FEATURE": Code("this version cannot do what was asked"),
     "UNAUTHORIZED": Code("the server wants a token, or refuses this one"),
     # State.
     "GUARD_REJECTED": Code("the rules refuse this input in the present state"),
     "NO_MATCHING_TRANSITION": Code("no rule is declared for this input"),
     "SESSION_NOT_FOUND": Code("no such session"),
     "SESSION_IDENTITY_IN_USE": Code("the session identity is already claimed"),
+    "SESSION_CLOSED": Code("the session was closed before this input could come to its end"),
     "INPUT_NOT_FOUND": Code("no such input or run in this session"),
     "QUOTA_EXCEEDED": Code("a quota of the realm is used up", retryable=True),
     # Facts and exports.
@@ -55,7 +56,11 @@ CODES: Final[dict[str, Code]] = {
     "PARTITION_UNOWNED": Code("no node owns this session's partition just now", retryable=True),
     "NODE_DRAINING": Code("the node is stopping and takes no new work", retryable=True),
     "NODE_FAILED": Code("the node failed while working on the command", retryable=True),
-    "JOURNAL_FULL": Code("the journal is out of space; work waits until there is room", True),
+    "UNKNOWN_CODE": Code("a newer node answered with a code this version does not know"),
+    "NO_ANSWER": Code("no answer came in time; it may still be worked off", retryable=True),
+    "JOURNAL_FULL": Code(
+        "the journal is out of space; work waits until there is room", retryable=True
+    ),
     "SERVER_UNREACHABLE": Code("the NATS server cannot be reached", retryable=True),
     "SERVER_NOT_FOUND": Code("no nats-server binary was found"),
     "SERVER_START_FAILED": Code("the embedded server did not become ready"),
@@ -74,7 +79,9 @@ CODES: Final[dict[str, Code]] = {
 }
 
 
-class _Coded(Exception):
+class CodedError(Exception):
+    """What ``Refused`` and ``Failed`` share: a stable code, a text for people, a next step."""
+
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
         if code not in CODES:
             raise ValueError(f"{code} is not in the table of codes")
@@ -85,13 +92,13 @@ class _Coded(Exception):
         return (_revive, (type(self), self.code, self.message, self.hint))
 
 
-class Refused(_Coded):
+class Refused(CodedError):
     """The caller's to mend. ``message`` says what happened, ``hint`` the next thing to type."""
 
 
-class Failed(_Coded):
+class Failed(CodedError):
     """Ours, or the machine's: the request was in order."""
 
 
-def _revive(kind: type[_Coded], code: str, message: str, hint: str) -> _Coded:
+def _revive(kind: type[CodedError], code: str, message: str, hint: str) -> CodedError:
     return kind(code, message, hint=hint)

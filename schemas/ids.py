@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_FACT_ID = re.compile(r"([^.]+)\.(.+)\.(0|[1-9][0-9]{0,18})\Z", re.DOTALL)
 _COMMAND_ID = re.compile(r"[\x21-\x7e]{1,128}\Z")
 
 
@@ -49,6 +50,7 @@ def check_command_id(text: str) -> str:
 
 def uuid7(now_ms: int, random: bytes) -> str:
     """A UUIDv7: 48 bits of time, then 74 of the ten ``random`` bytes."""
+    assert len(random) >= 10
     bits = int.from_bytes(random[:10], "big")
     value = (now_ms & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | (bits >> 68) << 64
     value |= 0b10 << 62 | bits & 0x3FFF_FFFF_FFFF_FFFF
@@ -67,10 +69,10 @@ def fact_id(family: str, key: str, number: int) -> str:
 
 def parse_fact_id(text: str) -> tuple[str, str, int]:
     """``(family, key, number)`` of a fact id; a key may itself contain dots."""
-    family, _, rest = text.partition(".")
-    key, _, number = rest.rpartition(".")
-    if not (family and key and number.isdecimal()):
-        raise Refused("INVALID_ARGUMENT", f"{text!r} is not a fact id")
+    found = _FACT_ID.match(text)
+    if not found:
+        raise Refused("INVALID_ARGUMENT", f"{text[:80]!r} is not a fact id")
+    family, key, number = found.groups()
     return family, key, int(number)
 
 

@@ -1,6 +1,8 @@
 """Seed 000: a run's request and result, a session's limits and record. Names are the contract.
 
-On output every field is written; on input missing fields take the defaults.
+On output every field is written; on input missing fields take the defaults. Whether unknown ones
+are refused is the door's to say (``codec``): a command refuses them, a fact that holds the same
+struct ignores them.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ class CallStatus(StrEnum):
     APPROVAL_PENDING = "approval_pending"
 
 
-class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one run may use."""
 
     memory_mb: int = 64
@@ -154,7 +156,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     external_calls_count: int = 0
 
 
-class RunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to run. ``session_id`` takes the subject's; another one is refused."""
 
     session_id: str = "default"

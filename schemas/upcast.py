@@ -15,13 +15,16 @@ from rookery.schemas.errors import Failed
 __all__ = ["NO_UPCASTS", "Upcasts"]
 
 Raw = dict[str, Any]
-_NAME = re.compile(r"(?P<kind>[a-z_]+\.[a-z0-9_]+)\.v(?P<version>[0-9]+)\Z")
+_NAME = re.compile(r"(?P<kind>[a-z_]+\.[a-z0-9_]+)\.v(?P<version>[0-9]{1,9})\Z")
 
 
 class Upcasts:
     """Lifts by the wire name they start from; each returns the next version's dictionary."""
 
     def __init__(self, lifts: Mapping[str, Callable[[Raw], Raw]]) -> None:
+        for name in lifts:
+            if not _NAME.match(name):
+                raise ValueError(f"a lift starts from a wire name, not from {name!r}")
         self._lifts = dict(lifts)
 
     def apply(self, raw: Raw, known: Collection[str]) -> Raw:
@@ -31,7 +34,10 @@ class Upcasts:
             lift = self._lifts.get(name)
             if lift is None:
                 raise _unknown(name, known)
-            raw = lift(dict(raw))
+            try:
+                raw = lift(dict(raw))
+            except (LookupError, TypeError, ValueError) as error:
+                raise Failed("FACT_INVALID", f"{name} cannot be lifted: {error!r}") from error
             name = _next(name)
             raw["type"] = name
         return raw
@@ -53,7 +59,7 @@ def _unknown(name: str, known: Collection[str]) -> Failed:
             f"{name} is newer than the v{max(ours)} known here",
             hint="upgrade this node before it serves this realm",
         )
-    return Failed("FACT_UNKNOWN", f"no fact is called {name!r} here")
+    return Failed("FACT_UNKNOWN", f"no fact is called {name[:80]!r} here")
 
 
 NO_UPCASTS = Upcasts({})

@@ -7,19 +7,23 @@ changing. ``run`` of the envelope is the row's ``run_id`` where it has one.
 
 from __future__ import annotations
 
-from msgspec import UNSET, UnsetType
+from typing import Annotated
+
+from msgspec import UNSET, Meta, UnsetType
 
 from rookery.schemas.envelope import Fact, Mode
 from rookery.schemas.run import ErrorObject, RunRequest
 
 __all__ = ["SESSION_FACTS", "SessionFact"]
 
+Unsigned = Annotated[int, Meta(ge=0)]
+
 
 class _Row(Fact, frozen=True, kw_only=True):
     """A row of session_lifecycle or session_admission fired."""
 
-    row: str
-    """The row's name in ``machines.md``."""
+    row: str = ""
+    """The row's name in ``machines.md``; empty until the machine has decided."""
 
 
 class Initialized(_Row, frozen=True, kw_only=True, tag="session.initialized.v1"):
@@ -42,8 +46,9 @@ class BindingsPrepared(_Row, frozen=True, kw_only=True, tag="session.bindings_pr
     """A runtime and its fence token are bound."""
 
     agent_runtime_id: str
-    fence_token: int
-    # `generation` of the envelope is the row's parameter of that name.
+    fence_token: Unsigned
+    generation_in: Unsigned
+    """The row's ``generation``: the runtime's. The envelope's is the session's life."""
     session_id_in: str
 
 
@@ -123,7 +128,8 @@ class WorkIngested(_Row, frozen=True, kw_only=True, tag="session.work_ingested.v
 class InputAccepted(_Row, frozen=True, kw_only=True, tag="session.input_accepted.v1"):
     """The session owes this input an end: exactly one terminal fact follows some day.
 
-    ``request`` is unset for an input announced by its bare id (the handle method).
+    An input announced by its bare id (the handle method) has neither ``request`` nor
+    ``request_blob``: whoever announced it prepares and commits its run by hand.
     """
 
     input_id: str
@@ -132,6 +138,8 @@ class InputAccepted(_Row, frozen=True, kw_only=True, tag="session.input_accepted
     interrupt_yielding: bool = False
     wake_if_idle: bool = True
     request: RunRequest | UnsetType = UNSET
+    request_blob: str | UnsetType = UNSET
+    """Digest of the request in the blob store, where it was too large to stand here."""
     reply_to: str | UnsetType = UNSET
 
 
@@ -149,6 +157,10 @@ class RunCommitted(_Row, frozen=True, kw_only=True, tag="session.run_committed.v
 
 class RunFailed(_Row, frozen=True, kw_only=True, tag="session.run_failed.v1"):
     """The run's turn failed and the session is free again."""
+
+    turn_phase: str | None = None
+    """What admission saw of the turn when it decided, and so ``terminal_cause_kind``."""
+    terminal_cause_kind: str | None = None
 
 
 class RunRolledBack(_Row, frozen=True, kw_only=True, tag="session.run_rolled_back.v1"):

@@ -1,0 +1,62 @@
+# Everything from a fresh clone: needs Python 3.11 or newer, pip and make, and builds .venv itself.
+# `make PYTHON=python3.13 test` chooses the interpreter.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# The build backend is pinned too: old pips read the first of these in isolated builds, new ones
+# the second.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: test demo lint format fix types bench clean
+.DEFAULT_GOAL := test
+.NOTPARALLEL:
+
+test: $(VENV)/.ready-dev
+	@echo "== tests"
+	@$(BIN)/python -m pytest -n auto --maxprocesses=8
+
+demo: $(VENV)/.ready
+	@$(BIN)/python -m rookery.ops.demo
+
+lint: $(VENV)/.ready-dev
+	@echo "== lint"
+	@$(BIN)/ruff check .
+
+format: $(VENV)/.ready-dev
+	@echo "== format"
+	@$(BIN)/ruff format --check .
+
+fix: $(VENV)/.ready-dev
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: $(VENV)/.ready-dev
+	@echo "== types"
+	@$(BIN)/python -m rookery.ops.check_types
+
+bench: $(VENV)/.ready
+	@$(BIN)/rookery bench
+
+clean:
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/.ready: $(BIN)/python pyproject.toml constraints.txt
+	@echo "== installing rookery into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.ready-dev: $(BIN)/python pyproject.toml constraints.txt
+	@echo "== installing rookery and its test tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/.ready
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	  "rookery needs Python 3.11 or newer, and $(PYTHON) is %d.%d: try make PYTHON=python3.11" \
+	  % sys.version_info[:2])'
+	@echo "== creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,300 @@
+"""The contract as documents: JSON Schema of every struct, AsyncAPI of every subject.
+
+``python -m rookery.schemas.export`` writes both beside this file, ``--check`` compares. They are
+derived from the structs and nothing is written by hand, so they say what the codecs do. Transport
+(streams, partitions, acknowledgements) is the bus's business and not in them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from rookery.schemas import commands, run
+from rookery.schemas.codec import JSON, MSGPACK, strict, wire_names
+from rookery.schemas.commands import ANSWERS, COMMANDS
+from rookery.schemas.envelope import Mode, Sealed
+from rookery.schemas.errors import CODES
+from rookery.schemas.facts.node import NODE_FACTS
+from rookery.schemas.facts.session import SESSION_FACTS
+
+__all__ = [
+    "COMMAND_ADDRESS",
+    "CONTRACT_VERSION",
+    "FACT_ADDRESS",
+    "FAMILIES",
+    "FOLDER",
+    "REQUEST_ADDRESS",
+    "asyncapi",
+    "documents",
+    "json_schema",
+    "main",
+]
+
+CONTRACT_VERSION: Final = "0.1.0"
+COMMAND_ADDRESS: Final = "rookery.{realm}.cmd.{verb}.{key}"
+FACT_ADDRESS: Final = "rookery.{realm}.ev.{family}.{key}"
+REQUEST_ADDRESS: Final = "rookery.{realm}.api.{verb}.{key}"
+
+FAMILIES: Final[dict[str, Any]] = {"node": NODE_FACTS, "session": SESSION_FACTS}
+"""The union of facts of every family."""
+
+FOLDER: Final = Path(__file__).parent / "generated"
+
+Document = dict[str, Any]
+
+
+def documents() -> dict[str, str]:
+    """File name to text, the same on every machine."""
+    made = {"schemas.json": json_schema(), "asyncapi.json": asyncapi()}
+    return {name: json.dumps(document, indent=2) + "\n" for name, document in made.items()}
+
+
+def json_schema() -> Document:
+    """Every struct that travels: facts by wire name, the others by class name."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Rookery",
+        "description": "Everything that travels. A struct called ...Input refuses unknown fields.",
+        "$defs": _definitions("#/$defs/"),
+    }
+
+
+def asyncapi() -> Document:
+    """Every subject a client may publish, ask or listen on, as AsyncAPI 3.0."""
+    channels: Document = {}
+    operations: Document = {}
+    messages: Document = {"refusal": _refusal()}
+    for family in sorted(FAMILIES):
+        messages[f"ev.{family}"] = _facts_message(family)
+        _add_feed(channels, operations, family)
+    for verb, kind in sorted(COMMANDS.items()):
+        summary = _summary(kind)
+        for door, trait in (("cmd", "durable"), ("api", "request")):
+            messages[f"{door}.{verb}"] = _message(strict(kind).__name__, summary, trait)
+        answer = ANSWERS[verb]
+        messages[f"answer.{verb}"] = _message(answer.__name__, _summary(answer))
+        _add_doors(channels, operations, verb)
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "Rookery",
+            "version": CONTRACT_VERSION,
+            "description": "An event-sourced actor runtime on NATS JetStream: durable commands in, "
+            "facts out. Subject tokens write '.', '*', '>', '%' and blanks as %XX.",
+            "license": {"name": "Apache-2.0"},
+        },
+        "defaultContentType": JSON,
+        "channels": channels,
+        "operations": operations,
+        "components": {
+            "schemas": _definitions("#/components/schemas/"),
+            "messages": messages,
+            "messageTraits": _traits(),
+            "parameters": _parameters(),
+        },
+    }
+
+
+# --- schemas --------------------------------------------------------------------------------------
+
+
+def _definitions(prefix: str) -> Document:
+    """All structs and what they are made of; ``prefix`` is where a reference looks for them."""
+    made: Document = {}
+    for union in FAMILIES.values():
+        for name, fact in wire_names(union).items():
+            _merge(made, fact, prefix, name)
+    exchanged: list[type] = [Sealed, *map(strict, COMMANDS.values()), *ANSWERS.values()]
+    for struct in (*exchanged, *_public_structs()):
+        _merge(made, struct, prefix, struct.__name__)
+    return dict(sorted(made.items()))
+
+
+def _public_structs() -> Iterable[type[msgspec.Struct]]:
+    for module in (commands, run):
+        for name in module.__all__:
+            kind = getattr(module, name)
+            if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+                yield kind
+
+
+def _merge(made: Document, struct: type, prefix: str, name: str) -> None:
+    """Add ``struct`` as ``name``. One name never stands for two different things."""
+    _, found = msgspec.json.schema_components([struct], ref_template=prefix + "{name}")
+    root = found.pop(struct.__name__)
+    for key, schema in {**found, name: {**root, "title": name}}.items():
+        if "description" in schema:
+            schema["description"] = cleandoc(schema["description"])
+        if made.setdefault(key, schema) != schema:
+            raise ValueError(f"two different structs are called {key}")
+
+
+# --- AsyncAPI -------------------------------------------------------------------------------------
+
+
+def _add_feed(channels: Document, operations: Document, family: str) -> None:
+    name = f"ev.{family}"
+    address = FACT_ADDRESS.replace("{family}", family)
+    channels[name] = _channel(address, {"facts": name})
+    operations[f"publish.{name}"] = _operation("send", name, "facts")
+
+
+def _add_doors(channels: Document, operations: Document, verb: str) -> None:
+    durable, request, answer = f"cmd.{verb}", f"api.{verb}", f"answer.{verb}"
+    address = COMMAND_ADDRESS.replace("{verb}", verb)
+    channels[durable] = _channel(address, {"command": durable})
+    operations[f"accept.{durable}"] = _operation("receive", durable, "command")
+    address = REQUEST_ADDRESS.replace("{verb}", verb)
+    channels[request] = _channel(address, {"command": request})
+    channels[answer] = {
+        "address": None,
+        "description": "The requester's inbox: where NATS sends the answer to a request.",
+        "messages": {
+            "answer": _reference("components", "messages", answer),
+            "refusal": _reference("components", "messages", "refusal"),
+        },
+    }
+    operations[f"answer.{request}"] = {
+        **_operation("receive", request, "command"),
+        "reply": {
+            "channel": _reference("channels", answer),
+            "messages": [
+                _reference("channels", answer, "messages", "answer"),
+                _reference("channels", answer, "messages", "refusal"),
+            ],
+        },
+    }
+
+
+def _channel(address: str, messages: dict[str, str]) -> Document:
+    return {
+        "address": address,
+        "parameters": {
+            name: _reference("components", "parameters", name) for name in ("realm", "key")
+        },
+        "messages": {
+            name: _reference("components", "messages", message)
+            for name, message in messages.items()
+        },
+    }
+
+
+def _operation(action: str, channel: str, message: str) -> Document:
+    return {
+        "action": action,
+        "channel": _reference("channels", channel),
+        "messages": [_reference("channels", channel, "messages", message)],
+    }
+
+
+def _message(schema: str, summary: str, trait: str = "") -> Document:
+    payload = _reference("components", "schemas", schema)
+    message: Document = {"summary": summary, "payload": payload}
+    if trait:
+        message["traits"] = [_reference("components", "messageTraits", trait)]
+    return message
+
+
+def _refusal() -> Document:
+    error = _reference("components", "schemas", "ErrorObject")
+    return {
+        "summary": "Why the request was refused, or what failed.",
+        "payload": {"type": "object", "properties": {"error": error}, "required": ["error"]},
+        "traits": [_reference("components", "messageTraits", "refusal")],
+    }
+
+
+def _facts_message(family: str) -> Document:
+    facts = [_reference("components", "schemas", name) for name in wire_names(FAMILIES[family])]
+    sealed = _reference("components", "schemas", "Sealed")
+    return {
+        "summary": f"The {family} facts of one decision, in order.",
+        "payload": {
+            "oneOf": [
+                {"type": "array", "minItems": 1, "items": {"oneOf": facts}},
+                {"type": "object", "properties": {"sealed": sealed}, "required": ["sealed"]},
+            ]
+        },
+        "traits": [_reference("components", "messageTraits", "facts")],
+    }
+
+
+def _traits() -> Document:
+    text = {"type": "string"}
+    message_id = {**text, "description": "Idempotency key within the subject's key."}
+    command = {
+        "Nats-Msg-Id": {**message_id, "pattern": "^[\\x21-\\x7e]{1,128}$"},
+        "Rookery-Mode": {**text, "enum": [mode.value for mode in Mode], "default": Mode.QUEUE},
+        "traceparent": {**text, "description": "W3C trace context, carried into the facts."},
+        "Content-Type": {**text, "enum": [JSON, MSGPACK], "default": JSON},
+    }
+    reply = {**text, "description": "Subject that gets the terminal answer."}
+    headers = {
+        "durable": {**command, "Rookery-Reply": reply},
+        "request": command,
+        "facts": {
+            "Nats-Msg-Id": {**text, "description": "Unique for ever, names the append."},
+            "Rookery-Chain": {
+                **text,
+                "description": "SHA3-256 over the previous one and the body.",
+            },
+        },
+        "refusal": {
+            "Nats-Service-Error": {**text, "description": "What the code means, for people."},
+            "Nats-Service-Error-Code": {**text, "enum": ["400", "503"]},
+            "Rookery-Code": {**text, "enum": sorted(CODES)},
+        },
+    }
+    return {
+        name: {"headers": {"type": "object", "properties": properties}}
+        for name, properties in headers.items()
+    }
+
+
+def _parameters() -> Document:
+    return {
+        "realm": {"description": "A tenant: ^[A-Za-z0-9_-]{1,32}$.", "default": "default"},
+        "key": {"description": "What the entity is found by: a session, or a node for its facts."},
+    }
+
+
+def _reference(*path: str) -> Document:
+    return {"$ref": "#/" + "/".join(path)}
+
+
+def _summary(kind: type) -> str:
+    return cleandoc(kind.__doc__ or kind.__name__).partition("\n")[0]
+
+
+# --- command line ---------------------------------------------------------------------------------
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the documents, or say which ones no longer fit; 1 if any does not."""
+    parser = argparse.ArgumentParser(prog="rookery.schemas.export", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare only, write nothing")
+    check = parser.parse_args(arguments).check
+    drifted = []
+    for name, text in documents().items():
+        path = FOLDER / name
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        drifted.append(name)
+        if not check:
+            FOLDER.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+    if drifted:
+        sys.stdout.write(f"{'out of date' if check else 'written'}: {', '.join(drifted)}\n")
+    return 1 if check and drifted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Imports point one way: ``actors -> bus.ports -> schemas``, ``ops -> all``, never back."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.laws.source import PRODUCT, Module, expect_none, imports, modules, under
+
+MAY_IMPORT = {
+    "schemas": ("rookery.schemas", "msgspec"),
+    "bus": ("rookery.bus", "rookery.schemas", "msgspec", "nats", "uvloop"),
+    "actors": (
+        "rookery.actors",
+        "rookery.bus.ports",
+        "rookery.schemas",
+        "msgspec",
+        "pykka",
+        "immutables",
+    ),
+}
+
+
+def strangers(module: Module, *allowed: str) -> list[str]:
+    """What the module imports beside the standard library and ``allowed``."""
+    return [
+        f"{module.path}:{line} imports {name}"
+        for line, name in imports(module)
+        if name.partition(".")[0] not in sys.stdlib_module_names and not under(name, *allowed)
+    ]
+
+
+def test_every_folder_imports_only_what_stands_below_it():
+    found = [
+        stranger
+        for folder, allowed in MAY_IMPORT.items()
+        for module in modules(folder)
+        for stranger in strangers(module, *allowed)
+    ]
+    expect_none(found)
+
+
+STOCK_CLIENTS = ("ops/demo.py", "ops/bench/")
+"""They stand for programs of other people, or measure ours against them; so do tests."""
+
+
+def test_only_the_bus_knows_nats():
+    found = [
+        f"{module.path}:{line}"
+        for module in modules("schemas", "actors", "ops")
+        for line, name in imports(module)
+        if under(name, "nats") and not module.path.startswith(STOCK_CLIENTS)
+    ]
+    expect_none(found)
+
+
+def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
+    """Read models in ``views`` fold the facts of every concern; nobody depends on them."""
+    found = []
+    for module in modules("actors"):
+        if module.package in ("actors", "actors/views"):
+            continue
+        own = f"rookery.actors.{module.path.split('/')[1]}"
+        for line, name in imports(module):
+            if under(name, "rookery.actors") and not under(name, own, "rookery.actors.kernel"):
+                found.append(f"{module.path}:{line} imports {name}")
+    expect_none(found)
+
+
+def test_imports_are_absolute():
+    found = [
+        f"{module.path}:{line}"
+        for module in modules(*PRODUCT)
+        for line, name in imports(module)
+        if name.startswith(".")
+    ]
+    expect_none(found)
+
+
+def test_schemas_do_no_io():
+    """But for ``export``, which is a command and writes two files."""
+    io = ("asyncio", "io", "logging", "os", "pathlib", "socket", "subprocess", "tempfile")
+    found = [
+        f"{module.path}:{line} imports {name}"
+        for module in modules("schemas")
+        for line, name in imports(module)
+        if under(name, *io, "threading") and module.path != "schemas/export.py"
+    ]
+    expect_none(found)

@@ -1,0 +1,115 @@
+"""Style is a test: sizes, names, docstrings, and nothing left unfinished."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tokenize
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from tests.laws.source import PRODUCT, ROOT, Module, dotted, expect_none, files, functions, modules
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+COLUMNS_MAX = 100
+NAMES_THAT_SAY_NOTHING = {"base", "common", "helpers", "manager", "misc", "utils"}
+
+UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
+REGISTRY = re.compile(
+    r"index-" r"url|py" r"pi\.org|python" r"hosted|npm" r"js|registry\.\w+\.\w", re.I
+)
+ELSEWHERE = re.compile(r"(?<![\w.~-])/(?:wo" r"rk|ro" r"ot|ho" r"me|Us" r"ers)/")
+
+
+def everything() -> tuple[Module, ...]:
+    return modules(*PRODUCT, "tests")
+
+
+def test_files_functions_and_lines_stay_short():
+    found = []
+    for module in everything():
+        lines = module.text.splitlines()
+        if len(lines) > FILE_LINES_MAX:
+            found.append(f"{module.path} has {len(lines)} lines")
+        for number, line in enumerate(lines, 1):
+            if len(line) > COLUMNS_MAX:
+                found.append(f"{module.path}:{number} has {len(line)} columns")
+        for function in functions(module):
+            length = (function.end_lineno or 0) - function.lineno + 1
+            if length > FUNCTION_LINES_MAX:
+                found.append(f"{module.path}:{function.lineno} {function.name}: {length} lines")
+    expect_none(found)
+
+
+def test_no_file_has_a_name_that_says_nothing():
+    named = [module.path for module in everything() if module.name in NAMES_THAT_SAY_NOTHING]
+    expect_none(named)
+
+
+def test_nothing_is_left_unfinished():
+    found = []
+    for module in everything():
+        found += [
+            f"{module.path}:{token.start[0]} {token.string[:60]}"
+            for token in tokenize.generate_tokens(StringIO(module.text).readline)
+            if token.type in (tokenize.COMMENT, tokenize.STRING) and UNFINISHED.search(token.string)
+        ]
+        found += [
+            f"{module.path}:{node.lineno} raises NotImplementedError"
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node)
+        ]
+    expect_none(found)
+
+
+def test_no_test_is_skipped_or_expected_to_fail():
+    escapes = ("skip", "skipif", "xfail", "importorskip")
+    found = [
+        f"{module.path}:{node.lineno} {dotted(node)}"
+        for module in everything()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in escapes
+        and dotted(node).startswith("pytest.")
+    ]
+    expect_none(found)
+
+
+def test_every_module_says_what_it_is_and_what_it_offers():
+    found = []
+    for module in modules(*PRODUCT):
+        prose_only = all(isinstance(node, ast.Expr) for node in module.tree.body)
+        private = module.name.startswith("_") and module.name != "__init__"
+        if not ast.get_docstring(module.tree):
+            found.append(f"{module.path} has no docstring")
+        elif not (prose_only or private or _offers(module)):
+            found.append(f"{module.path} has no __all__")
+    expect_none(found)
+
+
+def _offers(module: Module) -> bool:
+    return any(
+        isinstance(node, ast.Assign) and dotted(node.targets[0]) == "__all__"
+        for node in module.tree.body
+    )
+
+
+@pytest.mark.parametrize("pattern", [REGISTRY, ELSEWHERE], ids=["registry", "machine"])
+def test_no_file_names_a_registry_or_a_place_on_one_machine(pattern: re.Pattern[str]):
+    found = []
+    for path in files():
+        text = _text(path)
+        for number, line in enumerate(text.splitlines(), 1):
+            if pattern.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number} {line.strip()[:80]}")
+    expect_none(found)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""

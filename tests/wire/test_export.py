@@ -1,0 +1,124 @@
+"""The documents under ``schemas/generated`` say what the code does, and hold together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rookery.bus import headers, stored
+from rookery.schemas import export
+from rookery.schemas.codec import wire_names
+from rookery.schemas.commands import COMMANDS
+
+ASYNCAPI = export.asyncapi()
+SCHEMAS = export.json_schema()
+
+
+def references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        for value in node.values():
+            yield from references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from references(value)
+
+
+def resolve(document: Any, reference: str) -> Any:
+    assert reference.startswith("#/")
+    for step in reference[2:].split("/"):
+        document = document[step]
+    return document
+
+
+@pytest.mark.parametrize("name", export.documents())
+def test_the_committed_document_is_up_to_date(name: str):
+    committed = (export.FOLDER / name).read_text(encoding="utf-8")
+    current = committed == export.documents()[name]
+    assert current, "run: python -m rookery.schemas.export"
+
+
+def test_check_says_which_document_drifted_and_writing_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(export, "FOLDER", tmp_path / "generated")
+    assert export.main(["--check"]) == 1
+    assert not export.FOLDER.exists()
+    assert export.main([]) == 0
+    assert export.main(["--check"]) == 0
+    (export.FOLDER / "schemas.json").write_text("{}")
+    capsys.readouterr()
+    assert export.main(["--check"]) == 1
+    assert capsys.readouterr().out == "out of date: schemas.json\n"
+
+
+@pytest.mark.parametrize("document", [ASYNCAPI, SCHEMAS], ids=["asyncapi", "schemas"])
+def test_every_reference_leads_somewhere(document: Any):
+    found = list(references(document))
+    assert found
+    for reference in found:
+        assert resolve(document, reference)
+
+
+def test_the_schemas_hold_every_fact_and_every_command():
+    definitions = SCHEMAS["$defs"]
+    for union in export.FAMILIES.values():
+        for name in wire_names(union):
+            assert definitions[name]["properties"]["type"] == {"enum": [name]}
+            assert definitions[name].get("additionalProperties") is None
+    for name in ("RunRequestInput", "SessionLimitsInput", "Cancel", "HandleInput"):
+        assert definitions[name]["additionalProperties"] is False
+    assert json.loads(json.dumps(definitions)) == json.loads(
+        json.dumps(ASYNCAPI["components"]["schemas"]).replace("#/components/schemas/", "#/$defs/")
+    )
+
+
+def test_asyncapi_has_what_version_3_requires():
+    assert ASYNCAPI["asyncapi"] == "3.0.0"
+    assert {"title", "version"} <= set(ASYNCAPI["info"])
+    for name, channel in ASYNCAPI["channels"].items():
+        assert "address" in channel
+        parameters = set(channel.get("parameters", {}))
+        address = channel["address"] or ""
+        assert parameters == {p for p in ("realm", "key") if f"{{{p}}}" in address}, name
+        assert address.count("{") == len(parameters)
+        assert channel["messages"]
+    for operation in ASYNCAPI["operations"].values():
+        assert operation["action"] in ("send", "receive")
+        for part in (operation, operation.get("reply", operation)):
+            channel = part["channel"]["$ref"]
+            assert channel.startswith("#/channels/")
+            for message in part["messages"]:
+                assert message["$ref"].startswith(f"{channel}/messages/")
+    for message in ASYNCAPI["components"]["messages"].values():
+        assert message["payload"]
+
+
+def test_asyncapi_has_a_channel_for_every_subject_a_client_may_use():
+    addresses = {channel["address"] for channel in ASYNCAPI["channels"].values()} - {None}
+    expected = {export.FACT_ADDRESS.replace("{family}", family) for family in export.FAMILIES}
+    for door in (export.COMMAND_ADDRESS, export.REQUEST_ADDRESS):
+        expected |= {door.replace("{verb}", verb) for verb in COMMANDS}
+    assert addresses == expected
+
+
+def test_every_fact_stands_in_the_message_of_its_family():
+    for family, union in export.FAMILIES.items():
+        found = set(references(ASYNCAPI["components"]["messages"][f"ev.{family}"]))
+        assert {f"#/components/schemas/{name}" for name in wire_names(union)} <= found
+
+
+def test_the_documented_headers_are_the_ones_in_use():
+    def documented(trait: str) -> set[str]:
+        return set(ASYNCAPI["components"]["messageTraits"][trait]["headers"]["properties"])
+
+    command = {headers.MESSAGE_ID, headers.MODE, headers.TRACEPARENT, headers.CONTENT_TYPE}
+    assert documented("request") == command
+    assert documented("durable") == command | {headers.REPLY}
+    assert documented("facts") == {stored.MESSAGE_ID, stored.CHAIN}
+    assert headers.CODE in documented("refusal")
