@@ -10,9 +10,9 @@ requests that want an answer now (reads, claims, blobs), ``Refused`` for what ca
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -33,6 +33,7 @@ __all__ = [
     "Filter",
     "Inbox",
     "Journal",
+    "Loop",
     "Outcome",
     "Position",
     "Pressure",
@@ -44,6 +45,8 @@ __all__ = [
     "Timer",
     "Timers",
 ]
+
+T = TypeVar("T")
 
 PARTITIONS = 16
 """Sessions are spread over this many partitions; it is part of the inbox's stored subjects."""
@@ -121,7 +124,9 @@ class Pressure(StrEnum):
 class Journal(Protocol):
     """The durable truth: facts of entities, each entity a line of messages of its own."""
 
-    pressure: Pressure
+    @property
+    def pressure(self) -> Pressure:
+        """Why appends do not get through just now."""
 
     def append(self, appends: Sequence[Append], settle: Callable[[list[Outcome]], None]) -> None:
         """Store each append if its expectation holds; tell every outcome exactly once.
@@ -137,7 +142,7 @@ class Journal(Protocol):
     async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
         """The entity's messages above sequence ``after``, in order."""
 
-    def scan(self, where: Filter, after: int = 0) -> AsyncIterator[list[Stored]]:
+    def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
         """Messages above ``after`` up to those stored when the scan began, in pages, in order."""
 
     async def end(self) -> int:
@@ -147,7 +152,7 @@ class Journal(Protocol):
 class Feed(Protocol):
     """The journal as it grows."""
 
-    def follow(self, where: Filter, after: int = 0) -> AsyncIterator[list[Stored]]:
+    def follow(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
         """Messages above ``after``, then live ones, without loss, doubles or end.
 
         Reconnects by itself. Raises ``Failed`` ``FEED_GAP`` if what comes next was removed.
@@ -358,15 +363,24 @@ class Snapshots(Protocol):
 class Bus(Protocol):
     """All ports of one realm, open between ``start`` and ``stop``."""
 
-    realm: str
-    journal: Journal
-    feed: Feed
-    door: Door
-    inbox: Inbox
-    timers: Timers
-    blobs: Blobs
-    claims: Claims
-    snapshots: Snapshots
+    @property
+    def realm(self) -> str: ...
+    @property
+    def journal(self) -> Journal: ...
+    @property
+    def feed(self) -> Feed: ...
+    @property
+    def door(self) -> Door: ...
+    @property
+    def inbox(self) -> Inbox: ...
+    @property
+    def timers(self) -> Timers: ...
+    @property
+    def blobs(self) -> Blobs: ...
+    @property
+    def claims(self) -> Claims: ...
+    @property
+    def snapshots(self) -> Snapshots: ...
 
     async def start(self) -> None:
         """Connect, and make or check the streams of the realm."""
@@ -377,3 +391,16 @@ class Bus(Protocol):
     @property
     def connected(self) -> bool:
         """Whether the server can be reached just now."""
+
+    def partition(self, key: str) -> int:
+        """The partition of a key."""
+
+
+class Loop(Protocol):
+    """The event loop the bus lives on, as other threads see it."""
+
+    def post(self, call: Callable[..., object], *args: object) -> None:
+        """Call on the loop soon."""
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Run on the loop and wait; never called on the loop itself."""

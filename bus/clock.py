@@ -1,0 +1,38 @@
+"""Time and chance: the only place that reads either. Everybody else is told.
+
+Waiting on an event loop is the loop's; ``wait_until`` is for threads that watch another process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["SystemClock", "entropy", "wait_until"]
+
+T = TypeVar("T")
+
+_POLL_S = 0.003
+
+
+class SystemClock:
+    """The time of this machine."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, UTC."""
+        return time.time_ns() // 1_000_000
+
+
+def entropy(size_bytes: int) -> bytes:
+    """Bytes nobody can guess."""
+    return os.urandom(size_bytes)
+
+
+def wait_until(condition: Callable[[], T], patience_s: float) -> T:
+    """The first true value of ``condition``, or its last one when patience ends. It blocks."""
+    deadline = time.monotonic() + patience_s
+    while not (value := condition()) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return value

@@ -1,0 +1,44 @@
+"""A program of its own: runs a command that ends when whoever started us is gone, however it went.
+
+``python leash.py <fd> <command...>``: the other end of our stdin is the leash; only the starter
+holds it, so the kernel lets go of it even after a ``kill -9``. The command inherits the open file
+``fd`` (a lock, which so lives exactly as long as the command), and its pid is our only output.
+Linux's PDEATHSIG would not do: it follows the starting thread, and macOS has none.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+
+__all__ = ["run"]
+
+_GRACE_S = 10.0
+
+
+def run(lock: int, command: list[str]) -> int:
+    """The exit code of ``command``, which has inherited ``lock``."""
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=(lock,))
+    threading.Thread(target=_hold, args=(child,), daemon=True).start()
+    os.close(lock)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # We end with the command, never before it.
+    with suppress(BrokenPipeError):
+        os.write(1, b"%d\n" % child.pid)
+    return child.wait()
+
+
+def _hold(child: subprocess.Popen[bytes]) -> None:
+    while os.read(0, 1024):
+        pass
+    child.terminate()
+    threading.Event().wait(_GRACE_S)
+    child.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(run(int(sys.argv[1]), sys.argv[2:]))

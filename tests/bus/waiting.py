@@ -1,0 +1,17 @@
+"""Waiting for what must come true, with a deadline instead of a guess how long it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def wait_until(condition: Callable[[], T], deadline_s: float = 15.0) -> T:
+    """The first true value of ``condition``; the loop goes on meanwhile."""
+    async with asyncio.timeout(deadline_s):
+        while not (value := condition()):
+            await asyncio.sleep(0.002)
+    return value
