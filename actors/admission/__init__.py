@@ -1,0 +1,1 @@
+"""Session admission: lifecycle, claims, and the inputs a session owes an end."""

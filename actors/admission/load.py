@@ -1,0 +1,54 @@
+"""How many inputs the realm owes an end, as one node sees it: the load its quotas look at.
+
+What this node decided counts at once, drafts included; what other nodes did counts when the view
+of all sessions has seen it, some seconds later. So the quota is exact on one node, and on several
+it may be overshot by what they accept within those seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+
+__all__ = ["RealmLoad"]
+
+
+class RealmLoad:
+    """Told by the admission actor and by the view, from their threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._own: dict[str, int] = {}
+        self._seen: dict[str, int] = {}
+        self._total = 0
+
+    @property
+    def total(self) -> int:
+        return self._total
+
+    def with_session(self, session: str, owed: int) -> int:
+        """The total, should ``session`` owe so many."""
+        return self._total - self._counted(session) + owed
+
+    def note_own(self, session: str, owed: int) -> None:
+        """This node has decided, or read, that the session owes so many."""
+        with self._lock:
+            self._total += owed - self._counted(session)
+            self._own[session] = owed
+
+    def note_seen(self, session: str, owed: int) -> None:
+        """The journal says so; this node's own word is newer where there is one."""
+        with self._lock:
+            before = self._counted(session)
+            self._seen[session] = owed
+            self._total += self._counted(session) - before
+
+    def forget_own(self, session: str) -> None:
+        """Another node decides for the session now."""
+        with self._lock:
+            before = self._counted(session)
+            self._own.pop(session, None)
+            self._total += self._counted(session) - before
+
+    def _counted(self, session: str) -> int:
+        own = self._own.get(session)
+        return self._seen.get(session, 0) if own is None else own

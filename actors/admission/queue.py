@@ -1,0 +1,280 @@
+"""What admission owes its inputs: from a command to the facts it causes.
+
+Every accepted input comes to exactly one end. One run at a time; urgent inputs (steer, interrupt)
+go before ordinary ones, each kind in the order it came. A passive input starts nothing, but keeps
+its place once a waking one comes. Whatever a command does, what follows from it for those who wait
+is decided with it: the next run is prepared, or who can never start is told so, in one commit.
+
+Pure: the rows are ``lifecycle``'s and ``machine``'s, the folding is ``fold``'s, and what happens
+elsewhere (the realm's load, the turn) is told by the caller.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from msgspec import UNSET
+from msgspec.structs import force_setattr, replace
+
+from rookery.actors.admission.fold import evolve
+from rookery.actors.admission.lifecycle import (
+    ATTACHED,
+    DESTROYED,
+    IDLE,
+    INITIALIZING,
+    LIFECYCLE,
+    RETIRED,
+    RUNNING,
+    STOPPED,
+    Host,
+)
+from rookery.actors.admission.machine import ADMISSION
+from rookery.actors.admission.state import Admission, EndedInput, OwedInput
+from rookery.actors.kernel.rows import Machine, RejectionKind, TransitionRejected
+from rookery.schemas.commands import Cancel, HandleInput
+from rookery.schemas.envelope import Command, Mode
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import session as facts
+from rookery.schemas.ids import derived_uuid7
+from rookery.schemas.run import ErrorObject, RunRequest
+
+__all__ = ["NO_TURN", "Quotas", "SeenTurn", "accept", "cancel", "handle"]
+
+DEFAULT_SESSION = RunRequest().session_id
+TURN_AT_REST = (None, "Ready", "Completed", "Failed", "Cancelled")
+
+
+class Quotas(NamedTuple):
+    """The realm's limits, and its load as the caller sees it."""
+
+    queued_max: int
+    """Inputs that may wait in one session."""
+    in_flight_max: int
+    """Inputs of the realm that may be owed an end."""
+    in_flight: int
+
+
+class SeenTurn(NamedTuple):
+    """What is known of the current run's turn."""
+
+    phase: str | None = None
+    terminal_cause_kind: str | None = None
+
+
+NO_TURN = SeenTurn()
+
+
+def accept(
+    state: Admission, command: Command[RunRequest], *, now_ms: int, quotas: Quotas
+) -> list[facts.SessionFact]:
+    """Take a run in, opening the session if need be, and prepare it if the session is free."""
+    if command.repeated:
+        return _again(state, command, now_ms)
+    request = _of_session(command)
+    _check_quotas(state, quotas)
+    decision = _Decision(state, command, now_ms)
+    decision.open()
+    decision.accept(command, request)
+    return decision.settle()
+
+
+def cancel(state: Admission, command: Command[Cancel], *, now_ms: int) -> list[facts.SessionFact]:
+    """Withdraw an input that waits; ask the current run to end at its next boundary."""
+    found = state.of_run(command.body.run_id)
+    if found is None:
+        raise Refused("INPUT_NOT_FOUND", f"session {command.key} has no run {command.body.run_id}")
+    if command.repeated or isinstance(found, EndedInput):
+        return []
+    decision, reason = _Decision(state, command, now_ms), command.body.reason
+    if found is state.current:
+        asked = facts.BoundaryCancelRequested(run=found.run_id, reason=reason)
+        decision.ask(LIFECYCLE, "CancelAfterBoundary", asked)
+    else:
+        decision.note(
+            facts.InputCancelled(run=found.run_id, input_id=found.input_id, reason=reason)
+        )
+    return decision.settle()
+
+
+def handle(
+    state: Admission, command: Command[HandleInput], *, now_ms: int, turn: SeenTurn = NO_TURN
+) -> list[facts.SessionFact]:
+    """Put an input to the session's machines by its name, as a handle method does."""
+    if command.repeated:
+        return []
+    on, params = command.body.input, dict(command.body.params)
+    machine = LIFECYCLE if on in LIFECYCLE.inputs else ADMISSION
+    if on in machine.inputs and "session_id_in" in machine.inputs[on].params:
+        _check_session(command.key, params.setdefault("session_id_in", command.key))
+    draft = _completed(state, on, machine.draft(on, params), turn)
+    decision = _Decision(state, command, now_ms)
+    decision.ask(machine, on, draft)
+    return decision.settle()
+
+
+class _Decision:
+    """The facts of one command, each folded before the next is decided."""
+
+    def __init__(self, state: Admission, command: Command[Any], now_ms: int) -> None:
+        self.state, self.facts = state, list[facts.SessionFact]()
+        self._command, self._now_ms = command, now_ms
+        self._generation = state.generation
+
+    def note(self, fact: facts.SessionFact) -> None:
+        """Add a fact nobody has seen yet; what else is to be stamped on it is the kernel's."""
+        force_setattr(fact, "generation", self._generation)
+        self.facts.append(fact)
+        self.state = evolve(self.state, fact)
+
+    def ask(self, machine: Machine[Host], on: str, draft: Any) -> None:
+        self.note(machine.decide(self.state.host, on, draft))
+
+    def open(self) -> None:
+        """Make the session one that takes inputs; a destroyed one begins another life."""
+        if self.state.host.phase in (INITIALIZING, DESTROYED):
+            self._generation += self.state.host.phase == DESTROYED
+            self.note(LIFECYCLE.decide(Host(), "Initialize", facts.Initialized()))
+        host, key = self.state.host, self._command.key
+        if host.session_id is None and host.phase in (IDLE, ATTACHED):
+            self.ask(LIFECYCLE, "RegisterSession", facts.Registered(session_id_in=key))
+            self.ask(
+                LIFECYCLE, "EnsureSessionWithExecutor", facts.ExecutorEnsured(session_id_in=key)
+            )
+
+    def accept(self, command: Command[RunRequest], request: RunRequest) -> None:
+        """Draining is Running on the way back to Retired: to new inputs it is Retired already."""
+        host = self.state.host
+        if host.pre_run_phase == RETIRED:
+            host = replace(host, phase=RETIRED)
+        running, mode = host.phase == RUNNING, command.mode
+        unwoken = mode is Mode.PASSIVE and not running
+        draft = facts.InputAccepted(
+            run=self._derived("run"),
+            input_id=self._derived("input"),
+            mode=mode,
+            immediate=running and mode is Mode.INTERRUPT,
+            interrupt_yielding=running and mode is Mode.STEER,
+            wake_if_idle=mode is not Mode.PASSIVE,
+            request=UNSET if command.blob else request,
+            request_blob=command.blob or UNSET,
+            reply_to=command.reply_to or UNSET,
+        )
+        on = "accept_without_wake" if unwoken else "accept_with_completion"
+        self.note(ADMISSION.decide(host, on, draft))
+
+    def settle(self) -> list[facts.SessionFact]:
+        """Then what is owed to those who wait: no free session leaves a waking input waiting."""
+        for owed in self._stranded():
+            error = ErrorObject(
+                code="SESSION_CLOSED",
+                message=f"session {self._command.key} is {self.state.host.phase}: "
+                "the input cannot come to its end",
+                hint="send it again under a new id",
+            )
+            run = owed.run_id or UNSET
+            self.note(facts.InputRefused(run=run, input_id=owed.input_id, error=error))
+        self._start()
+        return self.facts
+
+    def _stranded(self) -> tuple[OwedInput, ...]:
+        """Who can never start, or has lost the host."""
+        state, host, current = self.state, self.state.host, self.state.current
+        lost = () if current is None or host.current_run_id == current.run_id else (current,)
+        closed = host.phase in (STOPPED, DESTROYED) or host.session_id is None
+        return (*lost, *state.queue) if closed else lost
+
+    def _start(self) -> None:
+        """Start whose turn it is, if the session is free and somebody woke it."""
+        host, queue = self.state.host, self.state.queue
+        following = next((waiting for waiting in queue if waiting.run_id), None)
+        if host.phase == RETIRED and host.current_run_id is not None:
+            self._drain(host.current_run_id, self.state.current)
+        elif following is None:
+            return
+        elif host.phase == RETIRED:
+            self._drain(following.run_id, following)
+        elif host.phase in (IDLE, ATTACHED) and any(w.waking and w.run_id for w in queue):
+            prepared = facts.RunPrepared(run=following.run_id, input_id=following.input_id)
+            self.ask(ADMISSION, "prepare", prepared)
+
+    def _drain(self, run_id: str, owed: OwedInput | None) -> None:
+        """Also for a run the session was retired under: as a drained one it can be committed."""
+        input_id = UNSET if owed is None else owed.input_id
+        self.ask(LIFECYCLE, "DrainQueuedRun", facts.QueuedRunDrained(run=run_id, input_id=input_id))
+
+    def _derived(self, what: str) -> str:
+        command = self._command
+        generation = str(self._generation)
+        return derived_uuid7(self._now_ms, command.key, generation, command.id, what)
+
+
+def _again(state: Admission, command: Command[RunRequest], now_ms: int) -> list[facts.SessionFact]:
+    """The same command once more: at most somebody else wants to know how it ends."""
+    found = state.of_command(command.id)
+    if found is None:
+        raise Refused(
+            "INPUT_NOT_FOUND",
+            f"message {command.id} was worked off before and its end is no longer remembered",
+            hint="send it under a new id",
+        )
+    told = not command.reply_to or command.reply_to in found.reply_to
+    if told or isinstance(found, EndedInput):
+        return []
+    decision = _Decision(state, command, now_ms)
+    decision.note(
+        facts.ReplyRequested(run=found.run_id, input_id=found.input_id, reply_to=command.reply_to)
+    )
+    return decision.facts
+
+
+def _of_session(command: Command[RunRequest]) -> RunRequest:
+    """The request with its subject's session id; a default one is as good as none."""
+    request = command.body
+    if request.session_id != DEFAULT_SESSION:
+        _check_session(command.key, request.session_id)
+    return replace(request, session_id=command.key)
+
+
+def _check_session(key: str, given: object) -> None:
+    if given != key:
+        raise Refused("INVALID_ARGUMENT", f"session {given!r} is not {key!r}, the subject's")
+
+
+def _check_quotas(state: Admission, quotas: Quotas) -> None:
+    if len(state.queue) >= quotas.queued_max:
+        raise Refused(
+            "QUOTA_EXCEEDED",
+            f"{len(state.queue)} inputs wait in session {state.meta.id}, "
+            f"the limit is {quotas.queued_max}",
+            hint="send it again, under the same id, when some have ended",
+        )
+    if quotas.in_flight >= quotas.in_flight_max:
+        raise Refused(
+            "QUOTA_EXCEEDED",
+            f"the realm has {quotas.in_flight} runs in flight, the limit is {quotas.in_flight_max}",
+            hint="send it again, under the same id, when some have ended",
+        )
+
+
+def _completed(state: Admission, on: str, draft: Any, turn: SeenTurn) -> Any:
+    """The draft of a handle method with what the method's caller cannot know."""
+    match draft:
+        case facts.InputAccepted() if on == "accept_without_wake":
+            return replace(draft, mode=Mode.PASSIVE, wake_if_idle=False)
+        case facts.RunPrepared() | facts.QueuedRunDrained():
+            waiting = (owed for owed in state.queue if owed.run_id == draft.run)
+            return replace(draft, input_id=next((owed.input_id for owed in waiting), UNSET))
+        case facts.RunFailed():
+            return replace(
+                draft, turn_phase=turn.phase, terminal_cause_kind=turn.terminal_cause_kind
+            )
+        case facts.RunCommitted() if turn.phase not in TURN_AT_REST:
+            raise TransitionRejected(
+                f"{ADMISSION.handle}::{on}",
+                f"the turn is still in phase {turn.phase}",
+                RejectionKind.GUARD_REJECTED,
+                hint="a run is committed when its turn has ended",
+            )
+        case facts.BoundaryCancelRequested() | facts.RunInterruptRequested():
+            return replace(draft, run=state.host.current_run_id or UNSET)
+    return draft

@@ -1,0 +1,195 @@
+"""What admission keeps of a session: its host, the inputs it owes an end, and those that ended.
+
+Data and how to look things up in it; the rules are ``queue``'s and ``fold``'s. Ended inputs are
+remembered for a day and for at most 10,000, counted in the time of facts, so that a repeated
+command is told how its first sending ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from immutables import Map
+
+from rookery.actors.admission.lifecycle import Host
+from rookery.schemas.commands import RunReceipt, SessionView
+from rookery.schemas.run import ErrorObject, SessionMeta
+
+__all__ = [
+    "ENDED_INPUTS_MAX",
+    "ENDED_MS",
+    "STATE_SCHEMA",
+    "Admission",
+    "EndedInput",
+    "EndedInputs",
+    "OwedInput",
+    "dump",
+    "load",
+]
+
+STATE_SCHEMA = 1
+ENDED_MS = 24 * 3_600_000
+ENDED_INPUTS_MAX = 10_000
+
+
+class OwedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """An accepted input: it waits in the queue, or its run is the current one."""
+
+    input_id: str
+    run_id: str = ""
+    """Empty for a bare input: whoever announced it runs it by hand, the queue never does."""
+    command_id: str = ""
+    urgent: bool = False
+    """It steers or interrupts: it goes before the ordinary ones."""
+    waking: bool = True
+    """It starts an idle session; a passive one only rides along."""
+    reply_to: tuple[str, ...] = ()
+    """Who wants to be told how it ends."""
+
+
+class EndedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """How an input ended; ``state`` is a terminal one of ``RunReceipt``."""
+
+    input_id: str
+    run_id: str
+    command_id: str
+    state: str
+    ended_at_ms: int
+    error: ErrorObject | None = None
+    reply_to: tuple[str, ...] = ()
+
+
+_NONE: Final[Map[Any, Any]] = Map()
+
+
+class EndedInputs:
+    """A persistent memory in the order of ending: adding makes a new one and leaves the old."""
+
+    __slots__ = ("_by_command", "_by_run", "_first", "_inputs", "_next")
+
+    def __init__(
+        self,
+        inputs: Map[int, EndedInput] = _NONE,
+        by_command: Map[str, int] = _NONE,
+        by_run: Map[str, int] = _NONE,
+        first: int = 0,
+        following: int = 0,
+    ) -> None:
+        self._inputs, self._by_command, self._by_run = inputs, by_command, by_run
+        self._first, self._next = first, following
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def __iter__(self) -> Iterator[EndedInput]:
+        return (self._inputs[number] for number in range(self._first, self._next))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EndedInputs) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def of_command(self, command_id: str) -> EndedInput | None:
+        number = self._by_command.get(command_id)
+        return None if number is None else self._inputs[number]
+
+    def of_run(self, run_id: str) -> EndedInput | None:
+        number = self._by_run.get(run_id)
+        return None if number is None else self._inputs[number]
+
+    def add(self, ended: EndedInput) -> EndedInputs:
+        """With ``ended``, and without what is too old or too many by now."""
+        inputs, number = self._inputs.set(self._next, ended), self._next
+        by_command = self._by_command.set(ended.command_id, number)
+        by_run = self._by_run.set(ended.run_id, number) if ended.run_id else self._by_run
+        first, oldest_ms = self._first, ended.ended_at_ms - ENDED_MS
+        while number - first >= ENDED_INPUTS_MAX or inputs[first].ended_at_ms < oldest_ms:
+            gone = inputs[first]
+            inputs = inputs.delete(first)
+            by_command = _forget(by_command, gone.command_id, first)
+            by_run = _forget(by_run, gone.run_id, first)
+            first += 1
+        return EndedInputs(inputs, by_command, by_run, first, number + 1)
+
+
+def _forget(index: Map[str, int], key: str, number: int) -> Map[str, int]:
+    """An id that was used again belongs to its later use."""
+    return index.delete(key) if index.get(key) == number else index
+
+
+class Admission(msgspec.Struct, frozen=True, kw_only=True):
+    """One session as admission knows it."""
+
+    meta: SessionMeta
+    host: Host = Host()
+    generation: int = 1
+    """Which life of the session this is; destroying it ends one."""
+    queue: tuple[OwedInput, ...] = ()
+    """In the order of their turns: urgent ones first, each kind as it arrived."""
+    current: OwedInput | None = None
+    """The input whose run is the host's current one."""
+    ended: EndedInputs = EndedInputs()
+
+    @property
+    def owed(self) -> int:
+        """How many inputs still have to come to an end."""
+        return len(self.queue) + (self.current is not None)
+
+    def of_run(self, run_id: str) -> OwedInput | EndedInput | None:
+        """The input behind a run; a bare input has none to be found by."""
+        if not run_id:
+            return None
+        return _find(self, "run_id", run_id) or self.ended.of_run(run_id)
+
+    def of_command(self, command_id: str) -> OwedInput | EndedInput | None:
+        """The input a command brought."""
+        return _find(self, "command_id", command_id) or self.ended.of_command(command_id)
+
+    def receipt(self, found: OwedInput | EndedInput) -> RunReceipt:
+        """How far an input has come."""
+        if isinstance(found, EndedInput):
+            state, error = found.state, found.error
+        else:
+            state, error = "prepared" if found is self.current else "queued", None
+        return RunReceipt(
+            run_id=found.run_id,
+            input_id=found.input_id,
+            session_id=self.meta.id,
+            state=state,
+            error=error,
+        )
+
+    def view(self) -> SessionView:
+        """The session for people; who knows its sequence fills that in."""
+        return SessionView(
+            meta=self.meta,
+            phase=self.host.phase,
+            generation=self.generation,
+            current_run_id=self.host.current_run_id,
+            queue=tuple(self.receipt(waiting) for waiting in self.queue),
+        )
+
+
+def _find(state: Admission, field: str, value: str) -> OwedInput | None:
+    """Latest first: whoever was just accepted is asked for most."""
+    owed = state.queue if state.current is None else (state.current, *state.queue)
+    return next((found for found in reversed(owed) if getattr(found, field) == value), None)
+
+
+def dump(state: Admission) -> bytes:
+    """The state as a snapshot's bytes."""
+    return msgspec.msgpack.encode(state, enc_hook=list)
+
+
+def load(data: bytes) -> Admission:
+    """The state ``dump`` wrote."""
+    return msgspec.msgpack.decode(data, type=Admission, dec_hook=_remembered)
+
+
+def _remembered(_: type[Any], saved: Any) -> EndedInputs:
+    ended = EndedInputs()
+    for entry in msgspec.convert(saved, list[EndedInput]):
+        ended = ended.add(entry)
+    return ended

@@ -1,0 +1,113 @@
+"""The independent oracle: a small interpreter of ``machines.json``, used by tests and nothing else.
+
+It shares no code with the rows it judges. Guards, updates and effects are evaluated as the Python
+expressions the file holds, on plain dictionaries.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+MODEL = json.loads((Path(__file__).parent / "machines.json").read_text())["machines"]
+_CALL = re.compile(r"(\w+)\((.*)\)\Z", re.DOTALL)
+
+Variables = dict[str, Any]
+
+
+class Step(NamedTuple):
+    """What the model makes of an input: ``row`` is None if it refuses."""
+
+    row: str | None
+    effects: list[tuple[str, Variables]]
+    state: Variables
+    host: Variables
+
+
+@cache
+def _compiled(text: str, how: str) -> CodeType:
+    return compile(text, "machines.json", how)
+
+
+class Oracle:
+    """One machine of the model, in one edition."""
+
+    def __init__(self, name: str, edition: str = "head") -> None:
+        self.model = MODEL[name]
+        self.hosted = "host_phases" in self.model
+        self.is_host = self.model.get("phase_source") == "host"
+        # HEAD's four admission rows are not ours: architecture.md, section 4.
+        extensions = self.model.get("extensions", []) if edition == "head" else []
+        if name == "session_admission":
+            extensions = []
+        replaced = {row.get("replaces") for row in extensions}
+        own = [row for row in self.model["transitions"] if row["name"] not in replaced]
+        self.rows = own + extensions
+        self.inputs = {row["on"]: tuple(row["params"]) for row in self.rows}
+
+    def step(self, state: Variables, host: Variables, on: str, params: Variables) -> Step:
+        """Apply an input to copies of ``state`` and ``host`` (``phase`` among their variables)."""
+        state, host = deepcopy(state), deepcopy(host)
+        for row in self.rows:
+            if row["on"] == on and self._holds(row, self._names(state, host, params)):
+                return self._apply(row, state, host, params)
+        return Step(None, [], state, host)
+
+    def _names(self, state: Variables, host: Variables, params: Variables) -> Variables:
+        names = {**host, "host_phase": host.get("phase"), **state, **params}
+        names["phase"] = self._phase(state, host, params)
+        return names
+
+    def _phase(self, state: Variables, host: Variables, params: Variables) -> str:
+        if self.is_host:
+            return host["phase"]
+        if scope := self.model.get("scope"):
+            return state[scope["store"]].get(params[scope["key"]], scope["absent"])
+        return state["phase"]
+
+    def _holds(self, row: dict[str, Any], names: Variables) -> bool:
+        hosts = row.get("host_from") or self.model.get("host_phases") or [names["host_phase"]]
+        return (
+            names["phase"] in row["from"]
+            and names["host_phase"] in hosts
+            and all(eval(_compiled(text.partition(":")[2].strip(), "eval"), names)
+                    for text in row["guards"])
+        )  # fmt: skip
+
+    def _apply(
+        self, row: dict[str, Any], state: Variables, host: Variables, params: Variables
+    ) -> Step:
+        names = self._names(state, host, params)
+        for text in row["updates"]:
+            exec(_compiled(text, "exec"), names)
+        for variables in (host, state):
+            variables.update({name: names[name] for name in variables if name != "phase"})
+        self._move(row, state, host, params)
+        names = self._names(state, host, params)
+        effects = []
+        for text in row["effects"]:
+            name, arguments = _CALL.match(text).groups()
+            effects.append((name, eval(_compiled(f"dict({arguments})", "eval"), names)))
+        return Step(row["name"], effects, state, host)
+
+    def _move(
+        self, row: dict[str, Any], state: Variables, host: Variables, params: Variables
+    ) -> None:
+        if "host_to" in row:
+            host["phase"] = row["host_to"]
+        to, scope = row["to"], self.model.get("scope")
+        if to == "same":
+            return
+        if self.is_host:
+            host["phase"] = to
+        elif scope is None:
+            state["phase"] = to
+        elif to == scope["absent"]:
+            state[scope["store"]].pop(params[scope["key"]], None)
+        else:
+            state[scope["store"]][params[scope["key"]]] = to

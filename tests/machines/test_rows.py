@@ -1,0 +1,115 @@
+"""What every machine shares: which row takes an input, what folding looks at, how refusals read."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import msgspec
+import pytest
+
+from rookery.actors.admission.lifecycle import LIFECYCLE, Host, HostPhase
+from rookery.actors.admission.machine import ADMISSION
+from rookery.actors.kernel.rows import (
+    Edition,
+    Input,
+    Machine,
+    RejectionKind,
+    Row,
+    TransitionRejected,
+    put,
+)
+from rookery.schemas.errors import Refused
+
+IDLE = HostPhase.IDLE
+SEED, HEAD = Edition
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    row: str = ""
+
+
+class Light(msgspec.Struct, frozen=True, kw_only=True):
+    phase: str = "Off"
+
+
+SAMPLE = Machine(
+    "sample",
+    handle="SampleHandle",
+    phases=("Off", "On", "Broken"),
+    initial=Light(),
+    inputs={"press": Input(Asked)},
+    rows=(
+        Row("PressOn", "press", lambda s, _: s.phase == "Off", put(phase="On"), edition=SEED),
+        Row(
+            "PressBreaks", "press", lambda s, _: s.phase == "Off", put(phase="Broken"), edition=HEAD
+        ),
+        Row("PressOff", "press", lambda s, _: s.phase in ("Off", "On"), put(phase="Off")),
+    ),
+)
+
+
+def test_the_first_row_that_holds_takes_the_input() -> None:
+    asked = SAMPLE.decide(Light(), "press", Asked(), edition=SEED)
+    assert (asked.row, SAMPLE.evolve(Light(), asked).phase) == ("PressOn", "On")
+    assert SAMPLE.decide(Light(phase="On"), "press", Asked()).row == "PressOff"
+
+
+def test_history_is_folded_whatever_edition_wrote_it() -> None:
+    by_seed = SAMPLE.decide(Light(), "press", Asked(), edition=SEED)
+    by_head = SAMPLE.decide(Light(), "press", Asked(), edition=HEAD)
+    assert SAMPLE.evolve(Light(), by_seed).phase == "On"
+    assert SAMPLE.evolve(Light(), by_head).phase == "Broken"
+
+
+def test_a_rejection_reads_as_the_contract_says() -> None:
+    with pytest.raises(TransitionRejected) as rejected:
+        ADMISSION.decide(Host(phase=IDLE), "prepare", ADMISSION.draft("prepare", {"run_id": "r"}))
+    error = pickle.loads(pickle.dumps(rejected.value))
+    assert (error.context, error.kind) == ("SessionAdmissionHandle::prepare", "GuardRejected")
+    assert error.reason == "guard rejected transition from phase Idle for prepare"
+    assert str(error) == f"DSL transition rejected in {error.context}: {error.reason}"
+    assert error.code == "GUARD_REJECTED"
+
+
+def test_an_input_no_row_knows_is_no_matching_transition() -> None:
+    for ask in (
+        lambda: ADMISSION.draft("explode", {}),
+        lambda: ADMISSION.decide(Host(), "explode", Asked()),
+    ):
+        with pytest.raises(TransitionRejected) as rejected:
+            ask()
+        assert rejected.value.kind is RejectionKind.NO_MATCHING_TRANSITION
+        assert rejected.value.code == "NO_MATCHING_TRANSITION"
+
+
+@pytest.mark.parametrize(
+    ("params", "code"),
+    [
+        ({"run_id": "r", "reply_to": "x"}, "UNKNOWN_FIELD"),
+        ({"run": "r"}, "UNKNOWN_FIELD"),
+        ({"run_id": 7}, "INVALID_ARGUMENT"),
+    ],
+)
+def test_parameters_from_outside_are_checked(params: dict[str, Any], code: str) -> None:
+    with pytest.raises(Refused) as refused:
+        ADMISSION.draft("prepare", params)
+    assert refused.value.code == code
+
+
+def test_a_fence_token_is_unsigned() -> None:
+    bindings = {"agent_runtime_id": "r", "fence_token": -1, "generation": 0, "session_id_in": "s"}
+    with pytest.raises(Refused, match="fence_token"):
+        LIFECYCLE.draft("PrepareBindings", bindings)
+
+
+def test_two_rows_of_one_name_are_a_mistake() -> None:
+    with pytest.raises(AssertionError, match="share a name"):
+        Machine(
+            "sample",
+            handle="Sample",
+            phases=("Off",),
+            initial=Light(),
+            inputs={"press": Input(Asked)},
+            rows=(SAMPLE.rows[0], SAMPLE.rows[0]),
+        )
