@@ -13,10 +13,11 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.admission.lifecycle import LIFECYCLE, Host
+from rookery.actors.admission.lifecycle import LIFECYCLE
 from rookery.actors.admission.machine import ADMISSION
 from rookery.actors.admission.state import Admission, EndedInput, OwedInput
 from rookery.actors.kernel.concern import Effect
+from rookery.actors.kernel.host import Host
 from rookery.actors.kernel.rows import Machine
 from rookery.schemas.commands import RunReceipt
 from rookery.schemas.facts import session as facts

@@ -8,69 +8,28 @@ runs next, is ``queue``'s; taking inputs in is ``machine``'s.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
+from rookery.actors.kernel.host import (
+    ATTACHED,
+    DESTROYED,
+    IDLE,
+    INITIALIZING,
+    LIVE,
+    RETIRED,
+    RUNNING,
+    STOPPED,
+    Host,
+    HostPhase,
+    RegistrationPhase,
+    session_registered,
+)
 from rookery.actors.kernel.rows import Input, Machine, Row, RowEffect, put
 from rookery.schemas.facts import session as facts
 
-__all__ = [
-    "ATTACHED",
-    "DESTROYED",
-    "HOST_INVARIANTS",
-    "IDLE",
-    "INITIALIZING",
-    "LIFECYCLE",
-    "RETIRED",
-    "RUNNING",
-    "STOPPED",
-    "Host",
-    "HostPhase",
-    "RegistrationPhase",
-    "RuntimeEffectFact",
-    "SubmitRunPrimitive",
-    "session_registered",
-]
-
-
-class HostPhase(StrEnum):
-    """Destroyed is final; from Stopped the only way back to work is to unregister the session."""
-
-    INITIALIZING = "Initializing"
-    IDLE = "Idle"
-    ATTACHED = "Attached"
-    RUNNING = "Running"
-    RETIRED = "Retired"
-    STOPPED = "Stopped"
-    DESTROYED = "Destroyed"
-
-
-INITIALIZING, IDLE, ATTACHED, RUNNING, RETIRED, STOPPED, DESTROYED = HostPhase
-LIVE = (IDLE, ATTACHED, RUNNING, RETIRED, STOPPED)
-
-
-class RegistrationPhase(StrEnum):
-    """Whether somebody is there to execute."""
-
-    QUEUING = "Queuing"
-    ACTIVE = "Active"
-
-
-class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """The variables of session_lifecycle."""
-
-    phase: HostPhase = INITIALIZING
-    session_id: str | None = None
-    active_runtime_id: str | None = None
-    active_fence_token: int | None = None
-    current_run_id: str | None = None
-    pre_run_phase: HostPhase | None = None
-    """Where the current run returns to: Idle, Attached or Retired."""
-    registration_phase: RegistrationPhase = RegistrationPhase.QUEUING
-    silent_intents: frozenset[str] = frozenset()
+__all__ = ["HOST_INVARIANTS", "LIFECYCLE", "RuntimeEffectFact", "SubmitRunPrimitive"]
 
 
 # --- effects ------------------------------------------------------------------------------------
@@ -140,11 +99,6 @@ RECOVER_NOTICE = RuntimeNotice(kind="Recover", detail="runtime recovered")
 
 
 # --- what rows make of a host -------------------------------------------------------------------
-
-
-def session_registered(host: Host) -> bool:
-    """Most of what a session can do needs that there is one."""
-    return host.session_id is not None
 
 
 def bind(host: Host, asked: facts.BindingsPrepared) -> Host:

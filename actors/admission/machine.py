@@ -14,15 +14,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from rookery.actors.admission.lifecycle import (
-    ATTACHED,
     HOST_INVARIANTS,
+    RuntimeEffectFact,
+    SubmitRunPrimitive,
+)
+from rookery.actors.kernel.host import (
+    ATTACHED,
     IDLE,
     RETIRED,
     RUNNING,
     Host,
     HostPhase,
-    RuntimeEffectFact,
-    SubmitRunPrimitive,
     session_registered,
 )
 from rookery.actors.kernel.rows import Input, Machine, Row, RowEffect, put

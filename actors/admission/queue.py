@@ -17,19 +17,19 @@ from msgspec import UNSET
 from msgspec.structs import force_setattr, replace
 
 from rookery.actors.admission.fold import evolve
-from rookery.actors.admission.lifecycle import (
+from rookery.actors.admission.lifecycle import LIFECYCLE
+from rookery.actors.admission.machine import ADMISSION
+from rookery.actors.admission.state import Admission, EndedInput, OwedInput
+from rookery.actors.kernel.host import (
     ATTACHED,
     DESTROYED,
     IDLE,
     INITIALIZING,
-    LIFECYCLE,
     RETIRED,
     RUNNING,
     STOPPED,
     Host,
 )
-from rookery.actors.admission.machine import ADMISSION
-from rookery.actors.admission.state import Admission, EndedInput, OwedInput
 from rookery.actors.kernel.rows import Machine, RejectionKind, TransitionRejected
 from rookery.schemas.commands import Cancel, HandleInput
 from rookery.schemas.envelope import Command, Mode

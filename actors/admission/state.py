@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from immutables import Map
 
-from rookery.actors.admission.lifecycle import Host
+from rookery.actors.kernel.host import Host
 from rookery.schemas.commands import RunReceipt, SessionView
 from rookery.schemas.run import ErrorObject, SessionMeta
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.admission.lifecycle import Host
+from rookery.actors.kernel.host import Host
 from rookery.actors.kernel.rows import Edition, Machine, RejectionKind, TransitionRejected
 from tests.machines.oracle import Oracle, Step, Variables
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.admission.lifecycle import LIFECYCLE, Host, HostPhase
+from rookery.actors.admission.lifecycle import LIFECYCLE
 from rookery.actors.admission.machine import ADMISSION
+from rookery.actors.kernel.host import Host, HostPhase
 from rookery.actors.kernel.rows import Machine, TransitionRejected
 from rookery.schemas.errors import Failed
 from tests.machines.judged import Judged, variables

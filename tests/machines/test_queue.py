@@ -8,8 +8,8 @@ import pytest
 from msgspec import UNSET
 
 from rookery.actors.admission.fold import answers
-from rookery.actors.admission.lifecycle import HostPhase
 from rookery.actors.admission.queue import Quotas, SeenTurn, accept, handle
+from rookery.actors.kernel.host import HostPhase
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import Refused

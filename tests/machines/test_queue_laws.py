@@ -13,8 +13,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookery.actors.admission.lifecycle import HostPhase
 from rookery.actors.admission.queue import SeenTurn
+from rookery.actors.kernel.host import HostPhase
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts

@@ -1,0 +1,68 @@
+"""The host of a session: the one record all of its machines look at.
+
+Admission is its only writer (``actors/admission/lifecycle``); every other concern keeps a copy from
+admission's facts, so it stands here, where all of them may know it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+__all__ = [
+    "ATTACHED",
+    "DESTROYED",
+    "IDLE",
+    "INITIALIZING",
+    "LIVE",
+    "RETIRED",
+    "RUNNING",
+    "STOPPED",
+    "Host",
+    "HostPhase",
+    "RegistrationPhase",
+    "session_registered",
+]
+
+
+class HostPhase(StrEnum):
+    """Destroyed is final; from Stopped the only way back to work is to unregister the session."""
+
+    INITIALIZING = "Initializing"
+    IDLE = "Idle"
+    ATTACHED = "Attached"
+    RUNNING = "Running"
+    RETIRED = "Retired"
+    STOPPED = "Stopped"
+    DESTROYED = "Destroyed"
+
+
+INITIALIZING, IDLE, ATTACHED, RUNNING, RETIRED, STOPPED, DESTROYED = HostPhase
+LIVE = (IDLE, ATTACHED, RUNNING, RETIRED, STOPPED)
+
+
+class RegistrationPhase(StrEnum):
+    """Whether somebody is there to execute."""
+
+    QUEUING = "Queuing"
+    ACTIVE = "Active"
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """The variables of session_lifecycle."""
+
+    phase: HostPhase = INITIALIZING
+    session_id: str | None = None
+    active_runtime_id: str | None = None
+    active_fence_token: int | None = None
+    current_run_id: str | None = None
+    pre_run_phase: HostPhase | None = None
+    """Where the current run returns to: Idle, Attached or Retired."""
+    registration_phase: RegistrationPhase = RegistrationPhase.QUEUING
+    silent_intents: frozenset[str] = frozenset()
+
+
+def session_registered(host: Host) -> bool:
+    """Most of what a session can do needs that there is one."""
+    return host.session_id is not None
