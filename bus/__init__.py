@@ -1,1 +1,27 @@
-"""How it travels: the only package that knows NATS; everybody else knows its ports."""
+"""How it travels: the only package that knows NATS; everybody else knows its ports.
+
+``connect`` is the door for programs. It is loaded when it is first asked for, so that who needs
+only the ports never imports a NATS client.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rookery.bus.client import Client, Handle, connect
+    from rookery.bus.client_sync import SyncClient, SyncHandle, connect_sync
+
+__all__ = ["Client", "Handle", "SyncClient", "SyncHandle", "connect", "connect_sync"]
+
+_HOMES = {name: "client" for name in ("Client", "Handle", "connect")} | {
+    name: "client_sync" for name in ("SyncClient", "SyncHandle", "connect_sync")
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

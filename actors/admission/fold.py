@@ -13,21 +13,15 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.admission.lifecycle import LIFECYCLE
-from rookery.actors.admission.machine import ADMISSION
+from rookery.actors.admission.host import follow
 from rookery.actors.admission.state import Admission, EndedInput, OwedInput
 from rookery.actors.kernel.concern import Effect
-from rookery.actors.kernel.host import Host
-from rookery.actors.kernel.rows import Machine
 from rookery.schemas.commands import RunReceipt
 from rookery.schemas.facts import session as facts
 from rookery.schemas.run import ErrorObject
 
 __all__ = ["SendAnswer", "answers", "evolve"]
 
-_MACHINES: dict[type, Machine[Host]] = {
-    asked.fact: machine for machine in (LIFECYCLE, ADMISSION) for asked in machine.inputs.values()
-}
 _ENDS: dict[type, str] = {
     facts.RunCommitted: "committed",
     facts.RunFailed: "failed",
@@ -59,13 +53,9 @@ def answers(state: Admission, fact: facts.SessionFact) -> tuple[SendAnswer, ...]
 
 
 def evolve(state: Admission, fact: facts.SessionFact) -> Admission:
-    """The state after ``fact``. The first fact of a new life finds a host nobody has used."""
-    if fact.generation > state.generation:
-        state = replace(state, generation=fact.generation, host=Host())
-    kind = type(fact)
-    if (machine := _MACHINES.get(kind)) is not None:
-        state = replace(state, host=machine.evolve(state.host, fact))
-    fold = _FOLDS.get(kind)
+    """The state after ``fact``."""
+    state = replace(state, generation=fact.generation, host=follow(state.host, fact))
+    fold = _FOLDS.get(type(fact))
     return state if fold is None else fold(state, fact)
 
 

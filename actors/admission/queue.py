@@ -125,6 +125,7 @@ class _Decision:
         force_setattr(fact, "generation", self._generation)
         self.facts.append(fact)
         self.state = evolve(self.state, fact)
+        force_setattr(fact, "phase", self.state.host.phase)
 
     def ask(self, machine: Machine[Host], on: str, draft: Any) -> None:
         self.note(machine.decide(self.state.host, on, draft))

@@ -1,7 +1,7 @@
 """The host of a session: the one record all of its machines look at.
 
-Admission is its only writer (``actors/admission/lifecycle``); every other concern keeps a copy from
-admission's facts, so it stands here, where all of them may know it.
+Admission is its only writer; every other concern keeps a copy from admission's facts
+(``rookery.actors.admission.host.follow``), so it stands here, where all of them may know it.
 """
 
 from __future__ import annotations

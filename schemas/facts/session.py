@@ -19,7 +19,12 @@ __all__ = ["SESSION_FACTS", "SessionFact"]
 Unsigned = Annotated[int, Meta(ge=0)]
 
 
-class _Row(Fact, frozen=True, kw_only=True):
+class _OfSession(Fact, frozen=True, kw_only=True):
+    phase: str = ""
+    """Where the host stands after it: other families follow the host by this and know no rows."""
+
+
+class _Row(_OfSession, frozen=True, kw_only=True):
     """A row of session_lifecycle or session_admission fired."""
 
     row: str = ""
@@ -171,21 +176,21 @@ class Recycled(_Row, frozen=True, kw_only=True, tag="session.recycled.v1"):
     """The host was recycled: fence and current run forgotten, session kept."""
 
 
-class InputCancelled(Fact, frozen=True, kw_only=True, tag="session.input_cancelled.v1"):
+class InputCancelled(_OfSession, frozen=True, kw_only=True, tag="session.input_cancelled.v1"):
     """A queued input was withdrawn and never starts."""
 
     input_id: str
     reason: str = ""
 
 
-class InputRefused(Fact, frozen=True, kw_only=True, tag="session.input_refused.v1"):
+class InputRefused(_OfSession, frozen=True, kw_only=True, tag="session.input_refused.v1"):
     """An accepted input can never start (its session was destroyed or stopped meanwhile)."""
 
     input_id: str
     error: ErrorObject
 
 
-class ReplyRequested(Fact, frozen=True, kw_only=True, tag="session.reply_requested.v1"):
+class ReplyRequested(_OfSession, frozen=True, kw_only=True, tag="session.reply_requested.v1"):
     """The same input was sent again and wants its end told to another subject too."""
 
     input_id: str

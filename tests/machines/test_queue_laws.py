@@ -13,8 +13,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rookery.actors.admission.host import follow
 from rookery.actors.admission.queue import SeenTurn
-from rookery.actors.kernel.host import HostPhase
+from rookery.actors.kernel.host import Host, HostPhase
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts
@@ -157,3 +158,15 @@ def test_a_repeat_adds_nothing_but_a_listener(history: list[tuple[str, Any]], wh
     again = session.state.of_command(command.id)
     assert again is not None
     assert session.state.receipt(again) == receipt
+
+
+@settings(max_examples=100)
+@given(histories)
+def test_whoever_follows_the_facts_sees_the_host_as_admission_does(
+    history: list[tuple[str, Any]],
+) -> None:
+    session, copy = lived(history), Host()
+    for fact in session.history:
+        copy = follow(copy, fact)
+        assert fact.phase == copy.phase
+    assert copy == session.state.host

@@ -1,0 +1,27 @@
+"""The session's host from admission's facts: for admission itself, and for whoever keeps a copy.
+
+A copy may lag behind by what its keeper has not yet been handed; where that would matter, a commit
+is fenced over the session's subjects.
+"""
+
+from __future__ import annotations
+
+from rookery.actors.admission.lifecycle import LIFECYCLE
+from rookery.actors.admission.machine import ADMISSION
+from rookery.actors.kernel.host import DESTROYED, Host
+from rookery.actors.kernel.rows import Machine
+from rookery.schemas.facts import session as facts
+
+__all__ = ["follow"]
+
+_MACHINES: dict[type, Machine[Host]] = {
+    asked.fact: machine for machine in (LIFECYCLE, ADMISSION) for asked in machine.inputs.values()
+}
+
+
+def follow(host: Host, fact: facts.SessionFact) -> Host:
+    """The host after ``fact``. Total. A destroyed host takes nothing: what comes is a new one's."""
+    machine = _MACHINES.get(type(fact))
+    if machine is None:
+        return host
+    return machine.evolve(Host() if host.phase is DESTROYED else host, fact)
