@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Handle", "SyncClient", "SyncHandle", "connect", "connect_sync"]
 
-_HOMES = {name: "client" for name in ("Client", "Handle", "connect")} | {
-    name: "client_sync" for name in ("SyncClient", "SyncHandle", "connect_sync")
+_HOMES = {
+    "client": ("Client", "Handle", "connect"),
+    "client_sync": ("SyncClient", "SyncHandle", "connect_sync"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

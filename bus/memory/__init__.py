@@ -1,0 +1,81 @@
+"""The bus in memory: the same contracts, no process, no disk, and a clock of your own.
+
+A ``MemoryServer`` stands for the server: buses that share one see the same realms, so several
+nodes can live in one process. What ends with the process is all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rookery.bus.memory.blobs import MemoryBlobs
+from rookery.bus.memory.claims import MemoryClaims
+from rookery.bus.memory.door import MemoryDoor, MemorySwitch
+from rookery.bus.memory.feed import MemoryFeed
+from rookery.bus.memory.inbox import MemoryCommands, MemoryInbox
+from rookery.bus.memory.journal import MemoryJournal
+from rookery.bus.memory.snapshots import MemorySnapshots
+from rookery.bus.memory.timers import MemoryTimers
+from rookery.bus.subjects import Subjects, partition_of
+
+__all__ = ["MemoryBus", "MemoryServer"]
+
+
+class _MemoryRealm:
+    """What a server keeps of one realm, shared by all buses."""
+
+    def __init__(self, name: str, now_ms: Callable[[], int]) -> None:
+        self.subjects = Subjects(name)
+        self.journal = MemoryJournal(now_ms)
+        self.feed = MemoryFeed(self.journal)
+        self.switch = MemorySwitch()
+        self.commands = MemoryCommands(now_ms)
+        self.timers = MemoryTimers(self.commands, now_ms)
+        self.blobs = MemoryBlobs()
+        self.claims = MemoryClaims(now_ms)
+        self.snapshots = MemorySnapshots()
+
+
+class MemoryServer:
+    """Realms, kept until nobody holds the server any more."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._realms: dict[str, _MemoryRealm] = {}
+
+    def realm(self, name: str) -> _MemoryRealm:
+        if name not in self._realms:
+            self._realms[name] = _MemoryRealm(name, self._now_ms)
+        return self._realms[name]
+
+
+class MemoryBus:
+    """Port ``Bus``."""
+
+    def __init__(self, server: MemoryServer, *, realm: str = "default") -> None:
+        shared = server.realm(realm)
+        self.realm = realm
+        self.journal = shared.journal
+        self.feed = shared.feed
+        self.door = MemoryDoor(shared.switch)
+        self.inbox = MemoryInbox(shared.commands)
+        self.timers = shared.timers
+        self.blobs = shared.blobs
+        self.claims = shared.claims
+        self.snapshots = shared.snapshots
+        self._started = False
+
+    @property
+    def connected(self) -> bool:
+        return self._started
+
+    async def start(self) -> None:
+        self._started = True
+
+    async def stop(self) -> None:
+        await self.door.close()
+        await self.inbox.stop()
+        self._started = False
+
+    def partition(self, key: str) -> int:
+        return partition_of(key)

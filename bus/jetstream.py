@@ -1,0 +1,76 @@
+"""The real bus: one connection and every port of a realm on it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rookery.bus.blobs import JetStreamBlobs
+from rookery.bus.buckets import Bucket
+from rookery.bus.claims import JetStreamClaims
+from rookery.bus.connection import Connection
+from rookery.bus.door import NatsDoor
+from rookery.bus.feed import JetStreamFeed
+from rookery.bus.inbox import JetStreamInbox
+from rookery.bus.journal import BATCH_OVER, JetStreamJournal
+from rookery.bus.snapshots import JetStreamSnapshots
+from rookery.bus.streams import ensure_streams, streams_of
+from rookery.bus.subjects import Subjects, partition_of
+from rookery.bus.timers import JetStreamTimers
+
+__all__ = ["JetStreamBus"]
+
+
+class JetStreamBus:
+    """Port ``Bus``. To be used on one event loop; once stopped it is of no further use."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        realm: str = "default",
+        token: str = "",
+        credentials: str = "",
+        sync: Literal["always", "default"] = "always",
+    ) -> None:
+        self.realm = realm
+        self._subjects = subjects = Subjects(realm)
+        self.connection = connection = Connection(url, token=token, credentials=credentials)
+        self.journal = JetStreamJournal(
+            connection, subjects, batch_over=BATCH_OVER if sync == "always" else None
+        )
+        self.feed = JetStreamFeed(connection, subjects)
+        self.door = NatsDoor(connection, subjects)
+        self.inbox = JetStreamInbox(connection, subjects)
+        self.timers = JetStreamTimers(connection, subjects)
+        self.blobs = JetStreamBlobs(Bucket(connection, subjects.blobs_bucket))
+        self.claims = JetStreamClaims(Bucket(connection, subjects.claims_bucket))
+        self.snapshots = JetStreamSnapshots(
+            Bucket(connection, subjects.snapshots_bucket), self.blobs
+        )
+
+    @property
+    def connected(self) -> bool:
+        return self.connection.connected
+
+    async def start(self) -> None:
+        """Connect; make the streams that are missing and check the others."""
+        await self.connection.open()
+        try:
+            buckets = (self.blobs.spec, self.claims.spec, self.snapshots.spec)
+            await ensure_streams(self.connection, (*streams_of(self._subjects), *buckets))
+            await self.journal.open()
+        except BaseException:
+            await self.connection.close()
+            raise
+
+    async def stop(self) -> None:
+        """Let go of everything and disconnect; nothing is delivered afterwards."""
+        try:
+            await self.door.close()
+            await self.inbox.stop()
+            await self.journal.close()
+        finally:
+            await self.connection.close()
+
+    def partition(self, key: str) -> int:
+        return partition_of(key)

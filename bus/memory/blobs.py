@@ -1,0 +1,26 @@
+"""Blobs in memory: the twin of ``rookery.bus.blobs``, shared by all buses of a memory server."""
+
+from __future__ import annotations
+
+from rookery.bus.blobs import blob_not_found, check_blob, verified
+from rookery.schemas.digest import digest_bytes
+
+__all__ = ["MemoryBlobs"]
+
+
+class MemoryBlobs:
+    """``Blobs`` in a dictionary."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, bytes] = {}
+
+    async def put(self, data: bytes) -> str:
+        check_blob(data)
+        digest = digest_bytes(data)
+        self.stored.setdefault(digest, bytes(data))
+        return digest
+
+    async def get(self, digest: str) -> bytes:
+        if digest not in self.stored:
+            raise blob_not_found(digest)
+        return await verified(self.stored[digest], digest)

@@ -1,0 +1,81 @@
+"""The journal in memory: the same contract as JetStream's, for simulations and unit tests.
+
+Several nodes of a simulated world share one ``MemoryJournal``. It never loses an ack, is never full
+and forgets everything at the end; faults are the simulator's to add around it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+from rookery.bus.ports import Append, Conflicted, Filter, Outcome, Pressure, Settled, Stored
+from rookery.bus.stored import matcher
+from rookery.schemas.envelope import EntityId
+
+__all__ = ["MemoryJournal"]
+
+_PAGE_MESSAGES = 256
+
+
+class MemoryJournal:
+    """Port ``Journal``."""
+
+    pressure = Pressure.NONE
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.on_grown: list[Callable[[], None]] = []
+        """Called after messages were stored."""
+        self._now_ms = now_ms
+        self._messages: list[Stored] = []
+        self._entities: dict[EntityId, list[int]] = {}
+        self._keys: dict[str, int] = {}
+
+    def append(self, appends: Sequence[Append], settle: Callable[[list[Outcome]], None]) -> None:
+        outcomes = [self._store(append) for append in appends]
+        if outcomes:
+            asyncio.get_running_loop().call_soon(settle, outcomes)
+        for grown in tuple(self.on_grown):
+            grown()
+
+    async def last(self, entity: EntityId) -> Stored | None:
+        sequences = self._entities.get(entity)
+        return self._messages[sequences[-1] - 1] if sequences else None
+
+    async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
+        sequences = self._entities.get(entity, [])
+        return [self._messages[n - 1] for n in sequences[bisect_right(sequences, after) :]]
+
+    async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+        matches = matcher(where)
+        end = await self.end()
+        while after < end:
+            page = self.page(after, min(end, after + _PAGE_MESSAGES))
+            after = page[-1].sequence
+            if selected := [one for one in page if matches(one)]:
+                yield selected
+
+    async def end(self) -> int:
+        return len(self._messages)
+
+    def page(self, after: int, until: int) -> list[Stored]:
+        """The messages above ``after`` up to ``until``; what is not there yet is left out."""
+        return self._messages[after:until]
+
+    def _store(self, append: Append) -> Outcome:
+        entity = append.entity
+        sequences = self._entities.get(entity, [])
+        for number in sequences[bisect_right(sequences, append.expected) :][:1]:
+            if self._messages[number - 1].message_id == append.message_id:
+                return Settled(append, number)
+        fenced = append.fence is not None and self._keys.get(entity.key, 0) != append.fence
+        if fenced or append.expected != (sequences[-1] if sequences else 0):
+            return Conflicted(append)
+        sequence = len(self._messages) + 1
+        self._messages.append(
+            Stored(sequence, entity, append.message_id, append.chain, append.body, self._now_ms())
+        )
+        self._entities.setdefault(entity, []).append(sequence)
+        self._keys[entity.key] = sequence
+        return Settled(append, sequence)

@@ -1,0 +1,195 @@
+"""The streams of a realm as one table, and making or checking them.
+
+A stream that exists is never changed: what this file demands keeps data from being lost or
+reordered, so another value is refused (``STREAM_MISMATCH``); what it merely proposes is written
+at creation and is the operator's afterwards (limits in bytes, windows, replicas). Buckets are made
+by the files that use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from rookery.bus.connection import ApiError, Connection
+from rookery.bus.ports import PARTITIONS
+from rookery.bus.subjects import Subjects
+from rookery.schemas.errors import Failed
+
+__all__ = ["StreamSpec", "ensure_streams", "mismatches", "streams_of"]
+
+_SECOND_NS = 1_000_000_000
+_DAY_NS = 86_400 * _SECOND_NS
+_SMALLEST_WINDOW_NS = _SECOND_NS // 10
+_HEADER_ROOM = 8 << 10
+_COMMAND_BYTES_MAX = (1 << 20) - _HEADER_ROOM
+"""A command must fit among the dead letters, where the reason stands in its headers, and a timer
+into the inbox, both within the server's usual ``max_payload``."""
+_STREAM_NOT_FOUND = 10059
+_NAME_IN_USE = 10058
+
+_KEEPS_EVERYTHING = {
+    "storage": "file",
+    "retention": "limits",
+    "max_msgs_per_subject": -1,
+    "persist_mode": None,
+    "sealed": None,
+    "mirror": None,
+}
+"""``persist_mode: async`` acks what is not on disk; the others drop, refuse or foreign messages."""
+
+
+class StreamSpec(msgspec.Struct, frozen=True):
+    """What a stream must be (``demands``) and how it is born (``proposes``)."""
+
+    name: str
+    demands: dict[str, Any]
+    proposes: dict[str, Any]
+
+
+def streams_of(subjects: Subjects) -> tuple[StreamSpec, ...]:
+    """Every stream of the realm."""
+    return (
+        _journal(subjects),
+        _timers(subjects),
+        _inbox(subjects),
+        _peers(subjects),
+        _dead(subjects),
+    )
+
+
+async def ensure_streams(connection: Connection, specs: Sequence[StreamSpec]) -> None:
+    """Make what is missing and check what is there."""
+    for spec in specs:
+        try:
+            config = await _found_or_made(connection, spec)
+        except ApiError as error:
+            raise Failed(
+                "STREAM_MISMATCH", f"stream {spec.name} cannot be made: {error.description}"
+            ) from None
+        _check(spec, config)
+
+
+async def _found_or_made(connection: Connection, spec: StreamSpec) -> dict[str, Any]:
+    try:
+        found = await connection.api(f"STREAM.INFO.{spec.name}")
+    except ApiError as error:
+        if error.err_code != _STREAM_NOT_FOUND:
+            raise
+        wanted = {"name": spec.name, **spec.demands, **spec.proposes}
+        query = {name: value for name, value in wanted.items() if value is not None}
+        try:
+            found = await connection.api(f"STREAM.CREATE.{spec.name}", query)
+        except ApiError as refusal:
+            if refusal.err_code != _NAME_IN_USE:
+                raise
+            found = await connection.api(f"STREAM.INFO.{spec.name}")  # Another node was faster.
+    config: dict[str, Any] = found["config"]
+    return config
+
+
+def mismatches(spec: StreamSpec, config: dict[str, Any]) -> list[str]:
+    """What a stream is that it must not be, in words."""
+    return [
+        f"{name} is {config.get(name)!r}, it must be {wanted!r}"
+        for name, wanted in spec.demands.items()
+        if (config.get(name) or None) != (wanted or None)
+    ]
+
+
+def _check(spec: StreamSpec, config: dict[str, Any]) -> None:
+    if wrong := mismatches(spec, config):
+        raise Failed(
+            "STREAM_MISMATCH",
+            f"stream {spec.name}: {'; '.join(wrong)}",
+            hint=f"nats stream edit {spec.name}, or serve another realm",
+        )
+
+
+def _journal(subjects: Subjects) -> StreamSpec:
+    """Facts for ever. Full means waiting, never dropping.
+
+    The duplicate window is the smallest there is: expectations and message ids make an append
+    idempotent at any age, and the server keeps every id of a window in memory.
+    """
+    return StreamSpec(
+        subjects.journal_stream,
+        _KEEPS_EVERYTHING
+        | {
+            "subjects": [f"{subjects.root}.ev.>"],
+            "discard": "new",
+            "max_age": 0,
+            "allow_atomic": True,
+            "allow_direct": True,
+            "deny_delete": True,
+            "deny_purge": True,
+        },
+        {"duplicate_window": _SMALLEST_WINDOW_NS},
+    )
+
+
+def _inbox(subjects: Subjects) -> StreamSpec:
+    """Durable commands, stored under their partition: ``cmd.<partition>.<verb>.<key>``, and the
+    fired timers, which the server brings here from their own stream.
+
+    A stream with a source is the only kind that may have no duplicate window at all. JetStream
+    de-duplicates a stream: the smallest window (100 ms) would swallow an id that is sent to two
+    sessions at once. The idempotency of commands is admission's.
+
+    The source has a filter and no transform: a server that was killed looks for the last message
+    of a source that transforms by reading the stream backwards (300,000 messages: minutes).
+    """
+    root = subjects.root
+    stored = f"{root}.cmd.{{{{partition({PARTITIONS},2)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}"
+    return StreamSpec(
+        subjects.inbox_stream,
+        _KEEPS_EVERYTHING
+        | {
+            "subjects": [f"{root}.cmd.*.*"],
+            "subject_transform": {"src": f"{root}.cmd.*.*", "dest": stored},
+            "sources": [{"name": subjects.timers_stream, "filter_subject": f"{root}.fired.>"}],
+            "duplicate_window": None,
+            "discard": "new",
+        },
+        {"max_age": 7 * _DAY_NS, "max_msg_size": _COMMAND_BYTES_MAX},
+    )
+
+
+def _timers(subjects: Subjects) -> StreamSpec:
+    """Schedules and what they fire; a stream with schedules cannot discard new messages."""
+    return StreamSpec(
+        subjects.timers_stream,
+        _KEEPS_EVERYTHING
+        | {
+            "subjects": [f"{subjects.root}.timer.*", f"{subjects.root}.fired.*.*.*"],
+            "discard": "old",
+            "max_age": 0,
+            "allow_msg_schedules": True,
+            "allow_msg_ttl": True,
+            "allow_rollup_hdrs": True,
+        },
+        {
+            "duplicate_window": _SMALLEST_WINDOW_NS,
+            "max_msg_size": _COMMAND_BYTES_MAX - _HEADER_ROOM,
+        },
+    )
+
+
+def _peers(subjects: Subjects) -> StreamSpec:
+    """Envelopes to peers, for a week."""
+    return StreamSpec(
+        subjects.peers_stream,
+        _KEEPS_EVERYTHING | {"subjects": [f"{subjects.root}.peer.*"], "discard": "new"},
+        {"max_age": 7 * _DAY_NS, "duplicate_window": _SMALLEST_WINDOW_NS},
+    )
+
+
+def _dead(subjects: Subjects) -> StreamSpec:
+    """Commands nobody could work off, for a month. Burying one again is known by its message id."""
+    return StreamSpec(
+        subjects.dead_stream,
+        _KEEPS_EVERYTHING | {"subjects": [f"{subjects.root}.dead.*.*"], "discard": "new"},
+        {"max_age": 30 * _DAY_NS, "duplicate_window": 600 * _SECOND_NS},
+    )

@@ -1,0 +1,111 @@
+"""A network that misbehaves on order: a TCP proxy in front of a NATS server.
+
+It can swallow messages on their way to the client, hold everything back, and cut the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit, urlunsplit
+
+__all__ = ["Proxy", "proxied"]
+
+
+class Proxy:
+    """One listening port; every connection to it is passed on to the server's."""
+
+    def __init__(self, url: str) -> None:
+        self._target = urlsplit(url)
+        self._listener: asyncio.Server
+        self._lines: set[asyncio.StreamWriter] = set()
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self.swallows: Callable[[bytes], bool] = lambda _body: False
+        """Decides about each message to a client by its body."""
+        self.swallowed: list[bytes] = []
+        self.passed: list[bytes] = []
+        """Bodies that went through."""
+
+    @property
+    def url(self) -> str:
+        """The server's, with our port."""
+        port = self._listener.sockets[0].getsockname()[1]
+        user, _, _ = self._target.netloc.rpartition("@")
+        return urlunsplit(self._target._replace(netloc=f"{user}@127.0.0.1:{port}"))
+
+    def hold(self) -> None:
+        """Nothing reaches a client any more, until ``release``."""
+        self._flows.clear()
+
+    def release(self) -> None:
+        self._flows.set()
+
+    def cut(self) -> None:
+        """End all connections; what was held back is lost. New ones are welcome."""
+        for line in self._lines:
+            line.transport.abort()
+        self._flows.set()
+
+    async def open(self) -> None:
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    async def close(self) -> None:
+        self._listener.close()
+        self.cut()
+        await self._listener.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            up_reader, up_writer = await asyncio.open_connection(
+                self._target.hostname, self._target.port
+            )
+            ends = {writer, up_writer}
+            self._lines |= ends
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(_through(self._to_server(reader, up_writer), ends))
+                    group.create_task(_through(self._to_client(up_reader, writer), ends))
+            finally:
+                self._lines -= ends
+        writer.close()
+
+    async def _to_server(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+
+    async def _to_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            payload = b""
+            if line.startswith((b"MSG ", b"HMSG ")):
+                payload = await reader.readexactly(int(line.split()[-1]) + 2)
+                body = payload[:-2]
+                if self.swallows(body):
+                    self.swallowed.append(body)
+                    continue
+                self.passed.append(body)
+            await self._flows.wait()
+            writer.write(line + payload)
+            await writer.drain()
+
+
+async def _through(pump: object, ends: set[asyncio.StreamWriter]) -> None:
+    """One direction; when it ends, so does the other."""
+    try:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await pump  # type: ignore[misc]
+    finally:
+        for end in ends:
+            end.close()
+
+
+@asynccontextmanager
+async def proxied(url: str) -> AsyncIterator[Proxy]:
+    proxy = Proxy(url)
+    await proxy.open()
+    try:
+        yield proxy
+    finally:
+        await proxy.close()

@@ -1,0 +1,179 @@
+"""Bytes named by their digest: one suite for both buses, then deaths midway and a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from rookery.bus.blobs import BLOB_BYTES_MAX, CHUNK_BYTES_MAX
+from rookery.schemas.digest import digest_bytes
+from rookery.schemas.errors import Failed, Refused
+from tests.bus.realms import JetStreamRealm, Realm, stops_writing
+
+
+def _bytes(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [0, 1, CHUNK_BYTES_MAX - 1, CHUNK_BYTES_MAX, CHUNK_BYTES_MAX + 1, 20 * CHUNK_BYTES_MAX + 7],
+)
+def test_what_was_put_is_got_by_anybody_who_knows_its_digest(realm: Realm, size: int) -> None:
+    async def scenario() -> None:
+        data = _bytes(size)
+        async with realm.bus() as writer, realm.bus() as reader:
+            digest = await writer.blobs.put(data)
+            assert digest == digest_bytes(data)
+            assert await reader.blobs.get(digest) == data
+            assert await reader.blobs.put(data) == digest
+            assert await writer.blobs.get(digest) == data
+
+    asyncio.run(scenario())
+
+
+def test_the_largest_blob_fits_and_a_larger_one_is_refused(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus:
+            largest = bytes(BLOB_BYTES_MAX)
+            assert len(await bus.blobs.get(await bus.blobs.put(largest))) == BLOB_BYTES_MAX
+            with pytest.raises(Refused, match="PAYLOAD_TOO_LARGE"):
+                await bus.blobs.put(largest + b"1")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("digest", [digest_bytes(b"never put"), "", "*", ">", "a b", "A" * 64])
+def test_what_was_never_put_is_not_found(realm: Realm, digest: str) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus:
+            await bus.blobs.put(b"something else")
+            with pytest.raises(Failed, match="BLOB_NOT_FOUND"):
+                await bus.blobs.get(digest)
+
+    asyncio.run(scenario())
+
+
+def test_many_writers_of_the_same_bytes_store_them_once(realm: Realm) -> None:
+    async def scenario() -> None:
+        data = _bytes(3 * CHUNK_BYTES_MAX)
+        async with realm.bus() as first, realm.bus() as second:
+            digests = await asyncio.gather(
+                *((first if number % 2 else second).blobs.put(data) for number in range(6))
+            )
+            assert set(digests) == {digest_bytes(data)}
+            assert await first.blobs.get(digests[0]) == data
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("size", [100, 2 * CHUNK_BYTES_MAX])
+def test_bytes_that_are_not_what_their_name_says_are_never_handed_out(
+    realm: Realm, size: int
+) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus:
+            digest = await bus.blobs.put(_bytes(size))
+            await realm.tamper_with_blob(digest)
+            with pytest.raises(Failed, match="BLOB_CORRUPT"):
+                await bus.blobs.get(digest)
+
+    asyncio.run(scenario())
+
+
+# --- a real server --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("written", [1, 2, 9])
+def test_a_blob_whose_writer_died_midway_does_not_exist_until_it_is_put_again(
+    jetstream: JetStreamRealm, written: int
+) -> None:
+    async def scenario() -> None:
+        data = _bytes(10 * CHUNK_BYTES_MAX)
+        digest = digest_bytes(data)
+        async with jetstream.bus() as bus:
+            for number in range(1, written + 1):  # In the order a writer goes.
+                start = number * CHUNK_BYTES_MAX
+                subject = f"$KV.ROOKERY_{bus.realm}_BLOBS.{digest}.{number}"
+                await jetstream.publish(subject, data[start : start + CHUNK_BYTES_MAX])
+            with pytest.raises(Failed, match="BLOB_NOT_FOUND"):
+                await bus.blobs.get(digest)
+            await bus.blobs.put(data)
+            assert await bus.blobs.get(digest) == data
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("written", [0, 3, 19])
+def test_a_writer_that_is_cancelled_midway_leaves_nothing_readable(
+    jetstream: JetStreamRealm, written: int
+) -> None:
+    async def scenario() -> None:
+        data = _bytes(20 * CHUNK_BYTES_MAX)
+        async with jetstream.bus() as bus, jetstream.bus() as other:
+            with stops_writing(bus, after=written) as hanging:
+                writing = asyncio.create_task(bus.blobs.put(data))
+                await hanging.wait()
+                with pytest.raises(Failed, match="BLOB_NOT_FOUND"):
+                    await other.blobs.get(digest_bytes(data))
+                writing.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
+            digest = await other.blobs.put(data)
+            assert await bus.blobs.get(digest) == data
+
+    asyncio.run(scenario())
+
+
+def test_a_chunk_that_is_gone_is_noticed_and_put_again(jetstream: JetStreamRealm) -> None:
+    async def scenario() -> None:
+        data = _bytes(3 * CHUNK_BYTES_MAX)
+        async with jetstream.bus() as bus:
+            digest = await bus.blobs.put(data)
+            await jetstream.purge(
+                f"KV_ROOKERY_{bus.realm}_BLOBS", f"$KV.ROOKERY_{bus.realm}_BLOBS.{digest}.1"
+            )
+            with pytest.raises(Failed, match="BLOB_CORRUPT"):
+                await bus.blobs.get(digest)
+            await bus.blobs.put(data)
+            assert await bus.blobs.get(digest) == data
+
+    asyncio.run(scenario())
+
+
+def test_putting_twice_writes_once(jetstream: JetStreamRealm) -> None:
+    async def scenario() -> None:
+        async with jetstream.bus() as bus:
+            stream = "KV_ROOKERY_default_BLOBS"
+            for size in (10, 3 * CHUNK_BYTES_MAX):
+                await bus.blobs.put(_bytes(size))
+                written = (await jetstream.state(stream)).last_seq
+                await bus.blobs.put(_bytes(size))
+                assert (await jetstream.state(stream)).last_seq == written
+
+    asyncio.run(scenario())
+
+
+def test_blobs_survive_the_server_and_work_again_after_it_came_back(
+    jetstream: JetStreamRealm,
+) -> None:
+    async def scenario() -> None:
+        small, large = _bytes(1000, 1), _bytes(5 * CHUNK_BYTES_MAX, 2)
+        async with jetstream.bus() as bus:
+            digests = [await bus.blobs.put(small), await bus.blobs.put(large)]
+            jetstream.server.kill()
+            with pytest.raises(Failed, match="SERVER_UNREACHABLE"):
+                await bus.blobs.put(b"while away")
+            with pytest.raises(Failed, match="SERVER_UNREACHABLE"):
+                await bus.blobs.get(digests[0])
+            jetstream.server.start()
+
+            async def connected() -> bool:
+                return bus.connected
+
+            await jetstream.soon(connected)
+            assert [await bus.blobs.get(digest) for digest in digests] == [small, large]
+            await bus.blobs.put(b"while away")
+
+    asyncio.run(scenario())
