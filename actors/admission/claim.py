@@ -8,6 +8,7 @@ owner of the partition is the only one to ask, so nothing here is journaled.
 
 from __future__ import annotations
 
+from collections import deque
 from threading import Lock
 from types import TracebackType
 from typing import Final
@@ -78,15 +79,21 @@ CLAIM = Machine(
 
 
 class SessionClaim:
-    """A held session identity. Close it, or use it as a context; closing twice is harmless."""
+    """A held session identity. Close it, or use it as a context; closing twice is harmless. One
+    that is dropped is closed."""
 
     def __init__(self, session_id: str, registry: ClaimRegistry) -> None:
         self.session_id = session_id
+        self.token = object()
+        """What tells this claim from any other on the same identity."""
         self._registry = registry
 
     def close(self) -> None:
         """Free the identity, unless it is no longer ours."""
-        self._registry.give_back(self)
+        self._registry.give_back(self.session_id, self.token)
+
+    def __del__(self) -> None:
+        self._registry.dropped(self.session_id, self.token)
 
     def __enter__(self) -> SessionClaim:
         return self
@@ -109,11 +116,13 @@ class ClaimRegistry:
     def __init__(self) -> None:
         self._lock = Lock()
         self._state = Claims()
-        self._holders: dict[str, SessionClaim] = {}
+        self._holders: dict[str, object] = {}
+        self._dropped: deque[tuple[str, object]] = deque()
 
     def try_acquire(self, session_id: str) -> SessionClaim:
         """The claim on ``session_id``, or ``SESSION_IDENTITY_IN_USE``."""
         with self._lock:
+            self._free_dropped()
             try:
                 fact = CLAIM.decide(self._state, "try_acquire", Acquired(session_id=session_id))
             except TransitionRejected:
@@ -121,7 +130,8 @@ class ClaimRegistry:
                     "SESSION_IDENTITY_IN_USE", f"session identity already claimed: {session_id}"
                 ) from None
             self._state = CLAIM.evolve(self._state, fact)
-            claim = self._holders[session_id] = SessionClaim(session_id, self)
+            claim = SessionClaim(session_id, self)
+            self._holders[session_id] = claim.token
             return claim
 
     def release(self, session_id: str) -> None:
@@ -129,11 +139,23 @@ class ClaimRegistry:
         with self._lock:
             self._release(session_id)
 
-    def give_back(self, claim: SessionClaim) -> None:
-        """Free the claim's identity if ``claim`` is the one that holds it."""
+    def give_back(self, session_id: str, token: object) -> None:
+        """Free the identity if the claim with this token is the one that holds it."""
         with self._lock:
-            if self._holders.get(claim.session_id) is claim:
-                self._release(claim.session_id)
+            self._give_back(session_id, token)
+
+    def dropped(self, session_id: str, token: object) -> None:
+        """The same for a claim that is no more, as soon as anybody asks for one: memory is tidied
+        at any moment, also while this thread holds the lock."""
+        self._dropped.append((session_id, token))
+
+    def _free_dropped(self) -> None:
+        while self._dropped:
+            self._give_back(*self._dropped.popleft())
+
+    def _give_back(self, session_id: str, token: object) -> None:
+        if self._holders.get(session_id) is token:
+            self._release(session_id)
 
     def _release(self, session_id: str) -> None:
         fact = CLAIM.decide(self._state, "release", Released(session_id=session_id))

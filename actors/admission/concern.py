@@ -41,6 +41,7 @@ class AdmissionConcern:
     verbs: Mapping[str, type[msgspec.Struct]] = {verb: COMMANDS[verb] for verb in VERBS}
     codec: FactCodec[facts.SessionFact] = FactCodec(facts.SESSION_FACTS)
     reacts_to: frozenset[str] = frozenset()
+    observes: frozenset[str] = frozenset()
     has_effects = True
     wants_repeats = True
 
@@ -76,8 +77,15 @@ class AdmissionConcern:
     def evolve(self, state: Admission, fact: facts.SessionFact) -> Admission:
         return evolve(state, fact)
 
-    def answer(self, state: Admission, command: Command[Any]) -> msgspec.Struct | None:
+    def observe(self, state: Admission, fact: Fact) -> Admission:
+        del fact
+        return state
+
+    def answer(
+        self, state: Admission, command: Command[Any], left: Sequence[Fact]
+    ) -> msgspec.Struct | None:
         """A run's receipt waits for its end, which for a repeated one may be long past."""
+        del left
         match command.body:
             case RunRequest():
                 found = state.of_command(command.id)

@@ -10,9 +10,10 @@ from rookery.actors.admission.lifecycle import LIFECYCLE
 from rookery.actors.admission.machine import ADMISSION
 from rookery.actors.kernel.host import DESTROYED, Host
 from rookery.actors.kernel.rows import Machine
+from rookery.schemas.commands import HandleInput
 from rookery.schemas.facts import session as facts
 
-__all__ = ["follow"]
+__all__ = ["follow", "moved"]
 
 _MACHINES: dict[type, Machine[Host]] = {
     asked.fact: machine for machine in (LIFECYCLE, ADMISSION) for asked in machine.inputs.values()
@@ -25,3 +26,9 @@ def follow(host: Host, fact: facts.SessionFact) -> Host:
     if machine is None:
         return host
     return machine.evolve(Host() if host.phase is DESTROYED else host, fact)
+
+
+def moved(host: Host, asked: HandleInput) -> Host:
+    """The host after an input of admission's, for whoever has a host of its own; or a rejection."""
+    draft = ADMISSION.draft(asked.input, asked.params)
+    return ADMISSION.evolve(host, ADMISSION.decide(host, asked.input, draft))

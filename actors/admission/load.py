@@ -43,11 +43,10 @@ class RealmLoad:
             self._total += self._counted(session) - before
 
     def forget_own(self, session: str) -> None:
-        """Another node decides for the session now."""
+        """The session has left this node's memory: its word stands until the view knows more."""
         with self._lock:
-            before = self._counted(session)
-            self._own.pop(session, None)
-            self._total += self._counted(session) - before
+            if session in self._own:
+                self._seen[session] = self._own.pop(session)
 
     def _counted(self, session: str) -> int:
         own = self._own.get(session)

@@ -7,8 +7,10 @@ Admission is its only writer; every other concern keeps a copy from admission's 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 __all__ = [
     "ATTACHED",
@@ -22,6 +24,8 @@ __all__ = [
     "Host",
     "HostPhase",
     "RegistrationPhase",
+    "at_host",
+    "host_of",
     "session_registered",
 ]
 
@@ -66,3 +70,15 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 def session_registered(host: Host) -> bool:
     """Most of what a session can do needs that there is one."""
     return host.session_id is not None
+
+
+def host_of(state: Any) -> Host | None:
+    """The session's host as ``state`` has it; ``None`` where a machine has nothing to do with it"""
+    return state if isinstance(state, Host) else getattr(state, "host", None)
+
+
+def at_host(state: Any, host: Host) -> Any:
+    """``state`` with the session at ``host``."""
+    if isinstance(state, Host):
+        return host
+    return replace(state, host=host) if hasattr(state, "host") else state

@@ -18,6 +18,8 @@ from msgspec.structs import force_setattr, replace
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = [
+    "HEAD",
+    "SEED",
     "Edition",
     "Input",
     "Machine",
@@ -31,9 +33,9 @@ __all__ = [
 S = TypeVar("S", bound=msgspec.Struct)
 F = TypeVar("F", bound=msgspec.Struct)
 
-_FIELDS: Final = {"run_id": "run", "generation": "generation_in"}
-"""Parameters whose fact field is called otherwise: the envelope has the run, and its
-``generation`` is the life of the session."""
+_FIELDS: Final = {"run_id": "run", "generation": "generation_in", "cause": "cause_in"}
+"""Parameters whose fact field is called otherwise: the envelope has the run, and a ``generation``
+and a ``cause`` of its own."""
 
 
 class Edition(StrEnum):
@@ -43,11 +45,20 @@ class Edition(StrEnum):
     HEAD = "head"
 
 
+SEED, HEAD = Edition
+
+
 class RejectionKind(StrEnum):
     """Whether the state refuses the input (it may be fine later) or no rule knows it."""
 
     GUARD_REJECTED = "GuardRejected"
     NO_MATCHING_TRANSITION = "NoMatchingTransition"
+
+
+_CODES = {
+    RejectionKind.GUARD_REJECTED: "GUARD_REJECTED",
+    RejectionKind.NO_MATCHING_TRANSITION: "NO_MATCHING_TRANSITION",
+}
 
 
 class TransitionRejected(Refused):
@@ -60,8 +71,9 @@ class TransitionRejected(Refused):
         kind: RejectionKind = RejectionKind.NO_MATCHING_TRANSITION,
         hint: str = "",
     ) -> None:
-        super().__init__(kind.name, f"DSL transition rejected in {context}: {reason}", hint=hint)
+        super().__init__(_CODES[kind], f"DSL transition rejected in {context}: {reason}", hint=hint)
         self.context, self.reason, self.kind = context, reason, kind
+        self.details = {"kind": kind, "context": context, "reason": reason}
 
     def __str__(self) -> str:
         return self.message
@@ -123,14 +135,15 @@ class Machine(Generic[S]):
         self.phase = phase
         """Where a state stands; where it holds many instances, the one the parameters mean."""
         self._host_phase = host_phase
-        self._named = {row.name: row for row in rows}
-        assert len(self._named) == len(rows), f"two rows of {name} share a name"
+        self._then: dict[str, Callable[[S, Any], S]] = {row.name: row.then for row in rows}
+        self._effects = {row.name: row.effects for row in rows}
+        assert len(self._then) == len(rows), f"two rows of {name} share a name"
         self._seed, self._head = (
             {
-                on: tuple(r for r in rows if r.on == on and r.edition in (None, edition))
+                on: tuple((r.when, r.name) for r in rows if r.on == on and r.edition in (None, its))
                 for on in inputs
             }
-            for edition in Edition
+            for its in Edition
         )
 
     def draft(self, on: str, params: Mapping[str, Any]) -> Any:
@@ -144,35 +157,33 @@ class Machine(Generic[S]):
         except msgspec.ValidationError as error:
             raise Refused("INVALID_ARGUMENT", f"{on}: {error}") from None
 
-    def decide(self, state: S, on: str, draft: F, *, edition: Edition = Edition.HEAD) -> F:
+    def decide(self, state: S, on: str, draft: F, *, edition: Edition = HEAD) -> F:
         """``draft`` as the fact of the row that takes it, or a rejection.
 
         The draft is the caller's own and nobody has seen it: naming its row in place costs a third
         of a copy, and deciding again says the same.
         """
-        rows = self._head if edition is Edition.HEAD else self._seed
-        for row in rows.get(on, ()):
-            if row.when(state, draft):
-                force_setattr(draft, "row", row.name)
+        rows = self._head if edition is HEAD else self._seed
+        for when, name in rows.get(on, ()):
+            if when(state, draft):
+                force_setattr(draft, "row", name)
                 return draft
-        raise self._rejection(state, on, draft)
+        raise self._rejection(state, on, draft, known=bool(rows.get(on)))
 
     def evolve(self, state: S, fact: Any) -> S:
         """The state after ``fact``. Total over states: history is true, so nothing is checked."""
-        row = self._named.get(fact.row)
-        if row is None:
+        then = self._then.get(fact.row)
+        if then is None:
             raise self._unknown(fact)
-        after: S = row.then(state, fact)
-        return after
+        return then(state, fact)
 
     def effects(self, state: S, fact: Any) -> tuple[RowEffect, ...]:
         """What the row of ``fact`` asks of the world; ``state`` is the one after it."""
-        row = self._named.get(fact.row)
-        if row is None:
+        effects = self._effects.get(fact.row)
+        if effects is None:
             raise self._unknown(fact)
         return tuple(
-            effect if isinstance(effect, RowEffect) else effect(state, fact)
-            for effect in row.effects
+            effect if isinstance(effect, RowEffect) else effect(state, fact) for effect in effects
         )
 
     def _unknown(self, fact: Any) -> Failed:
@@ -188,11 +199,15 @@ class Machine(Generic[S]):
             raise TransitionRejected(f"{self.handle}::{on}", f"{self.name} has no input {on}")
         return asked
 
-    def _rejection(self, state: S, on: str, draft: Any) -> TransitionRejected:
-        self._input(on)
+    def _rejection(self, state: S, on: str, draft: Any, *, known: bool) -> TransitionRejected:
         phase = self._host_phase(state) or self.phase(state, draft)
+        context = f"{self.handle}::{on}"
+        if not known:
+            return TransitionRejected(
+                context, f"no matching transition from phase {phase} for {on}"
+            )
         return TransitionRejected(
-            f"{self.handle}::{on}",
+            context,
             f"guard rejected transition from phase {phase} for {on}",
             RejectionKind.GUARD_REJECTED,
         )

@@ -1,0 +1,86 @@
+"""What a concern is to the kernel: the rules of one family of facts, and nothing that runs.
+
+A concern is pure. It is given state, commands and time and says which facts follow, what state
+they make, how to answer and which effects they call for. Everything that has threads, retries,
+sockets or a clock is the kernel's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.envelope import Command, Fact
+
+__all__ = ["Concern", "Effect"]
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to do in the world because a fact stands. Done again after a crash unless its
+    result is a fact: whoever performs it must be able to tell by ``key``."""
+
+    key: str
+
+
+class Concern(Protocol):
+    """The rules of one family."""
+
+    family: str
+    """The family it alone writes."""
+    schema: int
+    """Version of its states: a snapshot of another version is ignored."""
+    verbs: Mapping[str, type[msgspec.Struct]]
+    """The commands it takes, and their bodies."""
+    codec: FactCodec[Any]
+    reacts_to: frozenset[str]
+    """Families whose facts are handed to it as commands (verb: the family, body: the fact), in
+    order and until one leaves a fact: a reaction that changes nothing may be asked for again."""
+    observes: frozenset[str]
+    """Families whose facts are folded into its states and leave nothing in its own: a copy of what
+    others decided, which may lag behind."""
+    has_effects: bool
+    """Whether any fact of the family calls for an effect."""
+    wants_repeats: bool
+    """Whether ``decide`` is asked about a command that was worked off before."""
+
+    def check_key(self, key: str) -> None:
+        """Refuse a key no entity of this family can have."""
+
+    def initial(self, key: str) -> Any:
+        """The state before the first fact."""
+
+    def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        """The facts this command causes, none if nothing changes; ``Refused`` if it may not."""
+
+    def evolve(self, state: Any, fact: Any) -> Any:
+        """Fold one fact. Total: never raises, never looks at a clock, nor at what was observed:
+        on reloading its own facts are folded first."""
+
+    def observe(self, state: Any, fact: Any) -> Any:
+        """Fold one fact of a family it ``observes``; total as well."""
+
+    def answer(
+        self, state: Any, command: Command[Any], facts: Sequence[Fact]
+    ) -> msgspec.Struct | None:
+        """What to tell whoever asked, once it is durable; ``None`` if an effect will tell later.
+        ``facts`` are those the command left just now: none if it changed nothing."""
+
+    def fenced(self, facts: Sequence[Fact]) -> bool:
+        """Whether these facts may only stand if no other family of the key has moved on."""
+
+    def effects(self, state: Any, fact: Any) -> Sequence[Effect]:
+        """What to do because ``fact`` stands; ``state`` is the one after it or, where they start
+        again after a crash, a later one."""
+
+    def note(self, key: str, state: Any | None) -> None:
+        """An entity's state as last decided or read, ``None`` when its actor lets go of it: for
+        counts over entities, which no single state knows."""
+
+    def dump(self, state: Any) -> bytes:
+        """A state as a snapshot's bytes."""
+
+    def load(self, data: bytes) -> Any:
+        """The state ``dump`` wrote."""

@@ -1,0 +1,227 @@
+"""One entity as its actor keeps it: committed state, the draft under way, and who waits.
+
+It belongs to one actor's thread. It owns folding (history to state) and nothing that decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from rookery.actors.kernel.concern import Concern
+from rookery.actors.kernel.horizon import Ticket
+from rookery.actors.kernel.memory import CommandMemory
+from rookery.bus.ports import Delivery, Snapshot, Stored
+from rookery.schemas.digest import ZERO_CHAIN, chain
+from rookery.schemas.envelope import Command, EntityId, Fact
+from rookery.schemas.errors import CodedError, Failed
+from rookery.schemas.ids import parse_reaction_id
+
+__all__ = ["Entity", "Origin", "Work"]
+
+log = logging.getLogger(__name__)
+
+
+class Origin(NamedTuple):
+    """The fact a reaction is to, among those of its family under the same key."""
+
+    family: str
+    number: int
+    sequence: int
+
+
+class Work(msgspec.Struct, eq=False):
+    """A command waiting to be decided, with what is needed to answer it."""
+
+    command: Command[Any]
+    digest: str
+    """First 16 hex digits of the body's digest; empty for commands made inside."""
+    received_s: float
+    delivery: Delivery | None = None
+    """The door's delivery; ``None`` for reactions and the kernel's own commands."""
+    origin: Origin | None = None
+    """Set if this is a reaction."""
+    ticket: Ticket | None = None
+    """Closed when a reaction has come to its end."""
+    outcome: str = ""
+    """``committed``, ``unchanged``, ``repeated`` or ``refused``, as last decided."""
+    alone: bool = False
+    """Its message was rejected together with others: it has the next one to itself."""
+    conflicts: int = 0
+    failures: int = 0
+
+    def end(self) -> None:
+        """Nothing more will come of it."""
+        if self.ticket is not None:
+            self.ticket.close()
+
+
+class _Saved(msgspec.Struct, array_like=True):
+    """A snapshot's body."""
+
+    state: bytes
+    chain: str
+    count: int
+    seen: int
+    handled: dict[str, int]
+    memory: list[tuple[str, str, int]]
+    observed: dict[str, int] = {}
+
+
+class Entity:
+    """An entity's record in its actor."""
+
+    __slots__ = (
+        "behind", "broken", "chain", "committing", "count", "handled", "id", "loads", "memory",
+        "observed", "reactions", "resuming", "saved_count", "seen", "sequence", "state",
+        "touched_ms", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, entity_id: EntityId, concern: Concern) -> None:
+        self.id = entity_id
+        self.loads = 0
+        """Reads under way: nothing may be decided before they are back."""
+        self.committing = False
+        """An append is under way: decisions wait and are then taken together."""
+        self.broken: CodedError | None = None
+        """Why its history cannot be folded; every command is answered with it."""
+        self.behind = False
+        """What other families did is to be fetched, as soon as its own history is there."""
+        self.reactions: deque[Work] = deque()
+        self.waiting: deque[Work] = deque()
+        """Commands, decided when no reaction is left: what stands comes before what is asked."""
+        self.resuming: list[tuple[int, list[Fact], Ticket]] = []
+        """Facts, with their sequence, whose effects start again once the state is there."""
+        self.touched_ms = 0
+        self.seen = 0
+        """What stands under the key has come here up to this sequence, as far as is known."""
+        self.handled: dict[str, int] = {}
+        """How many facts of another family, under the same key, have been reacted to."""
+        self.state: Any = None
+        self.fold(concern, None, ())
+
+    def _reset(self, concern: Concern) -> None:
+        """Forget what the journal says, to read it again; what was reacted to stays true."""
+        self.sequence = 0
+        self.chain = ZERO_CHAIN
+        self.count = 0
+        self.saved_count = 0
+        self.memory = CommandMemory()
+        self.observed: dict[str, int] = {}
+        """How many facts of another family, under the same key, are folded into the state."""
+        self.state = concern.initial(self.id.key)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a decision may be taken now."""
+        return bool(self.reactions or self.waiting) and not self.loads and not self.committing
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way or waiting."""
+        return not (
+            self.reactions or self.waiting or self.loads or self.committing or self.resuming
+        )
+
+    def next(self) -> Work:
+        """Take out what is to be decided next."""
+        return (self.reactions or self.waiting).popleft()
+
+    def put_back(self, works: Sequence[Work]) -> None:
+        """These were taken out, in this order, and come first again."""
+        for work in reversed(works):
+            (self.waiting if work.origin is None else self.reactions).appendleft(work)
+
+    def let_go(self) -> list[Work]:
+        """Everything that waits, for somebody else to do."""
+        works = [*self.reactions, *self.waiting]
+        self.reactions.clear()
+        self.waiting.clear()
+        for _, _, ticket in self.resuming:
+            ticket.close()
+        self.resuming.clear()
+        return works
+
+    def fold(self, concern: Concern, snapshot: Snapshot | None, tail: Sequence[Stored]) -> None:
+        """Become what the journal says: a snapshot, if any, and the messages after it."""
+        self.broken = None
+        try:
+            self._reset(concern)
+            if snapshot is not None:
+                self._restore(concern, snapshot)
+            for stored in tail:
+                self._fold_message(concern, stored)
+        except CodedError as error:
+            self.broken = error
+        except Exception as error:  # A fold is total; if it is not, nobody else may suffer.
+            log.exception("an entity cannot be folded", extra={"family": self.id.family})
+            self.broken = Failed("NODE_FAILED", f"{self.id} cannot be folded: {error!r}")
+
+    def _restore(self, concern: Concern, snapshot: Snapshot) -> None:
+        saved = msgspec.msgpack.decode(snapshot.body, type=_Saved)
+        self.state = concern.load(saved.state)
+        self.sequence, self.chain = snapshot.sequence, saved.chain
+        self.count = self.saved_count = saved.count
+        self.memory = CommandMemory(saved.memory)
+        self.observed = saved.observed
+        self.seen = max(self.seen, saved.seen)
+        for family, number in saved.handled.items():
+            self._reacted(family, number)
+
+    def _fold_message(self, concern: Concern, stored: Stored) -> None:
+        linked = chain(self.chain, stored.body)
+        if linked != stored.chain:
+            raise Failed(
+                "CHAIN_BROKEN",
+                f"message {stored.sequence} does not continue the chain of {self.id}",
+                hint="rookery journal verify",
+            )
+        facts = concern.codec.decode(stored.body)
+        state = self.state
+        for fact in facts:
+            state = concern.evolve(state, fact)
+        self.commit(state, stored.sequence, linked, facts)
+
+    def commit(self, state: Any, sequence: int, linked: str, facts: Sequence[Fact]) -> None:
+        """These facts are durable: the draft they made is the state."""
+        self.state, self.sequence, self.chain = state, sequence, linked
+        self.seen = max(self.seen, sequence)
+        self.count += len(facts)
+        for fact in facts:
+            for cause in fact.cause:
+                if fact.cause_digest is not UNSET:
+                    self.memory.remember(cause, fact.cause_digest, fact.at_ms)
+                elif source := parse_reaction_id(cause):
+                    self._reacted(source[0], source[2])
+
+    def end(self, works: Iterable[Work]) -> None:
+        """These are decided for good."""
+        for work in works:
+            if work.origin is not None:
+                family, number, sequence = work.origin
+                self.seen = max(self.seen, sequence)
+                self.observed[family] = max(self.observed.get(family, 0), number)
+                self._reacted(family, number)
+            work.end()
+
+    def known(self, concern: Concern) -> dict[str, int]:
+        """How many facts of every other family need not come here again."""
+        observed = {family: self.observed.get(family, 0) for family in concern.observes}
+        return self.handled | observed
+
+    def _reacted(self, family: str, number: int) -> None:
+        self.handled[family] = max(self.handled.get(family, 0), number)
+
+    def snapshot(self, concern: Concern) -> Snapshot:
+        """What ``fold`` needs to start from here."""
+        saved = _Saved(
+            concern.dump(self.state), self.chain, self.count, self.seen,
+            self.handled, list(self.memory), self.observed,
+        )  # fmt: skip
+        self.saved_count = self.count
+        return Snapshot(self.sequence, msgspec.msgpack.encode(saved))

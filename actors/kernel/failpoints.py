@@ -1,0 +1,48 @@
+"""Named places where a crash test may kill the process.
+
+``ROOKERY_FAILPOINT=decided`` kills at the first pass, ``decided@7`` at the seventh. The kill is a
+real one: no handler runs, nothing is flushed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from rookery.schemas.errors import Refused
+
+__all__ = ["FAILPOINTS", "Failpoints"]
+
+FAILPOINTS = (
+    "pulled",
+    "decided",
+    "append_sent",
+    "appended",
+    "acked",
+    "evolved",
+    "replied",
+    "effect_started",
+)
+"""In the order a command passes them."""
+
+
+class Failpoints:
+    """Passes silently everywhere but at the one armed place."""
+
+    def __init__(self, spec: str = "") -> None:
+        name, _, count = (spec if "@" in spec else f"{spec}@1").partition("@")
+        if spec and (name not in FAILPOINTS or not count.isdecimal() or int(count) < 1):
+            raise Refused(
+                "CONFIG_INVALID",
+                f"ROOKERY_FAILPOINT={spec!r} names no failpoint",
+                hint=f"one of {', '.join(FAILPOINTS)}, optionally with @N for the N-th pass",
+            )
+        self._armed = name
+        self._left = int(count)
+
+    def hit(self, name: str) -> None:
+        """Die here if this is the place and the time."""
+        if name == self._armed:
+            self._left -= 1
+            if self._left <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,345 @@
+"""A node's kernel: actors, committer, partitions and doors, wired together on one bus.
+
+It implements ``Hub``, the actors' view of the node. It refuses to own rules (concerns), the wire
+(bus) and configuration (``ops``): everything it needs is handed to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+
+import pykka
+from msgspec import UNSET
+
+from rookery.actors.kernel.closing import Closing
+from rookery.actors.kernel.committer import Commit, Committer, Outcomes
+from rookery.actors.kernel.concern import Concern, Effect
+from rookery.actors.kernel.effects import Effects, Performer
+from rookery.actors.kernel.entity import Entity, Work
+from rookery.actors.kernel.failpoints import Failpoints
+from rookery.actors.kernel.fetching import Fetching
+from rookery.actors.kernel.horizon import Horizon, Ticket
+from rookery.actors.kernel.mailbox import Mailbox
+from rookery.actors.kernel.messages import Forget, Internal, Passivate, Quiesce
+from rookery.actors.kernel.nodes import NodesConcern, Record
+from rookery.actors.kernel.observer import Observer, Unobserved
+from rookery.actors.kernel.partitions import Holder, Partitions
+from rookery.actors.kernel.reactions import Reactions
+from rookery.actors.kernel.routing import Query, Routing
+from rookery.actors.kernel.shell import FamilyActor
+from rookery.actors.kernel.takeover import Takeover
+from rookery.bus.ports import PARTITIONS, Bus, Conflicted, Loop, Pressure, Snapshot
+from rookery.schemas.codec import encode_json
+from rookery.schemas.envelope import Command, EntityId, Fact
+from rookery.schemas.errors import CodedError, Failed
+from rookery.schemas.facts.node import CommandQuarantined
+from rookery.schemas.run import ErrorObject
+
+__all__ = ["Kernel", "Settings"]
+
+log = logging.getLogger(__name__)
+
+HOUSE_S = 5.0
+SNAPSHOTS_S = 2.0
+"""How long the last snapshots may take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``ops`` decides about a kernel."""
+
+    holder: Holder
+    epoch: str
+    """Unique for ever: begins every message id of this process."""
+    now_ms: Callable[[], int]
+    observer: Observer = field(default_factory=Unobserved)
+    failpoints: Failpoints = field(default_factory=Failpoints)
+    passivate_after_ms: int = 600_000
+    drain_timeout_s: float = 10.0
+    payload_bytes_max: int = 1 << 20
+
+
+class Kernel:
+    """Start it, and commands of this node's partitions are worked off until it is stopped."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        loop: Loop,
+        concerns: Sequence[Concern],
+        settings: Settings,
+        *,
+        performers: Mapping[type[Effect], Performer],
+        queries: Mapping[str, Query],
+    ) -> None:
+        self._bus, self._loop, self._settings = bus, loop, settings
+        self.node = settings.holder.node
+        self.now_ms, self.observer = settings.now_ms, settings.observer
+        self.failpoints = settings.failpoints
+        self.payload_bytes_max = settings.payload_bytes_max
+        self._numbers = count(1)
+        self._concerns: list[Concern] = [NodesConcern(), *concerns]
+        self._mailboxes = {c.family: Mailbox() for c in self._concerns}
+        self._cached = dict.fromkeys(self._mailboxes, 0)
+        self._actors: dict[str, pykka.ActorRef[FamilyActor]] = {}
+        self._horizon = Horizon()
+        reactions = Reactions(self._concerns, self._mailboxes, self._horizon)
+        self._fetching = Fetching(bus, {c.family: c.codec for c in self._concerns}, reactions)
+        self._effects = Effects(performers, self._horizon, self.failpoints)
+        self._routing = Routing(bus, self._concerns, self._mailboxes, queries)
+        self._committer = Committer(
+            bus.journal,
+            reactions,
+            self._effects,
+            self._horizon,
+            tell=self._routing.tell,
+            observer=self.observer,
+            failpoints=self.failpoints,
+        )
+        self._takeover = Takeover(bus, self._concerns, self._mailboxes, reactions, self._horizon)
+        self.partitions = Partitions(
+            bus.claims, settings.holder, on_gain=self._gain, on_loss=self._lose
+        )
+        self._withheld: list[Commit] = []
+        self._letting_go: dict[str, asyncio.Event] = {}
+        self._housekeeping: asyncio.Task[None] | None = None
+        self.draining = False
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to serve; returns once this node has its share of the partitions."""
+        for concern in self._concerns:
+            self._start_actor(concern)
+        self._loop.run(self._start())
+
+    async def _start(self) -> None:
+        await self._bus.door.open(self._routing.deliver)
+        await self.partitions.start()
+        self._housekeeping = asyncio.get_running_loop().create_task(self._keep_house())
+
+    def stop(self, last: Fact | None = None) -> bool:
+        """Take no more, finish what is under way, leave. ``False`` if time ran out: what was not
+        finished is in the journal or still in the inbox, and the next owner goes on with it."""
+        self.draining = True
+        self._loop.run(self._close_doors())
+        if last is not None:
+            self.record(last)
+        quiet = self._loop.run(self._quiesce())
+        self._loop.run(self._leave())
+        for actor in self._actors.values():
+            actor.stop(block=True, timeout=5.0)
+        return quiet
+
+    async def _close_doors(self) -> None:
+        await self.partitions.stand_still()
+        self._give_back()
+        await self._bus.door.close()
+        await asyncio.gather(*(self._bus.inbox.close(p) for p in range(PARTITIONS)))
+
+    async def _quiesce(self) -> bool:
+        """Wait until nothing is under way: every actor was idle once, and since then none of them
+        had anything to do."""
+        before: list[int] | None = None
+        try:
+            async with asyncio.timeout(self._settings.drain_timeout_s):
+                while before != (now := [await self._quiet(m) for m in self._mailboxes.values()]):
+                    before = now
+                    await self._routing.tasks.idle()
+                    await self._effects.tasks.idle()
+        except TimeoutError:
+            log.warning("stopping with work under way; it is taken up by the next owner")
+            return False
+        return True
+
+    async def _quiet(self, mailbox: Mailbox) -> int:
+        """Wait until the family's actor is idle; how much it has worked off by then."""
+        quiet: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def say(taken: int) -> None:
+            if not quiet.done():
+                quiet.set_result(taken)
+
+        mailbox.post(Quiesce(lambda taken: self._loop.post(say, taken)))
+        return await quiet
+
+    async def _leave(self) -> None:
+        if self._housekeeping is not None:
+            self._housekeeping.cancel()
+            await asyncio.gather(self._housekeeping, return_exceptions=True)
+        await self._takeover.save(self.partitions.served)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SNAPSHOTS_S):
+                await self._fetching.tasks.idle()
+        await self.partitions.stop()
+        for tasks in (self._fetching.tasks, self._routing.tasks, self._effects.tasks):
+            await tasks.cancel()
+
+    def _start_actor(self, concern: Concern) -> None:
+        mailbox = self._mailboxes[concern.family]
+        actor = FamilyActor.start(concern, mailbox, self)
+        self._actors[concern.family] = actor
+        mailbox.attach(actor)
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSE_S)
+            try:
+                await self._tidy()
+            except Exception:  # The next time may be better; without it the horizon stands still.
+                log.exception("the house was not kept")
+
+    async def _tidy(self) -> None:
+        """Every few seconds: take back what another node opened that did not know yet that it had
+        lost it, move the horizon, let go of idle entities."""
+        if self._bus.inbox.displaced():
+            self.partitions.serve_again()
+        if self.partitions.certain:
+            self._give_back()
+            await self._takeover.save(self.partitions.served)
+        before_ms = self.now_ms() - self._settings.passivate_after_ms
+        for mailbox in self._mailboxes.values():
+            mailbox.post(Passivate(before_ms))
+
+    # --- partitions -----------------------------------------------------------------------------
+
+    async def _gain(self, partitions: frozenset[int]) -> None:
+        """Take up what the last owner left, then take commands. What we remember is out of date:
+        a late request may have made us look at an entity while it was not ours."""
+        await self._forget(partitions)
+        await self._takeover.resume(partitions)
+        if not partitions <= self.partitions.owned:
+            raise Failed("CLAIM_LOST", "partitions were lost while they were taken up")
+        await self._bus.door.own(self.partitions.served | partitions)
+        await asyncio.gather(*(self._open(partition) for partition in partitions))
+        self._give_back()
+
+    async def _open(self, partition: int) -> None:
+        await self._bus.inbox.close(partition)  # An attempt that failed may have opened it.
+        await self._bus.inbox.open(partition, self._routing.deliver)
+
+    async def _lose(self, partitions: frozenset[int]) -> None:
+        """Returns when nothing that was decided on what we knew is on its way any more."""
+        self._takeover.leave(partitions)
+        await self._bus.door.own(self.partitions.served - partitions)
+        await asyncio.gather(*(self._bus.inbox.close(p) for p in partitions))
+        await self._forget(partitions)
+        self._give_back()
+
+    async def _forget(self, partitions: frozenset[int]) -> None:
+        others = self._concerns[1:]  # The node's own record is nobody else's.
+        await asyncio.gather(*(self._let_go(concern.family, partitions) for concern in others))
+
+    async def _let_go(self, family: str, partitions: frozenset[int]) -> None:
+        gone = self._letting_go[family] = asyncio.Event()
+        forget = Forget(
+            lambda key: self._bus.partition(key) in partitions, lambda: self._loop.post(gone.set)
+        )
+        self._mailboxes[family].post(forget)
+        await gone.wait()
+
+    # --- what actors ask (Hub) ------------------------------------------------------------------
+
+    def next_message_id(self) -> str:
+        return f"{self._settings.epoch}.{next(self._numbers)}"
+
+    def commit(self, commits: Sequence[Commit], closing: Closing) -> None:
+        self._loop.post(self._accept, commits, closing)
+
+    def _accept(self, commits: Sequence[Commit], closing: Closing) -> None:
+        """While somebody else may own what we serve, nothing is said and nothing is journaled but
+        the node's own record: the client asks again, and the inbox brings its command again."""
+        if self.partitions.certain:
+            self._committer.accept(commits, closing)
+            return
+        ours = [commit for commit in commits if commit.entity.family == "node"]
+        self._withheld += [commit for commit in commits if commit.entity.family != "node"]
+        self._committer.accept(ours, closing.disowned())
+
+    def _give_back(self) -> None:
+        """What was withheld is decided again, by the actor or by the next owner."""
+        withheld, self._withheld = self._withheld, []
+        for commit in withheld:
+            commit.mailbox.post(Outcomes([Conflicted(commit)]))
+
+    def load(self, concern: Concern, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
+        self._loop.post(partial(self._fetching.load, concern, entity, mailbox, whole=whole))
+
+    def catch_up(self, concern: Concern, entity: Entity, mailbox: Mailbox) -> None:
+        known = entity.known(concern)
+        self._loop.post(self._fetching.catch_up, concern, entity, mailbox, known)
+
+    def save(self, entity: EntityId, schema: int, snapshot: Snapshot) -> None:
+        self._loop.post(self._fetching.save, entity, schema, snapshot)
+
+    def keep(self, entity: Entity, work: Work, mailbox: Mailbox) -> None:
+        data = encode_json(work.command.body)
+        self._loop.post(self._fetching.keep, data, entity, work, mailbox)
+
+    def perform(self, sequence: int, effects: Sequence[Effect], ticket: Ticket) -> None:
+        self._loop.post(self._effects.start, sequence, effects)
+        self._loop.post(ticket.close)
+
+    def quarantine(self, work: Work, error: Exception) -> None:
+        said: CodedError = Failed("COMMAND_QUARANTINED", f"{work.command.verb}: {error!r}")
+        self._loop.post(self._routing.quarantine, work, said, self.record_quarantine)
+
+    def record_quarantine(self, work: Work, error: CodedError, number: int | None) -> None:
+        """Put a quarantined command on record."""
+        command = work.command
+        fact = CommandQuarantined(
+            node=self.node,
+            verb=command.verb,
+            key=command.key,
+            command_id=command.id,
+            error=ErrorObject(code=error.code, message=error.message),
+            dead_letter=UNSET if number is None else number,
+        )
+        self.record(fact)
+
+    def record(self, fact: Fact) -> None:
+        """Put a fact of the family ``node`` on record."""
+        command = Command(
+            verb="record", key=self.node, id=self.next_message_id(), body=Record(fact)
+        )
+        self._mailboxes["node"].post(Internal(command))
+
+    def actor_failed(self, concern: Concern) -> None:
+        log.error("an actor failed; another takes its place", extra={"family": concern.family})
+        self.observer.restarted(concern.family)
+        if not self.draining:
+            self._loop.post(self._replace, concern)
+
+    def _replace(self, concern: Concern) -> None:
+        """Start a successor and bring it again what the failed one had in hand."""
+        self._start_actor(concern)
+        if (gone := self._letting_go.get(concern.family)) is not None:
+            gone.set()  # It knows nothing yet.
+        self.partitions.serve_again()
+
+    def cached(self, family: str, entities: int) -> None:
+        self._cached[family] = entities
+
+    # --- what whoever looks after the node asks --------------------------------------------------
+
+    @property
+    def mailbox_depths(self) -> dict[str, int]:
+        return {family: len(mailbox) for family, mailbox in self._mailboxes.items()}
+
+    @property
+    def entities_cached(self) -> dict[str, int]:
+        return dict(self._cached)
+
+    @property
+    def actors_alive(self) -> dict[str, bool]:
+        return {family: actor.is_alive() for family, actor in self._actors.items()}
+
+    @property
+    def pressure(self) -> Pressure:
+        return self._bus.journal.pressure

@@ -1,0 +1,225 @@
+"""Which partitions this node works for: claims, fair shares, takeovers.
+
+Exclusive ownership keeps order and saves conflicts; what is journaled does not depend on it (the
+journal's expected sequences decide), but what is said without journaling does. It owns claims and
+their beat, not what owning means (``on_gain``, ``on_loss``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from rookery.bus.ports import PARTITIONS, Claim, Claims
+from rookery.schemas.errors import Failed
+
+__all__ = ["Holder", "Partitions"]
+
+log = logging.getLogger(__name__)
+
+TTL_S = 6
+BEAT_S = 2.0
+
+
+class Holder(NamedTuple):
+    """This node as other nodes see it in its claims."""
+
+    node: str
+    presence: bytes
+    """Says where it runs, so that a neighbour can tell that it died."""
+    is_dead: Callable[[bytes], bool]
+    """Whether the process described by a presence is known to be gone."""
+
+
+Change = Callable[[frozenset[int]], Awaitable[None]]
+
+
+class Partitions:
+    """One a node; lives on the loop. Claims are kept by the beat; serving them follows in its own
+    time, however long taking up a partition takes."""
+
+    def __init__(self, claims: Claims, holder: Holder, *, on_gain: Change, on_loss: Change) -> None:
+        self._claims, self._holder = claims, holder
+        self._on_gain, self._on_loss = on_gain, on_loss
+        self._held: dict[int, Claim] = {}
+        self._given_up: list[Claim] = []
+        """To be freed as soon as they are served no more."""
+        self._served: frozenset[int] = frozenset()
+        self._doubted: frozenset[int] = frozenset()
+        """Served through a gap in which others may have owned them: to be taken up anew."""
+        self._membership: Claim | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._aligning: asyncio.Task[None] | None = None
+        self._leaving = False
+        self._certain_until_s = 0.0
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """Those this node holds the claims of."""
+        return frozenset(self._held)
+
+    @property
+    def served(self) -> frozenset[int]:
+        """Those whose commands are worked off here."""
+        return self._served
+
+    @property
+    def certain(self) -> bool:
+        """Whether nobody else can own or have owned what is served: not after a pause longer than
+        a claim lives, until all of it is taken up anew."""
+        return _now_s() < self._certain_until_s and not self._doubted
+
+    async def start(self) -> None:
+        """Join; returns after the first beat, serving a first share."""
+        await self._beat()
+        self._beating = asyncio.get_running_loop().create_task(self._run())
+        if self._aligning is not None:
+            await self._aligning
+
+    async def stand_still(self) -> None:
+        """This node is about to leave: it keeps what it holds and begins nothing any more."""
+        self._leaving = True
+        await _cancelled(self._aligning)
+
+    def serve_again(self) -> None:
+        """Take up anew what is served, as if it had just been gained: all of it, since nothing
+        that is said meanwhile gets out."""
+        self._doubted = self._served
+        self._align_soon()
+
+    async def stop(self) -> None:
+        """Leave: every claim is free at once for the others."""
+        await _cancelled(self._beating, self._aligning)
+        claims = [*self._held.values(), *self._given_up]
+        if self._membership is not None:
+            claims.append(self._membership)
+        self._held.clear()
+        self._served = frozenset()
+        try:
+            await asyncio.gather(*(self._claims.release(claim) for claim in claims))
+        except Failed as error:
+            log.info("claims are left to expire", extra={"code": error.code})
+
+    # --- claims ---------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            try:
+                await self._beat()
+            except Failed as error:
+                log.warning("a beat was missed", extra={"code": error.code})
+            except Exception:  # Without its beat a node would lose all it holds and not know it.
+                log.exception("a beat failed")
+
+    async def _beat(self) -> None:
+        try:
+            await self._renew()
+            if not self._leaving:
+                await self._share()
+        finally:
+            self._align_soon()
+
+    async def _renew(self) -> None:
+        began_s, held = _now_s(), dict(self._held)
+        presence = self._holder.presence
+        renewals = (self._claims.renew(claim, TTL_S, presence) for claim in held.values())
+        missed: BaseException | None = None
+        lost = []
+        ends = await asyncio.gather(*renewals, return_exceptions=True)
+        for partition, end in zip(held, ends, strict=True):
+            if isinstance(end, Claim):
+                self._held[partition] = end
+            elif isinstance(end, Failed) and end.code == "CLAIM_LOST":
+                del self._held[partition]
+                lost.append(partition)
+            else:
+                missed = end
+        if lost:
+            log.warning("partitions were lost", extra={"partitions": lost})
+        if lost or _now_s() >= self._certain_until_s:
+            self._doubted = self._served
+        if missed is not None:
+            raise missed
+        if not self._given_up:  # Their claims are not renewed.
+            self._certain_until_s = began_s + TTL_S
+
+    async def _share(self) -> None:
+        """Hold as many as every other node does."""
+        node, presence = self._holder.node, self._holder.presence
+        self._membership = await self._claims.acquire(f"node.{node}", node, TTL_S, presence)
+        members = [c for c in await self._claims.list("node.") if not self._gone(c)]
+        share = -(-PARTITIONS // max(1, len(members)))
+        if len(self._held) > share:
+            for partition in sorted(self._held)[share:]:
+                self._given_up.append(self._held.pop(partition))
+        elif len(self._held) < share:
+            await self._take(share - len(self._held))
+
+    async def _take(self, wanted: int) -> None:
+        """Claim what is free or left by the dead, starting where other nodes do not."""
+        standing = {c.name: c for c in await self._claims.list("partition.")}
+        start = sum(self._holder.node.encode()) % PARTITIONS
+        for step in range(PARTITIONS):
+            partition = (start + step) % PARTITIONS
+            if partition in self._held or not wanted:
+                continue
+            claim = await self._claim(partition, standing.get(f"partition.{partition}"))
+            if claim is not None:
+                self._held[partition] = claim
+                wanted -= 1
+
+    async def _claim(self, partition: int, standing: Claim | None) -> Claim | None:
+        name, holder = f"partition.{partition}", self._holder
+        if standing is None:
+            return await self._claims.acquire(name, holder.node, TTL_S, holder.presence)
+        if self._gone(standing):
+            return await self._claims.seize(standing, holder.node, TTL_S, holder.presence)
+        return None
+
+    def _gone(self, claim: Claim) -> bool:
+        return claim.holder != self._holder.node and self._holder.is_dead(claim.value)
+
+    # --- serving --------------------------------------------------------------------------------
+
+    def _align_soon(self) -> None:
+        if not self._leaving and (self._aligning is None or self._aligning.done()):
+            self._aligning = asyncio.get_running_loop().create_task(self._align())
+
+    async def _align(self) -> None:
+        """Serve what is held and nothing else; what fails is tried again after the next beat."""
+        try:
+            while self._doubted or self._given_up or self._served != self.owned:
+                await self._stop_serving()
+                if gained := self.owned - self._served:
+                    await self._on_gain(gained)
+                    self._served |= gained
+        except Failed as error:
+            log.warning("partitions wait to be served", extra={"code": error.code})
+        except Exception:
+            log.exception("partitions wait to be served")
+
+    async def _stop_serving(self) -> None:
+        """First stop working for what is not ours, then let others have it."""
+        given_up, doubted = self._given_up, self._doubted
+        if lost := (self._served - self.owned) | doubted:
+            await self._on_loss(lost)
+            self._served -= lost
+            self._doubted -= doubted
+        if given_up:
+            await asyncio.gather(*(self._claims.release(claim) for claim in given_up))
+            self._given_up = self._given_up[len(given_up) :]
+
+
+def _now_s() -> float:
+    loop = asyncio.get_running_loop()
+    return loop.time()
+
+
+async def _cancelled(*tasks: asyncio.Task[None] | None) -> None:
+    begun = [task for task in tasks if task is not None]
+    for task in begun:
+        task.cancel()
+    await asyncio.gather(*begun, return_exceptions=True)

@@ -1,0 +1,125 @@
+"""From doors to mailboxes, and from ends of commands back to doors. Lives on the bus's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from rookery.actors.kernel.arrivals import error_answer
+from rookery.actors.kernel.closing import Closing
+from rookery.actors.kernel.concern import Concern
+from rookery.actors.kernel.entity import Work
+from rookery.actors.kernel.mailbox import Mailbox
+from rookery.actors.kernel.messages import Arrivals
+from rookery.actors.kernel.tasks import Tasks
+from rookery.bus.ports import Answer, Bus, Delivery
+from rookery.schemas.codec import encode_json
+from rookery.schemas.errors import CodedError, Failed, Refused
+
+__all__ = ["Query", "Routing"]
+
+log = logging.getLogger(__name__)
+
+Query = Callable[[Delivery], Awaitable[msgspec.Struct]]
+"""Answers a question about many entities; leaves no fact."""
+
+
+class Routing:
+    """One a node."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        concerns: Sequence[Concern],
+        mailboxes: Mapping[str, Mailbox],
+        queries: Mapping[str, Query],
+    ) -> None:
+        self._bus, self._queries = bus, queries
+        self._homes = {verb: mailboxes[c.family] for c in concerns for verb in c.verbs}
+        self.tasks = Tasks()
+        """Queries and burials."""
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Hand a batch to the actors concerned, keeping its order for each of them."""
+        batches: dict[Mailbox, Arrivals] = {}
+        for delivery in deliveries:
+            home = self._homes.get(delivery.verb)
+            if home is not None:
+                batches.setdefault(home, Arrivals()).append(delivery)
+            elif delivery.verb in self._queries:
+                self.tasks.begin(self._query(delivery))
+            else:
+                self._refuse_verb(delivery)
+        for home, batch in batches.items():
+            home.post(batch)
+
+    def tell(self, closing: Closing) -> None:
+        """Tell whoever asked, free the inbox, bury what nobody waits for."""
+        if closing.answers:
+            self._bus.door.answer(closing.answers)
+        if closing.positions:
+            self._bus.inbox.done(closing.positions)
+        for delivery, error in closing.burials:
+            self.tasks.begin(self._bury(delivery, error))
+
+    def quarantine(
+        self, work: Work, error: CodedError, record: Callable[[Work, CodedError, int | None], None]
+    ) -> None:
+        """Set a command aside: a dead letter, an answer, a fact."""
+        self.tasks.begin(self._quarantine(work, error, record))
+
+    def _refuse_verb(self, delivery: Delivery) -> None:
+        known = ", ".join(sorted([*self._homes, *self._queries]))
+        verb = delivery.verb[:80]
+        closing = Closing()
+        closing.refuse(
+            delivery, Refused("UNKNOWN_VERB", f"no verb {verb!r}", hint=f"known: {known}")
+        )
+        self.tell(closing)
+
+    async def _query(self, delivery: Delivery) -> None:
+        closing = Closing()
+        try:
+            shown = encode_json(await self._queries[delivery.verb](delivery))
+        except CodedError as error:
+            closing.refuse(delivery, error)
+        except Exception as error:
+            log.exception("a query failed", extra={"verb": delivery.verb})
+            closing.refuse(delivery, Failed("NODE_FAILED", f"{delivery.verb}: {error!r}"))
+        else:
+            if delivery.reply_to:
+                closing.answers.append(Answer(delivery.reply_to, shown))
+            closing.done(delivery)
+        self.tell(closing)
+
+    async def _bury(self, delivery: Delivery, error: CodedError) -> None:
+        await self._keep(delivery, error)
+        if delivery.position is not None:
+            self._bus.inbox.done([delivery.position])
+
+    async def _quarantine(
+        self, work: Work, error: CodedError, record: Callable[[Work, CodedError, int | None], None]
+    ) -> None:
+        number = None
+        if work.delivery is not None:
+            number = await self._keep(work.delivery, error)
+            if work.delivery.reply_to:
+                self._bus.door.answer([error_answer(work.delivery.reply_to, error)])
+            if work.delivery.position is not None:
+                self._bus.inbox.done([work.delivery.position])
+        record(work, error, number)
+
+    async def _keep(self, delivery: Delivery, error: CodedError) -> int | None:
+        """The dead letter's number; ``None`` if not even that can be kept."""
+        while True:
+            try:
+                return await self._bus.inbox.bury(delivery, error.code, error.message)
+            except Failed as failure:
+                log.warning("a dead letter waits for the server", extra={"code": failure.code})
+                await asyncio.sleep(0.5)
+            except Refused as refusal:
+                log.error("a command is lost", extra={"id": delivery.id, "code": refusal.code})
+                return None

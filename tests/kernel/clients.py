@@ -1,0 +1,60 @@
+"""Who asks: once, or until it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rookery.bus.ports import Answer, Delivery
+from rookery.schemas.errors import CODES
+from tests.kernel.tally import Total
+
+if TYPE_CHECKING:
+    from tests.kernel.world import World
+
+
+class Asked:
+    """A question and what was said to it."""
+
+    def __init__(self, request: Delivery, on_answer: Callable[[Asked], None]) -> None:
+        self.request, self._on_answer = request, on_answer
+        self.answers: list[Answer] = []
+
+    def hear(self, answer: Answer) -> None:
+        self.answers.append(answer)
+        self._on_answer(self)
+
+    @property
+    def code(self) -> str:
+        """The code of the last answer; empty if it is none of an error."""
+        return self.answers[-1].code
+
+    @property
+    def total(self) -> Total:
+        assert not self.code, self.answers[-1].body
+        return msgspec.json.decode(self.answers[-1].body, type=Total)
+
+
+class Patient:
+    """Asks for a sum under one id until it is done, as clients do."""
+
+    def __init__(self, world: World, key: str, command_id: str, by: int) -> None:
+        self._world, self._key, self._id, self._by = world, key, command_id, by
+        self.asked: Asked = self._ask()
+
+    def _ask(self) -> Asked:
+        return self._world.ask("add", self._key, id=self._id, by=self._by)
+
+    @property
+    def done(self) -> bool:
+        answers = self.asked.answers
+        if answers and self.asked.code and CODES[self.asked.code].retryable:
+            self.asked = self._ask()
+        return bool(self.asked.answers)
+
+    def insist(self) -> None:
+        """Nobody said anything for too long."""
+        if not self.asked.answers:
+            self.asked = self._ask()

@@ -1,0 +1,91 @@
+"""An event loop whose time is ours: what would wait in the world outside passes at once.
+
+Everything of a simulated world runs on it, in one thread and in an order that only its own chance
+decides, so a story that went wrong goes wrong again. Actors are driven as pykka would, but for the
+threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, cast
+
+import pykka
+
+from rookery.actors.kernel.concern import Concern
+from rookery.actors.kernel.kernel import Kernel
+from rookery.actors.kernel.shell import FamilyActor
+
+T = TypeVar("T")
+
+
+class Clockwork(asyncio.SelectorEventLoop):
+    """Time stands still while anything can be done, and jumps to the next timer when not."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        super().__init__(_Skipping(self.skip))
+
+    def time(self) -> float:
+        return self._now_s
+
+    def skip(self, seconds: float) -> None:
+        self._now_s += seconds
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        return self.run_until_complete(asyncio.wait_for(work, timeout_s))
+
+
+class _Skipping(selectors.SelectSelector):
+    """Waits for nothing: no file of a simulated world ever becomes ready."""
+
+    def __init__(self, skip: Callable[[float], None]) -> None:
+        super().__init__()
+        self._skip = skip
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise RuntimeError("nothing will ever happen again")
+        self._skip(max(0.0, timeout))
+        return []
+
+
+class DrivenActor:
+    """A family's actor with the loop for its thread; also its own reference."""
+
+    def __init__(self, actor: FamilyActor, later: Callable[..., None]) -> None:
+        self._actor, self._later = actor, later
+        self._alive = True
+
+    def tell(self, message: object) -> None:
+        if not self._alive:
+            raise pykka.ActorDeadError("the actor was stopped")
+        self._later(self._receive, message)
+
+    def is_alive(self) -> bool:
+        return self._alive
+
+    def stop(self, *, block: bool = True, timeout: float | None = None) -> None:
+        self._alive = False
+
+    def _receive(self, message: object) -> None:
+        if not self._alive:
+            return
+        try:
+            self._actor.on_receive(message)
+        except Exception:
+            self._alive = False
+            self._actor.on_failure(*sys.exc_info())
+
+
+class DrivenKernel(Kernel):
+    """A kernel whose actors are driven by its loop."""
+
+    def _start_actor(self, concern: Concern) -> None:
+        mailbox, loop = self._mailboxes[concern.family], cast("Any", self._loop)
+        actor = loop.drive(FamilyActor(concern, mailbox, self))
+        self._actors[concern.family] = actor
+        mailbox.attach(actor)

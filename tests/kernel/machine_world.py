@@ -1,0 +1,96 @@
+"""A realm with every concern that is made of machines, asked as any client asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from rookery.actors.admission.concern import AdmissionConcern
+from rookery.actors.admission.load import RealmLoad
+from rookery.actors.approvals.concern import ApprovalsConcern
+from rookery.actors.kernel.concern import Concern
+from rookery.actors.leases.concern import LeasesConcern
+from rookery.actors.peers.concern import PeersConcern
+from rookery.actors.surfaces.concern import SurfacesConcern
+from rookery.actors.turns.concern import TurnsConcern
+from rookery.schemas.codec import FactCodec
+from tests.kernel.world import Asked, World
+
+Body = dict[str, Any]
+MACHINES = (TurnsConcern, SurfacesConcern, LeasesConcern, PeersConcern, ApprovalsConcern)
+CODECS: dict[str, FactCodec[Any]] = {c.family: c.codec for c in (AdmissionConcern, *MACHINES)}
+START = {
+    "primitive_kind_in": "ConversationTurn",
+    "shape": "conversation",
+    "vision": False,
+    "image_results": False,
+    "max_retries": 1,
+}
+TAKEN_OVER_S = 10.0
+"""By then the claims of a dead node have expired and are somebody else's."""
+
+
+def concerns() -> Sequence[Concern]:
+    admission = AdmissionConcern(queued_max=100, in_flight_max=100, realm_load=RealmLoad())
+    return [admission, *(kind() for kind in MACHINES)]
+
+
+class MachineWorld(World):
+    """One node at a time; ``s`` is a session."""
+
+    def __enter__(self) -> MachineWorld:
+        self.start(concerns())
+        return self
+
+    @property
+    def serving(self) -> Any:
+        return self.nodes[-1]
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def put(self, verb: str, on: str, /, *, key: str = "s", id_: str = "", **params: Any) -> Asked:
+        """Put an input to a machine; the answer is there."""
+        return self.told(verb, key, id=id_, input=on, params=params)
+
+    def state(self, verb: str, on: str, /, *, key: str = "s", id_: str = "", **params: Any) -> Body:
+        """Where the machine stands after an input it takes, or a look."""
+        asked = self.put(verb, on, key=key, id_=id_, **params)
+        assert not asked.code, asked.answers[-1].body
+        return body(asked)
+
+    def refused(self, verb: str, on: str, /, *, key: str = "s", **params: Any) -> Body:
+        """Why it does not take the input."""
+        asked = self.put(verb, on, key=key, **params)
+        assert asked.code, asked.answers[-1].body
+        error: Body = body(asked)["error"]
+        assert error["code"] == asked.code
+        return error
+
+    # --- the session ------------------------------------------------------------------------------
+
+    def open(self, key: str = "s") -> None:
+        """A session that serves."""
+        for on in ("Initialize", "RegisterSession", "EnsureSessionWithExecutor"):
+            self.state("admission", on, key=key)
+
+    def facts_of(self, family: str, key: str = "s") -> list[Any]:
+        return [f for one in self.stored(family, key) for f in CODECS[family].decode(one.body)]
+
+    # --- coming back ------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Everything leaves the memory, as after a long time without commands."""
+        self.serving.passivate()
+        self.settle()
+
+    def replace_node(self) -> None:
+        """The node dies and another takes its place."""
+        self.serving.crash()
+        self.start(concerns())
+        self.pass_s(TAKEN_OVER_S)
+
+
+def body(asked: Asked) -> Body:
+    return msgspec.json.decode(asked.answers[-1].body, type=dict[str, Any])

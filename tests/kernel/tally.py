@@ -1,0 +1,216 @@
+"""Two small concerns for tests of the kernel: ``tally`` adds numbers, ``echo`` reacts to it.
+
+``add {by}`` leaves one fact; ``look`` none; ``close`` one that is fenced. Reaching a multiple of
+ten calls for an effect. ``echo`` repeats every number it hears; ``hush`` is its fenced end. The
+other concerns here are these with a flaw, at thirteen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rookery.actors.kernel.concern import Effect
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.errors import Refused
+
+
+class Added(Fact, frozen=True, kw_only=True, tag="tally.added.v1"):
+    by: int
+    total: int = 0
+    blob: str = ""
+
+
+class Closed(Fact, frozen=True, kw_only=True, tag="tally.closed.v1"):
+    """Nothing is added any more; fenced over the key's families."""
+
+
+class Heard(Fact, frozen=True, kw_only=True, tag="echo.heard.v1"):
+    by: int
+
+
+class Hushed(Fact, frozen=True, kw_only=True, tag="echo.hushed.v1"):
+    """Fenced: it knows everything that was to be heard."""
+
+    total: int
+
+
+class Add(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    by: int = 1
+    padding: str = ""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of verbs without arguments."""
+
+
+class Total(msgspec.Struct, frozen=True):
+    total: int = 0
+    numbers: tuple[int, ...] = ()
+    closed: bool = False
+
+
+class Ring(Effect, frozen=True, kw_only=True):
+    total: int
+
+
+class SmallConcern:
+    """What the concerns of the tests have in common."""
+
+    has_effects = False
+    wants_repeats = False
+    reacts_to: frozenset[str] = frozenset()
+    observes: frozenset[str] = frozenset()
+    verbs: Mapping[str, type[msgspec.Struct]] = {}
+
+    def __init__(self, schema: int = 1) -> None:
+        self.schema = schema
+
+    def check_key(self, key: str) -> None:
+        if key.startswith("-"):
+            raise Refused("INVALID_ARGUMENT", "a key cannot start with a dash")
+
+    def initial(self, key: str) -> Total:
+        return Total()
+
+    def observe(self, state: Total, fact: Any) -> Total:
+        return state
+
+    def answer(self, state: Total, command: Command[Any], facts: Sequence[Fact]) -> Total | None:
+        return state
+
+    def fenced(self, facts: Sequence[Fact]) -> bool:
+        return any(isinstance(fact, Closed | Hushed) for fact in facts)
+
+    def effects(self, state: Total, fact: Fact) -> Sequence[Effect]:
+        return ()
+
+    def note(self, key: str, state: Total | None) -> None:
+        pass
+
+    def dump(self, state: Total) -> bytes:
+        return msgspec.json.encode(state)
+
+    def load(self, data: bytes) -> Total:
+        return msgspec.json.decode(data, type=Total)
+
+
+class TallyConcern(SmallConcern):
+    family = "tally"
+    has_effects = True
+    verbs: Mapping[str, type[msgspec.Struct]] = {"add": Add, "look": Ask, "close": Ask}
+    codec: FactCodec[Any] = FactCodec(Added | Closed)
+
+    def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        match command.verb, command.body:
+            case "add", Add() if state.closed:
+                raise Refused("GUARD_REJECTED", "the tally is closed")
+            case "add", Add(by=by):
+                return [Added(by=by, total=state.total + by, blob=command.blob)]
+            case "close", _ if not state.closed:
+                return [Closed()]
+            case _:
+                return []
+
+    def evolve(self, state: Total, fact: Any) -> Total:
+        if isinstance(fact, Closed):
+            return Total(state.total, state.numbers, closed=True)
+        return Total(state.total + fact.by, (*state.numbers, fact.by), state.closed)
+
+    def effects(self, state: Total, fact: Fact) -> Sequence[Effect]:
+        if isinstance(fact, Added) and fact.total % 10 == 0:
+            return [Ring(key=fact.id, total=fact.total)]
+        return ()
+
+
+class EchoConcern(SmallConcern):
+    family = "echo"
+    reacts_to = frozenset({"tally"})
+    verbs: Mapping[str, type[msgspec.Struct]] = {"echo": Ask, "hush": Ask}
+    codec: FactCodec[Any] = FactCodec(Heard | Hushed)
+
+    def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        match command.verb, command.body:
+            case "tally", Added(by=by):
+                return [Heard(by=by)]
+            case "hush", _:
+                return [Hushed(total=state.total)]
+            case _:
+                return []
+
+    def evolve(self, state: Total, fact: Any) -> Total:
+        if isinstance(fact, Hushed):
+            return Total(state.total, state.numbers, closed=True)
+        return Total(state.total + fact.by, (*state.numbers, fact.by), state.closed)
+
+
+class PickyEcho(EchoConcern):
+    """Will not repeat thirteen."""
+
+    def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        if command.verb == "tally" and command.body.by == 13:
+            raise Refused("GUARD_REJECTED", "thirteen is not repeated")
+        return super().decide(state, command, now_ms=now_ms)
+
+
+class FrailEcho(EchoConcern):
+    """Cannot take thirteen."""
+
+    def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        if command.verb == "tally" and command.body.by == 13:
+            raise RuntimeError("thirteen")
+        return super().decide(state, command, now_ms=now_ms)
+
+
+class FrailTally(TallyConcern):
+    """Fails at thirteen, in one of its rules. In ``check_key``, at the key ``thirteen``."""
+
+    def __init__(self, rule: str) -> None:
+        super().__init__()
+        self._rule = rule
+
+    def check_key(self, key: str) -> None:
+        self._fail("check_key", key == "thirteen")
+        super().check_key(key)
+
+    def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        self._fail("decide", isinstance(command.body, Add) and command.body.by == 13)
+        return super().decide(state, command, now_ms=now_ms)
+
+    def evolve(self, state: Total, fact: Any) -> Total:
+        self._fail("evolve", _is_thirteen(fact))
+        return super().evolve(state, fact)
+
+    def answer(self, state: Total, command: Command[Any], facts: Sequence[Fact]) -> Total | None:
+        self._fail("answer", isinstance(command.body, Add) and command.body.by == 13)
+        return super().answer(state, command, facts)
+
+    def fenced(self, facts: Sequence[Fact]) -> bool:
+        self._fail("fenced", any(map(_is_thirteen, facts)))
+        return super().fenced(facts)
+
+    def effects(self, state: Total, fact: Fact) -> Sequence[Effect]:
+        self._fail("effects", _is_thirteen(fact))
+        return super().effects(state, fact)
+
+    def note(self, key: str, state: Total | None) -> None:
+        self._fail("note", state is not None and 13 in state.numbers)
+
+    def dump(self, state: Total) -> bytes:
+        self._fail("dump", 13 in state.numbers)
+        return super().dump(state)
+
+    def load(self, data: bytes) -> Total:
+        self._fail("load", b"13" in data)
+        return super().load(data)
+
+    def _fail(self, rule: str, unlucky: bool) -> None:
+        if unlucky and rule == self._rule:
+            raise RuntimeError(f"thirteen, in {rule}")
+
+
+def _is_thirteen(fact: Any) -> bool:
+    return isinstance(fact, Added) and fact.by == 13

@@ -1,0 +1,77 @@
+"""The kernel's own failure: an actor dies, its successor goes on from the journal."""
+
+from __future__ import annotations
+
+from tests.kernel.clients import Patient
+from tests.kernel.tally import TallyConcern
+from tests.kernel.world import Node, World
+
+
+def kill(node: Node, family: str = "tally") -> None:
+    """What no actor understands."""
+    node.kernel._mailboxes[family].post(object())
+
+
+def test_a_failed_actor_has_a_successor_that_knows_everything(world: World):
+    node = world.start()
+    world.told("add", id="x", by=1)
+    kill(node)
+    world.settle()
+    assert node.kernel.actors_alive["tally"]
+    assert world.told("add", id="x", by=1).total.numbers == (1,)
+    assert world.told("add", by=2).total.numbers == (1, 2)
+
+
+def test_what_a_failed_actor_had_in_hand_comes_again(world: World):
+    node = world.start()
+    node.journal.hold_acks()
+    for by in (1, 2, 3):
+        world.submit("add", by=by)
+    world.settle()
+    kill(node)
+    world.settle()
+    node.release()
+    world.until(lambda: world.numbers() == [1, 2, 3])
+    world.until(lambda: world.numbers("echo") == [1, 2, 3])
+    assert world.told("look").total.numbers == (1, 2, 3)
+
+
+def test_reactions_and_effects_of_what_was_under_way_are_not_lost(world: World):
+    node = world.start()
+    node.journal.hold_acks()
+    patient = Patient(world, "a", "x", 10)
+    world.settle()
+    kill(node)
+    kill(node, "echo")
+    world.settle()
+    node.release()
+    world.until(lambda: world.numbers("echo") == [10])
+    world.until(lambda: world.rings)
+    patient.insist()
+    world.until(lambda: patient.done)
+    assert (patient.asked.total.numbers, world.numbers()) == ((10,), [10])
+
+
+def test_reactions_that_waited_in_a_failed_actor_happen(world: World):
+    node = world.start()
+    node.journal.hold_appends("echo")
+    for by in (1, 2, 3):
+        world.told("add", by=by)
+    kill(node, "echo")
+    world.settle()
+    node.release()
+    world.until(lambda: world.numbers("echo") == [1, 2, 3])
+
+
+def test_a_rule_that_fails_at_first_sight_of_a_key_does_not_kill_its_actor_for_ever(world: World):
+    class Shy(TallyConcern):
+        def initial(self, key: str):
+            if key == "thirteen":
+                raise RuntimeError("thirteen")
+            return super().initial(key)
+
+    world.start([Shy()])
+    asked = world.ask("add", "thirteen")
+    world.pass_s(3)
+    assert world.told("add", "b").total.total == 1
+    assert asked.code == "NODE_FAILED"

@@ -1,0 +1,214 @@
+"""Decided in order, durable before it is told, decided again when somebody else was first."""
+
+from __future__ import annotations
+
+from rookery.bus.ports import Append
+from tests.kernel.tally import Added
+from tests.kernel.world import Node, World
+
+
+def rival_at(world: World, node: Node, times: int, family: str = "tally") -> None:
+    """Let somebody else write first, so many times."""
+    left = times
+
+    def write_first(append: Append) -> None:
+        nonlocal left
+        if append.entity.family == family and left:
+            left -= 1
+            world.write_now([Added(by=100, total=100)], append.entity)
+
+    node.journal.before_append = write_first
+
+
+def test_nothing_is_answered_before_its_fact_is_durable(world: World):
+    node = world.start()
+    node.journal.hold_appends()
+    asked = world.ask("add", by=5)
+    world.settle()
+    assert (asked.answers, world.numbers()) == ([], [])
+    node.release()
+    world.until(lambda: asked.answers)
+    assert (asked.total.total, world.numbers()) == (5, [5])
+
+
+def test_nothing_is_answered_before_the_ack_is_here(world: World):
+    node = world.start()
+    node.journal.hold_acks()
+    asked = world.ask("add", by=10)
+    world.settle()
+    assert (asked.answers, world.rings, world.numbers()) == ([], [], [10])
+    node.release()
+    world.until(lambda: asked.answers and world.rings)
+
+
+def test_what_is_said_on_top_of_undurable_facts_waits_for_them(world: World):
+    node = world.start()
+    node.journal.hold_acks()
+    closed, refused, looked = world.ask("close"), world.ask("add"), world.ask("look")
+    world.settle()
+    assert closed.answers == refused.answers == looked.answers == []
+    node.release()
+    world.until(lambda: looked.answers)
+    assert (closed.total.closed, refused.code, looked.total.closed) == (
+        True,
+        "GUARD_REJECTED",
+        True,
+    )
+
+
+def test_a_repeat_and_a_reuse_on_top_of_undurable_facts_wait_for_them(world: World):
+    node = world.start()
+    node.journal.hold_acks()
+    asked = [world.ask("add", id="x", by=by) for by in (1, 1, 2)]
+    world.settle()
+    assert [one.answers for one in asked] == [[], [], []]
+    node.release()
+    world.until(lambda: all(one.answers for one in asked))
+    assert [one.code for one in asked] == ["", "", "IDEMPOTENCY_KEY_REUSED"]
+    assert world.numbers() == [1]
+
+
+def test_commands_that_come_while_an_append_is_under_way_are_decided_together_in_order(
+    world: World,
+):
+    node = world.start()
+    node.journal.hold_acks()
+    world.ask("add", by=1)
+    world.settle()
+    later = [world.ask("add", by=by) for by in (2, 3, 4)]
+    world.settle()
+    assert len(world.stored("tally")) == 1
+    node.release()
+    world.until(lambda: all(asked.answers for asked in later))
+    assert [asked.total.total for asked in later] == [3, 6, 10]
+    assert len(world.stored("tally")) == 2
+
+
+def test_entities_do_not_wait_for_each_other(world: World):
+    node = world.start()
+    node.journal.hold_acks()
+    world.ask("add", "a")
+    world.settle()
+    node.journal.hold_acks()
+    world.ask("add", "b")
+    world.settle()
+    assert node.journal.held == 2
+
+
+def test_a_repeated_command_is_answered_and_not_decided_again(world: World):
+    world.start()
+    world.told("add", id="x", by=2)
+    world.told("add", by=3)
+    assert world.told("add", id="x", by=2).total.numbers == (2, 3)
+    assert world.numbers() == [2, 3]
+
+
+def test_a_repeated_command_is_known_after_a_restart(world: World):
+    node = world.start()
+    world.told("add", id="x", by=2)
+    node.stop()
+    world.start()
+    assert world.told("add", id="x", by=2).total.numbers == (2,)
+
+
+def test_a_reused_id_is_refused(world: World):
+    world.start()
+    world.told("add", id="x", by=2)
+    assert world.told("add", id="x", by=3).code == "IDEMPOTENCY_KEY_REUSED"
+    assert world.told("add", "b", id="x", by=3).total.total == 3
+    assert world.numbers() == [2]
+
+
+def test_a_conflict_reloads_and_decides_again(world: World):
+    node = world.start()
+    world.told("add", by=1)
+    rival_at(world, node, 1)
+    asked = [world.ask("add", by=by) for by in (2, 3)]
+    world.until(lambda: all(one.answers for one in asked))
+    assert [one.total.total for one in asked] == [103, 106]
+    assert world.numbers() == [1, 100, 2, 3]
+
+
+def test_three_conflicts_are_survived(world: World):
+    rival_at(world, world.start(), 3)
+    assert world.told("add", by=5).total.total == 305
+
+
+def test_after_a_fourth_conflict_it_is_said(world: World):
+    rival_at(world, world.start(), 4)
+    assert world.told("add", by=5).code == "CONFLICT"
+    assert world.numbers() == [100] * 4
+    assert world.told("add", by=5).total.total == 405
+
+
+def test_what_was_decided_on_a_lost_draft_is_decided_again(world: World):
+    node = world.start()
+    rival_at(world, node, 1)
+    asked = [world.ask("add", id="x", by=1), world.ask("add", id="x", by=1), world.ask("look")]
+    world.until(lambda: all(one.answers for one in asked))
+    assert [len(one.answers) for one in asked] == [1, 1, 1]
+    assert [one.total.total for one in asked] == [101, 101, 101]
+
+
+def test_a_fenced_commit_stands_only_after_a_look_at_the_other_families(world: World):
+    node = world.start()
+    world.told("add", by=5)
+    world.until(lambda: world.numbers("echo"))
+    assert world.told("close").total.closed
+    closing = [append for append in node.journal.sent if b"closed" in append.body]
+    assert [append.fence for append in closing] == [1, 2]
+
+
+def test_a_fenced_commit_sees_what_other_families_did(world: World):
+    world.start()
+    world.told("add", by=5)
+    world.until(lambda: world.numbers("echo"))
+    world.write([Added(by=7, total=12)])
+    hushed = world.told("hush")
+    assert hushed.total.numbers == (5, 7)
+    assert world.facts("echo")[-1].total == 12
+
+
+def test_a_fenced_commit_gives_up_when_other_families_do_not_stop(world: World):
+    node = world.start()
+    world.told("echo")
+
+    def always(append: Append) -> None:
+        if b"hushed" in append.body:
+            world.write_now([Added(by=1, total=1)], append.entity._replace(family="tally"))
+
+    node.journal.before_append = always
+    assert world.told("hush").code == "CONFLICT"
+
+
+def test_a_message_the_server_rejects_is_refused_and_the_entity_goes_on(world: World):
+    node = world.start()
+    node.journal.bytes_max = 2_000
+    world.told("add", by=1)
+    assert world.told("add", id="x" * 100, by=2, mode="passive").total.total == 3
+    node.journal.bytes_max = 100
+    assert world.told("add", by=3).code == "PAYLOAD_TOO_LARGE"
+    node.journal.bytes_max = 2_000
+    assert world.told("add", by=4).total.numbers == (1, 2, 4)
+
+
+def test_commands_of_a_rejected_message_do_not_suffer_for_each_other(world: World):
+    node = world.start()
+    node.journal.bytes_max = 1_000
+    asked = [world.ask("add", by=1) for _ in range(9)]
+    world.until(lambda: all(one.answers for one in asked))
+    assert [one.code for one in asked] == [""] * 9
+
+
+def test_many_commands_become_messages_of_a_bounded_size(world: World):
+    world.start()
+    asked = [world.ask("add", by=1) for _ in range(2_500)]
+    world.until(lambda: asked[-1].answers)
+    assert [one.total.total for one in asked] == list(range(1, 2_501))
+    assert max(len(one.body) for one in world.stored("tally")) < 512 << 10
+
+
+def test_a_repeat_of_a_refused_command_is_decided_again(world: World):
+    world.start()
+    world.told("close")
+    assert world.told("add", id="x").code == world.told("add", id="x").code == "GUARD_REJECTED"

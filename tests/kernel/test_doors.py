@@ -1,0 +1,178 @@
+"""What comes through the doors: refused with a code, answered, buried, and finished at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rookery.bus.ports import Answer, Delivery
+from rookery.schemas.errors import Failed, Refused
+from tests.kernel.tally import FrailTally, Total
+from tests.kernel.world import World
+
+
+async def greeting(delivery: Delivery) -> Total:
+    match delivery.key:
+        case "nobody":
+            raise Refused("SESSION_NOT_FOUND", "nobody is here")
+        case "crash":
+            raise RuntimeError("a bug")
+        case "odd":
+            return object()  # type: ignore[return-value]
+        case _:
+            return Total(7)
+
+
+def test_an_unknown_verb_is_refused_with_the_known_ones(world: World):
+    world.start(queries={"greet": greeting})
+    asked = world.told("dance")
+    assert asked.code == "UNKNOWN_VERB"
+    assert b"add, close, echo, greet, hush, look" in asked.answers[0].body
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ({"key": "-a"}, "INVALID_ARGUMENT"),
+        ({"mode": "sideways"}, "INVALID_ARGUMENT"),
+        ({"id": "tally.a.1/echo"}, "INVALID_ARGUMENT"),
+        ({"id": "two words"}, "INVALID_ARGUMENT"),
+        ({"by": "many"}, "INVALID_ARGUMENT"),
+        ({"to": 1}, "UNKNOWN_FIELD"),
+        ({"padding": "x" * (1 << 20)}, "PAYLOAD_TOO_LARGE"),
+    ],
+)
+def test_a_malformed_command_is_refused_and_leaves_no_fact(
+    world: World, command: dict[str, Any], code: str
+):
+    world.start()
+    assert world.told("add", **command).code == code
+    assert world.stored() == []
+
+
+def test_queries_are_answered(world: World):
+    world.start(queries={"greet": greeting})
+    assert world.told("greet").total.total == 7
+    assert world.told("greet", "nobody").code == "SESSION_NOT_FOUND"
+
+
+@pytest.mark.parametrize("key", ["crash", "odd"])
+def test_a_failing_query_is_answered_too(world: World, key: str):
+    world.start(queries={"greet": greeting})
+    assert world.told("greet", key).code == "NODE_FAILED"
+
+
+def test_commands_of_the_inbox_are_worked_off_in_order_and_once(world: World):
+    world.start()
+    heard = world.listen("answers")
+    for by in range(1, 8):
+        world.submit("add", by=by, reply_to="answers" if by == 7 else "")
+    world.until(lambda: heard)
+    assert (heard[0].code, world.numbers()) == ("", [1, 2, 3, 4, 5, 6, 7])
+    world.nodes[0].stop()
+    world.start()
+    world.pass_s(20)
+    assert world.numbers() == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_what_nobody_waits_for_is_kept_among_the_dead_letters(world: World):
+    world.start(queries={"greet": greeting})
+    world.told("close")
+    heard: list[Answer] = world.listen("answers")
+    world.submit("dance")
+    world.submit("add", "-a")
+    world.submit("greet", "crash")
+    world.submit("add", by=1)
+    world.submit("add", by=2, reply_to="answers")
+    world.until(lambda: heard)
+    world.until(lambda: len(world.dead()) == 4)
+    codes = {letter.code for letter in world.dead()}
+    assert codes == {"UNKNOWN_VERB", "INVALID_ARGUMENT", "NODE_FAILED", "GUARD_REJECTED"}
+    assert heard[0].code == "GUARD_REJECTED"
+    world.submit("look", reply_to="answers")
+    world.until(lambda: len(heard) == 2)
+
+
+def test_what_cannot_even_be_buried_does_not_block_its_partition(world: World):
+    node = world.start()
+
+    async def refuse(*letter: object) -> int:
+        raise Refused("PAYLOAD_TOO_LARGE", "no room")
+
+    node.bus.inbox.bury = refuse  # type: ignore[method-assign,assignment]
+    world.submit("dance")
+    world.submit("add", by=1)
+    world.until(lambda: world.numbers() == [1])
+
+
+def test_an_outage_of_the_dead_letters_is_waited_out(world: World):
+    node = world.start()
+    bury, tries = node.bus.inbox.bury, []
+
+    async def later(*letter: Any) -> int:
+        tries.append(letter)
+        if len(tries) < 3:
+            raise Failed("SERVER_UNREACHABLE", "not now")
+        return await bury(*letter)
+
+    node.bus.inbox.bury = later  # type: ignore[method-assign,assignment]
+    world.submit("dance")
+    world.submit("add", by=1)
+    world.until(lambda: world.numbers() == [1])
+    assert len(world.dead()) == 1
+
+
+# --- draining -----------------------------------------------------------------------------------
+
+
+def test_draining_finishes_what_is_under_way(world: World):
+    node = world.start()
+    node.journal.hold_acks()
+    asked = [world.ask("add", by=by) for by in (1, 2)]
+    world.settle()
+    asked.append(world.ask("add", by=7))
+    world.settle()
+    world.loop.call_later(0.5, node.journal.release)
+    assert node.stop()
+    assert [one.total.total for one in asked] == [1, 3, 10]
+    assert world.numbers("echo") == [1, 2, 7]
+    assert [ring.total for _, ring in world.rings] == [10]
+
+
+def test_draining_waits_for_queries_and_dead_letters(world: World):
+    async def slowly(delivery: Delivery) -> Total:
+        await asyncio.sleep(3)
+        return Total(1)
+
+    node = world.start(queries={"greet": slowly})
+    asked = world.ask("greet")
+    world.settle()
+    assert node.stop()
+    assert asked.total.total == 1
+
+
+def test_draining_puts_on_record_what_was_set_aside_last(world: World):
+    node = world.start([FrailTally("decide")])
+    asked = world.ask("add", by=13)
+    assert node.stop()
+    world.settle()
+    assert not asked.answers or (world.facts("node", node.name) and world.dead())
+
+
+def test_after_a_stop_the_door_says_that_nobody_is_there(world: World):
+    world.start().stop()
+    assert world.told("add").code == "PARTITION_UNOWNED"
+
+
+def test_a_stop_that_runs_out_of_time_says_so_and_loses_nothing(world: World):
+    first = world.start(drain_timeout_s=1.0)
+    world.submit("add", by=1)
+    world.until(lambda: world.numbers() == [1])
+    first.weather.away = True
+    world.submit("add", by=2)
+    world.settle()
+    assert not first.stop()
+    world.start()
+    world.until(lambda: world.numbers() == [1, 2])

@@ -1,0 +1,256 @@
+"""Entities leave memory and come back as the journal says, with and without a snapshot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rookery.actors.kernel.entity import Entity
+from rookery.bus.memory.blobs import MemoryBlobs
+from rookery.bus.ports import Snapshot, Stored
+from rookery.schemas.codec import encode_facts
+from rookery.schemas.digest import ZERO_CHAIN, chain
+from rookery.schemas.envelope import EntityId, stamp
+from rookery.schemas.errors import Refused
+from tests.kernel.tally import Added, EchoConcern, TallyConcern
+from tests.kernel.world import World
+
+SNAPSHOT_FACTS = 70
+"""Enough for a snapshot to be worth it."""
+
+
+class FullBlobs(MemoryBlobs):
+    """A store that takes nothing of that size."""
+
+    async def put(self, data: bytes) -> str:
+        raise Refused("PAYLOAD_TOO_LARGE", f"{len(data)} bytes")
+
+
+def filled(world: World, key: str = "a") -> tuple[int, ...]:
+    for by in range(SNAPSHOT_FACTS):
+        world.ask("add", key, by=by)
+    return world.told("add", key, by=1).total.numbers
+
+
+def snapshot(world: World, key: str = "a", schema: int = 1) -> Snapshot | None:
+    snapshots = world.server.realm("default").snapshots
+    return world.run(snapshots.load(EntityId("tally", key), schema))
+
+
+def test_an_idle_entity_leaves_and_comes_back_equal(world: World):
+    node = world.start()
+    world.told("add", id="x", by=1)
+    world.told("add", by=2)
+    world.until(lambda: world.numbers("echo") == [1, 2])
+    node.passivate()
+    world.settle()
+    assert node.kernel.entities_cached["tally"] == node.kernel.entities_cached["echo"] == 0
+    assert snapshot(world) is None
+    assert world.told("add", id="x", by=1).total.numbers == (1, 2)
+    world.told("add", by=3)
+    world.until(lambda: world.numbers("echo") == [1, 2, 3])
+
+
+def test_what_is_busy_does_not_leave(world: World):
+    node = world.start()
+    node.journal.hold_acks()
+    asked = world.ask("add", by=1)
+    world.settle()
+    node.passivate()
+    world.settle()
+    assert node.kernel.entities_cached["tally"] == 1
+    node.release()
+    world.until(lambda: asked.answers)
+
+
+def test_entities_leave_by_themselves_after_a_while(world: World):
+    node = world.start(passivate_after_ms=60_000)
+    world.told("add", by=1)
+    world.pass_s(50)
+    assert node.kernel.entities_cached["tally"] == 1
+    world.pass_s(20)
+    assert node.kernel.entities_cached["tally"] == 0
+
+
+def test_a_long_history_leaves_a_snapshot_and_comes_back_from_it(world: World):
+    node = world.start()
+    numbers = filled(world)
+    node.passivate()
+    world.settle()
+    kept = snapshot(world)
+    assert kept is not None
+    assert world.told("add", by=9).total.numbers == (*numbers, 9)
+    assert node.journal.read_after[:3] == [0, 0, kept.sequence]  # Tally, echo, tally again.
+
+
+def test_a_stop_leaves_snapshots(world: World):
+    first = world.start()
+    numbers = filled(world)
+    assert first.stop()
+    assert snapshot(world) is not None
+    world.start()
+    assert world.told("look").total.numbers == numbers
+
+
+def test_a_snapshot_of_another_schema_is_ignored(world: World):
+    first = world.start()
+    numbers = filled(world)
+    first.stop()
+    world.start([TallyConcern(schema=2), EchoConcern()])
+    assert world.told("look").total.numbers == numbers
+    assert snapshot(world, schema=2) is None
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x96\xa0\xa0\x01\x01\x80\x90"])
+def test_a_snapshot_that_makes_no_sense_is_ignored(world: World, body: bytes):
+    world.start()
+    numbers = filled(world)
+    world.nodes[0].stop()
+    snapshots = world.server.realm("default").snapshots
+    nonsense = Snapshot(len(world.stored()) + 1, body)
+    world.run(snapshots.save(EntityId("tally", "a"), 1, nonsense))
+    world.start()
+    assert world.told("add", by=5).total.numbers == (*numbers, 5)
+
+
+def test_a_repeat_is_known_after_a_snapshot(world: World):
+    node = world.start()
+    world.told("add", id="x", by=1)
+    numbers = filled(world)
+    node.passivate()
+    world.settle()
+    assert world.told("add", id="x", by=1).total.numbers == numbers
+    assert world.told("add", id="x", by=2).code == "IDEMPOTENCY_KEY_REUSED"
+
+
+def test_a_broken_chain_breaks_one_entity_only(world: World):
+    first = world.start()
+    world.told("add", by=1)
+    world.told("add", by=2)
+    world.told("add", "b", by=1)
+    first.stop()
+    world.forge(1, b'[{"type":"tally.added.v1","id":"tally.a.1","by":1000,"total":1000}]')
+    second = world.start()
+    assert world.told("look").code == "CHAIN_BROKEN"
+    assert world.told("add", by=3).code == "CHAIN_BROKEN"
+    assert world.told("add", "b", by=2).total.total == 3
+    world.submit("add", by=4)
+    world.until(lambda: [letter.code for letter in world.dead()] == ["CHAIN_BROKEN"])
+    assert second.stop()
+
+
+def test_an_outage_while_an_entity_is_read_is_waited_out(world: World):
+    node = world.start()
+    node.weather.away = True
+    asked = world.ask("add", by=1)
+    world.pass_s(3)
+    assert asked.answers == []
+    node.weather.away = False
+    world.until(lambda: asked.answers)
+    assert asked.total.total == 1
+
+
+def test_a_large_body_is_kept_before_its_fact_names_it_and_order_holds(world: World):
+    node = world.start()
+    padding = "x" * (65 << 10)
+    node.weather.away = True
+    asked = [world.ask("add", by=1), world.ask("add", by=2, padding=padding)]
+    asked += [world.ask("add", by=3)]
+    node.weather.away = False
+    world.until(lambda: all(one.answers for one in asked))
+    assert world.numbers() == [1, 2, 3]
+    (digest,) = {fact.blob for fact in world.facts()} - {""}
+    blobs = world.server.realm("default").blobs
+    assert padding.encode() in world.run(blobs.get(digest))
+
+
+def test_a_large_body_survives_a_conflict(world: World):
+    node = world.start()
+    left = [Added(by=100)]
+    node.journal.before_append = lambda append: (
+        world.write_now([left.pop()], append.entity) if left else None
+    )
+    world.told("add", by=2, padding="x" * (65 << 10))
+    assert world.numbers() == [100, 2]
+    assert world.facts()[1].blob
+
+
+def test_a_body_nobody_can_keep_is_refused_and_the_entity_goes_on(world: World):
+    node = world.start()
+    node.bus.blobs = FullBlobs()
+    asked = [world.ask("add", by=2, padding="x" * (65 << 10)), world.ask("add", by=3)]
+    world.until(lambda: all(one.answers for one in asked))
+    assert (asked[0].code, asked[1].total.numbers) == ("PAYLOAD_TOO_LARGE", (3,))
+
+
+# --- laws ---------------------------------------------------------------------------------------
+
+Batches = list[list[tuple[int, str, int]]]
+
+
+def messages(batches: Batches) -> list[Stored]:
+    """A history: each batch of ``(by, command id, minutes since)`` is one message."""
+    entity, stored, last, number, now_ms = EntityId("tally", "k"), [], ZERO_CHAIN, 0, 0
+    for sequence, batch in enumerate(batches, 1):
+        facts = []
+        for by, command_id, minutes in batch:
+            number, now_ms = number + 1, now_ms + 60_000 * minutes
+            fact = Added(by=by)
+            stamp(
+                fact, id=f"tally.k.{number}", at_ms=now_ms, session="k", cause=(command_id,),
+                cause_digest="" if "/" in command_id else "d", source="law", traceparent="",
+            )  # fmt: skip
+            facts.append(fact)
+        body = encode_facts(facts)
+        last = chain(last, body)
+        stored.append(Stored(7 * sequence, entity, f"m{sequence}", last, body, now_ms))
+    return stored
+
+
+def folded(snapshot: Snapshot | None, tail: list[Stored]) -> Entity:
+    concern = TallyConcern()
+    entity = Entity(EntityId("tally", "k"), concern)
+    entity.fold(concern, snapshot, tail)
+    assert entity.broken is None
+    return entity
+
+
+def shown(entity: Entity) -> dict[str, Any]:
+    names = ("state", "sequence", "chain", "count", "seen", "handled")
+    return {name: getattr(entity, name) for name in names} | {"memory": list(entity.memory)}
+
+
+commands = st.tuples(
+    st.integers(0, 99),
+    st.sampled_from([*"abcdefg", "echo.k.1/tally", "echo.k.2/tally"]),
+    st.sampled_from([0, 1, 600, 1_500]),
+)
+
+
+@given(st.lists(st.lists(commands, min_size=1, max_size=4), max_size=12), st.data())
+def test_a_snapshot_and_the_facts_after_it_make_what_all_facts_make(batches: Batches, data: Any):
+    history = messages(batches)
+    cut = data.draw(st.integers(0, len(history)))
+    early = folded(None, history[:cut]).snapshot(TallyConcern()) if cut else None
+    assert shown(folded(early, history[cut:])) == shown(folded(None, history))
+
+
+@given(st.lists(st.lists(commands, min_size=1, max_size=3), min_size=1, max_size=6), st.data())
+def test_a_message_that_was_changed_or_left_out_is_noticed(batches: Batches, data: Any):
+    history = messages(batches)
+    place = data.draw(st.integers(0, len(history) - 1))
+    if data.draw(st.booleans()) and place < len(history) - 1:
+        del history[place]
+    else:
+        one = history[place]
+        history[place] = Stored(
+            one.sequence, one.entity, one.message_id, one.chain, one.body + b" ", one.stored_at_ms
+        )
+    concern = TallyConcern()
+    entity = Entity(EntityId("tally", "k"), concern)
+    entity.fold(concern, None, history)
+    assert entity.broken is not None
+    assert entity.broken.code == "CHAIN_BROKEN"

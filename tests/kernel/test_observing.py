@@ -1,0 +1,254 @@
+"""What one family knows of another: folded into its states, journaled by nobody twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rookery.actors.kernel.concern import Concern
+from rookery.bus.ports import Append
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.envelope import Command, EntityId, Fact
+from rookery.schemas.errors import Failed
+from tests.kernel.tally import Added, Ask, SmallConcern, TallyConcern
+from tests.kernel.world import Asked, World
+
+SNAPSHOT_FACTS = 70
+"""Enough for a snapshot to be worth it."""
+TAKEN_OVER_S = 10.0
+"""By then the claims of a dead node have expired and are somebody else's."""
+
+
+class Marked(Fact, frozen=True, kw_only=True, tag="watch.marked.v1"):
+    """Somebody looked; this was known then."""
+
+    known: tuple[int, ...]
+
+
+class Watched(msgspec.Struct, frozen=True):
+    observed: tuple[int, ...] = ()
+    marks: tuple[tuple[int, ...], ...] = ()
+
+
+class WatchConcern(SmallConcern):
+    """Knows all numbers of the tally, and writes them down when asked."""
+
+    family = "watch"
+    observes = frozenset({"tally"})
+    verbs: Mapping[str, type[msgspec.Struct]] = {"mark": Ask, "watched": Ask}
+    codec: FactCodec[Any] = FactCodec(Marked)
+
+    def initial(self, key: str) -> Any:
+        return Watched()
+
+    def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        return () if command.verb == "watched" else [Marked(known=state.observed)]
+
+    def evolve(self, state: Any, fact: Any) -> Any:
+        return Watched(state.observed, (*state.marks, fact.known))
+
+    def observe(self, state: Any, fact: Any) -> Any:
+        return Watched((*state.observed, fact.by), state.marks)
+
+    def load(self, data: bytes) -> Any:
+        return msgspec.json.decode(data, type=Watched)
+
+
+class FencedWatch(WatchConcern):
+    """Writes down only what is all there is."""
+
+    def fenced(self, facts: Sequence[Fact]) -> bool:
+        return True
+
+
+class EagerWatch(WatchConcern):
+    """Writes down every tenth number unasked."""
+
+    reacts_to = frozenset({"tally"})
+
+    def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        if command.verb == "tally" and command.body.by % 10:
+            return ()
+        return super().decide(state, command, now_ms=now_ms)
+
+
+class FrailWatch(WatchConcern):
+    """Cannot take thirteen; or will not, by code."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def observe(self, state: Any, fact: Any) -> Any:
+        if fact.by == 13:
+            raise self._error
+        return super().observe(state, fact)
+
+
+def started(world: World, watch: Concern | None = None):
+    return world.start([TallyConcern(), watch or WatchConcern()])
+
+
+def watched(asked: Asked) -> Watched:
+    assert not asked.code, asked.answers[-1].body
+    return msgspec.json.decode(asked.answers[-1].body, type=Watched)
+
+
+def look(world: World) -> Watched:
+    return watched(world.told("watched"))
+
+
+def test_what_stands_is_known_to_whoever_asks_next_and_journaled_once(world: World):
+    started(world)
+    look(world)
+    for by in (1, 2, 3):
+        world.told("add", by=by)
+        assert look(world).observed[-1] == by
+    assert watched(world.told("mark")) == Watched((1, 2, 3), ((1, 2, 3),))
+    assert len(world.stored("watch")) == 1
+    assert len(world.stored("tally")) == 3
+
+
+def test_what_nobody_asks_for_opens_no_entity(world: World):
+    node = started(world)
+    for by in (1, 2, 3):
+        world.told("add", by=by)
+    assert node.kernel.entities_cached["watch"] == 0
+    assert look(world).observed == (1, 2, 3)
+
+
+@pytest.mark.parametrize("marks", [1, SNAPSHOT_FACTS], ids=["without snapshot", "with snapshot"])
+@pytest.mark.parametrize("fate", ["passivated", "stopped", "crashed"])
+def test_who_comes_back_knows_the_same(world: World, marks: int, fate: str):
+    node = started(world)
+    world.told("add", by=1)
+    for _ in range(marks):
+        world.told("mark")
+    world.told("add", by=2)
+    before = watched(world.told("mark"))
+    world.told("add", by=3)
+    if fate == "passivated":
+        node.passivate()
+        world.settle()
+        assert node.kernel.entities_cached["watch"] == 0
+    else:
+        leave = node.stop if fate == "stopped" else node.crash
+        leave()
+        started(world)
+        world.pass_s(TAKEN_OVER_S)
+    snapshots = world.server.realm("default").snapshots
+    kept = world.run(snapshots.load(EntityId("watch", "a"), 1))
+    assert (kept is not None) == (marks == SNAPSHOT_FACTS and fate != "crashed")
+    assert look(world) == Watched((1, 2, 3), before.marks)
+    world.told("add", by=4)
+    assert look(world) == Watched((1, 2, 3, 4), before.marks)
+
+
+def test_what_was_never_handed_over_is_found_in_the_journal(world: World):
+    started(world)
+    world.told("add", by=1)
+    assert look(world).observed == (1,)
+    world.write([Added(by=2), Added(by=3)])
+    world.told("add", by=4)
+    assert look(world).observed == (1, 2, 3, 4)
+
+
+def test_a_fenced_commit_knows_everything_that_stands(world: World):
+    started(world, FencedWatch())
+    world.told("add", by=1)
+    assert look(world).observed == (1,)
+    world.write([Added(by=2)])
+    assert watched(world.told("mark")).marks == ((1, 2),)
+
+
+def test_what_comes_while_a_commit_is_under_way_counts_after_it(world: World):
+    node = started(world)
+    look(world)
+    node.journal.hold_appends("watch")
+    marked = world.ask("mark")
+    world.settle()
+    world.told("add", by=1)
+    later = world.ask("mark")
+    node.release()
+    world.until(lambda: later.answers)
+    assert watched(marked) == Watched((), ((),))
+    assert watched(later) == Watched((1,), ((), (1,)))
+
+
+def test_a_conflict_loses_nothing_that_was_known(world: World):
+    node = started(world)
+    for by in (1, 2):
+        world.told("add", by=by)
+    look(world)
+    left = 2
+
+    def write_first(append: Append) -> None:
+        nonlocal left
+        if append.entity.family == "watch" and left:
+            left -= 1
+            world.write_now([Marked(known=(100,))], append.entity)
+
+    node.journal.before_append = write_first
+    assert watched(world.told("mark")) == Watched((1, 2), ((100,), (100,), (1, 2)))
+
+
+def test_a_family_may_observe_and_react_and_does_each_once(world: World):
+    node = started(world, EagerWatch())
+    for by in (1, 10, 2, 20):
+        world.told("add", by=by)
+    world.until(lambda: len(world.stored("watch")) == 2)
+    expected = Watched((1, 10, 2, 20), ((1, 10), (1, 10, 2, 20)))
+    assert look(world) == expected
+    node.passivate()
+    world.settle()
+    assert look(world) == expected
+    node.crash()
+    started(world, EagerWatch())
+    world.pass_s(TAKEN_OVER_S)
+    assert look(world) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(RuntimeError("thirteen"), "NODE_FAILED"), (Failed("FACT_UNKNOWN", "13"), "FACT_UNKNOWN")],
+)
+def test_what_cannot_be_folded_stops_those_who_observe_it_and_nobody_else(
+    world: World, error: Exception, code: str
+):
+    started(world, FrailWatch(error))
+    look(world)
+    world.told("mark")
+    world.told("add", by=13)
+    world.told("add", by=1)
+    assert world.told("watched").code == world.told("mark").code == code
+    assert world.told("add", by=2).total.numbers == (13, 1, 2)
+    assert watched(world.told("mark", "b")).marks == ((),)
+    assert len(world.stored("node")) == 0
+
+
+@given(st.lists(st.sampled_from(["add", "mark", "add", "mark", "passivate", "rival"]), max_size=12))
+def test_whatever_happens_when_the_same_is_known_after_reloading(steps: list[str]):
+    with World() as world:
+        node = started(world)
+        asked = []
+        for number, step in enumerate(steps):
+            if step == "passivate":
+                node.passivate()
+            elif step == "rival":
+                world.write([Added(by=-number)])
+            else:
+                asked.append(world.ask(step, **({"by": number} if step == "add" else {})))
+        world.until(lambda: all(one.answers for one in asked))
+        world.told("add", by=99)  # Whoever missed something of a rival hears of it now.
+        before = look(world)
+        assert before.observed == tuple(world.numbers())
+        for known in before.marks:
+            assert known == before.observed[: len(known)]
+        node.passivate()
+        world.settle()
+        assert look(world) == before

@@ -1,0 +1,269 @@
+"""Nodes share the partitions, hand them over, and take over from the dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from rookery.bus.chain import ChainAudit
+from rookery.bus.ports import PARTITIONS, Delivery
+from rookery.schemas.facts.node import Stopped
+from tests.kernel.clients import Patient
+from tests.kernel.tally import Total
+from tests.kernel.world import Node, World, called
+
+KEYS = [f"k{number}" for number in range(24)]
+"""Enough to fall into every partition, or nearly."""
+
+
+def served(*nodes: Node) -> list[int]:
+    """How many partitions each node works for."""
+    return [len(node.kernel.partitions.served) for node in nodes]
+
+
+def shared(world: World, *shares: int) -> None:
+    """Every partition comes to be served once, so many by each node."""
+
+    def fairly() -> bool:
+        everything = frozenset[int]().union(*(n.kernel.partitions.served for n in world.nodes))
+        return len(everything) == PARTITIONS and tuple(served(*world.nodes)) == shares
+
+    world.until(fairly)
+
+
+def added(world: World, round_: int) -> Iterator[Patient]:
+    for key in KEYS:
+        yield Patient(world, key, f"{key}-{round_}", round_)
+
+
+def everything_done(world: World, patients: list[Patient]) -> None:
+    world.until(lambda: sum(patient.done for patient in patients) == len(patients))
+
+
+def assert_sound(world: World, rounds: int) -> None:
+    audit = ChainAudit()
+    for stored in world.stored():
+        audit.add(stored)
+    for key in KEYS:
+        assert world.numbers("tally", key) == list(range(1, rounds + 1))
+        world.until(lambda key=key: world.numbers("echo", key) == list(range(1, rounds + 1)))
+
+
+def test_one_node_serves_everything(world: World):
+    node = world.start()
+    assert served(node) == [PARTITIONS]
+    everything_done(world, list(added(world, 1)))
+    assert_sound(world, 1)
+
+
+def test_two_nodes_come_to_share_and_a_third_too(world: World):
+    world.start()
+    world.start()
+    shared(world, 8, 8)
+    world.start()
+    shared(world, 6, 6, 4)
+
+
+def test_what_a_node_leaves_is_taken_at_once(world: World):
+    first, second = world.start(), world.start()
+    shared(world, 8, 8)
+    everything_done(world, list(added(world, 1)))
+    assert first.stop()
+    world.until(lambda: served(second) == [PARTITIONS], patience_s=5.0)
+    everything_done(world, list(added(world, 2)))
+    assert_sound(world, 2)
+
+
+def test_partitions_change_hands_while_work_goes_on(world: World):
+    world.start()
+    rounds = 12
+    for round_ in range(1, rounds + 1):
+        if round_ in (3, 6):
+            world.start()
+        patients = list(added(world, round_))
+        world.pass_s(0.7)
+        for patient in patients:
+            patient.insist()
+        everything_done(world, patients)
+    assert min(served(*world.nodes)) >= 4
+    assert_sound(world, rounds)
+
+
+def test_a_node_keeps_nothing_of_what_it_has_given_up(world: World):
+    first = world.start()
+    everything_done(world, list(added(world, 1)))
+    assert first.kernel.entities_cached["tally"] == len(KEYS)
+    world.start()
+    shared(world, 8, 8)
+    ours = [key for key in KEYS if first.bus.partition(key) in first.kernel.partitions.served]
+    assert first.kernel.entities_cached["tally"] == len(ours)
+
+
+def test_a_dead_node_is_survived_when_its_claims_expire(world: World):
+    first, second = world.start(), world.start()
+    shared(world, 8, 8)
+    everything_done(world, list(added(world, 1)))
+    patients = list(added(world, 2))
+    world.run_steps(3)
+    first.crash()
+    world.until(lambda: served(second) == [PARTITIONS])
+    for patient in patients:
+        patient.insist()
+    everything_done(world, patients)
+    assert_sound(world, 2)
+
+
+def test_a_node_known_to_be_dead_is_not_waited_for(world: World):
+    first = world.start()
+    first.crash()
+    second = world.node(neighbour_is_dead=True).start()
+    assert served(second) == [PARTITIONS]
+
+
+def test_a_node_that_misses_its_beats_stops_to_serve_what_others_have_taken(world: World):
+    first = world.start()
+    everything_done(world, list(added(world, 1)))
+    first.weather.away = True
+    world.pass_s(10)
+    second = world.start()
+    assert served(second) == [PARTITIONS]
+    first.weather.away = False
+    shared(world, 8, 8)
+    everything_done(world, list(added(world, 2)))
+    assert_sound(world, 2)
+
+
+def test_a_node_cut_off_from_its_claims_tells_nothing_that_may_be_out_of_date(world: World):
+    first, second = world.start(), world.node()
+    world.told("add", "k0", by=1)
+    first.bus.claims.cut = True
+    world.pass_s(10)
+    second.start()
+    added = Delivery(verb="add", key="k0", id="x", body=b'{"by":2}')
+    world.run(called(lambda: second.kernel._routing.deliver([added])))
+    world.until(lambda: world.numbers("tally", "k0") == [1, 2])
+    looked = world.ask("look", "k0")  # Both nodes hear it.
+    world.pass_s(1)
+    (told,) = (answer.body for answer in looked.answers if not answer.code)
+    assert msgspec.json.decode(told, type=Total).numbers == (1, 2)
+
+
+def test_a_node_that_may_have_lost_its_claims_journals_nothing_but_its_own_record(world: World):
+    first = world.start()
+    world.told("add", "k0", by=1)
+    first.bus.claims.cut = True
+    world.pass_s(10)
+    asked = Patient(world, "k0", "x", 2)
+    first.kernel.record(Stopped(node=first.name))
+    world.pass_s(3)
+    assert world.numbers("tally", "k0") == [1]
+    assert [type(fact) for fact in world.facts("node", first.name)] == [Stopped]
+    first.bus.claims.cut = False
+    world.until(lambda: asked.done)
+    assert asked.asked.total.numbers == (1, 2)
+
+
+def test_a_server_away_during_the_first_beat_is_told_and_during_others_waited_out(world: World):
+    first = world.start()
+    world.told("add", "k0", by=1)
+    for _ in range(3):
+        first.weather.away = True
+        world.pass_s(7)
+        first.weather.away = False
+        world.pass_s(5)
+    assert served(first) == [PARTITIONS]
+    assert world.told("add", "k0", by=2).total.numbers == (1, 2)
+
+
+def test_a_takeover_that_fails_half_way_is_tried_again(world: World):
+    first = world.start()
+    first.journal.hold_appends("echo")
+    world.told("add", "k0", by=1)
+    first.crash()
+    second = world.start()
+    second.weather.pause_s = lambda: 0.3
+    world.pass_s(4.2)
+    second.weather.away = True
+    world.pass_s(5)
+    second.weather.away, second.weather.pause_s = False, lambda: 0.0
+    world.until(lambda: served(second) == [PARTITIONS])
+    world.until(lambda: world.numbers("echo", "k0") == [1])
+    assert world.told("add", "k0", by=2).total.numbers == (1, 2)
+
+
+def test_who_waits_at_the_door_of_a_lost_partition_is_told_to_ask_elsewhere(world: World):
+    first = world.start()
+    world.told("add", "k0", by=1)
+    first.journal.hold_appends()
+    under_way = world.ask("add", "k0", id="x", by=2)
+    world.settle()
+    behind = world.ask("add", "k0", id="y", by=3)
+    first.bus.claims.cut = True
+    world.pass_s(10)
+    world.start()
+    first.bus.claims.cut = False
+    world.until(lambda: behind.answers)
+    assert behind.code == "PARTITION_UNOWNED"
+    asked = world.ask("add", "k0", id="z", by=4)
+    world.until(lambda: asked.answers)
+    first.release()
+    world.until(lambda: under_way.answers)
+    assert under_way.code == "PARTITION_UNOWNED"
+    assert world.numbers("tally", "k0") == [1, 4]
+    shared(world, 8, 8)
+
+
+def test_what_a_late_request_made_a_node_look_at_is_not_told_when_it_is_its_own_to_tell(
+    world: World,
+):
+    first, second = world.start(), world.start()
+    shared(world, 8, 8)
+    key = next(k for k in KEYS if first.bus.partition(k) in second.kernel.partitions.served)
+    late = Delivery(verb="look", key=key, id="late", body=b"")
+    world.run(called(lambda: first.kernel._routing.deliver([late])))
+    world.told("add", key, by=1)
+    second.stop()
+    world.until(lambda: served(first) == [PARTITIONS])
+    assert world.told("look", key).total.numbers == (1,)
+
+
+def test_an_inbox_that_a_late_owner_took_is_taken_back(world: World):
+    first, second = world.start(), world.node()
+    partition = first.bus.partition("k0")
+    world.run(second.bus.inbox.open(partition, lambda deliveries: None))
+    world.submit("add", "k0", by=1)
+    world.until(lambda: world.numbers("tally", "k0") == [1])
+    assert served(first) == [PARTITIONS]
+
+
+def test_what_is_kept_quiet_during_a_beat_that_takes_too_long_comes_again(world: World):
+    first = world.start()
+    world.told("look", "k0")
+    world.pass_s(3.9)
+    first.weather.pause_back_s = 5.0  # The next beat renews in time and hears of it too late.
+    world.pass_s(4.5)
+    heard = world.listen("answers")
+    world.submit("look", "k0", reply_to="answers")
+    world.settle()
+    assert heard == []
+    first.weather.pause_back_s = 0.0
+    world.until(lambda: heard)
+
+
+def test_what_two_nodes_decide_at_once_stands_once(world: World):
+    first = world.start()
+    world.told("add", "k0", by=1)
+    first.journal.hold_appends()
+    late = world.ask("add", "k0", id="x", by=2)
+    world.settle()
+    first.bus.claims.cut = True
+    world.pass_s(10)
+    world.start()
+    again = world.ask("add", "k0", id="x", by=2)
+    world.until(lambda: again.answers)
+    first.release()
+    world.settle()
+    assert world.numbers("tally", "k0") == [1, 2]
+    assert {answer.code for answer in late.answers} <= {"PARTITION_UNOWNED"}
+    world.until(lambda: world.numbers("echo", "k0") == [1, 2])

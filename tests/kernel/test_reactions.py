@@ -1,0 +1,148 @@
+"""What one family does to the facts of another: each fact once, in order, whoever dies between."""
+
+from __future__ import annotations
+
+import pytest
+
+from rookery.bus.ports import Append
+from tests.kernel.tally import Added, FrailEcho, Heard, PickyEcho, TallyConcern
+from tests.kernel.world import World
+
+TAKEN_OVER_S = 10.0
+"""By then the claims of a dead node have expired and are somebody else's."""
+
+
+def quarantined(world: World) -> list[str]:
+    return [fact.command_id for node in world.nodes for fact in world.facts("node", node.name)]
+
+
+def test_reactions_happen_once_and_in_order(world: World):
+    world.start()
+    for by in range(1, 6):
+        world.ask("add", by=by)
+    world.told("add", by=6)
+    world.until(lambda: len(world.numbers("echo")) == 6)
+    world.pass_s(30)
+    assert world.numbers("echo") == [1, 2, 3, 4, 5, 6]
+
+
+def test_facts_that_were_never_handed_over_are_found_in_the_journal(world: World):
+    world.start()
+    world.told("add", by=1)
+    world.write([Added(by=2), Added(by=3)])
+    assert world.told("add", by=4).total.numbers == (1, 2, 3, 4)
+    world.until(lambda: world.numbers("echo") == [1, 2, 3, 4])
+
+
+def test_a_conflict_does_not_make_a_reaction_happen_twice_or_never(world: World):
+    node = world.start()
+    left = 6
+
+    def write_first(append: Append) -> None:
+        nonlocal left
+        if append.entity.family == "echo" and left:
+            left -= 1
+            world.write_now([Heard(by=100)], append.entity)
+
+    node.journal.before_append = write_first
+    world.told("add", by=1)
+    world.told("add", by=2)
+    world.until(lambda: world.numbers("echo") == [100] * 6 + [1, 2])
+
+
+def test_a_refused_reaction_does_not_hold_up_those_behind_it(world: World):
+    world.start([TallyConcern(), PickyEcho()])
+    for by in (1, 13, 2):
+        world.told("add", by=by)
+    world.until(lambda: world.numbers("echo") == [1, 2])
+
+
+def test_a_failing_reaction_is_set_aside_and_those_behind_it_go_on(world: World):
+    world.start([TallyConcern(), FrailEcho()])
+    for by in (1, 13, 2):
+        world.told("add", by=by)
+    world.until(lambda: world.numbers("echo") == [1, 2])
+    world.until(lambda: quarantined(world) == ["tally.a.2/echo"])
+
+
+def test_a_reaction_nobody_can_store_does_not_hold_up_those_behind_it(world: World):
+    node = world.start([TallyConcern(), PickyEcho()])
+    world.told("echo")
+    node.journal.hold_acks()
+    world.ask("add", by=1)
+    world.settle()
+    node.journal.bytes_max = 100
+    node.release()
+    world.settle()
+    node.journal.bytes_max = 1 << 20
+    world.told("add", by=2)
+    world.until(lambda: world.numbers("echo") == [2])
+
+
+@pytest.mark.parametrize("fate", ["stopped", "crashed"])
+def test_a_node_that_goes_between_fact_and_reaction_leaves_it_to_the_next(world: World, fate: str):
+    first = world.start(drain_timeout_s=1.0)
+    world.told("add", by=1)
+    world.until(lambda: world.numbers("echo") == [1])
+    first.journal.hold_appends("echo")
+    world.told("add", by=2)
+    world.told("add", by=3)
+    assert world.numbers("echo") == [1]
+    if fate == "stopped":
+        assert not first.stop()
+    else:
+        first.crash()
+    world.start()
+    world.until(lambda: world.numbers("echo") == [1, 2, 3])
+
+
+def test_a_reaction_that_was_stored_and_not_heard_of_is_not_repeated(world: World):
+    first = world.start()
+    first.journal.hold_acks()
+    world.ask("add", by=1)
+    world.settle()
+    first.release()
+    first.journal.hold_acks()
+    world.until(lambda: world.numbers("echo") == [1])
+    first.crash()
+    world.start()
+    world.pass_s(TAKEN_OVER_S)
+    world.told("add", by=2)
+    world.until(lambda: world.numbers("echo") == [1, 2])
+
+
+def test_a_reaction_is_found_again_however_long_ago_its_fact_was_stored(world: World):
+    first = world.start()
+    first.journal.hold_appends("echo")
+    world.told("add", "slow", by=1)
+    first.journal.hold_appends("slow")
+    for _ in range(20):
+        world.told("add", "busy", by=1)
+        world.pass_s(2)
+    first.crash()
+    world.start()
+    world.until(lambda: world.numbers("echo", "slow") == [1])
+
+
+def test_a_successor_reads_only_what_may_be_left_to_do(world: World):
+    first = world.start()
+    for by in range(50):
+        world.told("add", by=by)
+    world.pass_s(30)
+    world.told("add", by=50)
+    first.crash()
+    second = world.start()
+    world.pass_s(TAKEN_OVER_S)
+    assert world.told("add", by=51)
+    world.until(lambda: len(world.numbers("echo")) == 52)
+    assert second.journal.scanned < 10
+
+
+def test_a_fact_that_cannot_be_read_stops_those_who_react_to_it_and_nobody_else(world: World):
+    world.start()
+    world.told("add", by=1)
+    world.until(lambda: world.numbers("echo") == [1])
+    world.write([Heard(by=7)])  # No fact of a tally.
+    world.told("add", "b", by=1)
+    assert world.told("hush").code == "FACT_UNKNOWN"
+    assert world.told("hush", "b").total.numbers == (1,)

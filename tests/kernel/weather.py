@@ -1,0 +1,177 @@
+"""What stands between a node and the server in memory: acks held back, latency, outages, rivals.
+
+The journal behind it is the real one. A conflict is made as the world makes it: somebody else
+writes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
+
+from rookery.bus.memory.journal import MemoryJournal
+from rookery.bus.ports import Append, Filter, Outcome, Pressure, Rejected, Stored
+from rookery.schemas.envelope import EntityId
+from rookery.schemas.errors import Failed
+
+Settle = Callable[[list[Outcome]], None]
+
+
+class Weather:
+    """One a node; fair unless said otherwise."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.away = False
+        """The server cannot be reached: requests fail, appends wait."""
+        self.up = True
+        """Whether the node lives: a dead one hears of no outcome."""
+        self.stray = True
+        """Whether what a node sent before it died still arrives."""
+        self.pause_s: Callable[[], float] = lambda: 0.0
+        """How long whatever is sent, answered or woken takes."""
+        self.pause_back_s = 0.0
+        """How much longer answers to requests take."""
+
+    def later(self, call: Callable[..., object], *args: Any) -> None:
+        """Call when the next pause is over."""
+        if pause_s := self.pause_s():
+            self._loop.call_later(pause_s, call, *args)
+        else:
+            self._loop.call_soon(call, *args)
+
+    async def pass_through(self, *, away: bool = False) -> None:
+        if pause_s := self.pause_s():
+            await asyncio.sleep(pause_s)
+        if self.away or away:
+            raise Failed("SERVER_UNREACHABLE", "the server is away")
+
+
+class Exposed:
+    """A port whose requests have to pass through the weather."""
+
+    def __init__(self, port: Any, weather: Weather) -> None:
+        self._port, self._weather = port, weather
+        self.cut = False
+        """This port alone cannot be reached."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._port, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+
+        async def request(*args: Any, **named: Any) -> Any:
+            await self._weather.pass_through(away=self.cut)
+            result = await found(*args, **named)
+            await asyncio.sleep(self._weather.pause_back_s)
+            return result
+
+        return request
+
+
+class ExposedJournal:
+    """The journal, with a gate for appends before they are stored and one for their acks."""
+
+    pressure = Pressure.NONE
+
+    def __init__(
+        self, journal: MemoryJournal, weather: Weather, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._journal, self._weather, self._loop = journal, weather, loop
+        self.before_append: Callable[[Append], None] = lambda append: None
+        """What else happens before an append is stored."""
+        self.bytes_max = 1 << 20
+        """Larger messages are rejected, as a server's limit has it."""
+        self.sent: list[Append] = []
+        """Every append that was asked for."""
+        self.read_after: list[int] = []
+        """From where entities were read, in order."""
+        self.scanned = 0
+        """How many messages were read in scans."""
+        self._holding_appends: tuple[str, ...] = ()
+        self._holding_acks = False
+        self._appends: list[tuple[Append, Settle]] = []
+        self._acks: list[tuple[Outcome, Settle]] = []
+
+    # --- the gates ------------------------------------------------------------------------------
+
+    def hold_appends(self, *names: str) -> None:
+        """From now on nothing of these families and keys gets as far as the server."""
+        self._holding_appends = names or ("tally", "echo", "node")
+
+    def hold_acks(self) -> None:
+        """From now on everything is stored and nobody hears of it."""
+        self._holding_acks = True
+
+    @property
+    def held(self) -> int:
+        """How many appends or acks wait."""
+        return len(self._appends) + len(self._acks)
+
+    def release(self) -> None:
+        """Let everything through, in order."""
+        self._holding_appends, self._holding_acks = (), False
+        appends, self._appends = self._appends, []
+        acks, self._acks = self._acks, []
+        for outcome, settle in acks:
+            self._settle(outcome, settle)
+        for append, settle in appends:
+            self._store(append, settle)
+
+    # --- port Journal ---------------------------------------------------------------------------
+
+    def append(self, appends: Sequence[Append], settle: Settle) -> None:
+        self.sent += appends
+        for append in appends:
+            if set(self._holding_appends) & set(append.entity):
+                self._appends.append((append, settle))
+            else:
+                self._weather.later(self._store, append, settle)
+
+    async def last(self, entity: EntityId) -> Stored | None:
+        await self._weather.pass_through()
+        return await self._journal.last(entity)
+
+    async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
+        await self._weather.pass_through()
+        self.read_after.append(after)
+        return await self._journal.read(entity, after)
+
+    async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+        await self._weather.pass_through()
+        async for page in self._journal.scan(where, after):
+            self.scanned += len(page)
+            yield page
+
+    async def end(self) -> int:
+        await self._weather.pass_through()
+        return await self._journal.end()
+
+    def _store(self, append: Append, settle: Settle) -> None:
+        if self._weather.away:
+            self._loop.call_later(0.1, self._store, append, settle)
+            return
+        if not (self._weather.up or self._weather.stray):
+            return
+        if len(append.body) > self.bytes_max:
+            self._settle(Rejected(append, "PAYLOAD_TOO_LARGE", "above the server's limit"), settle)
+            return
+        self.before_append(append)
+
+        def settled(outcomes: list[Outcome]) -> None:
+            for outcome in outcomes:
+                if self._holding_acks:
+                    self._acks.append((outcome, settle))
+                else:
+                    self._settle(outcome, settle)
+
+        self._journal.append([append], settled)
+
+    def _settle(self, outcome: Outcome, settle: Settle) -> None:
+        self._weather.later(self._hear, outcome, settle)
+
+    def _hear(self, outcome: Outcome, settle: Settle) -> None:
+        if self._weather.up:
+            settle([outcome])

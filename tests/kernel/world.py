@@ -1,0 +1,400 @@
+"""A realm in memory, nodes that come, die and come back, and somebody who asks.
+
+The kernel, its actors, the ports and the journal are the real ones; only time, chance and the
+server's distance are given. On the clockwork a story takes no time and always goes the same way;
+on a ``LoopThread`` actors are threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextvars import Context, ContextVar, copy_context
+from itertools import count
+from typing import Any, TypeVar
+
+import msgspec
+import pykka
+
+from rookery.actors.kernel.concern import Concern
+from rookery.actors.kernel.effects import Performer
+from rookery.actors.kernel.kernel import Kernel, Settings
+from rookery.actors.kernel.messages import Passivate
+from rookery.actors.kernel.nodes import NodesConcern
+from rookery.actors.kernel.observer import Observer, Unobserved
+from rookery.actors.kernel.partitions import Holder
+from rookery.actors.kernel.routing import Query
+from rookery.bus.loop import LoopThread
+from rookery.bus.memory import MemoryBus, MemoryServer
+from rookery.bus.ports import Answer, Append, DeadLetter, Delivery, Settled, Stored
+from rookery.schemas.codec import encode_facts, encode_json
+from rookery.schemas.digest import ZERO_CHAIN, chain
+from rookery.schemas.envelope import EntityId, Fact, stamp
+from rookery.schemas.ids import fact_id
+from tests.kernel.clients import Asked
+from tests.kernel.clockwork import Clockwork, DrivenActor, DrivenKernel
+from tests.kernel.tally import EchoConcern, Ring, TallyConcern
+from tests.kernel.weather import Exposed, ExposedJournal, Weather
+
+T = TypeVar("T")
+
+CODECS = {c.family: c.codec for c in (TallyConcern, EchoConcern, NodesConcern)}
+BEGAN_MS = 1_800_000_000_000
+PATIENCE_S = 60.0
+_node: ContextVar[Node | None] = ContextVar("_node", default=None)
+
+
+class Node:
+    """One kernel on a bus of its own; also the loop as this node sees it."""
+
+    def __init__(self, world: World, name: str, concerns: Sequence[Concern], **settings: Any):
+        self.world, self.name = world, name
+        self.weather = Weather(world._loop)
+        self.bus = MemoryBus(world.server)
+        self.journal = ExposedJournal(self.bus.journal, self.weather, world._loop)
+        for port in ("blobs", "claims", "snapshots"):
+            setattr(self.bus, port, Exposed(getattr(self.bus, port), self.weather))
+        self.bus.journal = self.journal  # type: ignore[assignment]
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self._context: Context = copy_context()
+        self._context.run(_node.set, self)
+        self._actors: set[Any] = set()
+        self.kernel = world.kernel(self, concerns, **settings)
+
+    def drive(self, actor: Any) -> DrivenActor:
+        driven = DrivenActor(actor, self.weather.later)
+        self._actors.add(driven)
+        return driven
+
+    def start(self) -> Node:
+        before = set(pykka.ActorRegistry.get_all())
+        self._context.copy().run(self.kernel.start)
+        self._actors |= set(pykka.ActorRegistry.get_all()) - before
+        return self
+
+    def stop(self) -> bool:
+        quiet = self.kernel.stop()
+        self.world.run(self.bus.stop())
+        return quiet
+
+    def crash(self) -> None:
+        """Nothing of it goes on: no thread, no task, no message. Its claims stay until they expire;
+        the server notices that its connection is gone."""
+        self.weather.up = False
+        for actor in self._actors:
+            actor.stop(block=False)
+        self.world.run(self._vanish())
+
+    async def _vanish(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await self.bus.door.close()
+
+    def release(self) -> None:
+        """Let through what the gates of the journal hold."""
+        self.world.run(called(self.journal.release))
+
+    def passivate(self) -> None:
+        """Let go of everything that is idle, as after a long time without commands."""
+        for mailbox in self.kernel._mailboxes.values():
+            mailbox.post(Passivate(self.world.now_ms() + 1))
+
+    # --- port Loop ------------------------------------------------------------------------------
+
+    def post(self, call: Callable[..., object], *args: object) -> None:
+        self.world.post(self._if_up, call, *args, context=self._context.copy())
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        return self.world.loop.run(work, timeout_s)
+
+    def _if_up(self, call: Callable[..., object], *args: object) -> None:
+        if self.weather.up:
+            call(*args)
+
+
+class World:
+    """Use it with ``with``: at the end everything is stopped."""
+
+    def __init__(self, *, threads: bool = False) -> None:
+        self.threads = threads
+        self.loop: Any = LoopThread() if threads else Clockwork()
+        self._loop: Any = self.loop.loop if threads else self.loop
+        self._loop.set_task_factory(_owned)
+        self._loop.set_exception_handler(self._note_error)
+        self._errors: list[BaseException] = []
+        self.server = MemoryServer(self.now_ms)
+        self._outside = MemoryBus(self.server)
+        self.rings: list[tuple[str, Ring]] = []
+        self.hold_rings = False
+        self.on_ring: Callable[[str], None] = lambda fact_id: None
+        self.nodes: list[Node] = []
+        self._numbers = count(1)
+
+    def __enter__(self) -> World:
+        return self
+
+    def _note_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What nobody else has heard of: a callback that failed, a task nobody asked."""
+        self._errors.append(context.get("exception") or AssertionError(context["message"]))
+
+    def raise_errors(self) -> None:
+        """Whatever has gone wrong on the loop unseen."""
+        if self._errors:
+            raise self._errors[0]
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._end()
+        if kind is None:
+            self.raise_errors()
+
+    def _end(self) -> None:
+        for node in self.nodes:
+            if node.weather.up:
+                node.crash()
+        pykka.ActorRegistry.stop_all(block=self.threads)
+        if self.threads:
+            self.loop.close()
+        else:
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self.run(_all(tasks))
+            self.loop.close()
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        return BEGAN_MS + int(1000 * self._loop.time())
+
+    def post(self, call: Callable[..., object], *args: object, context: Context) -> None:
+        schedule = self._loop.call_soon_threadsafe if self.threads else self._loop.call_soon
+        schedule(call, *args, context=context)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run(work, PATIENCE_S)
+
+    def pass_s(self, seconds: float) -> None:
+        """Let time pass. Only on the clockwork: nobody waits for real."""
+        assert not self.threads
+        self.run(asyncio.sleep(seconds))
+
+    def until(self, holds: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+        """Let things happen until ``holds``; it is looked at between two steps of the loop."""
+
+        async def watch() -> None:
+            async with asyncio.timeout(patience_s):
+                while not holds():
+                    await asyncio.sleep(0.002 if self.threads else 0.01)
+
+        self.loop.run(watch())
+
+    def run_steps(self, steps: int) -> None:
+        """Let the loop turn a few times, without time passing."""
+
+        async def turn() -> None:
+            for _ in range(steps):
+                await asyncio.sleep(0)
+
+        self.run(turn())
+
+    def settle(self) -> None:
+        """Let happen what happens by itself, short of the next beat."""
+        self.pass_s(0.1)
+
+    # --- nodes ----------------------------------------------------------------------------------
+
+    def node(
+        self, concerns: Sequence[Concern] | None = None, *, name: str = "", **settings: Any
+    ) -> Node:
+        name = name or f"n{len(self.nodes) + 1}"
+        node = Node(self, name, concerns or [TallyConcern(), EchoConcern()], **settings)
+        self.nodes.append(node)
+        return node
+
+    def start(self, concerns: Sequence[Concern] | None = None, **settings: Any) -> Node:
+        return self.node(concerns, **settings).start()
+
+    def kernel(
+        self,
+        node: Node,
+        concerns: Sequence[Concern],
+        *,
+        queries: Mapping[str, Query] | None = None,
+        observer: Observer | None = None,
+        performer: Performer | None = None,
+        neighbour_is_dead: bool = False,
+        **settings: Any,
+    ) -> Kernel:
+        async def ring(effect: Ring) -> None:
+            self.rings.append((node.name, effect))
+            self.on_ring(effect.key)
+            while self.hold_rings:
+                await asyncio.sleep(0.01)
+
+        kind = Kernel if self.threads else DrivenKernel
+        return kind(
+            node.bus,
+            node,
+            concerns,
+            Settings(
+                holder=Holder(node.name, b"", lambda presence: neighbour_is_dead),
+                epoch=f"{node.name}.{next(self._numbers)}",
+                now_ms=self.now_ms,
+                observer=observer or Unobserved(),
+                **settings,
+            ),
+            performers={Ring: performer or ring},
+            queries=queries or {},
+        )
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        verb: str,
+        key: str = "a",
+        id: str = "",  # noqa: A002 - the wire's name.
+        on_answer: Callable[[Asked], None] = lambda asked: None,
+        mode: str = "",
+        **body: object,
+    ) -> Asked:
+        """Knock at the door; the answer comes when it comes."""
+        number = next(self._numbers)
+        request = Delivery(
+            verb=verb,
+            key=key,
+            id=id or f"c{number}",
+            body=encode_json(body),
+            mode=mode,
+            reply_to=f"reply.{number}",
+        )
+        asked = Asked(request, on_answer)
+        switch = self.server.realm("default").switch
+        switch.listen(request.reply_to, asked.hear)
+        self.post(switch.ask, request, context=copy_context())
+        return asked
+
+    def told(self, verb: str, key: str = "a", **more: Any) -> Asked:
+        """Ask and wait for the first answer."""
+        asked = self.ask(verb, key, **more)
+        self.until(lambda: asked.answers)
+        return asked
+
+    def submit(
+        self,
+        verb: str,
+        key: str = "a",
+        id: str = "",  # noqa: A002 - the wire's name.
+        reply_to: str = "",
+        **body: object,
+    ) -> int:
+        """Leave a command in the inbox."""
+        return self.run(
+            self._outside.inbox.submit(
+                verb,
+                key,
+                encode_json(body),
+                message_id=id or f"s{next(self._numbers)}",
+                reply_to=reply_to,
+            )
+        )
+
+    def listen(self, subject: str) -> list[Answer]:
+        """The answers to a subject, as they come."""
+        heard: list[Answer] = []
+        self.listen_with(subject, heard.append)
+        return heard
+
+    def listen_with(self, subject: str, hear: Callable[[Answer], None]) -> None:
+        self.server.realm("default").switch.listen(subject, hear)
+
+    # --- what stands ----------------------------------------------------------------------------
+
+    def stored(self, family: str = "", key: str = "") -> list[Stored]:
+        """The messages of the journal."""
+        journal = self.server.realm("default").journal
+        everything = journal.page(0, 1 << 30)
+        return [
+            one
+            for one in everything
+            if family in ("", one.entity.family) and key in ("", one.entity.key)
+        ]
+
+    def facts(self, family: str = "tally", key: str = "a") -> list[Any]:
+        codec = CODECS[family]
+        return [fact for one in self.stored(family, key) for fact in codec.decode(one.body)]
+
+    def numbers(self, family: str = "tally", key: str = "a") -> list[int]:
+        """What was added, or heard, in order."""
+        return [fact.by for fact in self.facts(family, key) if hasattr(fact, "by")]
+
+    def dead(self) -> list[DeadLetter]:
+        return [letter for letter, _ in self.server.realm("default").commands.letters.values()]
+
+    def retry_dead(self, number: int) -> None:
+        self.run(self._outside.inbox.retry_dead(number))
+
+    def forge(self, sequence: int, body: bytes) -> None:
+        """Change what stands in the journal, as only a broken disk or an intruder would."""
+        messages = self.server.realm("default").journal._messages
+        messages[sequence - 1] = msgspec.structs.replace(messages[sequence - 1], body=body)
+
+    def write(self, facts: Iterable[Fact], family: str = "tally", key: str = "a") -> int:
+        """Append facts as another node would, at once; their sequence."""
+        return self.run(self._write(list(facts), EntityId(family, key)))
+
+    async def _write(self, facts: list[Fact], entity: EntityId) -> int:
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.write_now(facts, entity, done.set_result)
+        (outcome,) = await done
+        assert isinstance(outcome, Settled)
+        return outcome.sequence
+
+    def write_now(
+        self,
+        facts: list[Fact],
+        entity: EntityId,
+        settle: Callable[[Any], None] = lambda outcomes: None,
+    ) -> None:
+        """The same from inside the loop."""
+        journal, before = self.server.realm("default").journal, self.stored(*entity)
+        last = before[-1] if before else None
+        number = sum(len(msgspec.json.decode(one.body)) for one in before)
+        for fact in facts:
+            number += 1
+            command = (f"rival{next(self._numbers)}",)
+            name = fact_id(*entity, number)
+            stamp(
+                fact, id=name, at_ms=self.now_ms(), session=entity.key, cause=command,
+                cause_digest="rival", source="rival", traceparent="",
+            )  # fmt: skip
+        body = encode_facts(facts)
+        append = Append(
+            entity=entity,
+            expected=last.sequence if last else 0,
+            message_id=f"rival.{next(self._numbers)}",
+            body=body,
+            chain=chain(last.chain if last else ZERO_CHAIN, body),
+        )
+        journal.append([append], settle)
+
+
+def _owned(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    """A task that ends with the node it was begun for."""
+    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
+    node = _node.get()
+    if node is not None:
+        node.tasks.add(task)
+        task.add_done_callback(node.tasks.discard)
+        if not node.weather.up:
+            task.cancel()
+    return task
+
+
+async def called(call: Callable[[], object]) -> None:
+    """Something that has to be called on the loop."""
+    call()
+
+
+async def _all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
