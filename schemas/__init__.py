@@ -3,6 +3,7 @@
 It refuses to own rules (``actors``), transport (``bus``) and anything that does I/O.
 """
 
+from rookery.schemas.capability import Capability, CapabilityLimits
 from rookery.schemas.codec import FactCodec, decode_command, encode_facts
 from rookery.schemas.digest import canonical_json, digest_bytes, digest_json
 from rookery.schemas.envelope import Command, EntityId, Fact, Mode
@@ -11,6 +12,8 @@ from rookery.schemas.run import ErrorObject, Language, RunRequest, RunResult, Se
 
 __all__ = [
     "CODES",
+    "Capability",
+    "CapabilityLimits",
     "CodedError",
     "Command",
     "EntityId",

@@ -19,6 +19,7 @@ import msgspec
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.typed_ids import read, written
 from rookery.schemas.upcast import NO_UPCASTS, Upcasts
 
 __all__ = [
@@ -45,7 +46,7 @@ depth of anybody's stack."""
 F = TypeVar("F", bound=Fact)
 S = TypeVar("S")
 
-encode_json = msgspec.json.Encoder().encode
+encode_json = msgspec.json.Encoder(enc_hook=written).encode
 _raw_facts = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _string = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -69,7 +70,7 @@ class FactCodec(Generic[F]):
     def __init__(self, union: Any, upcasts: Upcasts = NO_UPCASTS) -> None:
         self.names = wire_names(union)
         self._upcasts = upcasts
-        self._decode = msgspec.json.Decoder(list[union]).decode
+        self._decode = msgspec.json.Decoder(list[union], dec_hook=read).decode
 
     def decode(self, body: bytes) -> list[F]:
         """The facts of a message. The fast path knows every tag; the other one explains."""
@@ -108,8 +109,10 @@ def decode_command(
     if _nested_too_deeply(text):
         raise Refused("INVALID_JSON", f"the body is nested deeper than {NESTING_MAX} levels")
     try:
-        checked = msgspec.json.decode(text, type=strict(kind))
-        return checked if type(checked) is kind else msgspec.json.decode(text, type=kind)
+        checked = msgspec.json.decode(text, type=strict(kind), dec_hook=read)
+        if type(checked) is kind:
+            return checked
+        return msgspec.json.decode(text, type=kind, dec_hook=read)
     except msgspec.ValidationError as error:
         message = str(error)
         code = "UNKNOWN_FIELD" if "unknown field" in message else "INVALID_ARGUMENT"

@@ -1,7 +1,7 @@
 """What may be asked: the body of every verb. Unknown fields are refused.
 
 ``run`` takes a ``RunRequest``. Every handle method of a machine is a ``HandleInput`` under its
-concern's verb (``admission``).
+concern's verb; of one that only looks, no fact is left.
 """
 
 from __future__ import annotations
@@ -10,6 +10,13 @@ from typing import Any
 
 import msgspec
 
+from rookery.schemas.answers import (
+    ApprovalsAnswer,
+    LeaseView,
+    PeersAnswer,
+    SurfacesAnswer,
+    TurnsAnswer,
+)
 from rookery.schemas.run import RunRequest, SessionMeta
 
 __all__ = [
@@ -84,15 +91,25 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "run": RunRequest,
     "cancel": Cancel,
     "admission": HandleInput,
+    "turns": HandleInput,
+    "surfaces": HandleInput,
+    "leases": HandleInput,
+    "peers": HandleInput,
+    "approvals": HandleInput,
     "session": SessionQuery,
     "sessions": SessionsQuery,
 }
 
-ANSWERS: dict[str, type[msgspec.Struct]] = {
+ANSWERS: dict[str, Any] = {
     "run": RunReceipt,
     "cancel": RunReceipt,
     "admission": SessionView,
+    "turns": TurnsAnswer,
+    "surfaces": SurfacesAnswer,
+    "leases": LeaseView,
+    "peers": PeersAnswer,
+    "approvals": ApprovalsAnswer,
     "session": SessionView,
     "sessions": SessionList,
 }
-"""What a verb answers where it is not refused."""
+"""What a verb answers where it is not refused: a struct, or a union of them."""

@@ -11,13 +11,14 @@ from hashlib import sha3_256
 import msgspec
 
 from rookery.schemas.errors import Refused
+from rookery.schemas.typed_ids import written
 
 __all__ = ["ZERO_CHAIN", "canonical_json", "chain", "digest_bytes", "digest_json"]
 
 ZERO_CHAIN = ""
 """The chain digest before an entity's first message."""
 
-_encode = msgspec.json.Encoder(order="deterministic").encode
+_encode = msgspec.json.Encoder(order="deterministic", enc_hook=written).encode
 
 
 def canonical_json(value: object) -> bytes:
@@ -67,4 +68,4 @@ def _refuse_non_finite(value: object) -> None:
             case msgspec.Struct() as struct:
                 open_values.extend(getattr(struct, name) for name in struct.__struct_fields__)
             case other:
-                open_values.append(msgspec.to_builtins(other))
+                open_values.append(msgspec.to_builtins(other, enc_hook=written))

@@ -12,7 +12,9 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-__all__ = ["Command", "EntityId", "Fact", "Mode", "Privacy", "Retention", "Sealed", "stamp"]
+from rookery.schemas.privacy import PrivacyClass, RetentionClass
+
+__all__ = ["Command", "EntityId", "Fact", "Mode", "Sealed", "stamp"]
 
 
 class EntityId(NamedTuple):
@@ -25,23 +27,6 @@ class EntityId(NamedTuple):
         return f"{self.family}/{self.key}"
 
 
-class Privacy(StrEnum):
-    PUBLIC = "public"
-    INTERNAL = "internal"
-    CONTENT_REFS_ONLY = "content_refs_only"
-    SENSITIVE = "sensitive"
-    SECRET = "secret"  # noqa: S105 - a label, not a password.
-
-
-class Retention(StrEnum):
-    EPHEMERAL = "ephemeral"
-    RUN_SCOPED = "run_scoped"
-    SESSION_SCOPED = "session_scoped"
-    DURABLE = "durable"
-    PERSISTENT = "persistent"
-    HOST_POLICY = "host_policy"
-
-
 class Mode(StrEnum):
     """How an input joins a session (header ``Rookery-Mode``)."""
 
@@ -51,7 +36,7 @@ class Mode(StrEnum):
     INTERRUPT = "interrupt"
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", gc=False):
     """Something that happened. Past tense, immutable, written by its family's only writer."""
 
     id: str = ""
@@ -69,8 +54,8 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     source: str = ""
     """``<concern>@<node>``: who decided."""
     traceparent: str | UnsetType = UNSET
-    privacy: Privacy = Privacy.INTERNAL
-    retention: Retention = Retention.DURABLE
+    privacy: PrivacyClass = PrivacyClass.INTERNAL
+    retention: RetentionClass = RetentionClass.DURABLE
 
 
 class Sealed(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +70,7 @@ class Sealed(msgspec.Struct, frozen=True, kw_only=True):
 Body = TypeVar("Body")
 
 
-class Command(msgspec.Struct, Generic[Body], frozen=True, kw_only=True):
+class Command(msgspec.Struct, Generic[Body], frozen=True, kw_only=True, gc=False):
     """A request as an actor decides on it: decoded, named, and told how to answer."""
 
     verb: str

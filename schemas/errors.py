@@ -6,6 +6,8 @@ they are added, never renamed or reused. Texts are for people and may be improve
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 __all__ = ["CODES", "Code", "CodedError", "Failed", "Refused"]
@@ -42,6 +44,30 @@ CODES: Final[dict[str, Code]] = {
     "SESSION_CLOSED": Code("the session was closed before this input could come to its end"),
     "INPUT_NOT_FOUND": Code("no such input or run in this session"),
     "QUOTA_EXCEEDED": Code("a quota of the realm is used up", retryable=True),
+    # Programs: how a run may end, and what a program may meet.
+    "SYNTAX_ERROR": Code("the source is not a program of its language"),
+    "TYPE_ERROR": Code("an argument has the wrong type"),
+    "UNKNOWN_TOOL": Code("no tool has this name here"),
+    "INVALID_TOOL_NAME": Code("a tool is called by an identifier, one tool by each"),
+    "RESULT_NOT_SERIALIZABLE": Code("the result is not plain JSON"),
+    "SERIALIZE_ERROR": Code("what a tool answered is not JSON"),
+    "RUNTIME_ERROR": Code("the program raised an exception it did not catch"),
+    "TOOL_ERROR": Code("a tool failed, and the program did not catch it"),
+    "PERMISSION_DENIED": Code("the rules or a person denied this call"),
+    "CANCELLED": Code("the run was cancelled"),
+    "TIMEOUT_WALL": Code("the run took longer than its limit"),
+    "TIMEOUT_CPU": Code("the program computed longer than its limit"),
+    "TIMEOUT_TOOL": Code("a tool took longer than its limit"),
+    "MEMORY_EXCEEDED": Code("the program wanted more memory than its limit"),
+    "STACK_OVERFLOW": Code("the program recursed deeper than its limit"),
+    "EXTERNAL_CALLS_EXCEEDED": Code("the run wanted to make more calls than its limit"),
+    "STDOUT_EXCEEDED": Code("the output was cut at its limit; a warning, not an end"),
+    "REPLAY_DIVERGED": Code("re-executed from its record, the run asked for something else"),
+    "SNAPSHOT_CORRUPT": Code("the snapshot was damaged, or sealed with another key"),
+    "SNAPSHOT_VERSION_MISMATCH": Code("the snapshot has another version than is read here"),
+    "SNAPSHOT_FOREIGN_BUILD": Code("the snapshot was taken from another guest build"),
+    "SNAPSHOT_CAPABILITY_MISMATCH": Code("a tool the snapshot knows is not offered any more"),
+    "GUEST_BUILD_FAILED": Code("the guest could not be built or linked"),
     # Facts and exports.
     "FACT_INVALID": Code("a stored fact cannot be decoded"),
     "FACT_UNKNOWN": Code("a stored fact has a type this version does not know"),
@@ -81,6 +107,9 @@ CODES: Final[dict[str, Code]] = {
 
 class CodedError(Exception):
     """What ``Refused`` and ``Failed`` share: a stable code, a text for people, a next step."""
+
+    details: Mapping[str, str] = MappingProxyType({})
+    """What a program may want to know beside the code; answered with it."""
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
         if code not in CODES:

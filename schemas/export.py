@@ -13,17 +13,40 @@ import sys
 from collections.abc import Iterable
 from inspect import cleandoc
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
-from rookery.schemas import commands, run
+from rookery.schemas import (
+    agent_error,
+    approval_policy,
+    approval_record,
+    capability,
+    commands,
+    content_policy,
+    effects,
+    hook,
+    lifecycle,
+    permission,
+    policy,
+    records,
+    refs,
+    resource,
+    run,
+    sandbox_policy,
+    typed_ids,
+)
 from rookery.schemas.codec import JSON, MSGPACK, strict, wire_names
 from rookery.schemas.commands import ANSWERS, COMMANDS
 from rookery.schemas.envelope import Mode, Sealed
 from rookery.schemas.errors import CODES
+from rookery.schemas.facts.approval import APPROVAL_FACTS
+from rookery.schemas.facts.lease import LEASE_FACTS
 from rookery.schemas.facts.node import NODE_FACTS
+from rookery.schemas.facts.peer import PEER_FACTS
 from rookery.schemas.facts.session import SESSION_FACTS
+from rookery.schemas.facts.surface import SURFACE_FACTS
+from rookery.schemas.facts.turn import TURN_FACTS
 
 __all__ = [
     "COMMAND_ADDRESS",
@@ -31,6 +54,7 @@ __all__ = [
     "FACT_ADDRESS",
     "FAMILIES",
     "FOLDER",
+    "PUBLIC",
     "REQUEST_ADDRESS",
     "asyncapi",
     "documents",
@@ -43,8 +67,23 @@ COMMAND_ADDRESS: Final = "rookery.{realm}.cmd.{verb}.{key}"
 FACT_ADDRESS: Final = "rookery.{realm}.ev.{family}.{key}"
 REQUEST_ADDRESS: Final = "rookery.{realm}.api.{verb}.{key}"
 
-FAMILIES: Final[dict[str, Any]] = {"node": NODE_FACTS, "session": SESSION_FACTS}
+FAMILIES: Final[dict[str, Any]] = {
+    "approval": APPROVAL_FACTS,
+    "lease": LEASE_FACTS,
+    "node": NODE_FACTS,
+    "peer": PEER_FACTS,
+    "session": SESSION_FACTS,
+    "surface": SURFACE_FACTS,
+    "turn": TURN_FACTS,
+}
 """The union of facts of every family."""
+
+PUBLIC: Final = (
+    *(commands, run, capability, refs, agent_error),
+    *(policy, permission, sandbox_policy, approval_policy, content_policy),
+    *(effects, lifecycle, approval_record, hook, records, resource),
+)
+"""The modules whose public structs travel inside others, or may."""
 
 FOLDER: Final = Path(__file__).parent / "generated"
 
@@ -79,8 +118,7 @@ def asyncapi() -> Document:
         summary = _summary(kind)
         for door, trait in (("cmd", "durable"), ("api", "request")):
             messages[f"{door}.{verb}"] = _message(strict(kind).__name__, summary, trait)
-        answer = ANSWERS[verb]
-        messages[f"answer.{verb}"] = _message(answer.__name__, _summary(answer))
+        messages[f"answer.{verb}"] = _answer_message(ANSWERS[verb])
         _add_doors(channels, operations, verb)
     return {
         "asyncapi": "3.0.0",
@@ -112,14 +150,15 @@ def _definitions(prefix: str) -> Document:
     for union in FAMILIES.values():
         for name, fact in wire_names(union).items():
             _merge(made, fact, prefix, name)
-    exchanged: list[type] = [Sealed, *map(strict, COMMANDS.values()), *ANSWERS.values()]
+    answers = [struct for answer in ANSWERS.values() for struct in _members(answer)]
+    exchanged: list[type] = [Sealed, *map(strict, COMMANDS.values()), *answers]
     for struct in (*exchanged, *_public_structs()):
         _merge(made, struct, prefix, struct.__name__)
     return dict(sorted(made.items()))
 
 
 def _public_structs() -> Iterable[type[msgspec.Struct]]:
-    for module in (commands, run):
+    for module in PUBLIC:
         for name in module.__all__:
             kind = getattr(module, name)
             if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -128,7 +167,9 @@ def _public_structs() -> Iterable[type[msgspec.Struct]]:
 
 def _merge(made: Document, struct: type, prefix: str, name: str) -> None:
     """Add ``struct`` as ``name``. One name never stands for two different things."""
-    _, found = msgspec.json.schema_components([struct], ref_template=prefix + "{name}")
+    _, found = msgspec.json.schema_components(
+        [struct], schema_hook=typed_ids.schema, ref_template=prefix + "{name}"
+    )
     root = found.pop(struct.__name__)
     for key, schema in {**found, name: {**root, "title": name}}.items():
         if "description" in schema:
@@ -203,8 +244,25 @@ def _message(schema: str, summary: str, trait: str = "") -> Document:
     return message
 
 
+def _answer_message(answer: Any) -> Document:
+    structs = _members(answer)
+    if len(structs) == 1:
+        return _message(structs[0].__name__, _summary(structs[0]))
+    payloads = [_reference("components", "schemas", struct.__name__) for struct in structs]
+    return {
+        "summary": "Where the machine that was asked stands now.",
+        "payload": {"anyOf": payloads},
+    }
+
+
 def _refusal() -> Document:
-    error = _reference("components", "schemas", "ErrorObject")
+    text = {"type": "string"}
+    rejection = {
+        "type": "object",
+        "description": "Of an input a machine does not take.",
+        "properties": {"kind": text, "context": text, "reason": text},
+    }
+    error = {"allOf": [_reference("components", "schemas", "ErrorObject"), rejection]}
     return {
         "summary": "Why the request was refused, or what failed.",
         "payload": {"type": "object", "properties": {"error": error}, "required": ["error"]},
@@ -262,12 +320,20 @@ def _traits() -> Document:
 def _parameters() -> Document:
     return {
         "realm": {"description": "A tenant: ^[A-Za-z0-9_-]{1,32}$.", "default": "default"},
-        "key": {"description": "What the entity is found by: a session, or a node for its facts."},
+        "key": {
+            "description": "What the entity is found by: a session, a lease's key, or a node for "
+            "its facts."
+        },
     }
 
 
 def _reference(*path: str) -> Document:
     return {"$ref": "#/" + "/".join(path)}
+
+
+def _members(answer: Any) -> tuple[type[msgspec.Struct], ...]:
+    """The structs of a union, or of what is one already."""
+    return get_args(answer) or (answer,)
 
 
 def _summary(kind: type) -> str:

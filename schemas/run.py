@@ -179,3 +179,16 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_id: str | None = None
     metrics: Metrics = Metrics()
     error: ErrorObject | None = None
+
+    @classmethod
+    def failed(
+        cls, status: RunStatus, error: ErrorObject, stdout: str, metrics: Metrics
+    ) -> RunResult:
+        """A run that ended with ``error``, which is its one diagnostic, too."""
+        return cls(
+            status=status,
+            stdout=stdout,
+            diagnostics=(Diagnostic.error(error),),
+            metrics=metrics,
+            error=error,
+        )

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
-MODEL = json.loads((Path(__file__).parent / "machines.json").read_text())["machines"]
+_FILE = json.loads((Path(__file__).parent / "machines.json").read_text())
+MODEL, ENUMS, CONSTANTS = _FILE["machines"], _FILE["enums"], _FILE["constants"]
 _CALL = re.compile(r"(\w+)\((.*)\)\Z", re.DOTALL)
 
 Variables = dict[str, Any]
@@ -34,6 +35,22 @@ def _compiled(text: str, how: str) -> CodeType:
     return compile(text, "machines.json", how)
 
 
+def _narrowed(row: dict[str, Any], extensions: list[dict[str, Any]]) -> dict[str, Any]:
+    """``row`` without the source phases an extension takes from it ("replaces: X (... only)")."""
+    taken = {
+        phase
+        for extension in extensions
+        if (extension.get("replaces") or "").startswith(f"{row['name']} (")
+        for phase in extension["from"]
+    }
+    return {**row, "from": [phase for phase in row["from"] if phase not in taken]}
+
+
+def _widened(row: dict[str, Any], phases: list[str]) -> dict[str, Any]:
+    """``row``, also from HEAD's sixth phase if it asks for none (machines.md, section 6)."""
+    return {**row, "from": [*phases, "Expired"]} if row["from"] == phases else row
+
+
 class Oracle:
     """One machine of the model, in one edition."""
 
@@ -47,7 +64,9 @@ class Oracle:
             extensions = []
         replaced = {row.get("replaces") for row in extensions}
         own = [row for row in self.model["transitions"] if row["name"] not in replaced]
-        self.rows = own + extensions
+        self.rows = [_narrowed(row, extensions) for row in own] + extensions
+        if name == "auth_lease" and edition == "head":
+            self.rows = [_widened(row, self.model["phases"]) for row in self.rows]
         self.inputs = {row["on"]: tuple(row["params"]) for row in self.rows}
 
     def step(self, state: Variables, host: Variables, on: str, params: Variables) -> Step:
@@ -86,7 +105,9 @@ class Oracle:
         for text in row["updates"]:
             exec(_compiled(text, "exec"), names)
         for variables in (host, state):
-            variables.update({name: names[name] for name in variables if name != "phase"})
+            # A parameter may be called like a variable of the host and is not one for it.
+            set_by_rows = variables.keys() - params.keys() - {"phase"}
+            variables.update({name: names[name] for name in set_by_rows})
         self._move(row, state, host, params)
         names = self._names(state, host, params)
         effects = []

@@ -84,3 +84,24 @@ def test_of_many_threads_one_gets_the_identity() -> None:
     with ThreadPoolExecutor(threads) as pool:
         wins = [pool.submit(contest) for _ in range(threads)]
         assert sum(future.result() for future in wins) == rounds
+
+
+def test_a_claim_that_is_dropped_frees_its_identity() -> None:
+    registry = ClaimRegistry()
+    claim = registry.try_acquire("s")
+    with pytest.raises(Refused):
+        registry.try_acquire("s")
+    del claim
+    newer = registry.try_acquire("s")
+    assert newer.session_id == "s"
+
+
+def test_dropping_an_old_claim_never_frees_a_newer_holder() -> None:
+    registry = ClaimRegistry()
+    old = registry.try_acquire("s")
+    registry.release("s")
+    newer = registry.try_acquire("s")
+    del old
+    with pytest.raises(Refused):
+        registry.try_acquire("s")
+    newer.close()

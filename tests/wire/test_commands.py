@@ -20,6 +20,11 @@ EXAMPLES = {
     "run": RunRequest(code="1+1", inputs={"a": [1, None]}, limits=SessionLimits(cpu_ms=9)),
     "cancel": Cancel(run_id="r", reason="enough"),
     "admission": HandleInput(input="Retire", params={"session_id_in": "s"}),
+    "turns": HandleInput(input="enter_extraction", params={"max_retries": 2}),
+    "surfaces": HandleInput(input="stage_add", params={"surface_id": "s", "now_ms": 1}),
+    "leases": HandleInput(input="begin_refresh"),
+    "peers": HandleInput(input="request_received", params={"corr_id": "c"}),
+    "approvals": HandleInput(input="decide_approval", params={"decision": "Deny"}),
     "session": SessionQuery(),
     "sessions": SessionsQuery(phase="Idle", limit=3),
 }

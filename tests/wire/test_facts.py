@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import typing
 from contextlib import suppress
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -62,10 +63,17 @@ def example(kind: type[Fact]) -> Fact:
     """A fact with every required field filled in by its type."""
     hints = typing.get_type_hints(kind)
     fields = [field for field in msgspec.structs.fields(kind) if field.required]
-    values = {str: "x", int: 7}
-    error = {"code": "CONFLICT", "message": "m"}
-    raw = {field.encode_name: values.get(hints[field.name], error) for field in fields}
+    raw = {field.encode_name: value(hints[field.name]) for field in fields}
     return msgspec.convert({**raw, "type": kind.__struct_config__.tag}, kind)
+
+
+def value(hint: Any) -> Any:
+    """Something of the type ``hint``; of an enum its first word."""
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return next(iter(hint))
+    of_origin = {str: "x", int: 7, bool: True, tuple: ["x"]}
+    error = {"code": "CONFLICT", "message": "m"}
+    return of_origin.get(typing.get_origin(hint) or hint, error)
 
 
 @pytest.mark.parametrize(("family", "kind"), ALL_FACTS, ids=str)

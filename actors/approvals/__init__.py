@@ -1,0 +1,1 @@
+"""Approvals: what waits for somebody's word, and what was said."""

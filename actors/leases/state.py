@@ -1,0 +1,84 @@
+"""One auth lease, with the logins under way for it, and the effect every row has.
+
+Data and its invariants; which input does what is ``machine``'s and ``login_flows``'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from immutables import Map
+
+from rookery.actors.kernel.rows import RowEffect
+from rookery.schemas.lease import AuthLeasePhase
+
+__all__ = [
+    "INVARIANTS",
+    "BrowserFlow",
+    "DeviceFlow",
+    "EmitLifecycleEvent",
+    "Lease",
+    "event",
+    "outstanding",
+]
+
+
+class BrowserFlow(msgspec.Struct, frozen=True, kw_only=True):
+    """A login somebody does in a browser."""
+
+    provider: str
+    redirect_uri: str
+    expires_at_millis: int
+
+
+class DeviceFlow(msgspec.Struct, frozen=True, kw_only=True):
+    """A login somebody confirms elsewhere, by a code."""
+
+    provider: str
+    expires_at_millis: int
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """The credential of one key, as far as anybody may know it."""
+
+    phase: AuthLeasePhase = AuthLeasePhase.VALID
+    expires_at: int | None = None
+    """Unix seconds; ``None`` never expires."""
+    last_refresh: int | None = None
+    refresh_attempt: int = 0
+    """Failures since the last credential, both kinds."""
+    credential_present: bool = False
+    browser_flows: Map[str, BrowserFlow] = Map()
+    device_flows: Map[str, DeviceFlow] = Map()
+    device_polls: frozenset[str] = frozenset()
+    """Device flows whose provider is being asked right now."""
+    outstanding_flows: int = 0
+
+
+class EmitLifecycleEvent(RowEffect, frozen=True, kw_only=True):
+    """The lease stands here now, or still."""
+
+    new_state: AuthLeasePhase
+
+
+def event(lease: Lease, _: Any) -> RowEffect:
+    return EmitLifecycleEvent(new_state=lease.phase)
+
+
+def outstanding(browser_flows: Mapping[str, Any], device_flows: Mapping[str, Any]) -> int:
+    return len(browser_flows) + len(device_flows)
+
+
+def oauth_flow_membership_consistent(lease: Lease) -> bool:
+    return lease.device_polls <= set(lease.device_flows) and lease.outstanding_flows == outstanding(
+        lease.browser_flows, lease.device_flows
+    )
+
+
+def released_oauth_membership_drained(lease: Lease) -> bool:
+    return lease.phase is not AuthLeasePhase.RELEASED or lease.outstanding_flows == 0
+
+
+INVARIANTS = (oauth_flow_membership_consistent, released_oauth_membership_drained)

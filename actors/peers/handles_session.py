@@ -1,0 +1,118 @@
+"""CommsDrainHandle, PeerCommsHandle and SessionContextHandle: a session's side of its peers."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from rookery.actors.kernel.authority import Authority
+from rookery.actors.kernel.rows import RejectionKind, RowEffect, TransitionRejected
+from rookery.actors.peers.admitted import admitted_envelope, admitted_plain_event, asked_of
+from rookery.actors.peers.context import CONTEXT, SessionContextAdvanced
+from rookery.actors.peers.drain import DRAIN
+from rookery.actors.peers.ingress import INGRESS, PeerIngressClassified
+from rookery.schemas.peer import (
+    DrainExitReason,
+    DrainMode,
+    PeerIngressAdmission,
+    PeerIngressEnvelopeFacts,
+    PeerIngressPlainEventFacts,
+)
+
+__all__ = [
+    "CommsDrainHandle",
+    "PeerCommsHandle",
+    "SessionContextAdvancedObserver",
+    "SessionContextHandle",
+]
+
+
+class CommsDrainHandle:
+    """Whether the task that drains the session's peer traffic is wanted."""
+
+    def __init__(self, authority: Authority | None = None) -> None:
+        self._authority = authority or Authority()
+
+    def ensure_drain_running(self) -> None:
+        self._put("ensure_drain_running")
+
+    def spawn_drain(self, mode: DrainMode) -> None:
+        self._put("spawn_drain", mode=mode)
+
+    def stop_drain(self) -> None:
+        self._put("stop_drain")
+
+    def drain_exited_clean(self) -> None:
+        self._put("drain_exited_clean")
+
+    def drain_exited_respawnable(self) -> None:
+        self._put("drain_exited_respawnable")
+
+    def notify_drain_exited(self, reason: DrainExitReason) -> None:
+        self._put("notify_drain_exited", reason=reason)
+
+    def _put(self, on: str, **params: Any) -> None:
+        self._authority.apply(DRAIN, on, params)
+
+
+class PeerCommsHandle:
+    """What comes from outside, classed before anybody acts on it; what is refused is not let in."""
+
+    def __init__(self, authority: Authority | None = None) -> None:
+        self._authority = authority or Authority()
+
+    def classify_external_envelope(self, facts: PeerIngressEnvelopeFacts) -> PeerIngressAdmission:
+        on = "classify_external_envelope"
+        effects = self._authority.decide(INGRESS, on, asked_of(facts))
+        return admitted_envelope(facts, _classified(effects))
+
+    def classify_plain_event(self, facts: PeerIngressPlainEventFacts) -> PeerIngressAdmission:
+        asked = {"source_name": facts.source_name}
+        effects = self._authority.apply(INGRESS, "classify_plain_event", asked)
+        return admitted_plain_event(facts, _classified(effects))
+
+    def set_peer_ingress_context(self, keep_alive: bool) -> None:
+        asked = {"keep_alive": keep_alive}
+        self._authority.apply(INGRESS, "set_peer_ingress_context", asked)
+
+
+def _classified(effects: tuple[RowEffect, ...]) -> PeerIngressClassified:
+    return next(effect for effect in effects if isinstance(effect, PeerIngressClassified))
+
+
+class SessionContextAdvancedObserver(Protocol):
+    """Told of every tick that is newer than all before."""
+
+    def on_session_context_advanced(self, updated_at_ms: int) -> None: ...
+
+
+def _tell(observer: SessionContextAdvancedObserver, effect: SessionContextAdvanced) -> None:
+    observer.on_session_context_advanced(effect.updated_at_ms)
+
+
+class SessionContextHandle:
+    """When the session's context was last changed."""
+
+    def __init__(self, authority: Authority | None = None) -> None:
+        self._authority = authority or Authority()
+
+    def context_advanced(self, updated_at_ms: int) -> bool:
+        """``False`` for a tick that is not newer."""
+        try:
+            self._authority.apply(CONTEXT, "context_advanced", {"updated_at_ms": updated_at_ms})
+        except TransitionRejected as rejected:
+            if rejected.kind is not RejectionKind.GUARD_REJECTED:
+                raise
+            return False
+        return True
+
+    def current_watermark_ms(self) -> int:
+        return self._authority.read(CONTEXT).last_updated_at_ms
+
+    def install_observer(self, observer: SessionContextAdvancedObserver) -> None:
+        self._authority.install(SessionContextAdvanced, observer, _tell)
+
+    def install_observer_with_baseline(self, observer: SessionContextAdvancedObserver) -> int:
+        """The watermark; of what comes after it the observer is told."""
+        with self._authority:
+            self.install_observer(observer)
+            return self.current_watermark_ms()

@@ -1,0 +1,236 @@
+"""The surfaces of a session, and the small changes rows are put together from.
+
+Data and how it changes; which change follows from which input is ``machine``'s. Every change names
+the variables it sets, so that a row's changes can be read beside each other and none hides another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+from immutables import Map
+from msgspec.structs import replace
+
+from rookery.actors.kernel.host import Host
+from rookery.schemas.facts import surface as facts
+from rookery.schemas.numbers import saturated
+from rookery.schemas.surface import (
+    ExternalToolSurfaceBaseState,
+    ExternalToolSurfaceDeltaOperation,
+    ExternalToolSurfaceDeltaPhase,
+    ExternalToolSurfaceGlobalPhase,
+    ExternalToolSurfacePendingOp,
+    ExternalToolSurfaceStagedOp,
+)
+
+__all__ = [
+    "INVARIANTS",
+    "Surfaces",
+    "changed",
+    "clear_job",
+    "count_call",
+    "delta",
+    "delta_failed",
+    "forget_calls",
+    "hide",
+    "know",
+    "next_epoch",
+    "show",
+    "stage",
+    "start_draining",
+    "start_job",
+    "stop_draining",
+    "uncount_call",
+    "unstage",
+]
+
+
+class Surfaces(msgspec.Struct, frozen=True, kw_only=True):
+    """All surfaces of a session, by their ids; a key that is missing means none, or 0."""
+
+    host: Host = Host()
+    phase: ExternalToolSurfaceGlobalPhase = ExternalToolSurfaceGlobalPhase.OPERATING
+    known_surfaces: frozenset[str] = frozenset()
+    active_surfaces: frozenset[str] = frozenset()
+    visible_surfaces: frozenset[str] = frozenset()
+    base_state: Map[str, ExternalToolSurfaceBaseState] = Map()
+    pending_op: Map[str, ExternalToolSurfacePendingOp] = Map()
+    staged_op: Map[str, ExternalToolSurfaceStagedOp] = Map()
+    reload_staged_surfaces: frozenset[str] = frozenset()
+    staged_intent_sequence: Map[str, int] = Map()
+    """Of all surfaces together: a number never comes twice."""
+    next_staged_intent_sequence: int = 0
+    pending_task_sequence: Map[str, int] = Map()
+    """Of all surfaces together; 0 once the job came back."""
+    next_pending_task_sequence: int = 0
+    pending_lineage_sequence: Map[str, int] = Map()
+    inflight_calls: Map[str, int] = Map()
+    last_delta_operation: Map[str, ExternalToolSurfaceDeltaOperation] = Map()
+    last_delta_phase: Map[str, ExternalToolSurfaceDeltaPhase] = Map()
+    snapshot_epoch: int = 0
+    snapshot_aligned_epoch: int = 0
+    """What the consumer last said it shows; equal to ``snapshot_epoch`` by convention only."""
+    removal_draining_since_ms: Map[str, int] = Map()
+    removal_timeout_at_ms: Map[str, int] = Map()
+    removal_applied_at_turn: Map[str, int] = Map()
+    removal_timeout_ms: int = 30_000
+
+
+# --- invariants ---------------------------------------------------------------------------------
+
+
+def staged_surface_ops_are_known_and_sequenced(s: Surfaces) -> bool:
+    return all(i in s.known_surfaces and i in s.staged_intent_sequence for i in s.staged_op)
+
+
+def staged_reload_surfaces_are_active(s: Surfaces) -> bool:
+    return s.reload_staged_surfaces <= s.active_surfaces
+
+
+INVARIANTS = (staged_surface_ops_are_known_and_sequenced, staged_reload_surfaces_are_active)
+
+
+# --- changes ------------------------------------------------------------------------------------
+
+V = TypeVar("V")
+Changes = dict[str, Any]
+"""Variables by name, and what they become."""
+Change = Callable[[Surfaces, Any], Changes]
+
+
+def changed(*parts: Change) -> Callable[[Surfaces, Any], Surfaces]:
+    """The ``then`` of several changes, each to variables of its own."""
+    if len(parts) == 1:
+        only = parts[0]
+        return lambda s, a: replace(s, **only(s, a))
+
+    def then(s: Surfaces, a: Any) -> Surfaces:
+        changes: Changes = {}
+        for part in parts:
+            changes |= part(s, a)
+        return replace(s, **changes)
+
+    return then
+
+
+def without(values: Map[str, V], key: str) -> Map[str, V]:
+    return values.delete(key) if key in values else values
+
+
+def know(s: Surfaces, a: Any) -> Changes:
+    known = s.known_surfaces
+    return {} if a.surface_id in known else {"known_surfaces": known | {a.surface_id}}
+
+
+def stage(operation: ExternalToolSurfaceStagedOp) -> Change:
+    """The last intent wins, under a number of its own."""
+    again = operation is ExternalToolSurfaceStagedOp.RELOAD
+
+    def change(s: Surfaces, a: Any) -> Changes:
+        number = saturated(s.next_staged_intent_sequence + 1)
+        reloads, marked = s.reload_staged_surfaces, {a.surface_id}
+        return {
+            "staged_op": s.staged_op.set(a.surface_id, operation),
+            "reload_staged_surfaces": reloads | marked if again else reloads - marked,
+            "next_staged_intent_sequence": number,
+            "staged_intent_sequence": s.staged_intent_sequence.set(a.surface_id, number),
+        }
+
+    return change
+
+
+def unstage(s: Surfaces, a: Any) -> Changes:
+    return {
+        "staged_op": without(s.staged_op, a.surface_id),
+        "staged_intent_sequence": without(s.staged_intent_sequence, a.surface_id),
+        "reload_staged_surfaces": s.reload_staged_surfaces - {a.surface_id},
+    }
+
+
+def start_job(operation: ExternalToolSurfacePendingOp) -> Change:
+    def change(s: Surfaces, a: facts.BoundaryApplied) -> Changes:
+        number = saturated(s.next_pending_task_sequence + 1)
+        return {
+            "next_pending_task_sequence": number,
+            "pending_op": s.pending_op.set(a.surface_id, operation),
+            "pending_task_sequence": s.pending_task_sequence.set(a.surface_id, number),
+            "pending_lineage_sequence": s.pending_lineage_sequence.set(a.surface_id, a.staged_seq),
+        }
+
+    return change
+
+
+def clear_job(s: Surfaces, a: Any) -> Changes:
+    return {
+        "pending_op": s.pending_op.set(a.surface_id, ExternalToolSurfacePendingOp.NONE),
+        "pending_task_sequence": s.pending_task_sequence.set(a.surface_id, 0),
+        "pending_lineage_sequence": s.pending_lineage_sequence.set(a.surface_id, 0),
+    }
+
+
+def show(s: Surfaces, a: Any) -> Changes:
+    return {
+        "base_state": s.base_state.set(a.surface_id, ExternalToolSurfaceBaseState.ACTIVE),
+        "active_surfaces": s.active_surfaces | {a.surface_id},
+        "visible_surfaces": s.visible_surfaces | {a.surface_id},
+    }
+
+
+def hide(left_as: ExternalToolSurfaceBaseState) -> Change:
+    return lambda s, a: {
+        "base_state": s.base_state.set(a.surface_id, left_as),
+        "active_surfaces": s.active_surfaces - {a.surface_id},
+        "visible_surfaces": s.visible_surfaces - {a.surface_id},
+    }
+
+
+def start_draining(s: Surfaces, a: facts.BoundaryApplied) -> Changes:
+    timeout_at_ms = saturated(a.now_ms + s.removal_timeout_ms)
+    return {
+        "removal_draining_since_ms": s.removal_draining_since_ms.set(a.surface_id, a.now_ms),
+        "removal_timeout_at_ms": s.removal_timeout_at_ms.set(a.surface_id, timeout_at_ms),
+        "removal_applied_at_turn": s.removal_applied_at_turn.set(a.surface_id, a.applied_at_turn),
+    }
+
+
+def stop_draining(s: Surfaces, a: Any) -> Changes:
+    return {
+        "removal_draining_since_ms": without(s.removal_draining_since_ms, a.surface_id),
+        "removal_timeout_at_ms": without(s.removal_timeout_at_ms, a.surface_id),
+        "removal_applied_at_turn": without(s.removal_applied_at_turn, a.surface_id),
+    }
+
+
+def count_call(s: Surfaces, a: Any) -> Changes:
+    calls = saturated(s.inflight_calls.get(a.surface_id, 0) + 1)
+    return {"inflight_calls": s.inflight_calls.set(a.surface_id, calls)}
+
+
+def uncount_call(s: Surfaces, a: Any) -> Changes:
+    calls = max(s.inflight_calls.get(a.surface_id, 0) - 1, 0)
+    return {"inflight_calls": s.inflight_calls.set(a.surface_id, calls)}
+
+
+def forget_calls(s: Surfaces, a: Any) -> Changes:
+    return {"inflight_calls": s.inflight_calls.set(a.surface_id, 0)}
+
+
+def delta(
+    operation: ExternalToolSurfaceDeltaOperation, phase: ExternalToolSurfaceDeltaPhase
+) -> Change:
+    return lambda s, a: {
+        "last_delta_operation": s.last_delta_operation.set(a.surface_id, operation),
+        "last_delta_phase": s.last_delta_phase.set(a.surface_id, phase),
+    }
+
+
+def delta_failed(s: Surfaces, a: Any) -> Changes:
+    """The operation stays the one that failed."""
+    failed = ExternalToolSurfaceDeltaPhase.FAILED
+    return {"last_delta_phase": s.last_delta_phase.set(a.surface_id, failed)}
+
+
+def next_epoch(s: Surfaces, _: Any) -> Changes:
+    return {"snapshot_epoch": saturated(s.snapshot_epoch + 1)}

@@ -1,0 +1,1 @@
+"""Turns: how a run is driven from its start to exactly one end."""

@@ -1,0 +1,123 @@
+"""What a turn's failure is called, and what its end counts as.
+
+A failure has a class (what kind of error an agent met) and a cause (why the turn failed); either
+leads to the other. Its message is for people and never looked at.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from rookery.schemas.turn import (
+    AgentErrorClass,
+    TurnFailureReason,
+    TurnTerminalCauseKind,
+    TurnTerminalOutcome,
+)
+
+__all__ = [
+    "BudgetDimension",
+    "TerminalClass",
+    "cause_of_budget",
+    "cause_of_class",
+    "class_of_cause",
+    "classify_terminal",
+    "failure_of_cause",
+    "failure_of_class",
+]
+
+Cause = TurnTerminalCauseKind
+Error = AgentErrorClass
+Outcome = TurnTerminalOutcome
+
+_CAUSES: Final = {
+    Error.HOOK: Cause.HOOK_FAILURE,
+    Error.LLM: Cause.LLM_FAILURE,
+    Error.TOOL: Cause.TOOL_FAILURE,
+    Error.STRUCTURED_OUTPUT: Cause.STRUCTURED_OUTPUT_VALIDATION_FAILED,
+    Error.INVALID_OUTPUT_SCHEMA: Cause.STRUCTURED_OUTPUT_VALIDATION_FAILED,
+    Error.BUDGET: Cause.BUDGET_EXHAUSTED,
+    Error.MAX_TURNS: Cause.TURN_LIMIT_REACHED,
+}
+_CLASSES: Final = {
+    Cause.UNKNOWN: Error.INTERNAL,
+    Cause.HOOK_DENIED: Error.HOOK,
+    Cause.HOOK_FAILURE: Error.HOOK,
+    Cause.LLM_FAILURE: Error.LLM,
+    Cause.TOOL_FAILURE: Error.TOOL,
+    Cause.STRUCTURED_OUTPUT_VALIDATION_FAILED: Error.STRUCTURED_OUTPUT,
+    Cause.BUDGET_EXHAUSTED: Error.BUDGET,
+    Cause.TIME_BUDGET_EXCEEDED: Error.BUDGET,
+    Cause.RETRY_EXHAUSTED: Error.LLM,
+    Cause.TURN_LIMIT_REACHED: Error.MAX_TURNS,
+    Cause.RUNTIME_APPLY_FAILURE: Error.INTERNAL,
+    Cause.FATAL_FAILURE: Error.TERMINAL,
+}
+
+
+def cause_of_class(error_class: AgentErrorClass) -> TurnTerminalCauseKind:
+    """Why a turn failed of which only the error's class is known."""
+    return _CAUSES.get(error_class, Cause.FATAL_FAILURE)
+
+
+def class_of_cause(cause_kind: TurnTerminalCauseKind) -> AgentErrorClass:
+    """The class of error that stands behind a cause."""
+    return _CLASSES[cause_kind]
+
+
+def failure_of_class(error_class: AgentErrorClass, message: str) -> TurnFailureReason:
+    """The reason where only the class is known."""
+    return TurnFailureReason(
+        error_class=error_class, cause_kind=cause_of_class(error_class), message=message
+    )
+
+
+def failure_of_cause(cause_kind: TurnTerminalCauseKind, message: str) -> TurnFailureReason:
+    """The reason where only the cause is known."""
+    return TurnFailureReason(
+        error_class=class_of_cause(cause_kind), cause_kind=cause_kind, message=message
+    )
+
+
+class BudgetDimension(StrEnum):
+    """What a turn can run out of."""
+
+    TOKENS = "Tokens"
+    TIME = "Time"
+    TOOL_CALLS = "ToolCalls"
+
+
+def cause_of_budget(dimension: BudgetDimension) -> TurnTerminalCauseKind:
+    """Why a turn ended that ran out of ``dimension``."""
+    if dimension is BudgetDimension.TIME:
+        return Cause.TIME_BUDGET_EXCEEDED
+    return Cause.BUDGET_EXHAUSTED
+
+
+class TerminalClass(StrEnum):
+    """What an ended turn counts as for whoever waited for it."""
+
+    MISSING = "Missing"
+    """It has not ended."""
+    SUCCESS = "Success"
+    CANCELLED = "Cancelled"
+    HARD_FAILURE = "HardFailure"
+
+
+def classify_terminal(
+    outcome: TurnTerminalOutcome | None, cause_kind: TurnTerminalCauseKind | None
+) -> TerminalClass:
+    """What an outcome counts as; one that contradicts its cause is a hard failure."""
+    no_cause = cause_kind in (None, Cause.UNKNOWN)
+    match outcome:
+        case None | Outcome.NONE:
+            return TerminalClass.MISSING
+        case Outcome.COMPLETED if no_cause:
+            return TerminalClass.SUCCESS
+        case Outcome.CANCELLED if no_cause:
+            return TerminalClass.CANCELLED
+        case Outcome.BUDGET_EXHAUSTED if cause_kind is Cause.BUDGET_EXHAUSTED:
+            return TerminalClass.SUCCESS
+        case _:
+            return TerminalClass.HARD_FAILURE

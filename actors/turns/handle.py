@@ -1,0 +1,183 @@
+"""TurnStateHandle: a driver's side of turn_execution.
+
+A run that was started directly gives its session back when its end is told; one that was prepared
+for an input is committed by whoever prepared it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from rookery.actors.admission.host import moved
+from rookery.actors.kernel.authority import Authority
+from rookery.actors.turns.machine import TURN
+from rookery.actors.turns.snapshot import close_direct_run, snapshot
+from rookery.schemas.turn import (
+    AsyncOpRef,
+    ContentShape,
+    LlmRetrySchedule,
+    TurnFailureReason,
+    TurnPrimitiveKind,
+    TurnStateSnapshot,
+    TurnTerminalOutcome,
+)
+
+__all__ = ["TurnStateHandle"]
+
+
+class TurnStateHandle:
+    """A step the turn is not ready for raises ``TransitionRejected``."""
+
+    def __init__(self, authority: Authority | None = None) -> None:
+        self._authority = authority or Authority()
+
+    # --- starts -----------------------------------------------------------------------------------
+
+    def start_conversation_run(  # noqa: PLR0917 - the seed's own parameters.
+        self,
+        run_id: str,
+        primitive_kind: TurnPrimitiveKind,
+        admitted_content_shape: ContentShape,
+        vision_enabled: bool,
+        image_tool_results_enabled: bool,
+        max_extraction_retries: int,
+    ) -> None:
+        self._put(
+            "start_conversation_run",
+            run_id=run_id,
+            primitive_kind_in=primitive_kind,
+            shape=admitted_content_shape,
+            vision=vision_enabled,
+            image_results=image_tool_results_enabled,
+            max_retries=max_extraction_retries,
+        )
+
+    def start_immediate_append(self, run_id: str) -> None:
+        self._put("start_immediate_append", run_id=run_id)
+
+    def start_immediate_context(self, run_id: str) -> None:
+        self._put("start_immediate_context", run_id=run_id)
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def primitive_applied(self) -> None:
+        self._put("primitive_applied")
+
+    def llm_returned_tool_calls(self, tool_count: int) -> None:
+        self._put("llm_returned_tool_calls", tool_count=tool_count)
+
+    def llm_returned_terminal(self) -> None:
+        self._put("llm_returned_terminal")
+
+    def register_pending_ops(
+        self, op_refs: Collection[AsyncOpRef], barrier_operation_ids: Collection[str]
+    ) -> None:
+        """A reference's own policy is dropped: the barrier says which operations are waited for."""
+        ids = sorted({op_ref.operation_id for op_ref in op_refs})
+        self._put("register_pending_ops", op_refs=ids, barrier_ids=sorted(barrier_operation_ids))
+
+    def tool_calls_resolved(self) -> None:
+        self._put("tool_calls_resolved")
+
+    def ops_barrier_satisfied(self, operation_ids: Collection[str]) -> None:
+        self._put("ops_barrier_satisfied", operation_ids=sorted(operation_ids))
+
+    def boundary_continue(self) -> None:
+        self._put("boundary_continue")
+
+    def boundary_complete(self) -> None:
+        self._put("boundary_complete")
+
+    def enter_extraction(self, max_retries: int) -> None:
+        self._put("enter_extraction", max_retries=max_retries)
+
+    def extraction_start(self) -> None:
+        self._put("extraction_start")
+
+    def extraction_validation_passed(self) -> None:
+        self._put("extraction_validation_passed")
+
+    def extraction_validation_failed(self, error: str) -> None:
+        self._put("extraction_validation_failed", error=error)
+
+    def extraction_failed(self, error: str) -> None:
+        self._put("extraction_failed", error=error)
+
+    # --- failures, cancellation, limits -----------------------------------------------------------
+
+    def recoverable_failure(self, retry: LlmRetrySchedule) -> None:
+        self._put(
+            "recoverable_failure",
+            failure_kind=retry.failure.kind,
+            retry_attempt=retry.plan.attempt,
+            max_retries=retry.plan.max_retries,
+            selected_delay_ms=retry.plan.selected_delay_ms,
+            error=retry.failure.message,
+        )
+
+    def fatal_failure(self, reason: TurnFailureReason) -> None:
+        self._put("fatal_failure", cause_kind=reason.cause_kind, error=reason.message)
+
+    def retry_requested(self, retry_attempt: int) -> None:
+        self._put("retry_requested", retry_attempt=retry_attempt)
+
+    def cancel_now(self) -> None:
+        self._put("cancel_now")
+
+    def request_cancel_after_boundary(self) -> None:
+        self._put("request_cancel_after_boundary")
+
+    def cancellation_observed(self) -> None:
+        self._put("cancellation_observed")
+
+    def acknowledge_terminal(self, outcome: TurnTerminalOutcome) -> None:
+        self._put("acknowledge_terminal", outcome=outcome)
+
+    def turn_limit_reached(self) -> None:
+        self._put("turn_limit_reached")
+
+    def budget_exhausted(self) -> None:
+        self._put("budget_exhausted")
+
+    def time_budget_exceeded(self) -> None:
+        self._put("time_budget_exceeded")
+
+    def force_cancel_no_run(self) -> None:
+        self._put("force_cancel_no_run")
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def run_completed(self, run_id: str) -> None:
+        self._end("run_completed", run_id)
+
+    def run_failed(self, run_id: str, reason: TurnFailureReason) -> None:
+        """An outcome the turn has come to already is kept."""
+        with self._authority:
+            outcome = self._authority.read(TURN).terminal_outcome or TurnTerminalOutcome.FAILED
+            self._end(
+                "run_failed",
+                run_id,
+                apply_cause=None,
+                apply_message=None,
+                outcome=outcome,
+                cause_kind=reason.cause_kind,
+                error=reason.message,
+            )
+
+    def run_cancelled(self, run_id: str) -> None:
+        self._end("run_cancelled", run_id)
+
+    def snapshot(self) -> TurnStateSnapshot:
+        return snapshot(self._authority.read(TURN))
+
+    def _put(self, on: str, **params: Any) -> None:
+        self._authority.apply(TURN, on, params)
+
+    def _end(self, on: str, run_id: str, **params: Any) -> None:
+        with self._authority as authority:
+            self._put(on, run_id=run_id, **params)
+            of_input = run_id == authority.input_run_id
+            asked = close_direct_run(authority.host, run_id, of_input=of_input)
+            if asked is not None:
+                authority.move(moved(authority.host, asked))

@@ -1,0 +1,188 @@
+"""``rookery machine``: the state machines themselves, without any node or server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+
+from rookery.actors.catalogue import CATALOGUE
+from rookery.actors.kernel.rows import Edition, Machine
+from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.output import print_json, print_line, print_table
+from rookery.ops.machines.diagram import mermaid
+from rookery.ops.machines.explore import explore
+from rookery.ops.machines.trace import machine_named, read_traces, run_trace
+from rookery.schemas.errors import Refused
+
+__all__ = ["app"]
+
+app = App(name="machine", help_format="plaintext")
+
+HEAD = Edition.HEAD
+
+Which = Annotated[Edition, Parameter(help="Whose rules: those of HEAD, or the seed's alone.")]
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """What exploring one machine came to."""
+
+    machine: str
+    edition: Edition
+    states: int
+    transitions: int
+    depth: int
+    seconds: float
+    violations: tuple[str, ...]
+
+
+@app.command(name="list")
+def list_machines(*, edition: Which = HEAD, options: Options = NO_OPTIONS) -> int:
+    """Name all machines."""
+    told = [_summary(entry.machine, edition) for entry in CATALOGUE.values()]
+    if options.json:
+        print_json(told)
+        return 0
+    print_table(
+        ["MACHINE", "HANDLE", "PHASES", "INPUTS", "ROWS"],
+        (list(row.values()) for row in told),
+        empty="no machines",
+    )
+    return 0
+
+
+@app.command
+def show(
+    name: Annotated[str, Parameter(help="The machine.")],
+    *,
+    diagram: Annotated[bool, Parameter(help="Print a Mermaid diagram.", negative="")] = False,
+    edition: Which = HEAD,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Print a machine's phases, inputs and rows."""
+    machine = machine_named(name)
+    if diagram:
+        print_line(mermaid(explore(CATALOGUE[name], edition)).rstrip("\n"))
+        return 0
+    told = _description(machine, edition)
+    if options.json:
+        print_json(told)
+        return 0
+    print_line(f"{machine.name} ({machine.handle}), edition {edition}")
+    print_line(f"phases: {', '.join(told['phases'])}")
+    print_line(f"always: {', '.join(told['invariants']) or 'nothing is declared'}\n")
+    print_table(
+        ["INPUT", "PARAMETERS", "FACT", "ROWS"],
+        ((i["name"], ", ".join(i["params"]), i["fact"], ", ".join(i["rows"]))
+         for i in told["inputs"]),
+        empty="no inputs",
+    )  # fmt: skip
+    return 0
+
+
+@app.command
+def run(
+    *,
+    trace: Annotated[Path, Parameter(help="A trace, or a list of traces, as JSON.")],
+    edition: Which = HEAD,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Put a trace to the machines; print what came of each step, as JSON."""
+    try:
+        traces = read_traces(trace.read_bytes())
+    except OSError as error:
+        raise Refused("INVALID_ARGUMENT", f"{trace}: {error.strerror}") from None
+    answers: list[Any] = []
+    if isinstance(traces, list):
+        answers += [run_trace(one, edition) for one in traces]
+    else:
+        answers += run_trace(traces, edition)
+    if options.json:
+        print_json(answers)
+    else:
+        print_line(json.dumps(answers, indent=2, ensure_ascii=False))
+    return 0
+
+
+@app.command
+def check(
+    name: Annotated[str | None, Parameter(help="Only this machine.")] = None,
+    *,
+    edition: Which = HEAD,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Explore every reachable state of a small world; exit code 1 if a rule is broken."""
+    names = list(CATALOGUE) if name is None else [machine_named(name).name]
+    checked = [_check(one, edition) for one in names]
+    if options.json:
+        print_json(checked)
+    else:
+        print_table(
+            ["MACHINE", "STATES", "TRANSITIONS", "DEPTH", "SECONDS", "VERDICT"],
+            (
+                [c.machine, c.states, c.transitions, c.depth, f"{c.seconds:.2f}", _verdict(c)]
+                for c in checked
+            ),
+            empty="no machines",
+        )
+        for found in checked:
+            for violation in found.violations:
+                print_line(f"{found.machine}: {violation}")
+    return 1 if any(found.violations for found in checked) else 0
+
+
+def _check(name: str, edition: Edition) -> Checked:
+    start_s = perf_counter()
+    explored = explore(CATALOGUE[name], edition)
+    return Checked(
+        machine=name,
+        edition=edition,
+        states=explored.states,
+        transitions=explored.transitions,
+        depth=explored.depth,
+        seconds=round(perf_counter() - start_s, 3),
+        violations=tuple(explored.violations),
+    )
+
+
+def _verdict(checked: Checked) -> str:
+    return f"{len(checked.violations)} violations" if checked.violations else "ok"
+
+
+def _summary(machine: Machine[Any], edition: Edition) -> dict[str, Any]:
+    rows = [row for row in machine.rows if row.edition in (None, edition)]
+    return {
+        "name": machine.name,
+        "handle": machine.handle,
+        "phases": len(machine.phases),
+        "inputs": len({row.on for row in rows}),
+        "rows": len(rows),
+    }
+
+
+def _description(machine: Machine[Any], edition: Edition) -> dict[str, Any]:
+    rows: dict[str, list[str]] = {}
+    for row in machine.rows:
+        if row.edition in (None, edition):
+            rows.setdefault(row.on, []).append(row.name)
+    return {
+        "name": machine.name,
+        "handle": machine.handle,
+        "edition": edition,
+        "phases": [str(phase) for phase in machine.phases],
+        "invariants": [holds.__name__ for holds in machine.invariants],
+        "inputs": [
+            {
+                "name": on,
+                "params": list(asked.params),
+                "fact": asked.fact.__struct_config__.tag or "",
+                "rows": rows[on],
+            }
+            for on, asked in machine.inputs.items()
+            if on in rows
+        ],
+    }

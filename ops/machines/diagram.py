@@ -1,0 +1,24 @@
+"""A machine as a Mermaid state diagram, drawn from what exploring it has found."""
+
+from __future__ import annotations
+
+from rookery.ops.machines.explore import Explored
+
+__all__ = ["mermaid"]
+
+
+def mermaid(explored: Explored) -> str:
+    """An arrow for each pair of phases, with the inputs that go along it."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    order = {on: place for place, on in enumerate(explored.machine.inputs)}
+    for move in sorted(explored.moves, key=lambda move: order[move.on]):
+        arrows.setdefault((move.start, move.end), []).append(move.on)
+    lines = ["stateDiagram-v2", f"    [*] --> {explored.start}"]
+    lines += [
+        f"    {start} --> {end}: {', '.join(arrows[start, end])}"
+        for start in explored.machine.phases
+        for end in explored.machine.phases
+        if (start, end) in arrows
+    ]
+    lines += [f"    {phase} --> [*]" for phase in explored.dead_ends]
+    return "\n".join(lines) + "\n"

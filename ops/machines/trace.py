@@ -1,0 +1,159 @@
+"""Traces: inputs of any machines one after the other, in one session with one host.
+
+The contract of ``rookery machine run``: names are those of ``machines.json``, a refused step is an
+answer like any other, and what is no trace is refused as a whole. Files and printing are the
+command's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from rookery.actors.catalogue import CATALOGUE, draft, seen_of_turn
+from rookery.actors.kernel.host import Host, at_host, host_of
+from rookery.actors.kernel.maps import restored
+from rookery.actors.kernel.rows import Edition, Machine, TransitionRejected
+from rookery.actors.turns.machine import TURN
+from rookery.ops.machines.words import effect_told, plain, variables
+from rookery.schemas.errors import Refused
+
+__all__ = ["Given", "Session", "Step", "Trace", "machine_named", "read_traces", "run_trace"]
+
+Answer = dict[str, Any]
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of a trace, as somebody wrote it."""
+
+
+class Given(_Written, frozen=True, kw_only=True):
+    """Where the session stands before the first step; what is not said stands at its beginning."""
+
+    host: dict[str, Any] = {}
+    state: dict[str, dict[str, Any]] = {}
+
+
+class Step(_Written, frozen=True, kw_only=True):
+    """One input."""
+
+    machine: str
+    input: str
+    params: dict[str, Any] = {}
+
+
+class Trace(_Written, frozen=True, kw_only=True):
+    """One session's history."""
+
+    edition: Edition | None = None
+    given: Given = Given()
+    steps: tuple[Step, ...] = ()
+
+
+NOTHING_GIVEN: Final = Given()
+
+
+class Session:
+    """Every machine of one session; their host is the same one, whoever of them moves it."""
+
+    def __init__(self, edition: Edition = Edition.HEAD, given: Given = NOTHING_GIVEN) -> None:
+        self.edition = edition
+        self.host = _with(Host(), given.host)
+        self._states: dict[str, Any] = {}
+        for name, values in given.state.items():
+            machine = machine_named(name)
+            self._keep(machine, _with(self.state(machine), values))
+
+    def state(self, machine: Machine[Any]) -> Any:
+        """Where ``machine`` stands, at the host of now."""
+        return at_host(self._states.get(machine.name, machine.initial), self.host)
+
+    def step(self, step: Step) -> Answer:
+        """Put an input to its machine; what came of it."""
+        machine = machine_named(step.machine)
+        try:
+            fact = self._decide(machine, step)
+        except TransitionRejected as rejected:
+            return {"ok": False, "rejection": _rejection(rejected), **self._standing(machine)}
+        state = machine.evolve(self.state(machine), fact)
+        self._keep(machine, state)
+        effects = [effect_told(effect) for effect in machine.effects(state, fact)]
+        return {"ok": True, "effects": effects, **self._standing(machine)}
+
+    def _decide(self, machine: Machine[Any], step: Step) -> Any:
+        seen = seen_of_turn(machine, step.input, self.state(TURN))
+        asked = draft(machine, step.input, step.params, seen)
+        if missing := [
+            name for name in machine.inputs[step.input].params if name not in step.params
+        ]:
+            raise Refused("INVALID_ARGUMENT", f"{step.input} wants {', '.join(missing)}")
+        return machine.decide(self.state(machine), step.input, asked, edition=self.edition)
+
+    def _keep(self, machine: Machine[Any], state: Any) -> None:
+        self._states[machine.name] = state
+        self.host = host_of(state) or self.host
+
+    def _standing(self, machine: Machine[Any]) -> Answer:
+        return {"state": variables(machine, self.state(machine)), "host": plain(self.host)}
+
+
+def machine_named(name: str) -> Machine[Any]:
+    """The machine, or ``INVALID_ARGUMENT``."""
+    if name not in CATALOGUE:
+        known = ", ".join(CATALOGUE)
+        raise Refused("INVALID_ARGUMENT", f"there is no machine {name!r}", hint=f"one of {known}")
+    return CATALOGUE[name].machine
+
+
+def read_traces(text: bytes) -> Trace | list[Trace]:
+    """A trace, or a list of them."""
+    try:
+        return msgspec.json.decode(text, type=Trace | list[Trace])
+    except msgspec.DecodeError as error:
+        raise Refused("INVALID_ARGUMENT", f"not a trace: {error}") from None
+
+
+def run_trace(trace: Trace, edition: Edition = Edition.HEAD) -> list[Answer]:
+    """What comes of every step. ``edition`` is for a trace that names none."""
+    with _place("given"):
+        session = Session(trace.edition or edition, trace.given)
+    answers = []
+    for number, step in enumerate(trace.steps):
+        with _place(f"steps[{number}]"):
+            answers.append(session.step(step))
+    return answers
+
+
+@contextmanager
+def _place(where: str) -> Iterator[None]:
+    """Whatever is wrong with a trace is the trace's fault, and it is told where."""
+    try:
+        yield
+    except Refused as refused:
+        message = f"{where}: {refused.message}"
+        raise Refused("INVALID_ARGUMENT", message, hint=refused.hint) from None
+
+
+def _with(state: S, values: Mapping[str, Any]) -> S:
+    """``state`` with these variables, as JSON says them."""
+    known = [name for name in state.__struct_fields__ if name != "host"]
+    if unknown := sorted(values.keys() - set(known)):
+        hint = f"one of {', '.join(known)}"
+        raise Refused("INVALID_ARGUMENT", f"there is no variable {unknown[0]!r}", hint=hint)
+    try:
+        given = msgspec.convert(values, type(state), dec_hook=restored)
+    except msgspec.ValidationError as error:
+        raise Refused("INVALID_ARGUMENT", str(error)) from None
+    return msgspec.structs.replace(state, **{name: getattr(given, name) for name in values})
+
+
+def _rejection(rejected: TransitionRejected) -> Answer:
+    return {
+        "kind": rejected.kind.value,
+        "context": rejected.context,
+        "reason": rejected.reason,
+    }

@@ -1,0 +1,49 @@
+"""How states and effects are spelled outside: in the words of ``machines.json``.
+
+Enums by their variants, sets as sorted lists, maps as objects. No rule is known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from rookery.actors.admission.lifecycle import LIFECYCLE
+from rookery.actors.kernel.host import Host
+from rookery.actors.kernel.rows import Machine, RowEffect
+from rookery.schemas.variants import Variant
+
+__all__ = ["effect_told", "plain", "variables"]
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON says it."""
+    if isinstance(value, Variant):
+        return value.variant
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, frozenset):
+        return sorted(plain(member) for member in value)
+    if isinstance(value, Mapping):
+        return {key: plain(value[key]) for key in sorted(value)}
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    return value
+
+
+def variables(machine: Machine[Any], state: Any) -> dict[str, Any]:
+    """A machine's own variables, with its phase or the map it keeps instead of one. The host's are
+    session_lifecycle's; others whose phase is the host's have nothing else of their own."""
+    told: dict[str, Any] = plain(state)
+    if isinstance(state, Host) and machine is not LIFECYCLE:
+        return {"phase": told["phase"]}
+    told.pop("host", None)
+    return told
+
+
+def effect_told(effect: RowEffect) -> dict[str, Any]:
+    """The effect's name, and its fields in their order."""
+    return {"name": effect.__struct_config__.tag, "fields": plain(effect)}

@@ -1,0 +1,75 @@
+"""Seed 000: what a host offers to programs, and within which limits. Names are the contract.
+
+Every field is written. Calling, checking schemas and asking for approvals are the concerns'; this
+only says what was declared.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from rookery.schemas.run import SideEffect
+
+__all__ = [
+    "ApprovalMode",
+    "ApprovalPolicy",
+    "AutoApproval",
+    "AutoRule",
+    "Capability",
+    "CapabilityLimits",
+    "is_python_identifier",
+]
+
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class CapabilityLimits(msgspec.Struct, frozen=True, kw_only=True):
+    timeout_ms: int = 5_000
+    max_request_bytes: int = 1_048_576
+    max_response_bytes: int = 1_048_576
+    concurrency: int = 16
+    rate_per_min: int | None = None
+
+
+class ApprovalMode(StrEnum):
+    """The policies without a rule."""
+
+    NONE = "none"
+    MANUAL = "manual"
+
+
+class AutoRule(msgspec.Struct, frozen=True):
+    rule: str
+
+
+class AutoApproval(msgspec.Struct, frozen=True):
+    """Approved by a rule: ``{"auto": {"rule": ...}}``."""
+
+    auto: AutoRule
+
+
+ApprovalPolicy: TypeAlias = ApprovalMode | AutoApproval
+
+
+class Capability(msgspec.Struct, frozen=True, kw_only=True):
+    """A function of the host's. Schemas are JSON Schema 2020-12 of the positional arguments, if
+    it is an array, or of the named ones, and of the result."""
+
+    name: str
+    description: str
+    input_schema: Any = msgspec.field(default_factory=lambda: {"type": "array"})
+    output_schema: Any = msgspec.field(default_factory=dict)
+    side_effect: SideEffect = SideEffect.NONE
+    limits: CapabilityLimits = CapabilityLimits()
+    approval_policy: ApprovalPolicy = ApprovalMode.NONE
+    idempotent: bool = True
+
+
+def is_python_identifier(name: str) -> bool:
+    """Whether a program can call a capability by this name. ASCII only; keywords are let through,
+    as the seed lets them."""
+    return bool(_IDENTIFIER.fullmatch(name))

@@ -1,0 +1,438 @@
+"""Facts of the family ``turn``: the concern ``turns`` is their only writer.
+
+One per accepted input of its four machines: turn_execution, the session's slot for a turn, the
+realtime product turn, the model baseline. Each has the input's parameters and the name of the row
+that fired. ``run`` of the envelope is the row's ``run_id`` where it has one, and then required.
+"""
+
+from __future__ import annotations
+
+from rookery.schemas.envelope import Fact
+from rookery.schemas.numbers import Unsigned
+from rookery.schemas.turn import (
+    ContentShape,
+    ExecutionKind,
+    KeepAliveRequest,
+    LlmRetryFailureKind,
+    PendingContinuation,
+    TurnPrimitiveKind,
+    TurnTerminalCauseKind,
+    TurnTerminalOutcome,
+)
+
+__all__ = ["TURN_FACTS", "TurnFact"]
+
+
+class _Row(Fact, frozen=True, kw_only=True):
+    """A row of one of the machines fired."""
+
+    row: str = ""
+    """The row's name in ``machines.md``; empty until the machine has decided."""
+
+
+class _OfRun(_Row, frozen=True, kw_only=True):
+    run: str
+
+
+# --- turn_execution: starts -----------------------------------------------------------------------
+
+
+class _Start(_OfRun, frozen=True, kw_only=True):
+    direct: bool = False
+    """Nobody had prepared the session for the run: it is bound until its turn has ended."""
+
+
+class Started(_Start, frozen=True, kw_only=True, tag="turn.started.v1"):
+    """The run's driver may begin; what the turn before left is forgotten."""
+
+    primitive_kind_in: TurnPrimitiveKind
+    shape: ContentShape
+    vision: bool
+    image_results: bool
+    max_retries: Unsigned
+
+
+class ImmediateAppendStarted(
+    _Start, frozen=True, kw_only=True, tag="turn.immediate_append_started.v1"
+):
+    """Something is appended to the conversation and no driver is asked."""
+
+
+class ImmediateContextStarted(
+    _Start, frozen=True, kw_only=True, tag="turn.immediate_context_started.v1"
+):
+    """Something is appended to the context and no driver is asked."""
+
+
+class PrimitiveApplied(_Row, frozen=True, kw_only=True, tag="turn.primitive_applied.v1"):
+    """What was started stands in the conversation; an immediate turn ends with it."""
+
+
+# --- turn_execution: steps ------------------------------------------------------------------------
+
+
+class ToolCallsReturned(_Row, frozen=True, kw_only=True, tag="turn.tool_calls_returned.v1"):
+    """The driver wants this many tools; with none of them the boundary comes next."""
+
+    tool_count: Unsigned
+
+
+class TerminalReturned(_Row, frozen=True, kw_only=True, tag="turn.terminal_returned.v1"):
+    """The driver wants no more tools."""
+
+
+class OpsRegistered(_Row, frozen=True, kw_only=True, tag="turn.ops_registered.v1"):
+    """These operations are under way, in place of any before; the barrier ones are waited for."""
+
+    op_refs: tuple[str, ...]
+    barrier_ids: tuple[str, ...]
+
+
+class OpsBarrierSatisfied(_Row, frozen=True, kw_only=True, tag="turn.ops_barrier_satisfied.v1"):
+    """All operations that were waited for have come to their end: exactly these."""
+
+    operation_ids: tuple[str, ...]
+
+
+class ToolCallsResolved(_Row, frozen=True, kw_only=True, tag="turn.tool_calls_resolved.v1"):
+    """The driver has been given the results."""
+
+
+class BoundaryApplied(_Row, frozen=True, kw_only=True, tag="turn.boundary_applied.v1"):
+    """What may only change between two steps has changed; the driver goes on if it may."""
+
+
+class BoundaryCompleted(_Row, frozen=True, kw_only=True, tag="turn.boundary_completed.v1"):
+    """The turn's last boundary was applied."""
+
+
+class CallbackPending(_Row, frozen=True, kw_only=True, tag="turn.callback_pending.v1"):
+    """The operations are somebody else's to finish, and the turn does not wait for them."""
+
+
+# --- turn_execution: extraction -------------------------------------------------------------------
+
+
+class ExtractionEntered(_Row, frozen=True, kw_only=True, tag="turn.extraction_entered.v1"):
+    """The driver's answer is to become structured output, with so many more attempts if need be."""
+
+    max_retries: Unsigned
+
+
+class ExtractionStarted(_Row, frozen=True, kw_only=True, tag="turn.extraction_started.v1"):
+    """The driver was asked for structured output."""
+
+
+class ExtractionValidationPassed(
+    _Row, frozen=True, kw_only=True, tag="turn.extraction_validation_passed.v1"
+):
+    """The structured output fits its schema."""
+
+
+class ExtractionValidationFailed(
+    _Row, frozen=True, kw_only=True, tag="turn.extraction_validation_failed.v1"
+):
+    """The structured output does not fit; without attempts left the turn completes without it."""
+
+    error: str
+
+
+class ExtractionFailed(_Row, frozen=True, kw_only=True, tag="turn.extraction_failed.v1"):
+    """There is no structured output and the turn completes without it."""
+
+    error: str
+
+
+# --- turn_execution: failures, cancellation, limits -----------------------------------------------
+
+
+class AttemptFailed(_Row, frozen=True, kw_only=True, tag="turn.attempt_failed.v1"):
+    """A call to the model failed; another attempt is due after the delay."""
+
+    failure_kind: LlmRetryFailureKind
+    retry_attempt: Unsigned
+    max_retries: Unsigned
+    selected_delay_ms: Unsigned
+    error: str
+
+
+class RetryRequested(_Row, frozen=True, kw_only=True, tag="turn.retry_requested.v1"):
+    """The delay is over and the model is called again."""
+
+    retry_attempt: Unsigned
+
+
+class FatallyFailed(_Row, frozen=True, kw_only=True, tag="turn.fatally_failed.v1"):
+    """The turn met a failure no other attempt can mend."""
+
+    cause_kind: TurnTerminalCauseKind
+    error: str
+
+
+class CancelRequested(_Row, frozen=True, kw_only=True, tag="turn.cancel_requested.v1"):
+    """The turn is to end now."""
+
+
+class BoundaryCancelRequested(
+    _Row, frozen=True, kw_only=True, tag="turn.boundary_cancel_requested.v1"
+):
+    """The turn is to end at its next boundary."""
+
+
+class CancellationObserved(_Row, frozen=True, kw_only=True, tag="turn.cancellation_observed.v1"):
+    """The driver has stopped because it was told to."""
+
+
+class CancelledWithoutRun(_Row, frozen=True, kw_only=True, tag="turn.cancelled_without_run.v1"):
+    """There was nothing to cancel."""
+
+
+class TurnLimitReached(_Row, frozen=True, kw_only=True, tag="turn.turn_limit_reached.v1"):
+    """The driver has taken all the steps it may."""
+
+
+class BudgetExhausted(_Row, frozen=True, kw_only=True, tag="turn.budget_exhausted.v1"):
+    """The turn's tokens or tool calls are used up."""
+
+
+class TimeBudgetExceeded(_Row, frozen=True, kw_only=True, tag="turn.time_budget_exceeded.v1"):
+    """The turn's time is used up."""
+
+
+# --- turn_execution: ends -------------------------------------------------------------------------
+
+
+class Completed(_OfRun, frozen=True, kw_only=True, tag="turn.completed.v1"):
+    """The run's turn is over."""
+
+
+class Failed(_OfRun, frozen=True, kw_only=True, tag="turn.failed.v1"):
+    """The run's turn is over and did not end well."""
+
+    apply_cause: str | None = None
+    """What the runtime could not apply, where that was it."""
+    apply_message: str | None = None
+    outcome: TurnTerminalOutcome
+    cause_kind: TurnTerminalCauseKind
+    error: str
+
+
+class Cancelled(_OfRun, frozen=True, kw_only=True, tag="turn.cancelled.v1"):
+    """The run's turn is over because somebody wanted it to be."""
+
+
+class TerminalAcknowledged(_Row, frozen=True, kw_only=True, tag="turn.terminal_acknowledged.v1"):
+    """Whoever waited for the end has seen it; the turn is ready for another."""
+
+    outcome: TurnTerminalOutcome
+
+
+# --- session_turn_admission -----------------------------------------------------------------------
+
+
+class SlotProjected(_Row, frozen=True, kw_only=True, tag="turn.slot_projected.v1"):
+    """Somebody was told where the slot stands."""
+
+
+class SlotClaimed(_Row, frozen=True, kw_only=True, tag="turn.slot_claimed.v1"):
+    """The slot is held for a turn, or the claim came after the shutdown."""
+
+
+class SlotClaimAborted(_Row, frozen=True, kw_only=True, tag="turn.slot_claim_aborted.v1"):
+    """The turn the slot was held for does not come."""
+
+
+class SlotBegun(_Row, frozen=True, kw_only=True, tag="turn.slot_begun.v1"):
+    """The slot's turn runs, or the start came after the shutdown."""
+
+
+class SlotResolved(_Row, frozen=True, kw_only=True, tag="turn.slot_resolved.v1"):
+    """The slot's turn has its result."""
+
+
+class SlotFinalized(_Row, frozen=True, kw_only=True, tag="turn.slot_finalized.v1"):
+    """The slot's turn is wound up; a deferred shutdown takes place now."""
+
+
+class SlotInterruptRequested(
+    _Row, frozen=True, kw_only=True, tag="turn.slot_interrupt_requested.v1"
+):
+    """The slot's turn is to be interrupted; only the first request wakes it."""
+
+
+class SlotShutdownRequested(_Row, frozen=True, kw_only=True, tag="turn.slot_shutdown_requested.v1"):
+    """The slot takes no more turns, at once or when its turn is wound up."""
+
+
+class SlotDrained(_Row, frozen=True, kw_only=True, tag="turn.slot_drained.v1"):
+    """Whoever waited for the slot when it shut down has been answered."""
+
+
+class SlotTeardownAuthorized(
+    _Row, frozen=True, kw_only=True, tag="turn.slot_teardown_authorized.v1"
+):
+    """The session may be taken down."""
+
+
+class SlotBoundaryCancelAuthorized(
+    _Row, frozen=True, kw_only=True, tag="turn.slot_boundary_cancel_authorized.v1"
+):
+    """The slot's turn may be asked to end at its next boundary."""
+
+
+class SlotDispatchResolved(_Row, frozen=True, kw_only=True, tag="turn.slot_dispatch_resolved.v1"):
+    """It was said whether the start may still be dispatched."""
+
+
+class SlotDispositionResolved(
+    _Row, frozen=True, kw_only=True, tag="turn.slot_disposition_resolved.v1"
+):
+    """It was said what the admitted turn does: run its content, go on, or nothing."""
+
+    execution_kind_present: bool
+    execution_kind: ExecutionKind | None = None
+    prompt_trimmed_text_byte_count: Unsigned
+    prompt_non_text_block_count: Unsigned
+    pending_continuation: PendingContinuation
+
+
+class SlotKeepAliveResolved(
+    _Row, frozen=True, kw_only=True, tag="turn.slot_keep_alive_resolved.v1"
+):
+    """It was said what is kept of the turn's wish for keep-alive."""
+
+    keep_alive_request: KeepAliveRequest
+
+
+class SlotPublicTerminalResolved(
+    _Row, frozen=True, kw_only=True, tag="turn.slot_public_terminal_resolved.v1"
+):
+    """Somebody was told how the last start ended without a turn."""
+
+
+# --- realtime_product_turn ------------------------------------------------------------------------
+
+
+class ProductTurnStarted(_Row, frozen=True, kw_only=True, tag="turn.product_turn_started.v1"):
+    """A realtime turn is in flight."""
+
+
+class ProductTurnCommitted(_Row, frozen=True, kw_only=True, tag="turn.product_turn_committed.v1"):
+    """The user's part of the realtime turn is complete."""
+
+
+class ProductOutputStarted(_Row, frozen=True, kw_only=True, tag="turn.product_output_started.v1"):
+    """The first output of the realtime turn was heard."""
+
+
+class ProductTurnInterrupted(
+    _Row, frozen=True, kw_only=True, tag="turn.product_turn_interrupted.v1"
+):
+    """The output was cut off; the realtime turn goes on."""
+
+
+class ProductTurnEnded(_Row, frozen=True, kw_only=True, tag="turn.product_turn_ended.v1"):
+    """No realtime turn is in flight any more."""
+
+
+class ProjectionAdvanced(_Row, frozen=True, kw_only=True, tag="turn.projection_advanced.v1"):
+    """The session has moved on from what the realtime side was shown."""
+
+    advanced_at_ms: Unsigned
+
+
+class ProjectionRefreshed(_Row, frozen=True, kw_only=True, tag="turn.projection_refreshed.v1"):
+    """The realtime side was shown the session as of this time."""
+
+    observed_ms: Unsigned
+
+
+class ProjectionReset(_Row, frozen=True, kw_only=True, tag="turn.projection_reset.v1"):
+    """The realtime side starts anew from this time."""
+
+    baseline_ms: Unsigned
+
+
+class ClientInputSubmitted(_Row, frozen=True, kw_only=True, tag="turn.client_input_submitted.v1"):
+    """The client has sent something: a connection that closes now is to be taken up again."""
+
+
+class MidTurnActivitySeen(_Row, frozen=True, kw_only=True, tag="turn.mid_turn_activity_seen.v1"):
+    """The realtime turn is active: a connection that closes now is to be taken up again."""
+
+
+class TurnTerminationSeen(_Row, frozen=True, kw_only=True, tag="turn.termination_seen.v1"):
+    """The realtime turn is over: a connection may close, and what was deferred is due."""
+
+
+# --- model_routing --------------------------------------------------------------------------------
+
+
+class BaselineSet(_Row, frozen=True, kw_only=True, tag="turn.baseline_set.v1"):
+    """The session's model is this one until something else is asked for."""
+
+    model: str
+    realtime_capable: bool
+
+
+TurnFact = (
+    Started
+    | ImmediateAppendStarted
+    | ImmediateContextStarted
+    | PrimitiveApplied
+    | ToolCallsReturned
+    | TerminalReturned
+    | OpsRegistered
+    | OpsBarrierSatisfied
+    | ToolCallsResolved
+    | BoundaryApplied
+    | BoundaryCompleted
+    | CallbackPending
+    | ExtractionEntered
+    | ExtractionStarted
+    | ExtractionValidationPassed
+    | ExtractionValidationFailed
+    | ExtractionFailed
+    | AttemptFailed
+    | RetryRequested
+    | FatallyFailed
+    | CancelRequested
+    | BoundaryCancelRequested
+    | CancellationObserved
+    | CancelledWithoutRun
+    | TurnLimitReached
+    | BudgetExhausted
+    | TimeBudgetExceeded
+    | Completed
+    | Failed
+    | Cancelled
+    | TerminalAcknowledged
+    | SlotProjected
+    | SlotClaimed
+    | SlotClaimAborted
+    | SlotBegun
+    | SlotResolved
+    | SlotFinalized
+    | SlotInterruptRequested
+    | SlotShutdownRequested
+    | SlotDrained
+    | SlotTeardownAuthorized
+    | SlotBoundaryCancelAuthorized
+    | SlotDispatchResolved
+    | SlotDispositionResolved
+    | SlotKeepAliveResolved
+    | SlotPublicTerminalResolved
+    | ProductTurnStarted
+    | ProductTurnCommitted
+    | ProductOutputStarted
+    | ProductTurnInterrupted
+    | ProductTurnEnded
+    | ProjectionAdvanced
+    | ProjectionRefreshed
+    | ProjectionReset
+    | ClientInputSubmitted
+    | MidTurnActivitySeen
+    | TurnTerminationSeen
+    | BaselineSet
+)
+TURN_FACTS = TurnFact
