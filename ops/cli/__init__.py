@@ -1,0 +1,76 @@
+"""The command line: what to type, what is printed, and the exit code.
+
+One module a command group, imported when it is used. Commands print and return an exit code;
+errors of ours become ``CODE: message`` with a hint, never a traceback.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from rookery.ops.cli.output import exit_code, print_error
+from rookery.schemas.errors import CodedError, Refused
+
+__all__ = ["app", "main"]
+
+_COMMON_WITH_VALUE = ("--realm", "--url", "--store", "--config")
+
+app = App(
+    name="rookery",
+    help="An agent runtime you can trust with side effects.",
+    version=lambda: importlib.metadata.version("rookery"),
+    help_format="plaintext",
+)
+for _name, _help in {
+    "up": "Start a node, with an embedded server unless --url says where one is.",
+    "watch": "Follow the facts of a realm as they are journaled.",
+    "sessions": "List and show sessions.",
+    "journal": "Read, verify and export the journal.",
+    "machine": "Look at the state machines, run traces through them, explore them.",
+    "inbox": "Look after commands that could not be worked off.",
+    "config": "Show what is set, and by whom.",
+    "doctor": "Check everything a node needs, and refuse what would lose data.",
+    "bench": "Measure on this machine.",
+    "version": "Print the versions of everything that matters.",
+}.items():
+    app.command(f"rookery.ops.cli.{_name}:app", name=_name, help=_help)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code for the shell."""
+    tokens = _common_options_last(list(sys.argv[1:] if arguments is None else arguments))
+    try:
+        code = app(
+            tokens,
+            exit_on_error=False,
+            print_error=False,
+            result_action="return_int_as_exit_code_else_zero",
+        )
+        sys.stdout.flush()
+        return int(code)
+    except CodedError as error:
+        problem = error
+    except CycloptsError as error:
+        command = " ".join(["rookery", *(error.command_chain or ())])
+        problem = Refused("INVALID_ARGUMENT", str(error), hint=f"`{command} --help` lists options")
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read along has gone; Python would complain once more while it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    print_error(problem, json="--json" in tokens)
+    return exit_code(problem)
+
+
+def _common_options_last(tokens: list[str]) -> list[str]:
+    """``--realm r journal tail`` is ``journal tail --realm r``: both orders are in use."""
+    end = 0
+    while end < len(tokens) and tokens[end].startswith("--") and tokens[end] != "--help":
+        end += 2 if tokens[end] in _COMMON_WITH_VALUE else 1
+    return tokens[end:] + tokens[:end]

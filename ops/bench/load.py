@@ -1,0 +1,47 @@
+"""The load generator: a process that does one task against a server and says what it came to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from rookery.bus.connection import Connection
+from rookery.bus.loop import new_event_loop
+from rookery.ops.bench import command_load, feed_load, raw_load, rebuild_load, run_load, stock_load
+from rookery.ops.bench.task import Task
+from rookery.ops.bench.window import Outcome
+
+__all__ = ["generate"]
+
+_KINDS: Mapping[str, Callable[[Connection, Task], Awaitable[Outcome]]] = {
+    "feed": feed_load.feed,
+    "fill": rebuild_load.fill,
+    "fold_sessions": rebuild_load.fold_sessions,
+    "fold_turns": rebuild_load.fold_turns,
+    "inbox": command_load.inbox,
+    "js_publish": stock_load.js_publish,
+    "piped": raw_load.piped,
+    "push": raw_load.push,
+    "read_and_fold": rebuild_load.read_and_fold,
+    "requests": command_load.requests,
+    "runs": run_load.runs,
+    "thin": stock_load.thin,
+}
+
+
+def generate(task: Task) -> None:
+    """Do the task and print its outcome as JSON."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        outcome = runner.run(_connected(task))
+    print(msgspec.json.encode(outcome).decode(), flush=True)
+
+
+async def _connected(task: Task) -> Outcome:
+    connection = Connection(task.url)
+    await connection.open()
+    try:
+        return await _KINDS[task.kind](connection, task)
+    finally:
+        await connection.close()

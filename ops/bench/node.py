@@ -1,0 +1,59 @@
+"""The processes under test: a kernel with the benches' own family, or a whole node.
+
+Either says ``ready`` and serves until its input ends; for every line it reads it tells the
+processor time it has used.
+"""
+
+from __future__ import annotations
+
+import sys
+from resource import RUSAGE_SELF, getrusage
+
+from rookery.actors.kernel.kernel import Kernel, Settings
+from rookery.actors.kernel.partitions import Holder
+from rookery.bus.clock import SystemClock, entropy
+from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.loop import LoopThread
+from rookery.ops.bench.task import Task
+from rookery.ops.bench.turns import TurnsConcern
+from rookery.ops.collector import settle_collector
+from rookery.ops.config import Config, Server
+from rookery.ops.logs import configure
+from rookery.ops.node import Node
+
+__all__ = ["serve_turns", "serve_whole"]
+
+
+def serve_turns(task: Task) -> None:
+    """The kernel with nothing beside it, so that nothing beside it is measured."""
+    configure("warning", "text", sys.stderr)
+    thread = LoopThread()
+    bus = JetStreamBus(task.url, sync=task.sync)
+    thread.run(bus.start())
+    settings = Settings(
+        holder=Holder("bench", b"", lambda _: False),
+        epoch=f"bench.{entropy(6).hex()}",
+        now_ms=SystemClock().now_ms,
+    )
+    kernel = Kernel(bus, thread, [TurnsConcern()], settings, performers={}, queries={})
+    kernel.start()
+    _until_left()
+    kernel.stop()
+    thread.run(bus.stop())
+    thread.close()
+
+
+def serve_whole(task: Task) -> None:
+    """The node of ``rookery up``."""
+    configure("warning", "text", sys.stderr)
+    server = Server(sync=task.sync, accept_unknown_durability=True)
+    with Node(Config(url=task.url, server=server)):
+        _until_left()
+
+
+def _until_left() -> None:
+    settle_collector()  # As `rookery up` does.
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        used = getrusage(RUSAGE_SELF)
+        print(used.ru_utime + used.ru_stime, flush=True)

@@ -1,0 +1,93 @@
+"""What a bench promises to measure and what came out: lines, rows, medians and verdicts.
+
+A ratio is taken within a round, where both sides met the same machine, and the median is taken of
+the ratios. Nothing here measures or prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Literal
+
+import msgspec
+
+__all__ = ["Line", "Round", "Row", "Sync", "percentile", "rows_of"]
+
+Sync = Literal["always", "default"]
+"""Whether the server has a message on disk before it acks it."""
+
+Round = Mapping[str, float]
+"""What one round measured, by the name of the line."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One figure of a bench; a bound is on the ratio, or on the value where there is no ratio."""
+
+    name: str
+    unit: str
+    ratio_to: str = ""
+    """Name of another line of the same bench."""
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def target(self) -> str:
+        """The bound as people write it; empty if there is none."""
+        if self.at_least is not None:
+            return f">= {self.at_least:g}"
+        return "" if self.at_most is None else f"<= {self.at_most:g}"
+
+    def met_by(self, figure: float) -> bool | None:
+        """Whether a figure keeps the bound; ``None`` if there is none."""
+        if self.at_least is not None:
+            return figure >= self.at_least
+        return None if self.at_most is None else figure <= self.at_most
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A line with what was measured."""
+
+    bench: str
+    sync: Sync
+    name: str
+    value: float
+    """The median of the rounds, ``low`` and ``high`` their extremes."""
+    low: float
+    high: float
+    unit: str
+    ratio_to: str | None
+    ratio: float | None
+    target: str | None
+    met: bool | None
+
+
+def rows_of(bench: str, sync: Sync, lines: Sequence[Line], rounds: Sequence[Round]) -> list[Row]:
+    """A row for each line, from what the rounds measured."""
+    return [_row(bench, sync, line, rounds) for line in lines]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that ``share`` of all values do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _row(bench: str, sync: Sync, line: Line, rounds: Sequence[Round]) -> Row:
+    values = [measured[line.name] for measured in rounds]
+    ratio = None
+    if line.ratio_to:
+        ratio = median(measured[line.name] / measured[line.ratio_to] for measured in rounds)
+    return Row(
+        bench=bench,
+        sync=sync,
+        name=line.name,
+        value=median(values),
+        low=min(values),
+        high=max(values),
+        unit=line.unit,
+        ratio_to=line.ratio_to or None,
+        ratio=ratio,
+        target=line.target or None,
+        met=line.met_by(median(values) if ratio is None else ratio),
+    )

@@ -1,0 +1,110 @@
+"""The family under test: a turn that moves on step by step, as small as a concern can be.
+
+A command of about 160 bytes leaves one fact of about 300; both are as large as the common ones of
+a session. It exists for the benches; no node serves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from rookery.actors.kernel.concern import Effect
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.errors import Refused
+from rookery.schemas.ids import check_session_id
+
+__all__ = ["COMMAND", "FAMILY", "VERB", "Advance", "Advanced", "Progress", "TurnsConcern"]
+
+FAMILY = "bench"
+VERB = "advance"
+COMMAND = (
+    b'{"tool":"files_read","arguments":{"path":"reports/2026/november.md","encoding":"utf-8",'
+    b'"from_line":120,"to_line":180},"call_id":"call-0017","timeout_ms":2000}'
+)
+_TOOL_CHARACTERS_MAX = 64
+
+
+class Advance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Take the next step: this call."""
+
+    tool: str
+    arguments: dict[str, Any]
+    call_id: str
+    timeout_ms: int = 10_000
+
+
+class Advanced(Fact, frozen=True, kw_only=True, tag="bench.advanced.v1"):
+    """The turn has taken this step."""
+
+    step: int
+    tool: str
+    call_id: str
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """A turn, and what is answered."""
+
+    step: int = 0
+
+
+class TurnsConcern:
+    """Every key is a turn."""
+
+    family = FAMILY
+    schema = 1
+    verbs: Mapping[str, type[msgspec.Struct]] = MappingProxyType({VERB: Advance})
+    codec: FactCodec[Any] = FactCodec(Advanced)
+    reacts_to: frozenset[str] = frozenset()
+    observes: frozenset[str] = frozenset()
+    has_effects = False
+    wants_repeats = False
+
+    def check_key(self, key: str) -> None:
+        check_session_id(key)
+
+    def initial(self, key: str) -> Progress:
+        del key
+        return Progress()
+
+    def decide(
+        self, state: Progress, command: Command[Advance], *, now_ms: int
+    ) -> Sequence[Advanced]:
+        del now_ms
+        call = command.body
+        if len(call.tool) > _TOOL_CHARACTERS_MAX:
+            raise Refused("INVALID_ARGUMENT", f"the tool's name has {len(call.tool)} characters")
+        return [Advanced(step=state.step + 1, tool=call.tool, call_id=call.call_id)]
+
+    def evolve(self, state: Progress, fact: Advanced) -> Progress:
+        del state
+        return Progress(fact.step)
+
+    def observe(self, state: Progress, fact: Fact) -> Progress:
+        del fact
+        return state
+
+    def answer(self, state: Progress, command: Command[Advance], facts: Sequence[Fact]) -> Progress:
+        del command, facts
+        return state
+
+    def fenced(self, facts: Sequence[Fact]) -> bool:
+        del facts
+        return False
+
+    def effects(self, state: Progress, fact: Fact) -> Sequence[Effect]:
+        del state, fact
+        return ()
+
+    def note(self, key: str, state: Progress | None) -> None:
+        del key, state
+
+    def dump(self, state: Progress) -> bytes:
+        return msgspec.msgpack.encode(state)
+
+    def load(self, data: bytes) -> Progress:
+        return msgspec.msgpack.decode(data, type=Progress)

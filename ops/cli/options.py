@@ -1,0 +1,39 @@
+"""The options every command has, and the configuration they lead to."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from rookery.ops.config import Loaded, load
+
+__all__ = ["NO_OPTIONS", "Options"]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Where to look and how to say it."""
+
+    realm: Annotated[str | None, Parameter(help="Realm to work in.")] = None
+    url: Annotated[str | None, Parameter(help="NATS server; else the embedded one.")] = None
+    store: Annotated[str | None, Parameter(help="Store of the embedded server.")] = None
+    config: Annotated[Path | None, Parameter(help="Configuration file.")] = None
+    json: Annotated[bool, Parameter(help="Print JSON.", negative="", show_default=False)] = False
+
+    def load(self, **flags: object) -> Loaded:
+        """The configuration with these options and further ``flags`` (dotted keys) on top."""
+        common = {"realm": self.realm, "url": self.url, "store": self.store}
+        return load(
+            environ=os.environ,
+            directory=Path.cwd(),
+            file=self.config,
+            flags=common | flags,
+        )
+
+
+NO_OPTIONS = Options()

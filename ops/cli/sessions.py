@@ -1,0 +1,100 @@
+"""``rookery sessions``: what the journal says of the realm's sessions. No node is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from rookery.actors.admission.fold import evolve
+from rookery.actors.admission.state import Admission
+from rookery.actors.views.sessions import SessionsView
+from rookery.bus.ports import Filter
+from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.ops.cli.realm import open_realm
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.commands import SessionList, SessionsQuery, SessionView
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts.session import SESSION_FACTS
+from rookery.schemas.ids import check_session_id
+from rookery.schemas.run import SessionMeta
+
+__all__ = ["app"]
+
+app = App(name="sessions", help_format="plaintext")
+
+ID = Annotated[str, Parameter(help="The session's id.")]
+
+
+@app.command(name="list")
+def list_(*, options: Options = NO_OPTIONS) -> int:
+    """List the sessions, those used last first."""
+    found = asyncio.run(_list(options))
+    if options.json:
+        print_json(found)
+        return 0
+    print_table(
+        ["SESSION", "PHASE", "RUN", "QUEUED", "LAST USED"],
+        [
+            (s.meta.id, s.phase, s.current_run_id, len(s.queue), clock_time(s.meta.last_used_at))
+            for s in found.sessions
+        ],
+        empty="no sessions",
+    )
+    if found.total > len(found.sessions):
+        print_line(f"{len(found.sessions)} of {found.total}")
+    return 0
+
+
+@app.command
+def show(session: ID, *, options: Options = NO_OPTIONS) -> int:
+    """Show one session and what it owes."""
+    view = asyncio.run(_show(check_session_id(session), options))
+    if options.json:
+        print_json(view)
+        return 0
+    for name, value in _lines(view):
+        print_line(f"{name:11}{value}")
+    if view.queue:
+        print_table(
+            ["INPUT", "RUN", "STATE"],
+            [(waiting.input_id, waiting.run_id, waiting.state) for waiting in view.queue],
+            empty="",
+        )
+    return 0
+
+
+async def _list(options: Options) -> SessionList:
+    async with open_realm(options) as realm:
+        return await SessionsView(realm.journal).list(SessionsQuery())
+
+
+async def _show(session: str, options: Options) -> SessionView:
+    codec = FactCodec[Any](SESSION_FACTS)
+    state: Admission | None = None
+    async with open_realm(options) as realm:
+        async for page in realm.journal.scan(Filter("session", session)):
+            for stored in page:
+                for fact in codec.decode(stored.body):
+                    state = evolve(state or Admission(meta=SessionMeta(id=session)), fact)
+    if state is None:
+        raise Refused(
+            "SESSION_NOT_FOUND", f"no session {session!r} here", hint="rookery sessions list"
+        )
+    return state.view()
+
+
+def _lines(view: SessionView) -> list[tuple[str, object]]:
+    meta = view.meta
+    return [
+        ("session", meta.id),
+        ("phase", view.phase),
+        ("generation", view.generation),
+        ("language", meta.language),
+        ("created", clock_time(meta.created_at)),
+        ("last used", clock_time(meta.last_used_at)),
+        ("run", view.current_run_id or "none"),
+        ("queued", len(view.queue)),
+    ]

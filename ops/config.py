@@ -1,0 +1,245 @@
+"""What can be set, by whom it was set, and the refusal of everything nobody reads.
+
+One tree of frozen structs. A value comes from the defaults, then a TOML file, then the environment,
+then flags; the later one wins and its origin is kept for ``rookery config show --origin``. Nothing
+here is acted upon: a port is opened and a server started by whoever reads the value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+from msgspec import Meta
+
+from rookery.schemas.errors import Refused
+
+__all__ = [
+    "Config",
+    "Format",
+    "Level",
+    "Limits",
+    "Loaded",
+    "Log",
+    "Metrics",
+    "Node",
+    "Quotas",
+    "Server",
+    "Setting",
+    "hide_secret",
+    "load",
+]
+
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(ge=0)]
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+Level = Literal["debug", "info", "warning", "error"]
+Format = Literal["auto", "text", "json"]
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to get at the NATS server, and what it must promise."""
+
+    token: str = ""
+    """For a server elsewhere; the embedded one's is found in its store directory."""
+    credentials_file: str = ""
+    sync: Literal["always", "default"] = "always"
+    """Of the embedded server: ``default`` acks before data is on disk, for benches only."""
+    accept_unknown_durability: bool = False
+    """Serve through a server that does not tell whether it syncs before it acks."""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")] = ""
+    """Empty: made from the host name and the process id."""
+    drain_timeout_s: Seconds = 20.0
+    """How long a stopping node waits for what it has begun."""
+    passivate_after_s: Seconds = 600.0
+    """An entity nobody asked for so long leaves memory; its facts stay."""
+
+
+class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    queue_length_max: Count = 1_000
+    """Inputs waiting in one session."""
+    runs_in_flight_max: Count = 10_000
+    """Runs of the realm that were accepted and have not ended."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    payload_bytes_max: Annotated[int, Meta(ge=1_024, le=1 << 20)] = 1 << 20
+    """Body of one command. The server's own limit counts headers too."""
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    host: str = "127.0.0.1"
+    port: Port | None = None
+    """Of ``/metrics``, ``/livez`` and ``/readyz``; unset serves none, 0 takes a free port."""
+
+
+class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    level: Level = "info"
+    format: Format = "auto"
+    """``auto``: text on a terminal, JSON lines elsewhere."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    realm: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,32}\Z")] = "default"
+    url: str = ""
+    """Of a NATS server; empty: the embedded one of ``store``."""
+    store: str = ""
+    """Directory of the embedded server; empty: the default one."""
+    server: Server = Server()
+    node: Node = Node()
+    quotas: Quotas = Quotas()
+    limits: Limits = Limits()
+    metrics: Metrics = Metrics()
+    log: Log = Log()
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One value and who set it."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """A configuration and where each of its values came from."""
+
+    config: Config
+    settings: tuple[Setting, ...]
+
+
+Layer = dict[str, tuple[Any, str]]
+"""Dotted key to value and origin."""
+
+DEFAULT = "default"
+_READ_ELSEWHERE = frozenset({"ROOKERY_FAILPOINT"})
+
+
+def load(
+    *,
+    environ: Mapping[str, str],
+    directory: Path,
+    file: Path | None = None,
+    flags: Mapping[str, object] | None = None,
+) -> Loaded:
+    """The configuration as these sources make it; ``None`` in ``flags`` is not given."""
+    known = dict(_keys(Config))
+    layers = (
+        {key: (default, DEFAULT) for key, (_, default) in known.items()},
+        _from_file(file or _find_file(environ, directory)),
+        _from_environment(environ, known),
+        {key: (value, "flag") for key, value in (flags or {}).items() if value is not None},
+    )
+    merged: Layer = {}
+    for layer in layers:
+        for key, (value, origin) in layer.items():
+            if key not in known:
+                raise _unknown(key, origin, known)
+            merged[key] = (value, origin)
+    checked = {key: _check(key, *merged[key], known[key][0]) for key in known}
+    settings = tuple(
+        Setting(key=key, value=value, origin=merged[key][1]) for key, value in checked.items()
+    )
+    return Loaded(config=_build(checked), settings=settings)
+
+
+def hide_secret(key: str, value: Any) -> Any:
+    """``value`` fit to be shown: no token, no password, no user part of a URL."""
+    if key == "server.token":
+        return "***" if value else ""
+    if key == "url" and isinstance(value, str) and "@" in value:
+        parts = urlsplit(value)
+        return urlunsplit(parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]))
+    return value
+
+
+def _keys(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Every dotted key below ``struct`` with its type and default."""
+    types = get_type_hints(struct, include_extras=True)
+    for field in msgspec.structs.fields(struct):
+        if isinstance(field.default, msgspec.Struct):
+            yield from _keys(type(field.default), f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}", (types[field.name], field.default)
+
+
+def _find_file(environ: Mapping[str, str], directory: Path) -> Path | None:
+    home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "/")) / ".config")
+    candidates = (directory / "rookery.toml", Path(home) / "rookery" / "config.toml")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _from_file(path: Path | None) -> Layer:
+    if path is None:
+        return {}
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Refused("CONFIG_INVALID", f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Refused("CONFIG_INVALID", f"{path}: {error}") from None
+    return {key: (value, str(path)) for key, value in _flatten(tree)}
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _from_environment(environ: Mapping[str, str], known: Mapping[str, object]) -> Layer:
+    """``ROOKERY_SECTION_KEY``; ``NATS_URL`` is ``url`` for those who set it for other tools too."""
+    names = {"NATS_URL": "url"} | {_variable(key): key for key in known}
+    layer: Layer = {}
+    for name in sorted(environ, key=lambda name: name != "NATS_URL"):
+        key = names.get(name)
+        if key is not None:
+            if environ[name]:  # `NATS_URL=` in a compose file means: not set.
+                layer[key] = (environ[name], f"environment {name}")
+        elif name.startswith("ROOKERY_") and name not in _READ_ELSEWHERE:
+            raise _unknown(name, "environment", names)
+    return layer
+
+
+def _variable(key: str) -> str:
+    return "ROOKERY_" + key.replace(".", "_").upper()
+
+
+def _unknown(key: str, origin: str, known: Mapping[str, object]) -> Refused:
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
+    return Refused(
+        "CONFIG_UNKNOWN_KEY",
+        f"nobody reads {key!r} ({origin})",
+        hint=f"the nearest key is {nearest!r}; `rookery config show` lists all",
+    )
+
+
+def _check(key: str, value: Any, origin: str, kind: Any) -> Any:
+    """``value`` as ``kind``; text from the environment may stand for a number or a truth value."""
+    try:
+        return msgspec.convert(value, kind, strict=not origin.startswith("environment"))
+    except msgspec.ValidationError as error:
+        expected = f"one of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else error
+        raise Refused(
+            "CONFIG_INVALID",
+            f"{key} = {hide_secret(key, value)!r}: {expected}",
+            hint=f"it was set by: {origin}",
+        ) from None
+
+
+def _build(values: Mapping[str, Any]) -> Config:
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        section, dot, name = key.rpartition(".")
+        (tree.setdefault(section, {}) if dot else tree)[name] = value
+    return msgspec.convert(tree, Config)

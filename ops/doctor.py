@@ -1,0 +1,165 @@
+"""Everything a node needs, checked before it is needed, with a verdict and a hint each.
+
+The doctor changes nothing and makes nothing: no stream, no directory, no message. It fails what
+would lose data, above all a server that acks before data is on disk, and says so where it cannot
+tell; ``durability_of`` is the same judgement for a node that is about to serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+
+from rookery.bus.connection import ApiError
+from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.store import Store
+from rookery.bus.streams import streams_of
+from rookery.bus.subjects import Subjects
+from rookery.ops import server_checks
+from rookery.ops.config import Config
+from rookery.ops.host_checks import Finding, Verdict, check_host, check_store, failed
+from rookery.ops.reach import find_url, no_server, store_of
+from rookery.schemas.errors import CodedError, Refused
+
+__all__ = ["Report", "durability_of", "examine", "is_embedded"]
+
+_REPLICAS_THAT_SURVIVE = 3
+_WORTH = {
+    "always": "always: an ack follows an fsync",
+    "replicated": "replicated: an ack follows a majority",
+}
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What the doctor says."""
+
+    ok: bool
+    realm: str
+    url: str
+    """Ready to use, token included; empty if no server was found."""
+    findings: tuple[Finding, ...]
+
+
+async def examine(config: Config, now_ms: Callable[[], int]) -> Report:
+    """Look at everything; what cannot be looked at fails, and the next check is made."""
+    findings = [*check_host()]
+    url: str | None = None
+    try:
+        if is_embedded(config):
+            findings += check_store(store_of(config))
+        url = find_url(config)
+        if url is None:
+            raise no_server(config)
+        findings += [finding async for finding in _check_server(config, url, now_ms)]
+    except CodedError as error:
+        findings.append(failed("server", error))
+    return Report(
+        ok=all(finding.verdict is not Verdict.FAIL for finding in findings),
+        realm=config.realm,
+        url=url or "",
+        findings=tuple(findings),
+    )
+
+
+def durability_of(config: Config, *, embedded: bool, replicas: int) -> str:
+    """What an ack is worth: ``always`` (on disk), ``replicated`` or ``unknown_accepted``.
+
+    ``Refused`` if it may be worth nothing and nobody said that this is accepted. ``replicas`` is
+    the number of copies of the journal; an embedded server is running by now.
+    """
+    if embedded and _syncs_always(store_of(config)):
+        return "always"
+    if replicas >= _REPLICAS_THAT_SURVIVE:
+        return "replicated"
+    if config.server.accept_unknown_durability:
+        return "unknown_accepted"
+    if embedded:
+        raise Refused(
+            "DURABILITY_UNSAFE",
+            "the embedded server does not sync: a power cut loses facts that were acknowledged",
+            hint="start it with server.sync = 'always', or accept it for a bench with "
+            "--accept-unknown-durability",
+        )
+    raise Refused(
+        "DURABILITY_UNKNOWN",
+        f"the journal has {replicas} of {_REPLICAS_THAT_SURVIVE} copies, and a server does not "
+        "tell whether it syncs before it acks",
+        hint="set sync_interval: always in its jetstream block, then --accept-unknown-durability",
+    )
+
+
+def is_embedded(config: Config) -> bool:
+    """Whether the server is the one on our store, even if it was named by its URL."""
+    if not config.url:
+        return True
+    try:
+        store = store_of(config)
+    except Refused:
+        return False
+    server = store.running() if store.held() else None
+    return server is not None and config.url.endswith(server.address.removeprefix("nats://"))
+
+
+def _syncs_always(store: Store) -> bool:
+    """The server read this file when it started; it is written at every start."""
+    path = store.path / "server.conf"
+    return path.exists() and "sync_interval: always" in path.read_text(encoding="utf-8")
+
+
+async def _check_server(
+    config: Config, url: str, now_ms: Callable[[], int]
+) -> AsyncIterator[Finding]:
+    bus = JetStreamBus(url, realm=config.realm, credentials=config.server.credentials_file)
+    await bus.connection.open()  # Not `start`, which makes streams.
+    try:
+        yield server_checks.check_version(bus.connection)
+        yield server_checks.check_payload(bus.connection, config)
+        async for finding in _check_jetstream(bus, config, now_ms):
+            yield finding
+    finally:
+        await bus.connection.close()
+
+
+async def _check_jetstream(
+    bus: JetStreamBus, config: Config, now_ms: Callable[[], int]
+) -> AsyncIterator[Finding]:
+    subjects = Subjects(config.realm)
+    specs = (*streams_of(subjects), bus.blobs.spec, bus.claims.spec, bus.snapshots.spec)
+    try:
+        account = await bus.connection.api("INFO")
+        streams = await server_checks.streams_there(bus.connection, specs)
+    except (ApiError, CodedError) as error:
+        yield Finding(
+            check="jetstream",
+            verdict=Verdict.FAIL,
+            detail=f"JetStream does not answer: {error}",
+            hint="start the server with JetStream, in an account that may use it",
+            code="SERVER_UNREACHABLE",
+        )
+        return
+    yield Finding(check="jetstream", detail=f"{account['streams']} streams in this account")
+    for spec in specs:
+        yield server_checks.check_stream(spec, streams)
+    journal = streams.get(subjects.journal_stream)
+    yield _check_durability(config, journal)
+    if journal:
+        yield server_checks.check_clock(journal, now_ms())
+        yield await server_checks.check_chain(bus.journal, journal["state"]["last_seq"])
+
+
+def _check_durability(config: Config, journal: dict[str, Any] | None) -> Finding:
+    replicas = journal["config"]["num_replicas"] if journal else 1
+    try:
+        durability = durability_of(config, embedded=is_embedded(config), replicas=replicas)
+    except Refused as refusal:
+        return failed("durability", refusal)
+    if durability != "unknown_accepted":
+        return Finding(check="durability", detail=_WORTH[durability])
+    return Finding(
+        check="durability",
+        verdict=Verdict.WARN,
+        detail="unknown and accepted: make sure the server says sync_interval: always",
+        code="DURABILITY_UNKNOWN",
+    )

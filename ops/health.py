@@ -1,0 +1,125 @@
+"""Whether this node lives and serves, told over HTTP to whoever restarts or routes around it.
+
+``/livez`` says whether a restart would help, ``/readyz`` whether to send work here, ``/metrics`` is
+the registry's text. What is checked is the node's to say; this file only serves the answers, one
+JSON line a check, 200 if all hold and 503 if one does not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from types import TracebackType
+
+import msgspec
+
+from rookery.schemas.codec import encode_json
+from rookery.schemas.errors import Refused
+
+__all__ = ["HealthServer", "Page", "Probe", "probe_page"]
+
+JSON_LINES = "application/x-ndjson"
+_SILENT_CLIENT_S = 2.0
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """One thing that must hold."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What is answered to a GET."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+def probe_page(checks: Callable[[], Sequence[Probe]]) -> Callable[[], Page]:
+    """A page of these checks; one that cannot be made is a check that does not hold."""
+
+    def page() -> Page:
+        try:
+            probes = checks()
+        except Exception as error:  # Whatever it is, the node could not vouch for itself.
+            probes = [Probe("probe", ok=False, detail=f"failed: {type(error).__name__}")]
+        body = b"".join(encode_json(probe) + b"\n" for probe in probes)
+        return Page(200 if all(probe.ok for probe in probes) else 503, JSON_LINES, body)
+
+    return page
+
+
+class HealthServer:
+    """Serves pages on a port of its own, each request on a thread of its own."""
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], Page]]) -> None:
+        try:
+            self._server = _Server((host, port), _handler(pages))
+        except OSError as error:
+            raise Refused(
+                "CONFIG_INVALID",
+                f"metrics address {host}:{port} cannot be used: {error.strerror}",
+                hint="choose another --metrics-port; 0 takes a free one",
+            ) from None
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="rookery-health", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}"
+
+    def close(self) -> None:
+        """Answer what has been asked, then free the port."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> HealthServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Server(ThreadingTCPServer):
+    """Not http.server's own: that one asks the DNS for its name before it serves anything."""
+
+    allow_reuse_address = True
+    daemon_threads = False  # Joined by server_close: an answer under way is finished.
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hung up while it was answered is nobody's trouble."""
+
+
+def _handler(pages: Mapping[str, Callable[[], Page]]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _SILENT_CLIENT_S
+
+        def do_GET(self) -> None:
+            page = pages.get(self.path.partition("?")[0], _not_found)()
+            self.send_response(page.status)
+            self.send_header("Content-Type", page.content_type)
+            self.send_header("Content-Length", str(len(page.body)))
+            self.end_headers()
+            self.wfile.write(page.body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """A scrape every few seconds is not worth a line."""
+
+    def _not_found() -> Page:
+        return Page(404, "text/plain", (" ".join(sorted(pages)) + "\n").encode())
+
+    return Handler

@@ -1,0 +1,124 @@
+"""What a node needs of its machine: interpreter, packages, server binary, store directory, disk.
+
+Looks and never touches. Whether a server runs and what it promises is ``doctor``'s to ask.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from rookery.bus.server import find_server
+from rookery.bus.store import Store
+from rookery.schemas.errors import CodedError, Refused
+
+__all__ = ["Finding", "Verdict", "check_host", "check_store", "failed"]
+
+_FREE_BYTES_LOW = 1 << 30
+_FREE_BYTES_TOO_LOW = 64 << 20
+_NATS_PY = "2.16."
+"""The connection leans on private names of this series; a test pins them."""
+_PACKAGES = ("rookery", "nats-py", "msgspec", "pykka", "prometheus-client")
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One check: what was found, and what to do about it."""
+
+    check: str
+    verdict: Verdict = Verdict.OK
+    detail: str = ""
+    hint: str = ""
+    code: str = ""
+    """From the table of codes, where a program may want to tell verdicts apart."""
+
+
+def failed(check: str, error: CodedError) -> Finding:
+    """The finding that says what ``error`` says."""
+    return Finding(
+        check=check,
+        verdict=Verdict.FAIL,
+        detail=error.message,
+        hint=error.hint,
+        code=error.code,
+    )
+
+
+def check_host() -> Iterator[Finding]:
+    """Interpreter and packages."""
+    yield Finding(check="python", detail=f"{platform.python_version()} on {platform.platform()}")
+    packages = {name: version(name) for name in _PACKAGES}
+    fits = packages["nats-py"].startswith(_NATS_PY)
+    yield Finding(
+        check="packages",
+        verdict=Verdict.OK if fits else Verdict.FAIL,
+        detail=", ".join(f"{name} {number}" for name, number in packages.items()),
+        hint="" if fits else f"pip install 'nats-py=={_NATS_PY}*'",
+    )
+
+
+def check_store(store: Store) -> Iterator[Finding]:
+    """All an embedded server needs: a binary, a directory of its own, room, and nobody else."""
+    yield _check_binary()
+    yield _check_directory(store.path)
+    yield _check_room(store.path)
+    yield _check_lock(store)
+
+
+def _check_binary() -> Finding:
+    try:
+        binary = find_server()
+    except Refused as error:
+        return failed("nats-server", error)
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False)
+    return Finding(check="nats-server", detail=f"{said.stdout.strip()} at {binary}")
+
+
+def _check_directory(path: Path) -> Finding:
+    if not path.exists():
+        return Finding(check="store", detail=f"{path} will be made by `rookery up`")
+    for place in (path / "token", path):
+        mode = place.stat().st_mode & 0o777 if place.exists() else 0
+        if mode & 0o077:
+            return Finding(
+                check="store",
+                verdict=Verdict.FAIL if place != path else Verdict.WARN,
+                detail=f"{place} has mode {mode:o}: other users of this machine may read it",
+                hint=f"chmod {mode & 0o700:o} {place}",
+            )
+    return Finding(check="store", detail=str(path))
+
+
+def _check_room(path: Path) -> Finding:
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    free = shutil.disk_usage(existing).free
+    detail = f"{free / (1 << 30):.1f} GiB free at {existing}"
+    if free >= _FREE_BYTES_LOW:
+        return Finding(check="disk", detail=detail)
+    return Finding(
+        check="disk",
+        verdict=Verdict.FAIL if free < _FREE_BYTES_TOO_LOW else Verdict.WARN,
+        detail=detail,
+        hint="make room: when it is used up, work waits",
+    )
+
+
+def _check_lock(store: Store) -> Finding:
+    if store.held():
+        server = store.running()
+        who = f"nats-server {server.pid} at {server.address}" if server else "a starting server"
+        return Finding(check="lock", detail=f"held by {who}")
+    left = ", ".join(sorted(path.name for path in store.path.glob("*.ports")))
+    return Finding(check="lock", detail=f"free; a killed server left {left}" if left else "free")

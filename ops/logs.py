@@ -1,0 +1,107 @@
+"""Logs: an event's name and fields, a line of text for people or a JSON object for machines.
+
+Everybody logs with the standard library: ``log.warning("command quarantined", extra={"verb": v})``.
+What the formatters refuse to print: bodies, code, inputs, tokens, user parts of URLs, and the text
+of an exception that is not one of ours, because it may quote what it choked on.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+from datetime import UTC, datetime
+from typing import IO, Any
+
+from rookery.schemas.codec import encode_json
+from rookery.schemas.errors import CODES, Failed, Refused
+
+__all__ = ["JsonLines", "TextLines", "configure"]
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_WITHHELD = {"authorization", "body", "code", "credentials", "data", "inputs", "password"}
+_WITHHELD |= {"payload", "secret", "token"}
+_USER_PART = re.compile(r"(?<=://)[^/\s@]+@")
+
+
+def configure(level: str, format: str, stream: IO[str]) -> logging.Handler:  # noqa: A002
+    """Log to ``stream`` from now on; libraries are heard from ``warning`` upwards."""
+    text = format == "text" or (format == "auto" and stream.isatty())
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(TextLines() if text else JsonLines())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.getLogger("rookery").setLevel(level.upper())
+    return handler
+
+
+class TextLines(logging.Formatter):
+    """``11:02:07 info    rookery.node node started node=n1 realm=default``"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created).astimezone()
+        event = _event(record).replace("\n", "\\n")
+        head = f"{at:%H:%M:%S} {record.levelname.lower():7} {record.name} {event}"
+        return " ".join([head, *(f"{key}={_word(value)}" for key, value in _fields(record))])
+
+
+class JsonLines(logging.Formatter):
+    """One object a line; fields stand beside ``at``, ``level``, ``logger`` and ``event``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC)
+        head = {
+            "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": _event(record),
+        }
+        return encode_json(head | dict(_fields(record)) | head).decode()
+
+
+def _event(record: logging.LogRecord) -> str:
+    return _USER_PART.sub("***@", record.getMessage())
+
+
+def _fields(record: logging.LogRecord) -> list[tuple[str, Any]]:
+    fields = [(k, _safe(k, v)) for k, v in vars(record).items() if k not in _STANDARD]
+    if record.exc_info and record.exc_info[1] is not None:
+        fields += _exception(record.exc_info[1])
+    return fields
+
+
+def _safe(key: str, value: Any) -> Any:
+    if key in _WITHHELD and str(value) not in CODES:  # `code` is a program's, or an error's.
+        return "***"
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case bytes():
+            return f"{len(value)} bytes"
+        case BaseException():
+            return _what_happened(value)
+        case _:
+            return _USER_PART.sub("***@", str(value))
+
+
+def _exception(error: BaseException) -> list[tuple[str, Any]]:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+    return [("error", _what_happened(error)), ("trace", " < ".join(reversed(where)))]
+
+
+def _what_happened(error: BaseException) -> str:
+    """Our own exceptions are written to be read; of others the type, and what the system said."""
+    match error:
+        case Refused() | Failed():
+            return _USER_PART.sub("***@", str(error))
+        case OSError(strerror=str(said)):
+            return f"{type(error).__name__}: {said}"
+        case _:
+            return type(error).__name__
+
+
+def _word(value: Any) -> str:
+    text = str(value)
+    return text if text and not re.search(r"[\s\"=]", text) else encode_json(text).decode()

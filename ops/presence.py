@@ -1,0 +1,66 @@
+"""Where a process runs, written so that a neighbour on the same machine can tell that it died.
+
+A node killed with -9 leaves its claims behind until they expire; a neighbour that can see the
+process is gone takes over at once. Of processes on other machines, or in containers that do not
+see each other's processes, nothing is known: they are waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["Presence", "is_dead", "presence_here"]
+
+
+class Presence(msgspec.Struct, frozen=True):
+    """One process, told apart from a later one with the same id."""
+
+    host: str
+    boot: str
+    pid: int
+    born: str
+
+
+def presence_here() -> Presence:
+    """This process."""
+    return Presence(platform.node(), _boot(), os.getpid(), _born(os.getpid()))
+
+
+def is_dead(presence: bytes) -> bool:
+    """Whether the process an encoded presence names is known to be gone."""
+    try:
+        other = msgspec.json.decode(presence, type=Presence)
+    except msgspec.DecodeError:
+        return False
+    if other.host != platform.node() or other.boot != _boot():
+        return False
+    try:
+        os.kill(other.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return _born(other.pid) != other.born
+
+
+def _boot() -> str:
+    """Tells machines of one name apart, a machine from itself before a restart, and containers
+    that number their processes differently."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    return ""
+
+
+def _born(pid: int) -> str:
+    """When a process started, in ticks since boot; empty where the system does not say, and of
+    one that has ended and only waits for its parent to notice."""
+    with suppress(OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
+    return ""

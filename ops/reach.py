@@ -1,0 +1,56 @@
+"""Which server a configuration means, and the URL that gets one in.
+
+A URL that is configured counts, with the configured token; else it is the embedded server found at
+work on the store. Nothing is started here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+from rookery.bus.store import Store, default_store, find_running, with_token
+from rookery.ops.config import Config
+from rookery.schemas.errors import Failed, Refused
+
+__all__ = ["find_url", "no_server", "store_of", "url_of"]
+
+
+def store_of(config: Config) -> Store:
+    """The store directory of the embedded server, whether or not it is there yet."""
+    store = Store(Path(config.store) if config.store else default_store())
+    place = next(path for path in (store.path, *store.path.parents) if path.exists())
+    if not (place.is_dir() and os.access(place, os.R_OK | os.W_OK | os.X_OK)):
+        raise Refused(
+            "CONFIG_INVALID",
+            f"store {store.path}: {place} is not a directory we may write to",
+            hint="choose another one with --store",
+        )
+    return store
+
+
+def find_url(config: Config) -> str | None:
+    """The server's URL, token included; ``None`` if none is configured and none runs."""
+    if not config.url:
+        return find_running(store_of(config).path)
+    if config.server.token and "@" not in config.url:
+        return with_token(config.url, quote(config.server.token, safe=""))
+    return config.url
+
+
+def url_of(config: Config) -> str:
+    """The server's URL, token included, or ``Failed`` SERVER_UNREACHABLE."""
+    url = find_url(config)
+    if url is None:
+        raise no_server(config)
+    return url
+
+
+def no_server(config: Config) -> Failed:
+    """Nobody is there to be asked, and what to do about it."""
+    return Failed(
+        "SERVER_UNREACHABLE",
+        f"no server runs on {store_of(config).path}",
+        hint="rookery up, or say where one is with --url",
+    )

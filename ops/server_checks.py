@@ -1,0 +1,131 @@
+"""What a node needs of its server: version, message size, the realm's streams, the same time, and
+a journal whose last messages still continue their chains.
+
+Asks and never makes: a stream that is missing is reported, not created. Which of the answers mean
+that data is safe is ``doctor``'s to judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from rookery.bus.chain import ChainAudit, Extent
+from rookery.bus.connection import ApiError, Connection
+from rookery.bus.journal import JetStreamJournal
+from rookery.bus.ports import Filter
+from rookery.bus.streams import StreamSpec, mismatches
+from rookery.ops.config import Config
+from rookery.ops.host_checks import Finding, Verdict, failed
+from rookery.schemas.errors import CodedError, Failed
+
+__all__ = [
+    "Streams",
+    "check_chain",
+    "check_clock",
+    "check_payload",
+    "check_stream",
+    "check_version",
+    "streams_there",
+]
+
+_VERSION_MIN = (2, 12)
+_SPOT_MESSAGES = 1_000
+_CHAIN_PATIENCE_S = 10.0
+_SKEW_MS_MAX = 1_000
+_STREAM_NOT_FOUND = 10059
+
+Streams = dict[str, dict[str, Any]]
+"""Stream name to the server's answer about it; missing ones are not in it."""
+
+
+def check_version(connection: Connection) -> Finding:
+    found = connection.client.connected_server_version
+    detail = f"nats-server {found.major}.{found.minor}.{found.patch} lets us in"
+    if (found.major, found.minor) >= _VERSION_MIN:
+        return Finding(check="server", detail=detail)
+    return Finding(
+        check="server",
+        verdict=Verdict.FAIL,
+        detail=f"{detail}, but atomic batches and timers need 2.12",
+        hint="upgrade the server",
+    )
+
+
+def check_payload(connection: Connection, config: Config) -> Finding:
+    takes, wanted = connection.client.max_payload, config.limits.payload_bytes_max
+    if takes >= wanted:
+        return Finding(check="payload", detail=f"messages may have {takes} bytes")
+    return Finding(
+        check="payload",
+        verdict=Verdict.FAIL,
+        detail=f"the server takes {takes} bytes, limits.payload_bytes_max is {wanted}",
+        hint=f"raise the server's max_payload, or set limits.payload_bytes_max = {takes}",
+    )
+
+
+async def streams_there(connection: Connection, specs: Sequence[StreamSpec]) -> Streams:
+    found: Streams = {}
+    for spec in specs:
+        try:
+            found[spec.name] = await connection.api(f"STREAM.INFO.{spec.name}")
+        except ApiError as error:
+            if error.err_code != _STREAM_NOT_FOUND:
+                raise
+    return found
+
+
+def check_stream(spec: StreamSpec, streams: Streams) -> Finding:
+    check = f"stream {spec.name}"
+    if spec.name not in streams:
+        if not streams:
+            return Finding(check=check, detail="will be made by `rookery up`")
+        return Finding(
+            check=check,
+            verdict=Verdict.FAIL if spec.name.endswith("_JOURNAL") else Verdict.WARN,
+            detail="is missing, while other streams of the realm are there",
+            hint="restore it before `rookery up` makes an empty one",
+            code="STREAM_MISMATCH",
+        )
+    wrong = mismatches(spec, streams[spec.name]["config"])
+    if not wrong:
+        return Finding(check=check, detail=f"{streams[spec.name]['state']['messages']} messages")
+    return Finding(
+        check=check,
+        verdict=Verdict.FAIL,
+        detail="; ".join(wrong),
+        hint=f"nats stream edit {spec.name}, or serve another realm",
+        code="STREAM_MISMATCH",
+    )
+
+
+def check_clock(journal: dict[str, Any], now_ms: int) -> Finding:
+    server_ms = datetime.fromisoformat(journal["ts"]).timestamp() * 1_000
+    skew_ms = round(abs(now_ms - server_ms))
+    if skew_ms <= _SKEW_MS_MAX:
+        return Finding(check="clock", detail=f"{skew_ms} ms from the server's")
+    return Finding(
+        check="clock",
+        verdict=Verdict.WARN,
+        detail=f"{skew_ms} ms from the server's: timers fire that much early or late",
+        hint="synchronise both clocks (NTP)",
+    )
+
+
+async def check_chain(journal: JetStreamJournal, end: int) -> Finding:
+    """The last messages only: ``rookery journal verify`` looks at all of them."""
+    after = max(0, end - _SPOT_MESSAGES)
+    chain = ChainAudit(Extent.TAIL if after else Extent.WHOLE)
+    try:
+        async with asyncio.timeout(_CHAIN_PATIENCE_S):  # A scan waits out whatever happens.
+            async for page in journal.scan(Filter(), after):
+                for stored in page:
+                    chain.add(stored)
+    except TimeoutError:
+        return failed("chain", Failed("SERVER_UNREACHABLE", "the journal could not be read"))
+    except CodedError as error:
+        return failed("chain", error)
+    audit = chain.audit
+    return Finding(check="chain", detail=f"{audit.verified} of {audit.messages} messages verified")

@@ -1,0 +1,155 @@
+"""A realm with something in it, and the command line run against it as a user would."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.ports import Append, Delivery, Outcome, Settled
+from rookery.bus.server import EmbeddedServer
+from rookery.ops.cli import main
+from rookery.schemas.codec import encode_facts
+from rookery.schemas.digest import ZERO_CHAIN, chain
+from rookery.schemas.envelope import EntityId
+from rookery.schemas.facts.session import Initialized, Registered
+
+ROOKERY = [sys.executable, "-m", "rookery.ops.cli"]
+STARTED_MS = 1_700_000_000_000
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [msgspec.json.decode(line) for line in self.out.splitlines()]
+
+
+class Realm:
+    """One realm of a running server, and a shell that knows where it is."""
+
+    def __init__(self, server: EmbeddedServer, name: str, home: Path) -> None:
+        self.server, self.name, self.home = server, name, home
+        self.environment = clean_environment(home) | {
+            "ROOKERY_STORE": str(server.store),
+            "ROOKERY_REALM": name,
+        }
+
+    def rookery(self, *arguments: str) -> Ended:
+        return rookery(*arguments, environment=self.environment, directory=self.home)
+
+    def shell(self, *arguments: str) -> Ended:
+        return shell(*arguments, environment=self.environment, directory=self.home)
+
+    @contextmanager
+    def started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """A command that goes on until somebody ends it."""
+        process = subprocess.Popen(
+            [*ROOKERY, *arguments],
+            env=self.environment,
+            cwd=self.home,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def write(self, session: str, messages: int, *, broken_at: int = 0) -> None:
+        """Append messages of two facts each; the digest of the ``broken_at``-th is a lie."""
+        asyncio.run(self._write(session, messages, broken_at))
+
+    def bury(self, key: str, body: bytes) -> None:
+        """Put a command among the dead letters."""
+        asyncio.run(self._bury(Delivery(verb="run", key=key, id=f"id-{key}", body=body)))
+
+    async def _write(self, session: str, messages: int, broken_at: int) -> None:
+        bus = JetStreamBus(self.server.url, realm=self.name)
+        await bus.start()
+        entity = EntityId("session", session)
+        last = await bus.journal.last(entity)
+        sequence, digest = (last.sequence, last.chain) if last else (0, ZERO_CHAIN)
+        for number in range(1, messages + 1):
+            body = encode_facts(_facts(session, number))
+            digest = chain(digest, body if number != broken_at else b"something else")
+            append = Append(entity, sequence, f"{session}-{sequence}", body, digest)
+            sequence = await _settled(bus, append)
+        await bus.stop()
+
+    async def _bury(self, delivery: Delivery) -> None:
+        bus = JetStreamBus(self.server.url, realm=self.name)
+        await bus.start()
+        await bus.inbox.bury(delivery, "COMMAND_QUARANTINED", "it failed three times")
+        await bus.stop()
+
+
+async def _settled(bus: JetStreamBus, append: Append) -> int:
+    settled: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+    bus.journal.append([append], settled.set_result)
+    (outcome,) = await settled
+    assert isinstance(outcome, Settled)
+    return outcome.sequence
+
+
+def _facts(session: str, number: int) -> list[Initialized | Registered]:
+    at_ms = STARTED_MS + number
+    return [
+        Initialized(session=session, at_ms=at_ms, row="Initialize"),
+        Registered(
+            session=session, at_ms=at_ms, row="RegisterSession", session_id_in=session, run="r1"
+        ),
+    ]
+
+
+def clean_environment(home: Path) -> dict[str, str]:
+    """Ours without anything that configures Rookery, and with another home."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("ROOKERY_", "NATS_", "XDG_"))
+    }
+    return kept | {"HOME": str(home)}
+
+
+def rookery(*arguments: str, environment: dict[str, str], directory: Path) -> Ended:
+    """What a command says, without the half second it takes to start a Python."""
+    out, err = (TextIOWrapper(BytesIO(), write_through=True) for _ in range(2))
+    with (
+        patch.dict(os.environ, environment, clear=True),
+        chdir(directory),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        code = main(arguments)
+    return Ended(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
+
+
+def shell(*arguments: str, environment: dict[str, str], directory: Path) -> Ended:
+    """The same, as a process of its own."""
+    command = [*ROOKERY, *arguments]
+    done = subprocess.run(
+        command, env=environment, cwd=directory, capture_output=True, text=True, check=False
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)

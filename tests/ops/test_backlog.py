@@ -1,0 +1,46 @@
+"""What waits in the streams, as a scrape sees it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.ports import Delivery
+from rookery.bus.subjects import Subjects
+from rookery.ops.backlog import backlog_readings
+from rookery.ops.metrics import PULLED
+from tests.ops.surroundings import Realm
+
+
+def test_commands_count_until_they_are_done_and_dead_letters_for_ever(realm: Realm):
+    async def scenario() -> None:
+        bus = JetStreamBus(realm.server.url, realm=realm.name)
+        await bus.start()
+        arrived: asyncio.Queue[list[Delivery]] = asyncio.Queue()
+        partition = bus.partition("s1")
+        await bus.inbox.open(partition, arrived.put_nowait)
+        await bus.inbox.submit("run", "s1", b"{}", message_id="a")
+        (delivery,) = await arrived.get()
+        await bus.inbox.submit("run", "s1", b"{}", message_id="b")
+        assert await readings(bus) == {
+            "rookery_inbox_lag_commands": 2,
+            "rookery_dead_letter_total": 0,
+        }
+        number = await bus.inbox.bury(delivery, "COMMAND_QUARANTINED", "it failed")
+        await bus.inbox.drop_dead(number)
+        assert delivery.position is not None
+        bus.inbox.done([delivery.position])
+        await arrived.get()
+        async with asyncio.timeout(30):
+            while (await readings(bus))["rookery_inbox_lag_commands"] != 1:
+                await asyncio.sleep(0.01)
+        assert (await readings(bus))["rookery_dead_letter_total"] == 1
+        await bus.stop()
+        assert await readings(bus) == {}
+
+    async def readings(bus: JetStreamBus) -> dict[str, float]:
+        found = await backlog_readings(bus.connection, Subjects(realm.name))
+        assert {reading.name for reading in found} <= set(PULLED)
+        return {reading.name: reading.value for reading in found}
+
+    asyncio.run(scenario())

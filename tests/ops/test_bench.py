@@ -1,0 +1,95 @@
+"""Benches in their short form: they run, they audit themselves, and their rows are well formed.
+
+No figure is looked at: what a bench measures here, on a busy machine, means nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from rookery.ops import bench
+from rookery.ops.bench.audit import Books
+from rookery.ops.bench.history import histories, next_run, next_turn, sessions
+from rookery.ops.bench.lab import Lab
+from rookery.ops.bench.rebuild_load import MESSAGES
+from rookery.ops.bench.report import measure
+from rookery.ops.bench.rows import Line, Row, rows_of
+from rookery.ops.bench.turns import COMMAND, TurnsConcern
+from rookery.schemas.errors import Failed
+
+SHARE = 0.002
+FIELDS = set(Row.__struct_fields__)
+
+
+@pytest.mark.parametrize("name", bench.BENCHES)
+def test_a_bench_yields_a_row_for_each_of_its_lines(name: str):
+    rows = measure(name, "always", rounds=1, share=SHARE)
+    assert rows
+    assert len({row.name for row in rows}) == len(rows)
+    for row in rows:
+        assert (row.bench, row.sync) == (name, "always")
+        assert math.isfinite(row.value)
+        assert 0 < row.low <= row.value <= row.high
+        assert (row.ratio is None) == (row.ratio_to is None)
+        assert (row.met is None) == (row.target is None)
+
+
+def test_the_json_report_holds_the_rows_and_what_they_were_measured_on(
+    capfd: pytest.CaptureFixture[str],
+):
+    assert bench.run(["feed"], sync="default", as_json=True, rounds=1) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert all(row.keys() == FIELDS for row in report["rows"])
+    machine = report["machine"]
+    assert len(machine["load_average_before"]) == len(machine["load_average_after"]) == 3
+    assert machine["processors"] >= 1
+    assert {"rookery", "nats-server", "python"} <= machine["versions"].keys()
+
+
+def test_a_ratio_is_taken_within_a_round_and_then_the_median_of_all():
+    lines = (Line("raw", "/s"), Line("ours", "/s", "raw", at_least=2.0))
+    rounds = [{"raw": 10, "ours": 10}, {"raw": 1, "ours": 3}, {"raw": 100, "ours": 200}]
+    raw, ours = rows_of("demo", "always", lines, rounds)
+    assert (raw.value, raw.ratio, raw.target, raw.met) == (10, None, None, None)
+    assert (ours.value, ours.low, ours.high) == (10, 3, 200)
+    assert (ours.ratio, ours.target, ours.met) == (2.0, ">= 2", True)
+
+
+def test_a_bound_without_a_ratio_is_on_the_value():
+    (row,) = rows_of("demo", "always", [Line("ready", "s", at_most=10)], [{"ready": 10.5}])
+    assert (row.ratio, row.target, row.met) == (None, "<= 10", False)
+
+
+def test_the_audit_knows_every_command_that_must_be_in_the_journal():
+    with Lab("default", SHARE) as lab:
+        filled = lab.load("fill", cell="fill")
+        assert filled.done == MESSAGES * lab.count(1_000)
+        Books(lab.url).check("fill", filled.done)
+        with pytest.raises(Failed, match="1 are not in the journal"):
+            Books(lab.url).check("fill", filled.done + 1)
+        with pytest.raises(Failed, match="1 are not theirs"):
+            Books(lab.url).check("fill", filled.done - 1)
+
+
+def test_a_lab_leaves_nothing_behind():
+    with Lab("default", SHARE) as lab, lab.node() as node:
+        assert node.cpu_s() > 0
+    assert not lab.store.exists()
+    assert node.exit_code == 0
+
+
+def test_the_benches_command_and_fact_are_of_the_size_they_say():
+    (life,) = histories(TurnsConcern(), next_turn, entities=1, messages=2)
+    assert 150 <= len(COMMAND) <= 170
+    assert all(280 <= len(stored.body) <= 320 for stored in life)
+
+
+def test_a_session_of_the_benches_lives_from_run_to_run():
+    concern = sessions()
+    (life,) = histories(concern, next_run, entities=1, messages=4)
+    kinds = [type(fact).__name__ for stored in life for fact in concern.codec.decode(stored.body)]
+    opened = ["Initialized", "Registered", "ExecutorEnsured"]
+    assert kinds == [*opened, *["InputAccepted", "RunPrepared", "RunCommitted"] * 2]

@@ -1,0 +1,170 @@
+"""Where values come from, which source wins, and what is refused."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rookery.ops.config import Config, hide_secret, load
+from rookery.schemas.errors import Refused
+
+
+def loaded(directory: Path, **sources: Any) -> Config:
+    return load(directory=directory, **({"environ": {}} | sources)).config
+
+
+def test_without_any_source_everything_has_its_default(tmp_path):
+    config = load(environ={}, directory=tmp_path)
+    assert config.config == Config()
+    assert {setting.origin for setting in config.settings} == {"default"}
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default(tmp_path):
+    (tmp_path / "rookery.toml").write_text(
+        'realm = "file"\n[quotas]\nqueue_length_max = 7\n[log]\nlevel = "debug"\n'
+    )
+    found = load(
+        environ={"ROOKERY_REALM": "environment", "ROOKERY_QUOTAS_QUEUE_LENGTH_MAX": "8"},
+        directory=tmp_path,
+        flags={"realm": "flag", "store": None},
+    )
+    assert found.config.realm == "flag"
+    assert found.config.quotas.queue_length_max == 8
+    assert found.config.log.level == "debug"
+    origins = {setting.key: setting.origin for setting in found.settings}
+    assert origins["realm"] == "flag"
+    assert origins["quotas.queue_length_max"] == "environment ROOKERY_QUOTAS_QUEUE_LENGTH_MAX"
+    assert origins["log.level"] == str(tmp_path / "rookery.toml")
+    assert origins["store"] == "default"
+
+
+def test_the_named_file_is_read_instead_of_the_one_beside_us(tmp_path):
+    (tmp_path / "rookery.toml").write_text('realm = "here"')
+    (tmp_path / "other.toml").write_text('realm = "named"')
+    assert loaded(tmp_path, file=tmp_path / "other.toml").realm == "named"
+    assert loaded(tmp_path).realm == "here"
+
+
+def test_the_users_file_is_read_where_xdg_puts_it(tmp_path):
+    home = tmp_path / "home" / "rookery"
+    home.mkdir(parents=True)
+    (home / "config.toml").write_text('realm = "user"')
+    assert loaded(tmp_path, environ={"XDG_CONFIG_HOME": str(home.parent)}).realm == "user"
+
+
+def test_a_named_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(Refused, match="No such file") as refusal:
+        loaded(tmp_path, file=tmp_path / "absent.toml")
+    assert refusal.value.code == "CONFIG_INVALID"
+
+
+def test_nats_url_is_heard_and_rookery_url_is_heard_more(tmp_path):
+    environ = {"NATS_URL": "nats://a:1"}
+    assert loaded(tmp_path, environ=environ).url == "nats://a:1"
+    assert loaded(tmp_path, environ=environ | {"ROOKERY_URL": "nats://b:2"}).url == "nats://b:2"
+
+
+def test_an_empty_variable_is_not_set(tmp_path):
+    assert loaded(tmp_path, environ={"NATS_URL": "", "ROOKERY_METRICS_PORT": ""}) == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown", "nearest"),
+    [
+        ("[quotas]\nqueue_lenght_max = 1", "quotas.queue_lenght_max", "quotas.queue_length_max"),
+        ("realms = 'x'", "realms", "realm"),
+        ("[loq]\nlevel = 'info'", "loq.level", "log.level"),
+        ("log = 3", "'log'", "log.level"),
+    ],
+)
+def test_a_key_nobody_reads_is_refused_with_the_nearest_one(tmp_path, text, unknown, nearest):
+    (tmp_path / "rookery.toml").write_text(text)
+    with pytest.raises(Refused) as refusal:
+        loaded(tmp_path)
+    assert refusal.value.code == "CONFIG_UNKNOWN_KEY"
+    assert unknown in refusal.value.message
+    assert "rookery.toml" in refusal.value.message
+    assert nearest in refusal.value.hint
+
+
+def test_a_variable_nobody_reads_is_refused_with_the_nearest_one(tmp_path):
+    with pytest.raises(Refused) as refusal:
+        loaded(tmp_path, environ={"ROOKERY_LOG_LEVLE": "info"})
+    assert refusal.value.code == "CONFIG_UNKNOWN_KEY"
+    assert "ROOKERY_LOG_LEVEL" in refusal.value.hint
+
+
+def test_the_failpoint_variable_is_left_to_the_kernel(tmp_path):
+    assert loaded(tmp_path, environ={"ROOKERY_FAILPOINT": "decided@7"}) == Config()
+
+
+@pytest.mark.parametrize(
+    ("sources", "complaint", "origin"),
+    [
+        ({"environ": {"ROOKERY_METRICS_PORT": "http"}}, "metrics.port", "ROOKERY_METRICS_PORT"),
+        ({"flags": {"metrics.port": 70_000}}, "65535", "flag"),
+        ({"flags": {"realm": "a.b"}}, "realm = 'a.b'", "flag"),
+        ({"environ": {"ROOKERY_LOG_LEVEL": "loud"}}, "debug, info, warning", "ROOKERY_LOG_LEVEL"),
+        ({"environ": {"ROOKERY_QUOTAS_QUEUE_LENGTH_MAX": "0"}}, ">= 1", "ROOKERY_QUOTAS"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_where_it_came_from(tmp_path, sources, complaint, origin):
+    with pytest.raises(Refused) as refusal:
+        loaded(tmp_path, **sources)
+    assert refusal.value.code == "CONFIG_INVALID"
+    assert complaint in refusal.value.message
+    assert origin in refusal.value.hint
+
+
+def test_a_file_must_say_numbers_as_numbers(tmp_path):
+    (tmp_path / "rookery.toml").write_text('[metrics]\nport = "9090"')
+    with pytest.raises(Refused, match="Expected `int") as refusal:
+        loaded(tmp_path)
+    assert "rookery.toml" in refusal.value.hint
+
+
+def test_a_file_that_is_not_toml_is_refused_with_its_name(tmp_path):
+    (tmp_path / "rookery.toml").write_text("realm = ")
+    with pytest.raises(Refused, match=r"rookery\.toml") as refusal:
+        loaded(tmp_path)
+    assert refusal.value.code == "CONFIG_INVALID"
+
+
+def test_a_refused_token_is_not_repeated(tmp_path):
+    (tmp_path / "rookery.toml").write_text("[server]\ntoken = 31337\n")
+    with pytest.raises(Refused) as refusal:
+        loaded(tmp_path)
+    assert "31337" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("server.token", "s3cret", "***"),
+        ("server.token", "", ""),
+        ("url", "nats://s3cret@host:4222", "nats://***@host:4222"),
+        ("url", "nats://user:p@ss@host:4222", "nats://***@host:4222"),
+        ("url", "nats://host:4222", "nats://host:4222"),
+        ("realm", "default", "default"),
+    ],
+)
+def test_secrets_are_hidden_and_nothing_else(key, value, shown):
+    assert hide_secret(key, value) == shown
+
+
+def test_every_key_can_be_set_in_a_file_by_the_name_it_is_shown_with(tmp_path):
+    lines = [
+        f"{s.key} = {str(s.value).lower() if isinstance(s.value, bool) else repr(s.value)}"
+        for s in load(environ={}, directory=tmp_path).settings
+        if s.value is not None
+    ]
+    text = "\n".join(lines)
+    assert tomllib.loads(text)
+    (tmp_path / "rookery.toml").write_text(text)
+    found = load(environ={}, directory=tmp_path)
+    assert found.config == Config()
+    unset = {setting.key for setting in found.settings if setting.origin == "default"}
+    assert unset == {"metrics.port"}

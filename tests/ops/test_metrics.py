@@ -1,0 +1,111 @@
+"""Names, labels and values as a scraper sees them."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rookery.actors.kernel.observer import Observer
+from rookery.ops.metrics import PULLED, Metrics, Reading
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    families = text_string_to_metric_families(metrics.page().body.decode())
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return samples(metrics).get((name, frozenset(labels.items())))
+
+
+def test_metrics_is_the_kernels_observer():
+    observer: Observer = Metrics("0")
+    observer.restarted("admission")
+
+
+def test_a_command_is_counted_by_verb_and_outcome_and_timed_by_verb():
+    metrics = Metrics("0")
+    for outcome in ("committed", "committed", "refused"):
+        metrics.command("run", outcome, 0.003)
+    assert value(metrics, "rookery_command_total", verb="run", outcome="committed") == 2
+    assert value(metrics, "rookery_command_total", verb="run", outcome="refused") == 1
+    assert value(metrics, "rookery_command_seconds_count", verb="run") == 3
+    assert value(metrics, "rookery_command_seconds_bucket", verb="run", le="0.005") == 3
+
+
+def test_invented_verbs_share_one_label():
+    metrics = Metrics("0")
+    for number in range(100):
+        metrics.command(f"invented-{number}", "refused", 0.001)
+        metrics.quarantined(f"invented-{number}")
+    assert value(metrics, "rookery_command_total", verb="other", outcome="refused") == 100
+    assert value(metrics, "rookery_command_quarantined_total", verb="other") == 100
+    assert "invented" not in metrics.page().body.decode()
+
+
+def test_commits_conflicts_and_restarts_are_counted():
+    metrics = Metrics("0")
+    metrics.committed("session", 3, 5, 0.001)
+    metrics.committed("session", 1, 1, 0.001)
+    metrics.conflict("session")
+    metrics.restarted("admission")
+    assert value(metrics, "rookery_journal_append_total", family="session") == 4
+    assert value(metrics, "rookery_journal_fact_total", family="session") == 6
+    assert value(metrics, "rookery_journal_append_seconds_count", family="session") == 2
+    assert value(metrics, "rookery_journal_conflict_total", family="session") == 1
+    assert value(metrics, "rookery_actor_restart_total", actor="admission") == 1
+
+
+def test_gauges_are_read_when_somebody_scrapes():
+    metrics = Metrics("0")
+    depth = {"admission": 4.0, "turns": 1.0}
+
+    def source() -> list[Reading]:
+        return [
+            *(Reading("rookery_mailbox_depth", n, actor) for actor, n in depth.items()),
+            Reading("rookery_partition_owned", 16),
+            Reading("rookery_journal_lost_ack_total", 2),
+        ]
+
+    metrics.pull_from(source)
+    assert value(metrics, "rookery_mailbox_depth", actor="turns") == 1
+    assert value(metrics, "rookery_partition_owned") == 16
+    assert value(metrics, "rookery_journal_lost_ack_total") == 2
+    depth["turns"] = 9
+    assert value(metrics, "rookery_mailbox_depth", actor="turns") == 9
+
+
+def test_a_reading_under_an_unknown_name_is_a_mistake():
+    metrics = Metrics("0")
+    metrics.pull_from(lambda: [Reading("rookery_mystery", 1)])
+    with pytest.raises(KeyError):
+        metrics.page()
+
+
+def test_names_have_our_prefix_base_units_and_no_ids_as_labels():
+    metrics = Metrics("0")
+    metrics.command("run", "committed", 0.1)
+    metrics.committed("session", 1, 1, 0.1)
+    ours = {key for key in samples(metrics) if not key[0].startswith("process_")}
+    assert ours
+    assert all(name.startswith("rookery_") for name, _ in ours)
+    labels = {name for _, pairs in ours for name, _ in pairs}
+    assert labels <= {"verb", "outcome", "family", "actor", "le", "version", "python"}
+    assert {pulled.label for pulled in PULLED.values()} <= {"", "actor", "family"}
+
+
+def test_two_nodes_in_one_process_do_not_mix():
+    first, second = Metrics("0"), Metrics("0")
+    first.conflict("session")
+    assert value(second, "rookery_journal_conflict_total", family="session") is None
+
+
+def test_the_build_is_told():
+    assert any(
+        name == "rookery_build_info" and ("version", "1.2.3") in labels
+        for name, labels in samples(Metrics("1.2.3"))
+    )
