@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: test demo lint format fix types bench clean
+.PHONY: test demo lint format fix types bench chaos clean
 .DEFAULT_GOAL := test
 .NOTPARALLEL:
 
@@ -40,6 +40,17 @@ types: $(VENV)/.ready-dev
 
 bench: $(VENV)/.ready
 	@$(BIN)/rookery bench
+
+# The long forms of the kill tests: some minutes.
+chaos: $(VENV)/.ready-dev
+	@echo "== the journal while the server is killed"
+	@$(BIN)/python -m tests.bus.kill_campaign
+	@echo "== a node and its clients while the server is killed"
+	@$(BIN)/python -m tests.chaos.server_kills
+	@echo "== a node killed at every failpoint"
+	@$(BIN)/python -m tests.chaos.node_kills
+	@echo "== everything at once"
+	@$(BIN)/python -m tests.chaos.mixed
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -149,8 +149,9 @@ class Appender:
         if not sent:
             self._later(group, Pressure.UNREACHABLE)
             return
+        deadline_s = self._deadline(max((one.tries for one in group), default=0))
         for number, one in enumerate(group, first):
-            self._await(number, _Flight([one], self._deadline(one.tries)))
+            self._await(number, _Flight([one], deadline_s))
 
     def _send_batch(self, group: list[Waiting]) -> None:
         self._count += 1

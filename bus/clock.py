@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from rookery.schemas.numbers import unix_ms
+
 __all__ = ["SystemClock", "entropy", "wait_until"]
 
 T = TypeVar("T")
@@ -22,7 +24,7 @@ class SystemClock:
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, UTC."""
-        return time.time_ns() // 1_000_000
+        return unix_ms(time.time_ns())
 
 
 def entropy(size_bytes: int) -> bytes:

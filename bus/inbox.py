@@ -60,6 +60,9 @@ class JetStreamInbox:
         if line is not None:
             await line.close()
 
+    def displaced(self) -> frozenset[int]:
+        return frozenset(p for p, line in self._lines.items() if line.displaced)
+
     async def stop(self) -> None:
         """Close what is open."""
         await asyncio.gather(*(self.close(partition) for partition in list(self._lines)))

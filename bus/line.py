@@ -71,6 +71,8 @@ class Line:
         self._subscription: Subscription | None = None
         self._hold: Hold | None = None
         """``None`` before the partition is ours and after somebody has taken it over."""
+        self.displaced = False
+        """Whether another owner has taken the partition over."""
         self._cursor = Cursor()
         self._pulls = 0
         self._asked = 0
@@ -248,6 +250,7 @@ class Line:
         assert self._hold is not None
         self._hold = await self._takeover.renew(self._hold, self._cursor)
         if self._hold is None:
+            self.displaced = True
             _log.warning("partition %d was taken over by another node", self._partition)
 
     async def _insist(self, step: Callable[[], Awaitable[None]]) -> None:

@@ -70,7 +70,7 @@ class Append(msgspec.Struct, eq=False):
     append is refused if anything newer stands there, whichever family wrote it."""
 
 
-class Settled(msgspec.Struct, frozen=True):
+class Settled(msgspec.Struct, frozen=True, gc=False):
     """The append is durable under ``sequence``."""
 
     append: Append
@@ -94,7 +94,7 @@ class Rejected(msgspec.Struct, frozen=True):
 Outcome = Settled | Conflicted | Rejected
 
 
-class Stored(msgspec.Struct, frozen=True):
+class Stored(msgspec.Struct, frozen=True, gc=False):
     """A journal message as it was read."""
 
     sequence: int
@@ -162,7 +162,7 @@ class Feed(Protocol):
 # --- commands -----------------------------------------------------------------------------------
 
 
-class Position(msgspec.Struct, frozen=True):
+class Position(msgspec.Struct, frozen=True, gc=False):
     """Where a delivery stands in the inbox or among the fired timers."""
 
     partition: int
@@ -171,7 +171,7 @@ class Position(msgspec.Struct, frozen=True):
     """``inbox`` or ``timers``."""
 
 
-class Delivery(msgspec.Struct, eq=False):
+class Delivery(msgspec.Struct, eq=False, gc=False):
     """A command as it came through a door: nothing decoded, nothing trusted."""
 
     verb: str
@@ -190,7 +190,7 @@ class Delivery(msgspec.Struct, eq=False):
     """1 at first delivery."""
 
 
-class Answer(msgspec.Struct, eq=False):
+class Answer(msgspec.Struct, eq=False, gc=False):
     """Something to say to whoever asked."""
 
     reply_to: str
@@ -230,6 +230,9 @@ class Inbox(Protocol):
 
     async def close(self, partition: int) -> None:
         """Take no more of this partition; what is not done comes again, here or elsewhere."""
+
+    def displaced(self) -> frozenset[int]:
+        """Open partitions that somebody else has opened since: nothing comes of them any more."""
 
     async def submit(
         self,

@@ -21,6 +21,7 @@ _ESCAPE = re.compile(r"%([0-9A-F]{2})")
 _REALM = re.compile(r"[A-Za-z0-9_-]{1,32}\Z")
 
 
+@lru_cache(maxsize=65_536)
 def encode_token(text: str) -> str:
     """``text`` as one subject token."""
     if not text:

@@ -7,6 +7,7 @@ caller can do that to the others. Reading is ``rookery.bus.nats_py``'s, beside n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from rookery.schemas.errors import Refused
@@ -41,11 +42,17 @@ OnBatch = Callable[[list[Message]], None]
 
 def header_value(header: bytes, name: bytes) -> str:
     """A header's value, empty if there is none (case-sensitive: we and JetStream spell alike)."""
-    at = header.find(b"\r\n%b:" % name)
+    needle = _needle(name)
+    at = header.find(needle)
     if at < 0:
         return ""
-    at += len(name) + 3
+    at += len(needle)
     return header[at : header.find(b"\r\n", at)].strip().decode(errors="replace")
+
+
+@lru_cache
+def _needle(name: bytes) -> bytes:
+    return b"\r\n%b:" % name
 
 
 def framed(messages: Sequence[Outgoing], payload_bytes_max: int) -> bytes:

@@ -99,6 +99,10 @@ class _Line:
         self._note(began=self._cursor.floor, delivered=self._cursor.floor, orderly=False)
         self.wake()
 
+    @property
+    def displaced(self) -> bool:
+        return self._share.owner is not self
+
     def wake(self) -> None:
         self._loop.call_soon(self._next)
 
@@ -185,6 +189,9 @@ class MemoryInbox:
         line = self._lines.pop(partition, None)
         if line is not None:
             line.leave()
+
+    def displaced(self) -> frozenset[int]:
+        return frozenset(p for p, line in self._lines.items() if line.displaced)
 
     async def stop(self) -> None:
         """Close what is open."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from itertools import count
 
@@ -99,10 +99,10 @@ async def gather(messages: AsyncIterator[list[Stored]]) -> list[Stored]:
     return [stored async for page in messages for stored in page]
 
 
-async def pages(messages: AsyncIterator[list[Stored]], number: int) -> list[Stored]:
+async def pages(messages: AsyncGenerator[list[Stored], None], number: int) -> list[Stored]:
     """The first ``number`` messages of a follower, which is cancelled then."""
     found: list[Stored] = []
-    async with asyncio.timeout(_PATIENCE_S), aclosing(messages) as follower:  # type: ignore[type-var]
+    async with asyncio.timeout(_PATIENCE_S), aclosing(messages) as follower:
         async for page in follower:
             found += page
             if len(found) >= number:

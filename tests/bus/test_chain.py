@@ -43,7 +43,10 @@ def audited(messages: list[Stored], extent: Extent = Extent.WHOLE) -> Audit:
     return chains.audit
 
 
-def exported(messages: list[Stored], where: Filter = Filter(), after: int = 0) -> list[bytes]:  # noqa: B008
+EVERYTHING = Filter()
+
+
+def exported(messages: list[Stored], where: Filter = EVERYTHING, after: int = 0) -> list[bytes]:
     export = Export(SUBJECTS, where, after)
     return [export.head(), *(export.line(stored) for stored in messages), export.end()]
 

@@ -130,6 +130,9 @@ def test_an_owner_that_was_replaced_gets_nothing_and_undoes_nothing(realm: Realm
             worker = await opened(second, "s", does=False)
             (again,) = await worker.has(1)
             late.do(late.taken)
+            await wait_until(first.inbox.displaced)
+            assert first.inbox.displaced() == {partition_of("s")}
+            assert second.inbox.displaced() == frozenset()
             await submitted(first, "s", b"2")
             worker.do([again])
             await worker.has(2)

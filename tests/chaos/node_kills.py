@@ -1,0 +1,141 @@
+"""Kill the node at every place where it could die and compare what is left with an undisturbed run.
+
+Goal: no command is lost or causes anything twice, every answer arrives, and the state of every
+session is the one it would have had. Method: a few sessions each live through the same story,
+through both doors, while the node is killed at a named point; another takes its place.
+
+    python -m tests.chaos.node_kills [times each]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from contextlib import closing, suppress
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from rookery.actors.kernel.failpoints import FAILPOINTS
+from rookery.bus.server import EmbeddedServer
+from tests.chaos.digests import journaled
+from tests.chaos.story import Story
+from tests.nodes import NodeProcess, NotReady, node_on
+from tests.stock import stock, until
+
+__all__ = ["Cell", "Outcome", "faults", "kill_at", "passes", "undisturbed"]
+
+SESSIONS = ("one", "two", "three")
+
+_realms = count(1)
+
+
+class Outcome(NamedTuple):
+    """What the sessions came to."""
+
+    states: dict[str, str]
+    """Digests of the states folded from the journal."""
+    facts: dict[str, bytes]
+    answers: dict[str, dict[str, str]]
+    doubles: list[str]
+    """Commands that caused facts twice."""
+
+
+class Cell(NamedTuple):
+    """One kill."""
+
+    failpoint: str
+    back_ms: int
+    """From the kill until another node served; 0 if nobody was killed."""
+    outcome: Outcome
+
+
+def passes(failpoint: str, times: int) -> list[str]:
+    """Where to kill so many times: at the start of the stories, in their middle, near their end."""
+    first, step = (2, 3) if failpoint == "effect_started" else (8, 8)
+    return [f"{failpoint}@{first + step * number}" for number in range(times)]
+
+
+async def undisturbed(server: EmbeddedServer, folder: Path) -> Outcome:
+    """The stories as they go when nobody dies."""
+    realm = f"calm{next(_realms)}"
+    with node_on(server, realm, folder):
+        return await _tell(server, realm)
+
+
+async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> Cell:
+    """The stories on a node that dies at ``failpoint`` (``name@pass``), and its successor."""
+    realm = f"killed{next(_realms)}"
+    mortal = node_on(server, realm, folder, ROOKERY_FAILPOINT=failpoint)
+    successor = node_on(server, realm, folder)
+    with closing(mortal), closing(successor):
+        with suppress(NotReady):  # It may come to its point while it starts.
+            await asyncio.to_thread(mortal.start)
+        replacing = asyncio.create_task(_replace(mortal, successor))
+        outcome = await _tell(server, realm)
+        if mortal.running:
+            replacing.cancel()
+            return Cell(failpoint, 0, outcome)
+        return Cell(failpoint, await replacing, outcome)
+
+
+async def _replace(mortal: NodeProcess, successor: NodeProcess) -> int:
+    await until(lambda: not mortal.running)
+    began_s = time.monotonic()
+    await asyncio.to_thread(successor.start)
+    return round((time.monotonic() - began_s) * 1000)
+
+
+async def _tell(server: EmbeddedServer, realm: str) -> Outcome:
+    async with stock(server.url, realm) as client:
+        await client.follow()
+        stories = [
+            Story(client, session, turned=bool(number % 2))
+            for number, session in enumerate(SESSIONS)
+        ]
+        await asyncio.gather(*(story.tell() for story in stories))
+    found = await journaled(server.url, realm)
+    return Outcome(
+        {session: found.state_digest(session) for session in SESSIONS},
+        {session: found.normal(session) for session in SESSIONS},
+        {story.session: story.answers for story in stories},
+        [f"{session}/{id_}" for session in SESSIONS for id_ in found.doubles(session)],
+    )
+
+
+def faults(cell: Cell, calm: Outcome) -> list[str]:
+    """What is wrong with a cell."""
+    found = [] if cell.back_ms else ["nobody was killed"]
+    found += [f"{id_} caused facts twice" for id_ in cell.outcome.doubles]
+    for what in ("states", "facts", "answers"):
+        ours, theirs = getattr(cell.outcome, what), getattr(calm, what)
+        found += [f"{what} of {name} differ" for name in SESSIONS if ours[name] != theirs[name]]
+    return found
+
+
+async def campaign(folder: Path, times: int) -> bool:
+    """Every failpoint so many times; prints a line a cell."""
+    clean = True
+    with EmbeddedServer(folder / "store") as server:
+        calm = await undisturbed(server, folder)
+        print(f"{'failpoint':20} {'back ms':>7}  state digests, facts, answers")
+        for failpoint in (spec for name in FAILPOINTS for spec in passes(name, times)):
+            cell = await kill_at(server, folder, failpoint)
+            wrong = faults(cell, calm)
+            clean &= not wrong
+            print(f"{failpoint:20} {cell.back_ms:7}  {'; '.join(wrong) or 'equal'}", flush=True)
+    return clean
+
+
+def main() -> int:
+    times = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    with tempfile.TemporaryDirectory() as folder:
+        clean = asyncio.run(campaign(Path(folder), times))
+    print("every cell equals the run without a kill" if clean else "NOT CLEAN")
+    return 0 if clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

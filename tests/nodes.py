@@ -1,0 +1,185 @@
+"""Nodes as processes of their own: started as a user would, ended as a machine might.
+
+Every process is known by its handle and ended by its own pid. What a node logs stands in a file
+beside the test's other files.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from urllib.request import HTTPErrorProcessor, build_opener
+
+import msgspec
+
+from rookery.bus.server import EmbeddedServer
+
+__all__ = ["NodeProcess", "NotReady", "Said", "node_on", "rookery_here"]
+
+ROOKERY = str(Path(sys.executable).with_name("rookery"))
+READY_S = 60.0
+ENDED_S = 60.0
+
+_numbers = count(1)
+
+
+class NotReady(Exception):
+    """A node did not come to serve; its last words."""
+
+
+class NodeProcess:
+    """One ``rookery up``."""
+
+    def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
+        self._command = [ROOKERY, "up", "--json", *arguments]
+        self._folder = folder
+        self._environment = clean_environment(folder) | variables
+        self._process: subprocess.Popen[str] | None = None
+        self.log = folder / f"node-{next(_numbers)}.log"
+        self.url = ""
+        self.health = ""
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        assert self._process is not None, "the node was not started"
+        return self._process
+
+    def start(self) -> NodeProcess:
+        """Returns once the node says that it serves."""
+        return self.launch().ready()
+
+    def launch(self) -> NodeProcess:
+        """Begin to start; ``ready`` waits until it serves."""
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self._folder,
+                env=self._environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        return self
+
+    def ready(self) -> NodeProcess:
+        """Wait until it says that it serves; ``NotReady`` if it ends or takes too long."""
+        said = msgspec.json.decode(self._first_line() or "{}", type=dict[str, object])
+        if not said.get("ready"):
+            raise NotReady(said, self.log.read_text())
+        self.url, self.health = str(said["url"]), str(said["health"] or "")
+        return self
+
+    def _first_line(self) -> str:
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            return self.process.stdout.readline() if selector.select(READY_S) else ""
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def ended(self) -> int:
+        """Wait for the end; the exit code, negative for a signal's number."""
+        return self.process.wait(ENDED_S)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.process.kill()
+        self.ended()
+
+    def stop(self) -> int:
+        """End it as an operator would."""
+        self.signal(signal.SIGTERM)
+        return self.ended()
+
+    def probes(self, page: str = "/readyz") -> tuple[int, dict[str, dict[str, object]]]:
+        """The status of a health page and its probes by name."""
+        with build_opener(_AnyStatus).open(self.health + page, timeout=5) as answer:
+            lines = answer.read().splitlines()
+            probes = [msgspec.json.decode(line, type=dict[str, object]) for line in lines]
+            return answer.status, {str(probe["name"]): probe for probe in probes}
+
+    def served(self) -> int:
+        """How many partitions it says it serves."""
+        return int(str(self.probes()[1]["partitions"]["detail"]).split()[0])
+
+    def close(self) -> None:
+        """Whatever state it is in, it is gone afterwards."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(ENDED_S)
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+
+    def __enter__(self) -> NodeProcess:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _AnyStatus(HTTPErrorProcessor):
+    """A red probe is an answer, not an error."""
+
+    def http_response(self, request: object, response: object) -> object:  # type: ignore[override]
+        return response
+
+
+def node_on(
+    server: EmbeddedServer, realm: str, folder: Path, *arguments: str, **variables: str
+) -> NodeProcess:
+    """A node, to be started, that serves ``realm`` on a server of the test's own."""
+    where = ["--url", server.url, "--realm", realm, "--accept-unknown-durability"]
+    return NodeProcess(folder, *where, *arguments, **variables)
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What a command of the command line came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> object:
+        return msgspec.json.decode(self.out)
+
+
+def rookery_here(folder: Path, *arguments: str) -> Said:
+    """Run a command of the command line to its end."""
+    done = subprocess.run(
+        [ROOKERY, *arguments],
+        cwd=folder,
+        env=clean_environment(folder),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=ENDED_S,
+    )
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+def clean_environment(home: Path) -> dict[str, str]:
+    """Ours without anything that configures Rookery, and with another home."""
+    foreign = ("ROOKERY_", "NATS_", "XDG_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return kept | {"HOME": str(home)}

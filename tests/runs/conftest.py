@@ -1,0 +1,27 @@
+"""One server and one node a worker, shared by tests that leave each other's sessions alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rookery.bus.server import EmbeddedServer
+from tests.nodes import node_on
+from tests.runs.serving import PAYLOAD_BYTES_MAX, Serving
+
+REALM = "shared"
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("runs") / "store") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def serving(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("node")
+    limits = {"ROOKERY_LIMITS_PAYLOAD_BYTES_MAX": str(PAYLOAD_BYTES_MAX)}
+    with node_on(server, REALM, folder, **limits) as node:
+        yield Serving(server, node, REALM, folder)
