@@ -61,7 +61,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 def test_a_wheel_holds_every_module_and_data_file(wheel: set[str]):
     for folder in PRODUCT:
         here = [path for path in files() if path.relative_to(ROOT).parts[0] == folder]
-        shipped = [path for path in here if path.suffix in (".py", ".json", ".typed")]
+        shipped = [path for path in here if path.suffix in (".py", ".json", ".typed", ".wit")]
         assert {f"rookery/{_relative(path)}" for path in shipped} <= wheel
         assert f"rookery/{folder}/py.typed" in wheel
 

@@ -1,0 +1,37 @@
+"""The sandbox: programs in WebAssembly that reach the world through tools only, and can sleep.
+
+Usable without a bus, a node or a server::
+
+    from rookery.actors.sandbox import Tool, answering, open_sandbox
+    from rookery.schemas.run import RunRequest
+
+    with open_sandbox(key=b"seals the snapshots of sessions") as sandbox:
+        sandbox.create("shop", tools=[Tool(name="price", awaited=True)], seed=b"1", now_ms=0)
+        prices = answering({"price": {"tea": 3, "cake": 4}.get})
+        code = "import asyncio\\nsum(await asyncio.gather(price('tea'), price('cake'))) * guests"
+        request = RunRequest(session_id="shop", code=code, inputs={"guests": 2})
+        print(sandbox.run(request, answer=prices, now_ms=0).result)
+
+prints 14. Without ``answer`` the outcome is ``Waiting`` with both calls: ``snapshot`` the session,
+and ``restore`` and ``resume`` it with their answers in another process, whenever they are known.
+"""
+
+from __future__ import annotations
+
+from rookery.actors.sandbox.contract import Answer, Call, Outcome, Tool, ToolFailure, Waiting
+from rookery.actors.sandbox.opening import answering, open_sandbox
+from rookery.actors.sandbox.pool import Sandbox
+from rookery.actors.sandbox.snapshot import Snapshot
+
+__all__ = [
+    "Answer",
+    "Call",
+    "Outcome",
+    "Sandbox",
+    "Snapshot",
+    "Tool",
+    "ToolFailure",
+    "Waiting",
+    "answering",
+    "open_sandbox",
+]

@@ -1,0 +1,291 @@
+"""What every guest language and everybody who runs programs agree on.
+
+Three layers meet here. A ``Guest`` makes ``Instance``s of one interpreter and knows nothing of
+sessions. A session (``session``) knows runs, limits and what to remember, but no language. A
+``Sandbox`` (``pool``) owns threads and memory. Time, randomness and the outside world are
+arguments everywhere: an instance sees only its ``Surroundings`` and its ``Host``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import shake_256
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from rookery.schemas.run import (
+    ErrorObject,
+    Language,
+    RunResult,
+    RunStatus,
+    SideEffect,
+)
+
+__all__ = [
+    "GUEST_CODES",
+    "LIMIT_CODES",
+    "STATUSES",
+    "Answer",
+    "AnswerCall",
+    "Call",
+    "Check",
+    "Ended",
+    "Guest",
+    "Host",
+    "Image",
+    "Instance",
+    "NewCall",
+    "Outcome",
+    "Program",
+    "Reply",
+    "Resumption",
+    "Step",
+    "Stopped",
+    "Surroundings",
+    "Tool",
+    "ToolFailure",
+    "Waiting",
+    "Waits",
+    "status_of",
+    "suspend",
+]
+
+STATUSES: Final[dict[str, RunStatus]] = {
+    "SYNTAX_ERROR": RunStatus.VALIDATION_ERROR,
+    "TYPE_ERROR": RunStatus.VALIDATION_ERROR,
+    "UNKNOWN_TOOL": RunStatus.VALIDATION_ERROR,
+    "UNSUPPORTED_FEATURE": RunStatus.VALIDATION_ERROR,
+    "RESULT_NOT_SERIALIZABLE": RunStatus.VALIDATION_ERROR,
+    "INVALID_ARGUMENT": RunStatus.VALIDATION_ERROR,
+    "PERMISSION_DENIED": RunStatus.PERMISSION_DENIED,
+    "TIMEOUT_WALL": RunStatus.TIMEOUT,
+    "TIMEOUT_CPU": RunStatus.TIMEOUT,
+    "CANCELLED": RunStatus.CANCELLED,
+    "MEMORY_EXCEEDED": RunStatus.RESOURCE_EXHAUSTED,
+    "EXTERNAL_CALLS_EXCEEDED": RunStatus.RESOURCE_EXHAUSTED,
+    "STACK_OVERFLOW": RunStatus.RESOURCE_EXHAUSTED,
+    "TOOL_ERROR": RunStatus.RUNTIME_ERROR,
+    "RUNTIME_ERROR": RunStatus.RUNTIME_ERROR,
+}
+"""The status of a run that ends with this code."""
+
+GUEST_CODES: Final = frozenset(STATUSES) - {"TIMEOUT_CPU", "CANCELLED", "EXTERNAL_CALLS_EXCEEDED"}
+"""What a guest may say of itself; anything else it says is a ``RUNTIME_ERROR``."""
+
+LIMIT_CODES: Final = frozenset(("MEMORY_EXCEEDED", "STACK_OVERFLOW"))
+"""Limits a guest notices itself. Uncaught, they put the session back to the start of the run."""
+
+
+def status_of(code: str) -> RunStatus:
+    return STATUSES.get(code, RunStatus.RUNTIME_ERROR)
+
+
+# --- tools ------------------------------------------------------------------------------------
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function a program may call."""
+
+    name: str
+    awaited: bool = False
+    """Whether the program awaits it; calls awaited together go out together."""
+    side_effect: SideEffect = SideEffect.NONE
+    schema_digest: str = ""
+    """Of its schemas; a snapshot wants the same tool, not one of the same name."""
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program asks of the outside world."""
+
+    id: int
+    """Counts from 1 in every run, in the order the calls arrive."""
+    name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    awaited: bool
+    digest: str
+    """SHA3-256 of the canonical ``{"args", "kwargs"}``."""
+
+
+class ToolFailure(msgspec.Struct, frozen=True):
+    """A failure as the program sees it: an exception with this code."""
+
+    code: str
+    message: str
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What came of a call."""
+
+    value: Any = None
+    error: ToolFailure | None = None
+    duration_ms: int = 0
+
+
+AnswerCall = Callable[[Call], Answer | None]
+"""Answers a call at once, or says ``None``: not yet. Then the run waits, for as long as it takes,
+without a thread or an instance. It may block; the run's wall time goes on meanwhile."""
+
+
+def suspend(_call: Call) -> Answer | None:
+    """Every call waits for ``resume``."""
+    return None
+
+
+# --- how a run stands --------------------------------------------------------------------------
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that cannot go on without the outside world. Not an end: ``resume`` continues it."""
+
+    calls: tuple[Call, ...]
+    """All that are open, oldest first. A synchronous one stands alone."""
+    timer_ms: int | None = None
+    """The program's next timer: resume with that much ``advance_ms`` if it comes first."""
+
+
+Outcome = RunResult | Waiting
+
+
+# --- between a session and an instance ---------------------------------------------------------
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True, tag="run", tag_field="step"):
+    """Start a run."""
+
+    code: str
+    inputs: dict[str, Any]
+    tools: dict[str, bool]
+    """Name to whether it is awaited."""
+    depth: int
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True, tag="check", tag_field="step"):
+    """Say what is wrong with a source without running any of it."""
+
+    code: str
+    tools: dict[str, bool]
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer on its way into the guest: a ``value`` or an ``error``."""
+
+    value: Any = msgspec.UNSET
+    error: ToolFailure | msgspec.UnsetType = msgspec.UNSET
+
+
+class Resumption(msgspec.Struct, frozen=True, kw_only=True, tag="resume", tag_field="step"):
+    """Feed answers to a waiting run, in the order they arrived."""
+
+    replies: list[tuple[int, Reply]]
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The program is over: a value, or an error it did not catch."""
+
+    value: Any = None
+    error: ErrorObject | None = None
+
+
+class Stopped(Ended, frozen=True):
+    """The guest was stopped; its instance is spent, and with it what the run did to the session."""
+
+
+class NewCall(msgspec.Struct, frozen=True):
+    """An awaited call as the guest tells it, under a number of its own."""
+
+    id: int
+    name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+class Waits(msgspec.Struct, frozen=True):
+    """The program waits for these calls."""
+
+    calls: list[NewCall]
+    """Those not told before."""
+    outstanding: list[int]
+    timer_s: float | None = None
+
+
+Step = Ended | Waits
+
+
+class Surroundings(msgspec.Struct):
+    """The whole world as a guest perceives it: chance and time. Part of every snapshot."""
+
+    seed: bytes = b""
+    drawn: int = 0
+    clock_ns: int = 0
+
+    def random_bytes(self, count: int) -> bytes:
+        self.drawn += 1
+        return shake_256(self.seed + self.drawn.to_bytes(8)).digest(count)
+
+    def read_clock_ns(self) -> int:
+        """Never the same twice, so that programs that wait for time to pass see it pass."""
+        self.clock_ns += 1000
+        return self.clock_ns
+
+    def pass_time(self, duration_ns: int) -> None:
+        self.clock_ns = min(self.clock_ns + max(duration_ns, 0), (1 << 62) - 1)
+
+    def copy(self) -> Surroundings:
+        return Surroundings(self.seed, self.drawn, self.clock_ns)
+
+
+class Image(msgspec.Struct, frozen=True):
+    """An instance at rest: what differs from a pristine one, and its surroundings."""
+
+    memory: bytes
+    surroundings: Surroundings
+
+
+class Host(Protocol):
+    """What an instance may ask while it is in a step. All may raise ``GuestStopped``."""
+
+    def call(self, name: str, arguments: bytes) -> bytes:
+        """A synchronous tool call: the ``{"args", "kwargs"}`` as JSON, a ``Reply`` as JSON."""
+
+    def emit(self, channel: int, text: bytes) -> bool:
+        """Output on channel 1 (stdout) or 2 (stderr). Whether more is wanted."""
+
+    def watch(self) -> None:
+        """Called every few milliseconds: enforces what a guest cannot be trusted to."""
+
+
+class Instance(Protocol):
+    """One interpreter. Used by one thread at a time."""
+
+    surroundings: Surroundings
+    fuel_used: int
+    """By the last step."""
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+    def limit_memory(self, size_bytes: int) -> None: ...
+
+    def step(self, request: bytes, host: Host) -> Step:
+        """Work off one encoded ``Program``, ``Resumption`` or ``Check``. ``GuestStopped`` means
+        that this instance is spent."""
+
+    def image(self) -> Image | None:
+        """Between steps; ``None`` if this kind of instance cannot be taken out of its thread."""
+
+    def load(self, image: Image, /) -> None:
+        """Into a pristine instance only."""
+
+    def close(self) -> None: ...
+
+
+class Guest(Protocol):
+    """One build of one language's interpreter."""
+
+    language: Language
+    build: str
+    """Digest of what runs; images fit the build they were taken from and no other."""
+
+    def instance(self) -> Instance: ...

@@ -1,0 +1,302 @@
+"""The program inside the guest: one namespace a session, one request at a time.
+
+``serve`` starts a run, resumes a waiting one or only checks a source. The reply says how the step
+ended: a value, an error, or the calls the run waits for. Limits on calls, time, memory and output
+are the host's; the depth of the stack is Python's own.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import builtins
+import gc
+import inspect
+import io
+import json
+import random
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, cast
+
+import wit_world
+from guest import clock, promised
+from guest.checks import first_violation
+from guest.faults import NotSerializable, count_characters, describe, too_complex, tool_error
+from guest.loop import Loop, PendingCall
+from guest.output import STDERR, STDOUT
+from guest.values import complaint
+
+__all__ = ["WitWorld"]
+
+_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_OWN_DEPTH = 1000
+"""Frames this program may use between steps, before and after the limited part."""
+
+Code = types.CodeType
+encode = json.JSONEncoder(allow_nan=False).encode
+decode = json.JSONDecoder().raw_decode
+
+
+class Session:
+    """Everything that lives from run to run."""
+
+    def __init__(self) -> None:
+        self.main = types.ModuleType("__main__")
+        self.names = self.main.__dict__
+        self.builtins = dict(vars(builtins))
+        self.names["__builtins__"] = self.builtins
+        self.tools: dict[str, bool] = {}
+        self.seeded = False
+        self.runs = 0
+        self.calls = 0
+        self.source = ""
+        self.depth = 0
+        self.loop: Loop | None = None
+        self.task: asyncio.Task[Any] | None = None
+
+    @property
+    def filename(self) -> str:
+        return f"<run {self.runs}>"
+
+    def start(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.runs += 1
+        self.calls = 0
+        self.loop = self.task = None
+        STDOUT.begin()
+        STDERR.begin()
+        if not self.seeded:
+            random.seed()  # From the host's randomness, which is the session's own.
+            self.seeded = True
+        self.source, self.depth = request["code"], request["depth"]
+        body, last = parse(self.source, self.filename, request["tools"])
+        self._bind(request["tools"], request["inputs"])
+        if not (is_async(body) or is_async(last)):
+            return self._ended(self._limited(body, last))
+        self.loop = Loop()
+        asyncio.set_event_loop(self.loop)
+        self.task = self.loop.begin(self._program(body, last))
+        return self._pump()
+
+    def resume(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self.loop is not None
+        for number, reply in request["replies"]:
+            call = self.loop.pending.pop(number, None)
+            if call is None or call.future.done():
+                continue
+            if "error" in reply:
+                call.future.set_exception(tool_error(reply["error"]))
+            else:
+                call.future.set_result(reply["value"])
+        return self._pump()
+
+    def check(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Parse, check and compile; execute nothing."""
+        self.source = request["code"]
+        parse(self.source, self.filename, request["tools"])
+        return {"value": None}
+
+    def _bind(self, tools: dict[str, bool], inputs: dict[str, Any]) -> None:
+        """Tools and the last run's ``result`` stand behind the globals: a program may shadow
+        them, and ``result`` among the globals is one this run assigned."""
+        if tools != self.tools:
+            for name in self.tools:
+                self.builtins.pop(name, None)
+                if name in vars(builtins):
+                    self.builtins[name] = vars(builtins)[name]
+            for name, awaited in tools.items():
+                self.builtins[name] = self._tool(name, awaited)
+            self.tools = tools
+        self.names.update(inputs)
+        if "result" in self.names:
+            self.builtins["result"] = self.names.pop("result")
+
+    def _tool(self, name: str, awaited: bool) -> Callable[..., Any]:
+        def called_later(*args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+            loop = self.loop
+            if loop is None or not loop.is_running():
+                raise RuntimeError(f"{name}() must be awaited in a program with top-level await")
+            self.calls += 1
+            details = {"id": self.calls, "name": name, "args": args, "kwargs": kwargs}
+            encode(details)  # Refused here, where the program can see it.
+            future: asyncio.Future[Any] = loop.create_future()
+            loop.pending[self.calls] = PendingCall(future, details)
+            return future
+
+        def called_now(*args: Any, **kwargs: Any) -> Any:
+            arguments = encode({"args": args, "kwargs": kwargs})
+            reply, _ = decode(wit_world.call_tool(name, arguments))
+            if "error" in reply:
+                raise tool_error(reply["error"])
+            return reply["value"]
+
+        tool: Any = called_later if awaited else called_now
+        tool.__name__ = tool.__qualname__ = name
+        return cast("Callable[..., Any]", tool)
+
+    def _limited(self, *codes: Code | None) -> Any:
+        """The value of the last code object, run with the stack the program is given."""
+        sys.setrecursionlimit(frames() + self.depth)
+        value = None
+        for code in codes:
+            value = eval(code, self.names) if code else None
+        return value
+
+    async def _program(self, *codes: Code | None) -> Any:
+        value = None
+        for code in codes:
+            value = self._limited(code)
+            if is_async(code):
+                value = await value
+        return value
+
+    def _pump(self) -> dict[str, Any]:
+        """Run the event loop until the program ends or waits for the host."""
+        loop, task = self.loop, self.task
+        assert loop is not None
+        assert task is not None
+        sys.setrecursionlimit(frames() + self.depth + LOOP_FRAMES)
+        if not task.done():
+            loop.run_forever()
+        sys.setrecursionlimit(_OWN_DEPTH)
+        if task.done():
+            self.loop = self.task = None
+            return self._ended(task.result())
+        if not loop.pending:
+            self.loop = self.task = None
+            raise RuntimeError("the program awaits something that can never happen")
+        waits = {"calls": loop.untold(), "outstanding": list(loop.pending)}
+        return {"waits": {**waits, "timer_s": loop.timer_s}}
+
+    def _ended(self, last: Any) -> dict[str, Any]:
+        sys.setrecursionlimit(_OWN_DEPTH)
+        value = self.names.get("result", last)
+        if problem := complaint(value):
+            raise NotSerializable(f"the result is not plain JSON: {problem}")
+        return {"value": value}
+
+
+LOOP_FRAMES = 4
+"""run_forever, _run_once, Handle._run and the program's own first frame."""
+
+
+def parse(source: str, filename: str, tools: dict[str, bool]) -> tuple[Code | None, Code | None]:
+    """The checked program as code: its body, and its last expression apart."""
+    try:
+        tree = ast.parse(source, filename)
+    except (MemoryError, RecursionError) as error:
+        if not str(error):
+            raise
+        raise too_complex(error, filename) from None
+    if violation := first_violation(tree, tools):
+        raise violation
+    last: ast.expr | None = None
+    match tree.body:
+        case [*statements, ast.Expr(value=last)]:
+            tree.body = statements
+        case _:
+            pass
+    try:
+        body = compile(tree, filename, "exec", flags=_AWAIT) if tree.body else None
+        value = compile(ast.Expression(last), filename, "eval", flags=_AWAIT) if last else None
+    except SyntaxError as error:
+        count_characters(error, source)
+        raise
+    except RecursionError as error:
+        raise too_complex(error, filename) from None
+    return body, value
+
+
+def is_async(code: Code | None) -> bool:
+    return code is not None and bool(code.co_flags & inspect.CO_COROUTINE)
+
+
+def frames() -> int:
+    """How deep the caller stands."""
+    frame, depth = inspect.currentframe(), 0
+    while frame := frame and frame.f_back:
+        depth += 1
+    return depth
+
+
+class Guest:
+    """The present session, and the steps it can be asked for."""
+
+    def __init__(self) -> None:
+        self.session = Session()
+
+    def serve(self, text: str) -> str:
+        """One step. Whatever the program raised is described, never raised."""
+        session = self.session
+        try:
+            reply = encode(self._step(decode(text)[0]))
+        except BaseException as error:
+            sys.setrecursionlimit(_OWN_DEPTH)
+            session.loop = session.task = None
+            reply = encode({"error": describe(error, session.source, session.filename)})
+        STDOUT.flush()
+        STDERR.flush()
+        return reply
+
+    def _step(self, request: dict[str, Any]) -> dict[str, Any]:
+        match request["step"]:
+            case "run":
+                return self.session.start(request)
+            case "resume":
+                return self.session.resume(request)
+            case _:
+                return self.session.check(request)
+
+
+GUEST = Guest()
+
+
+class WitWorld(wit_world.WitWorld):
+    """The component's exports."""
+
+    def serve(self, request: str) -> str:
+        return GUEST.serve(request)
+
+
+def prepare() -> None:
+    """Runs once, when the guest is built: what is warm here is warm in every session."""
+    promised.load()
+    clock.install()
+    sys.stdin = io.StringIO()
+    sys.stdout, sys.stderr = STDOUT, STDERR
+    asyncio.run = _no_asyncio_run  # type: ignore[assignment]
+    warm_up()
+    GUEST.session = Session()
+    sys.modules["__main__"] = GUEST.session.main
+    gc.collect()
+    gc.freeze()
+
+
+def _no_asyncio_run(*_arguments: Any, **_options: Any) -> None:
+    raise RuntimeError("asyncio.run() is not available in the sandbox: use top-level await")
+
+
+def warm_up() -> None:
+    """Exercise every path on a session that is thrown away."""
+    for code in (
+        "1 + 1",
+        "x = 1\n1 / 0",
+        "x = = 1",
+        "import os",
+        "f'{1:>3}'\nresult = {'a': [1.5]}",
+    ):
+        GUEST.serve(_request(code, {}))
+    code = "import asyncio\nasync def f(): return await asyncio.sleep(0, 1)\n"
+    code += "[*(await asyncio.gather(f(), tool(1), tool(n=2)))]"
+    GUEST.serve(_request(code, {"tool": True, "other": False}))
+    replies = [[1, {"value": 1}], [2, {"error": {"code": "RUNTIME_ERROR", "message": "no"}}]]
+    GUEST.serve(json.dumps({"step": "resume", "replies": replies}))
+
+
+def _request(code: str, tools: dict[str, bool]) -> str:
+    request = {"step": "run", "code": code, "inputs": {}, "tools": tools, "depth": 256}
+    return json.dumps(request)
+
+
+prepare()

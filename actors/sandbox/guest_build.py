@@ -1,0 +1,179 @@
+"""Builds the Python guest on first use and keeps it, so that the second use finds it.
+
+Owns the cache directory: one folder a build, keyed by everything the build depends on; native code
+beside it. The directory is private, because native code is run as it lies there. Builders in other
+processes are waited for, and nothing half-written is ever visible.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha3_256
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Final
+
+import wasmtime
+from wasmtime.component import Component
+
+from rookery.schemas.errors import Failed, Refused
+
+__all__ = ["GuestCache", "Progress", "cache_folder", "source_key", "tell_stderr"]
+
+Progress = Callable[[str], None]
+
+_SOURCE: Final = Path(__file__).with_name("guest")
+_WORLD = "sandbox"
+_COMPONENTIZE = "import componentize_py; componentize_py.script()"
+
+
+def tell_stderr(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where this user's builds are kept."""
+    root = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "~"), ".cache")
+    return Path(root).expanduser() / "rookery" / "sandbox"
+
+
+class GuestCache:
+    """Builds and native code in one private folder."""
+
+    def __init__(self, folder: Path, progress: Progress = tell_stderr) -> None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = folder.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:
+            raise Refused(
+                "CONFIG_INVALID",
+                f"{folder} holds native code, so nobody else may own it or write into it",
+                hint=f"chmod 700 {folder}",
+            )
+        self._folder, self._progress = folder, progress
+
+    def component(self, *, stub_wasi: bool) -> bytes:
+        """The guest as a component; ``stub_wasi`` for the form whose modules can be linked."""
+        key = source_key(stub_wasi=stub_wasi)
+        path = self._folder / key / "guest.wasm"
+        if not path.exists():
+            with self._locked(key):
+                if not path.exists():
+                    with self._told("building the Python guest, once for this user"):
+                        _publish(path, _build(stub_wasi))
+        return path.read_bytes()
+
+    def adopt(self, component: bytes) -> None:
+        """Use a build that was made elsewhere from the same sources: snapshots travel only
+        between nodes that run the same build, and no two builds are the same."""
+        key = source_key(stub_wasi=True)
+        with self._locked(key):
+            _publish(self._folder / key / "guest.wasm", component)
+
+    def modules(
+        self, engine: wasmtime.Engine, sources: Mapping[int, bytes]
+    ) -> dict[int, wasmtime.Module]:
+        """Core modules as native code, compiled unless code that fits is there."""
+        paths = {number: self._native_path(source) for number, source in sources.items()}
+        found = {number: _load_module(engine, path) for number, path in paths.items()}
+        if None in found.values():
+            with self._locked("native"), self._told("compiling the Python guest"):
+                for number, source in sources.items():
+                    if (module := _load_module(engine, paths[number])) is None:
+                        module = wasmtime.Module(engine, source)
+                        _publish(paths[number], bytes(module.serialize()))
+                    found[number] = module
+        return {number: module for number, module in found.items() if module is not None}
+
+    def native_component(self, engine: wasmtime.Engine, source: bytes) -> Component:
+        """The whole component as native code, for the fallback."""
+        path = self._native_path(source)
+        if path.exists():
+            try:
+                return Component.deserialize_file(engine, str(path))
+            except wasmtime.WasmtimeError:
+                pass  # Of another engine: compiled anew below.
+        with self._locked("native"), self._told("compiling the Python guest"):
+            component = Component(engine, source)
+            _publish(path, bytes(component.serialize()))
+        return component
+
+    def _native_path(self, source: bytes) -> Path:
+        name = sha3_256(source).hexdigest()[:32]
+        return self._folder / f"native-{version('wasmtime')}" / f"{name}.cwasm"
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[IO[str]]:
+        """One process at a time; the lock ends with its holder, however that ends."""
+        with (self._folder / f"{name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        self._progress(f"rookery: {what} (some 10 s) ... ")
+        try:
+            yield
+        except BaseException:
+            self._progress("failed\n")
+            raise
+        self._progress("done\n")
+
+
+def _source_files() -> list[Path]:
+    return sorted(path for path in _SOURCE.iterdir() if path.suffix in (".py", ".wit"))
+
+
+def source_key(*, stub_wasi: bool) -> str:
+    """Everything a build depends on, in one word."""
+    digest = sha3_256(f"{version('componentize-py')} {stub_wasi}".encode())
+    for path in _source_files():
+        digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def _build(stub_wasi: bool) -> bytes:
+    """Builds are not reproducible: one build is made, kept, and known by its digest."""
+    with tempfile.TemporaryDirectory(prefix="rookery-guest-") as scratch:
+        program = Path(scratch, "guest")
+        program.mkdir()
+        for path in _source_files():
+            shutil.copy(path, program)
+        built = Path(scratch, "guest.wasm")
+        command: list[str | Path] = [sys.executable, "-c", _COMPONENTIZE, "-q"]
+        command += ["-d", program / "world.wit"]
+        command += ["-w", _WORLD, "componentize", *(["-s"] if stub_wasi else [])]
+        command += ["-p", scratch, "guest.app", "-o", built]
+        done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = done.stderr.partition("Stack backtrace")[0].strip()
+            raise Failed("GUEST_BUILD_FAILED", f"componentize-py failed: {said[-2000:]}")
+        return built.read_bytes()
+
+
+def _load_module(engine: wasmtime.Engine, path: Path) -> wasmtime.Module | None:
+    """``None`` if there is none, or one of another engine or processor."""
+    if not path.exists():
+        return None
+    try:
+        return wasmtime.Module.deserialize_file(engine, str(path))
+    except wasmtime.WasmtimeError:
+        return None
+
+
+def _publish(path: Path, data: bytes) -> None:
+    """All of it or nothing, also after a power cut."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

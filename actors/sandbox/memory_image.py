@@ -1,0 +1,91 @@
+"""The memory of a guest as the pages in which it differs from a pristine one of the same build.
+
+Compressed as soon as it is taken: images are what is kept of thousands of idle sessions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+
+from rookery.actors.sandbox.wasm import PAGE_BYTES, Machine
+from rookery.schemas.errors import Refused
+
+__all__ = ["Pristine", "apply_pages", "dirty_pages"]
+
+_GRAIN_BYTES = 4096
+_HEAD = struct.Struct("<QII")
+_ZERO = ctypes.create_string_buffer(PAGE_BYTES)
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+
+class Pristine:
+    """The memory every instance of a build begins with."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.size = machine.size
+        self._bytes = ctypes.create_string_buffer(machine.read(0, self.size), self.size)
+        self.address = ctypes.addressof(self._bytes)
+
+
+def dirty_pages(machine: Machine, pristine: Pristine) -> bytes:
+    """Header (size, stack pointer, count), the pages' numbers, the pages."""
+    address, size = machine.address, machine.size
+    numbers: list[int] = []
+    for block in range(0, size, PAGE_BYTES):
+        known = block < pristine.size
+        before = pristine.address + block if known else ctypes.addressof(_ZERO)
+        if _memcmp(address + block, before, PAGE_BYTES):
+            numbers += [
+                (block + at) // _GRAIN_BYTES
+                for at in range(0, PAGE_BYTES, _GRAIN_BYTES)
+                if _memcmp(address + block + at, before + at, _GRAIN_BYTES)
+            ]
+    head = _HEAD.pack(size, machine.stack_pointer, len(numbers))
+    pages = [
+        ctypes.string_at(address + first * _GRAIN_BYTES, count * _GRAIN_BYTES)
+        for first, _, count in _stretches(numbers)
+    ]
+    return zlib.compress(b"".join([head, struct.pack(f"<{len(numbers)}I", *numbers), *pages]), 1)
+
+
+def apply_pages(machine: Machine, image: bytes) -> None:
+    """Into a pristine machine only: pages that are not in ``image`` stay as they are."""
+    image = _decompressed(image, machine.memory_bytes_max)
+    size, stack_pointer, count = _HEAD.unpack_from(image)
+    begin = _HEAD.size + 4 * count
+    if len(image) != begin + count * _GRAIN_BYTES or size > machine.memory_bytes_max:
+        raise Refused("SNAPSHOT_CORRUPT", "the memory image does not have the size it names")
+    numbers = struct.unpack_from(f"<{count}I", image, _HEAD.size)
+    if numbers and (numbers[-1] + 1) * _GRAIN_BYTES > size:
+        raise Refused("SNAPSHOT_CORRUPT", "the memory image names pages outside its memory")
+    machine.grow_to(size)
+    address = machine.address
+    source = (ctypes.cast(ctypes.c_char_p(image), ctypes.c_void_p).value or 0) + begin
+    for first, at, length in _stretches(numbers):
+        size_bytes = length * _GRAIN_BYTES
+        ctypes.memmove(address + first * _GRAIN_BYTES, source + at * _GRAIN_BYTES, size_bytes)
+    machine.stack_pointer = stack_pointer
+
+
+def _decompressed(image: bytes, size_bytes_max: int) -> bytes:
+    inflate = zlib.decompressobj()
+    try:
+        data = inflate.decompress(image, size_bytes_max + size_bytes_max // _GRAIN_BYTES * 4)
+    except zlib.error as error:
+        raise Refused("SNAPSHOT_CORRUPT", f"the memory image is damaged: {error}") from None
+    if not inflate.eof or len(data) < _HEAD.size:
+        raise Refused("SNAPSHOT_CORRUPT", "the memory image does not have the size it names")
+    return data
+
+
+def _stretches(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """First page, its place in ``numbers``, and how many follow each other."""
+    start = 0
+    for i in range(1, len(numbers) + 1):
+        if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:
+            yield numbers[start], start, i - start
+            start = i

@@ -1,0 +1,84 @@
+"""Opens a sandbox: engine, cache, guests, and the proof that what was linked by hand works."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import wasmtime
+
+from rookery.actors.sandbox.component_guest import ComponentGuest
+from rookery.actors.sandbox.contract import (
+    Answer,
+    AnswerCall,
+    Call,
+    Ended,
+    Guest,
+    Program,
+    ToolFailure,
+)
+from rookery.actors.sandbox.guest_build import GuestCache, Progress, cache_folder, tell_stderr
+from rookery.actors.sandbox.pool import Sandbox
+from rookery.actors.sandbox.python_guest import PythonGuest, Unheard
+from rookery.actors.sandbox.wasm import GuestStopped, make_engine
+from rookery.schemas.errors import CodedError, Failed
+
+__all__ = ["answering", "open_sandbox", "python_guest"]
+
+
+def open_sandbox(key: bytes) -> Sandbox:
+    """A sandbox of this machine. The first one of a user builds the guest, some 20 s."""
+    engine = make_engine()
+    cache = GuestCache(cache_folder(os.environ))
+    return Sandbox(engine, [python_guest(engine, cache, tell_stderr)], key)
+
+
+def python_guest(engine: wasmtime.Engine, cache: GuestCache, progress: Progress) -> Guest:
+    """The linked guest, or the component where linking does not work: slower to resume."""
+    try:
+        guest = PythonGuest(engine, cache)
+        _self_test(guest)
+    except (Failed, GuestStopped, LookupError, wasmtime.WasmtimeError) as error:
+        progress(f"rookery: the Python guest cannot be linked ({error}); running it whole\n")
+        return ComponentGuest(engine, cache)
+    return guest
+
+
+def answering(functions: dict[str, Callable[..., Any]]) -> AnswerCall:
+    """Answers calls with plain functions; what they raise, the program can catch."""
+
+    def answer(call: Call) -> Answer:
+        try:
+            return Answer(functions[call.name](*call.args, **call.kwargs))
+        except CodedError as error:
+            return Answer(error=ToolFailure(error.code, error.message))
+        except Exception as error:
+            return Answer(error=ToolFailure("TOOL_ERROR", f"{type(error).__name__}: {error}"))
+
+    return answer
+
+
+def _self_test(guest: PythonGuest) -> None:
+    """State must survive being taken out of one instance and put into another."""
+    first, second = guest.instance(), guest.instance()
+    try:
+        before = first.state_beside_memory()
+        _expect(first.step(_program("n = 41\ndef more(): return n + 1"), Unheard()), None)
+        second.load(first.image())
+        _expect(second.step(_program("more()"), Unheard()), 42)
+        if first.state_beside_memory() != before:
+            raise Failed("GUEST_BUILD_FAILED", "the guest keeps state outside its memory")
+    finally:
+        first.close()
+        second.close()
+
+
+def _program(code: str) -> bytes:
+    return msgspec.json.encode(Program(code=code, inputs={}, tools={}, depth=100))
+
+
+def _expect(step: object, value: object) -> None:
+    if step != Ended(value):
+        raise Failed("GUEST_BUILD_FAILED", f"the self-test of the guest gave {step}")

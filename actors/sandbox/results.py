@@ -1,0 +1,64 @@
+"""The end of a run as the ``RunResult`` everybody knows."""
+
+from __future__ import annotations
+
+from rookery.actors.sandbox.contract import Ended, status_of
+from rookery.actors.sandbox.stopwatch import Stopwatch
+from rookery.actors.sandbox.tally import Tally
+from rookery.schemas.errors import Refused
+from rookery.schemas.run import (
+    Diagnostic,
+    ErrorObject,
+    Metrics,
+    RunResult,
+    RunStatus,
+    SessionLimits,
+    Severity,
+)
+
+__all__ = ["refused", "result_of"]
+
+_HINTS = {
+    "TIMEOUT_WALL": "ask for less at a time, or raise wall_ms",
+    "TIMEOUT_CPU": "compute less at a time, or raise cpu_ms",
+    "MEMORY_EXCEEDED": "hold less at a time, or raise memory_mb",
+    "STACK_OVERFLOW": "use a loop instead of recursion, or raise max_stack_depth",
+    "EXTERNAL_CALLS_EXCEEDED": "make fewer calls, or raise max_external_calls",
+}
+
+
+def refused(refusal: Refused) -> RunResult:
+    """A request no guest saw."""
+    error = ErrorObject(code=refusal.code, message=refusal.message, hint=refusal.hint or None)
+    return RunResult(
+        status=RunStatus.VALIDATION_ERROR, error=error, diagnostics=(Diagnostic.error(error),)
+    )
+
+
+def result_of(ended: Ended, tally: Tally, stopwatch: Stopwatch, limits: SessionLimits) -> RunResult:
+    """Status, streams, diagnostics, records and metrics."""
+    error, diagnostics = ended.error, []
+    if error is not None:
+        hint = error.hint or _HINTS.get(error.code)
+        error = ErrorObject(code=error.code, message=error.message, hint=hint, span=error.span)
+        diagnostics.append(Diagnostic.error(error))
+    if tally.cut:
+        text = f"the output was cut after {limits.max_stdout_bytes} bytes a stream"
+        diagnostics.append(
+            Diagnostic(severity=Severity.WARNING, code="STDOUT_EXCEEDED", message=text)
+        )
+    return RunResult(
+        status=RunStatus.OK if error is None else status_of(error.code),
+        result=None if error else ended.value,
+        stdout=tally.stdout.decode(errors="replace"),
+        stderr=tally.stderr.decode(errors="replace"),
+        diagnostics=tuple(diagnostics),
+        external_calls=tuple(tally.records),
+        metrics=Metrics(
+            duration_ms=stopwatch.wall_ms,
+            memory_peak_bytes=tally.memory_bytes,
+            instructions=tally.fuel,
+            external_calls_count=tally.calls_started,
+        ),
+        error=error,
+    )

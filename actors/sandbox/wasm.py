@@ -1,0 +1,334 @@
+"""The one module that knows wasmtime's C API: stores, prepared calls, host functions, traps.
+
+wasmtime-py keeps one module-global slot for the exception of a host function, which threads share.
+So host functions are C callbacks of our own: what one wants to say goes into its machine's
+``stopped``, the guest sees a bare trap, and no Python exception ever crosses WebAssembly.
+Every pointer that comes from a guest is checked against its memory before it is followed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Callable
+from ctypes import byref
+from typing import Any, Final
+
+import wasmtime
+from wasmtime import _ffi as ffi
+
+__all__ = [
+    "PAGE_BYTES",
+    "THREAD_STACK_BYTES",
+    "Extern",
+    "Externs",
+    "GuestStopped",
+    "Linker",
+    "Machine",
+    "Prepared",
+    "make_engine",
+]
+
+THREAD_STACK_BYTES: Final = 16 << 20
+"""What a thread that runs guests needs: the wasm stack is a part of it."""
+
+PAGE_BYTES: Final = 1 << 16
+
+_WASM_STACK_BYTES = 2 << 20  # CPython traps with the default; above this Engine() aborts.
+_FUEL = 1 << 62
+_GO_ON: Any = 0
+_EXTERN_BYTES = ctypes.sizeof(ffi.wasmtime_extern_t)
+_MASK = 0xFFFF_FFFF
+_I32 = struct.Struct("<i")
+_SLOT = {"i32": "i12x", "i64": "q8x"}
+_SLOT_BYTES = 16
+_RESERVED_BYTES = 4 << 30
+
+Extern = Any
+"""A ``wasmtime_extern_t``; its class is private to wasmtime-py."""
+
+_running = threading.local()
+"""``machine``: whose store this thread is in."""
+
+
+class GuestStopped(Exception):
+    """The guest did not return: this machine is spent."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code, self.message = code, message
+
+
+def make_engine() -> wasmtime.Engine:
+    config = wasmtime.Config()
+    config.consume_fuel = True
+    config.epoch_interruption = True
+    config.max_wasm_stack = _WASM_STACK_BYTES
+    config.memory_reservation = _RESERVED_BYTES  # All a guest can address: it never moves, so
+    config.memory_may_move = False  # where it begins is asked once.
+    return wasmtime.Engine(config)
+
+
+class Externs:
+    """Functions, memories, tables and globals in a row, as modules want their imports."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.array = (ffi.wasmtime_extern_t * max(count, 1))()
+        self.first: Extern = self.array[0]
+
+    def at(self, place: int) -> Any:
+        return byref(self.first, place * _EXTERN_BYTES)
+
+
+class Machine:
+    """One store: instances that share a memory, a fuel meter, and the thread that is in it."""
+
+    def __init__(self, engine: wasmtime.Engine, memory_bytes_max: int) -> None:
+        self.store = wasmtime.Store(engine)
+        self.context = self.store._context()
+        self.stopped: GuestStopped | None = None
+        self.watch: Callable[[], None] = _nothing
+        """Asked at every epoch tick while the guest runs; may raise ``GuestStopped``."""
+        self.limit_memory(memory_bytes_max)
+        self.refuel()
+        ffi.wasmtime_store_epoch_deadline_callback(self.store.ptr(), _on_tick, None, _no_finalizer)
+        self.store.set_epoch_deadline(1)
+
+    def limit_memory(self, size_bytes: int) -> None:
+        self.store.set_limits(memory_size=size_bytes)
+        self.memory_bytes_max = size_bytes
+
+    def refuel(self) -> None:
+        """Count from here."""
+        self.store.set_fuel(_FUEL)
+
+    @property
+    def fuel_used(self) -> int:
+        return _FUEL - self.store.get_fuel()
+
+    def enter(self) -> None:
+        """This thread is in this store until it enters another."""
+        _running.machine = self
+
+    def reason(self, error: str, code: wasmtime.TrapCode | None) -> GuestStopped:
+        """Why the guest did not return: what a host function said, or else what wasmtime says."""
+        said, self.stopped = self.stopped, None
+        if said is not None:
+            return said
+        if code is wasmtime.TrapCode.STACK_OVERFLOW:
+            return GuestStopped("STACK_OVERFLOW", "the interpreter ran out of stack")
+        if self.memory_bytes_max - self.size < PAGE_BYTES:
+            return GuestStopped("MEMORY_EXCEEDED", "the interpreter ran out of memory")
+        what = code.name.lower().replace("_", " ") if code else error.partition("\n")[0]
+        return GuestStopped("RUNTIME_ERROR", f"the interpreter stopped: {what or 'a trap'}")
+
+    def instantiate(self, module: wasmtime.Module, imports: Externs) -> Any:
+        self.enter()
+        instance, trap = ffi.wasmtime_instance_t(), ctypes.POINTER(ffi.wasm_trap_t)()
+        error = ffi.wasmtime_instance_new(
+            self.context, module.ptr(), imports.array, imports.count, byref(instance), byref(trap)
+        )
+        if error:
+            raise wasmtime.WasmtimeError._from_ptr(error)
+        if trap:
+            ffi.wasm_trap_delete(trap)
+            raise wasmtime.WasmtimeError("a module trapped while it was instantiated")
+        return instance
+
+    def fetch(self, instance: Any, name: bytes, into: Externs, place: int) -> None:
+        """Put what ``instance`` exports under ``name`` where it is wanted."""
+        if not ffi.wasmtime_instance_export_get(
+            self.context, byref(instance), name, len(name), into.at(place)
+        ):
+            raise LookupError(f"the guest exports no {name.decode()}")
+
+    def value(self, extern: Extern) -> int:
+        """Of a global."""
+        return int(wasmtime.Global._from_raw(extern.of.global_).value(self.store))
+
+    def length(self, extern: Extern) -> int:
+        """Of a table."""
+        return int(wasmtime.Table._from_raw(extern.of.table).size(self.store))
+
+    def use(self, memory: Extern, stack_pointer: Extern) -> None:
+        """What the state of a guest consists of."""
+        self._memory = memory.of.memory
+        data = ffi.wasmtime_memory_data(self.context, byref(self._memory))
+        self.address = _address(data)
+        self._size_seen = self.size
+        self._stack_pointer = wasmtime.Global._from_raw(stack_pointer.of.global_)
+
+    @property
+    def stack_pointer(self) -> int:
+        return int(self._stack_pointer.value(self.store)) & _MASK
+
+    @stack_pointer.setter
+    def stack_pointer(self, value: int) -> None:
+        self._stack_pointer.set_value(self.store, value)
+
+    @property
+    def size(self) -> int:
+        return ffi.wasmtime_memory_data_size(self.context, byref(self._memory))
+
+    def grow_to(self, size: int) -> None:
+        if size > self.size:
+            before = ctypes.c_uint64()
+            pages = (size - self.size) // PAGE_BYTES
+            error = ffi.wasmtime_memory_grow(
+                self.context, byref(self._memory), pages, byref(before)
+            )
+            if error:
+                raise wasmtime.WasmtimeError._from_ptr(error)
+
+    def read(self, pointer: int, length: int) -> bytes:
+        length &= _MASK
+        return ctypes.string_at(self._checked(pointer, length), length)
+
+    def write(self, pointer: int, data: bytes) -> None:
+        ctypes.memmove(self._checked(pointer, len(data)), data, len(data))
+
+    def close(self) -> None:
+        self.store.close()
+
+    def _checked(self, pointer: int, length: int) -> int:
+        pointer &= _MASK
+        if pointer + length > self._size_seen:
+            self._size_seen = self.size  # It only grows.
+        if pointer + length > self._size_seen:
+            raise GuestStopped("RUNTIME_ERROR", "the guest named memory it does not have")
+        return self.address + pointer
+
+
+class Prepared:
+    """An exported function of ``i32`` parameters, called without building anything anew."""
+
+    def __init__(self, machine: Machine, function: Extern, parameters: int, results: int) -> None:
+        self._machine, self._function = machine, function.of.func
+        slots = max(parameters, results, 1)
+        self._layout = struct.Struct("<" + _SLOT["i32"] * parameters)
+        self._returns = bool(results)
+        self._buffer = ctypes.create_string_buffer(slots * _SLOT_BYTES)
+        self._slots = ctypes.cast(self._buffer, ctypes.POINTER(ffi.wasmtime_val_raw_t)), slots
+
+    def __call__(self, *arguments: int) -> int:
+        self._layout.pack_into(self._buffer, 0, *arguments)
+        machine = self._machine
+        machine.enter()
+        trap = ctypes.POINTER(ffi.wasm_trap_t)()
+        error = ffi.wasmtime_func_call_unchecked(
+            machine.context, byref(self._function), *self._slots, byref(trap)
+        )
+        if error or trap:
+            raise _reason(machine, error, trap)
+        return int(_I32.unpack_from(self._buffer)[0]) if self._returns else 0
+
+
+class Linker:
+    """Host functions, defined once a process and found by every machine."""
+
+    def __init__(self, engine: wasmtime.Engine) -> None:
+        self._linker = wasmtime.Linker(engine)
+        self._callbacks: list[Any] = []
+
+    def define(self, module: bytes, name: bytes, kind: Any, function: Callable[..., Any]) -> None:
+        """``function(machine, *integers)``; it may raise ``GuestStopped``."""
+        types = [str(parameter) for parameter in kind.params], [str(r) for r in kind.results]
+        callback = _callback(function, *types)
+        self._callbacks.append(callback)  # ctypes frees what nobody holds.
+        error = ffi.wasmtime_linker_define_func_unchecked(
+            self._linker.ptr(),
+            ctypes.create_string_buffer(module),
+            len(module),
+            ctypes.create_string_buffer(name),
+            len(name),
+            kind.ptr(),
+            ctypes.cast(callback, ffi.wasmtime_func_unchecked_callback_t),
+            None,
+            _no_finalizer,
+        )
+        if error:
+            raise wasmtime.WasmtimeError._from_ptr(error)
+
+    def fetch(
+        self, machine: Machine, module: bytes, name: bytes, into: Externs, place: int
+    ) -> None:
+        """Put a host function where it is wanted."""
+        if not ffi.wasmtime_linker_get(
+            self._linker.ptr(),
+            machine.context,
+            module,
+            len(module),
+            name,
+            len(name),
+            into.at(place),
+        ):
+            raise LookupError(f"the host defines no {name.decode()}")
+
+
+def _callback(function: Callable[..., Any], parameters: list[str], results: list[str]) -> Any:
+    """A C function over raw slots: arguments come, and a result goes, in the same place."""
+    given = struct.Struct("<" + "".join(_SLOT[kind] for kind in parameters))
+    returned = struct.Struct({"i32": "<i", "i64": "<q"}[results[0]]) if results else None
+
+    def called(_data: Any, _caller: Any, slots: int, _count: int) -> int:
+        machine = _running.machine
+        try:
+            value = function(machine, *given.unpack(ctypes.string_at(slots, given.size)))
+            machine.enter()  # The function may have been in another store.
+            if returned is not None:
+                ctypes.memmove(slots, returned.pack(value), returned.size)
+        except GuestStopped as stopped:
+            machine.stopped = stopped
+        except BaseException as bug:
+            machine.stopped = GuestStopped("RUNTIME_ERROR", f"a host function failed: {bug!r}")
+        else:
+            return 0
+        return _address(ffi.wasmtime_trap_new(b"host", 4))
+
+    return _Callback(called)
+
+
+def _tick(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
+    machine = _running.machine
+    try:
+        machine.watch()
+    except GuestStopped as stopped:
+        machine.stopped = stopped
+        return _address(ffi.wasmtime_error_new(b"host"))
+    delta[0] = 1
+    kind[0] = _GO_ON
+    return 0
+
+
+def _address(pointer: Any) -> int:
+    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+
+
+def _nothing() -> None:
+    pass
+
+
+_Callback = ctypes.CFUNCTYPE(
+    ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+)
+_no_finalizer = ctypes.CFUNCTYPE(None, ctypes.c_void_p)()
+_on_tick = ctypes.CFUNCTYPE(
+    ctypes.c_size_t,
+    ctypes.POINTER(ffi.wasmtime_context_t),
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_uint64),
+    ctypes.POINTER(ctypes.c_uint8),
+)(_tick)
+
+
+def _reason(machine: Machine, error: Any, trap: Any) -> GuestStopped:
+    text = str(wasmtime.WasmtimeError._from_ptr(error)) if error else ""
+    code = None
+    if trap:
+        number = ffi.wasmtime_trap_code_t()
+        if ffi.wasmtime_trap_code(trap, byref(number)):
+            code = wasmtime.TrapCode(number.value)
+        ffi.wasm_trap_delete(trap)
+    return machine.reason(text, code)

@@ -1,0 +1,100 @@
+"""A session with tools, as the tests talk to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rookery.actors.sandbox import (
+    Answer,
+    Call,
+    Outcome,
+    Sandbox,
+    Tool,
+    Waiting,
+    answering,
+)
+from rookery.schemas.run import RunRequest, RunResult, RunStatus, SessionLimits, SideEffect
+
+KEY = b"the key of the tests"
+NOW_MS = 1_700_000_000_000
+TOOLS = (
+    Tool(name="add"),
+    Tool(name="write", side_effect=SideEffect.WRITE, schema_digest="w1"),
+    Tool(name="fetch", awaited=True, side_effect=SideEffect.NETWORK, schema_digest="f1"),
+    Tool(name="approve", awaited=True),
+)
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b=0: a + b,
+    "write": lambda path, text="": {"path": path, "bytes": len(text)},
+    "fetch": lambda n: n * 2,
+}
+ANSWERS = answering(FUNCTIONS)
+
+
+def later(*names: str) -> Callable[[Call], Answer | None]:
+    """Answers all calls but those of these names, which wait."""
+    return lambda call: None if call.name in names else ANSWERS(call)
+
+
+class Stage:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        name: str,
+        *,
+        tools: Iterable[Tool] = TOOLS,
+        seed: bytes = b"seed",
+        create: bool = True,
+    ) -> None:
+        self.sandbox, self.name = sandbox, name
+        if create:
+            sandbox.create(name, seed=seed, now_ms=NOW_MS, tools=tools)
+
+    def try_run(
+        self,
+        code: str,
+        answer: Callable[[Call], Answer | None] = ANSWERS,
+        now_ms: int = NOW_MS,
+        **request: Any,
+    ) -> Outcome:
+        if limits := request.pop("limits", None):
+            request["limits"] = SessionLimits(**limits)
+        asked = RunRequest(session_id=self.name, code=code, **request)
+        return self.sandbox.run(asked, answer=answer, now_ms=now_ms)
+
+    def run(self, code: str, **request: Any) -> RunResult:
+        outcome = self.try_run(code, **request)
+        assert isinstance(outcome, RunResult), outcome
+        return outcome
+
+    def value(self, code: str, **request: Any) -> Any:
+        """The result of a run that must succeed."""
+        outcome = self.run(code, **request)
+        assert outcome.status is RunStatus.OK, outcome.error
+        return outcome.result
+
+    def code(self, source: str, **request: Any) -> str:
+        """The code of a run that must fail, in agreement with its only error diagnostic."""
+        outcome = self.run(source, **request)
+        assert outcome.error is not None, outcome
+        assert outcome.result is None
+        (diagnostic,) = [d for d in outcome.diagnostics if d.severity == "error"]
+        assert (diagnostic.code, diagnostic.span) == (outcome.error.code, outcome.error.span)
+        return outcome.error.code
+
+    def wait(
+        self, code: str, answer: Callable[[Call], Answer | None] = ANSWERS, **request: Any
+    ) -> Waiting:
+        outcome = self.try_run(code, answer, **request)
+        assert isinstance(outcome, Waiting), outcome
+        return outcome
+
+    def resume(self, *values: Any, **more: Any) -> Outcome:
+        """Answer calls 1, 2 ... with these values."""
+        answers = dict(enumerate((Answer(value) for value in values), 1))
+        return self.sandbox.resume(self.name, more.pop("answers", answers), **more)
+
+    def end(self) -> None:
+        if self.name in {meta.id for meta in self.sandbox.sessions()}:
+            self.sandbox.destroy(self.name)

@@ -1,0 +1,95 @@
+"""The fallback: the same programs, run by a component whose memory nobody can reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import wasmtime
+
+from rookery.actors.sandbox import Answer, Sandbox, Waiting
+from rookery.actors.sandbox.component_guest import ComponentGuest
+from rookery.actors.sandbox.guest_build import GuestCache
+from rookery.actors.sandbox.link import LinkPlan
+from rookery.actors.sandbox.opening import python_guest
+from rookery.actors.sandbox.python_guest import PythonGuest
+from rookery.actors.sandbox.wasm import GuestStopped
+from tests.sandbox.programs import CALLS, CLOSURES, without_time
+from tests.sandbox.stage import KEY, TOOLS, Stage, later
+from tests.sandbox.test_limits import LIMITS
+
+
+@pytest.fixture(scope="module")
+def component(engine: wasmtime.Engine, cache: GuestCache) -> ComponentGuest:
+    return ComponentGuest(engine, cache)
+
+
+@pytest.fixture(scope="module")
+def whole(engine: wasmtime.Engine, component: ComponentGuest) -> Iterator[Sandbox]:
+    with Sandbox(engine, [component], KEY, ready=1) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def fallback(whole: Sandbox, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    stage = Stage(whole, f"c{abs(hash(request.node.nodeid))}")
+    yield stage
+    stage.end()
+
+
+@pytest.mark.parametrize(
+    "broken", [LookupError("no such export"), GuestStopped("RUNTIME_ERROR", "a trap")]
+)
+def test_where_linking_does_not_work_the_component_is_taken(
+    engine: wasmtime.Engine,
+    cache: GuestCache,
+    component: ComponentGuest,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: Exception,
+):
+    def instantiate(*_: Any) -> None:
+        raise broken
+
+    said: list[str] = []
+    assert isinstance(python_guest(engine, cache, said.append), PythonGuest)
+    monkeypatch.setattr(LinkPlan, "instantiate", instantiate)
+    guest = python_guest(engine, cache, said.append)
+    assert isinstance(guest, ComponentGuest)
+    assert guest.build == component.build
+    assert str(broken) in said[-1]
+
+
+def test_it_runs_what_the_linked_guest_runs(fallback: Stage, stage: Stage):
+    code = "import time, random\n[1 + add(2), await fetch(3), time.monotonic(), round(time.time())]"
+    outcomes = [s.run(f"print('é')\n{code}") for s in (fallback, stage)]
+    assert outcomes[0].result[:2] == outcomes[1].result[:2] == [3, 6]
+    assert outcomes[0].result[3] == outcomes[1].result[3]
+    assert outcomes[0].external_calls[0].request_digest == (
+        outcomes[1].external_calls[0].request_digest
+    )
+    assert outcomes[0].stdout == "é\n"
+
+
+@pytest.mark.parametrize("name", ["cpu", "wall", "one allocation", "stack", "calls"])
+def test_a_limit_leaves_the_session_at_the_start_of_the_run(fallback: Stage, name: str):
+    source, limits, _, code = LIMITS[name]
+    fallback.run(CLOSURES + "x = ['kept']")
+    assert fallback.code(f"x.append(c())\n{source}", limits=limits) == code
+    assert fallback.value("[x, c(), next(squares)]") == [["kept"], 2, 4]
+
+
+def test_a_run_sleeps_by_its_record_alone(fallback: Stage, whole: Sandbox):
+    fallback.run(CLOSURES)
+    awake = Stage(whole, "awake")
+    awake.run(CLOSURES)
+    answered = awake.run(CALLS, answer=lambda c: Answer("y") if c.name == "write" else later()(c))
+    awake.end()
+    waiting = fallback.wait(CALLS, answer=later("write", "fetch"))
+    for value in ("y", 10):
+        taken = whole.snapshot(fallback.name)
+        whole.restore(taken.data, tools=TOOLS)
+        assert isinstance(waiting, Waiting)
+        waiting = fallback.resume(answers={waiting.calls[0].id: Answer(value)})
+    assert without_time(waiting) == without_time(answered)
+    assert fallback.value("c()") == 4
