@@ -22,7 +22,8 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
         import uvloop  # noqa: PLC0415 - optional by platform.
     except ImportError:
         return asyncio.new_event_loop()
-    return uvloop.new_event_loop()  # type: ignore[no-any-return]
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
 
 
 class LoopThread:

@@ -15,6 +15,7 @@ from types import TracebackType
 
 import msgspec
 
+from rookery.actors.admission.claim import ClaimRegistry
 from rookery.actors.admission.concern import AdmissionConcern, performers
 from rookery.actors.admission.load import RealmLoad
 from rookery.actors.approvals.concern import ApprovalsConcern
@@ -130,6 +131,7 @@ class Node:
                     queued_max=config.quotas.queue_length_max,
                     in_flight_max=config.quotas.runs_in_flight_max,
                     realm_load=realm_load,
+                    claims=ClaimRegistry(),
                 ),
                 TurnsConcern(),
                 SurfacesConcern(),

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from rookery.actors.admission.claim import ClaimRegistry, SessionClaim
 from rookery.actors.admission.fold import SendAnswer, answers, evolve
 from rookery.actors.admission.load import RealmLoad
 from rookery.actors.admission.queue import Quotas, accept, cancel, handle
@@ -45,9 +46,18 @@ class AdmissionConcern:
     has_effects = True
     wants_repeats = True
 
-    def __init__(self, *, queued_max: int, in_flight_max: int, realm_load: RealmLoad) -> None:
+    def __init__(
+        self,
+        *,
+        queued_max: int,
+        in_flight_max: int,
+        realm_load: RealmLoad,
+        claims: ClaimRegistry,
+    ) -> None:
         self._queued_max, self._in_flight_max = queued_max, in_flight_max
-        self._load = realm_load
+        self._load, self._claims = realm_load, claims
+        self._claimed: dict[str, SessionClaim] = {}
+        """Of the sessions in memory here: inside one runtime nobody else may act as them."""
 
     def check_key(self, key: str) -> None:
         check_session_id(key)
@@ -58,6 +68,8 @@ class AdmissionConcern:
     def decide(
         self, state: Admission, command: Command[Any], *, now_ms: int
     ) -> Sequence[facts.SessionFact]:
+        if not isinstance(command.body, SessionQuery) and command.key not in self._claimed:
+            self._claimed[command.key] = self._claims.try_acquire(command.key)
         match command.body:
             case RunRequest(validate_only=True):
                 raise Refused("UNSUPPORTED_FEATURE", "validation comes with the sandbox")
@@ -105,6 +117,8 @@ class AdmissionConcern:
     def note(self, key: str, state: Admission | None) -> None:
         if state is None:
             self._load.forget_own(key)
+            if (claim := self._claimed.pop(key, None)) is not None:
+                claim.close()
         else:
             self._load.note_own(key, state.owed)
 

@@ -198,7 +198,7 @@ class Kernel:
     async def _tidy(self) -> None:
         """Every few seconds: take back what another node opened that did not know yet that it had
         lost it, move the horizon, let go of idle entities."""
-        if self._bus.inbox.displaced():
+        if self._bus.inbox.displaced() & self.partitions.served:
             self.partitions.serve_again()
         if self.partitions.certain:
             self._give_back()

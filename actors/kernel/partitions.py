@@ -47,8 +47,8 @@ class Partitions:
         self._given_up: list[Claim] = []
         """To be freed as soon as they are served no more."""
         self._served: frozenset[int] = frozenset()
-        self._doubted: frozenset[int] = frozenset()
-        """Served through a gap in which others may have owned them: to be taken up anew."""
+        self._doubted = False
+        """Others may have owned what is served, or being taken up: it has to be taken up anew."""
         self._membership: Claim | None = None
         self._beating: asyncio.Task[None] | None = None
         self._aligning: asyncio.Task[None] | None = None
@@ -86,7 +86,7 @@ class Partitions:
     def serve_again(self) -> None:
         """Take up anew what is served, as if it had just been gained: all of it, since nothing
         that is said meanwhile gets out."""
-        self._doubted = self._served
+        self._doubted = True
         self._align_soon()
 
     async def stop(self) -> None:
@@ -140,7 +140,7 @@ class Partitions:
         if lost:
             log.warning("partitions were lost", extra={"partitions": lost})
         if lost or _now_s() >= self._certain_until_s:
-            self._doubted = self._served
+            self._doubted = True
         if missed is not None:
             raise missed
         if not self._given_up:  # Their claims are not renewed.
@@ -204,10 +204,11 @@ class Partitions:
     async def _stop_serving(self) -> None:
         """First stop working for what is not ours, then let others have it."""
         given_up, doubted = self._given_up, self._doubted
-        if lost := (self._served - self.owned) | doubted:
+        if lost := self._served if doubted else self._served - self.owned:
             await self._on_loss(lost)
             self._served -= lost
-            self._doubted -= doubted
+        if doubted:  # One that rose meanwhile stands, unless nothing is served that it could mean.
+            self._doubted = False
         if given_up:
             await asyncio.gather(*(self._claims.release(claim) for claim in given_up))
             self._given_up = self._given_up[len(given_up) :]

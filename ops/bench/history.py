@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rookery.actors.admission.claim import ClaimRegistry
 from rookery.actors.admission.concern import AdmissionConcern
 from rookery.actors.admission.load import RealmLoad
 from rookery.actors.kernel.committer import Commit
@@ -34,7 +35,9 @@ _RUN = RunRequest(code="sum(row['amount'] for row in rows)", inputs={"rows": [{"
 
 def sessions() -> AdmissionConcern:
     """The session family, its quotas out of the way."""
-    return AdmissionConcern(queued_max=100, in_flight_max=10_000_000, realm_load=RealmLoad())
+    return AdmissionConcern(
+        queued_max=100, in_flight_max=10_000_000, realm_load=RealmLoad(), claims=ClaimRegistry()
+    )
 
 
 def next_turn(entity: Entity, identity: str) -> Command[Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from rookery.actors.admission.claim import ClaimRegistry
 from rookery.actors.admission.concern import AdmissionConcern
 from rookery.actors.admission.load import RealmLoad
 from rookery.actors.approvals.concern import ApprovalsConcern
@@ -33,7 +34,9 @@ TAKEN_OVER_S = 10.0
 
 
 def concerns() -> Sequence[Concern]:
-    admission = AdmissionConcern(queued_max=100, in_flight_max=100, realm_load=RealmLoad())
+    admission = AdmissionConcern(
+        queued_max=100, in_flight_max=100, realm_load=RealmLoad(), claims=ClaimRegistry()
+    )
     return [admission, *(kind() for kind in MACHINES)]
 
 

@@ -274,6 +274,7 @@ class Story:
         return echoed and ledger.bells <= rung
 
     def check(self) -> None:
+        self.world.pass_s(2.0)
         for node in self.up:
             assert node.stop(), "a node at rest stops at once"
         for letter in self.world.dead():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from rookery.actors.kernel.observer import Unobserved
 from rookery.bus.ports import Append
-from tests.kernel.tally import Added
+from tests.kernel.tally import Added, TallyConcern
 from tests.kernel.world import Node, World
 
 
@@ -212,3 +213,27 @@ def test_a_repeat_of_a_refused_command_is_decided_again(world: World):
     world.start()
     world.told("close")
     assert world.told("add", id="x").code == world.told("add", id="x").code == "GUARD_REJECTED"
+
+
+def test_every_command_is_counted_once_by_what_became_of_it(world: World):
+    class Counting(Unobserved):
+        def __init__(self) -> None:
+            self.outcomes: list[tuple[str, str]] = []
+
+        def command(self, verb: str, outcome: str, seconds: float) -> None:
+            self.outcomes.append((verb, outcome))
+
+    observer = Counting()
+    node = world.start([TallyConcern()], observer=observer)
+    rival_at(world, node, 1)
+    for verb in ("add", "add", "close", "add", "look"):
+        asked = world.ask(verb, id="x" if verb == "add" else "")
+    world.until(lambda: asked.answers)
+    world.told("add", "b", id="y")
+    world.told("add", "b", id="y")
+    world.told("look", "b")
+    world.told("dance")
+    assert sorted(observer.outcomes) == [
+        ("add", "committed"), ("add", "committed"), ("add", "repeated"), ("add", "repeated"),
+        ("add", "repeated"), ("close", "committed"), ("look", "unchanged"), ("look", "unchanged"),
+    ]  # fmt: skip

@@ -9,7 +9,11 @@ from threading import Barrier
 import pytest
 
 from rookery.actors.admission.claim import CLAIM, PROCESS_CLAIMS, ClaimRegistry, SessionClaim
+from rookery.actors.admission.concern import AdmissionConcern
+from rookery.actors.admission.load import RealmLoad
+from rookery.schemas.envelope import Command
 from rookery.schemas.errors import Refused
+from rookery.schemas.run import RunRequest
 from tests.machines.judged import Judged
 
 
@@ -105,3 +109,18 @@ def test_dropping_an_old_claim_never_frees_a_newer_holder() -> None:
     with pytest.raises(Refused):
         registry.try_acquire("s")
     newer.close()
+
+
+def test_admission_acts_as_a_session_only_while_it_has_the_identity() -> None:
+    registry = ClaimRegistry()
+    ours, theirs = (
+        AdmissionConcern(queued_max=9, in_flight_max=9, realm_load=RealmLoad(), claims=registry)
+        for _ in range(2)
+    )
+    asked = Command(verb="run", key="s", id="c-1", body=RunRequest(code="1"))
+    assert ours.decide(ours.initial("s"), asked, now_ms=1)
+    with pytest.raises(Refused) as refused:
+        theirs.decide(theirs.initial("s"), asked, now_ms=1)
+    assert refused.value.code == "SESSION_IDENTITY_IN_USE"
+    ours.note("s", None)
+    assert theirs.decide(theirs.initial("s"), asked, now_ms=1)
