@@ -12,7 +12,18 @@ from rookery.ops.cli.output import exit_code
 from rookery.schemas.errors import CodedError, Failed, Refused
 from tests.ops.surroundings import Ended, Realm, clean_environment, rookery
 
-COMMANDS = ("up", "watch", "sessions", "journal", "inbox", "config", "doctor", "bench", "version")
+COMMANDS = (
+    "up",
+    "watch",
+    "sessions",
+    "journal",
+    "inbox",
+    "config",
+    "doctor",
+    "bench",
+    "machine",
+    "version",
+)
 
 
 @pytest.fixture
