@@ -1,4 +1,4 @@
-"""The door for programs: submit runs, ask, and follow what happens, over NATS and nothing else.
+"""The door for programs: run, ask, and follow what happens, over NATS and nothing else.
 
 Every request has an id and is repeated under it until it is answered, so a lost answer, a dying
 node or a server that restarts never makes anything happen twice. It owns no rules and decodes
@@ -9,51 +9,58 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Literal, Unpack
 
 import msgspec
 
+from rookery.bus.asked import RunOptions, RunWords, answer_of, body_of
+from rookery.bus.asking import Asking, Patience
+from rookery.bus.blobs import JetStreamBlobs
+from rookery.bus.buckets import Bucket
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.connection import Connection, Outgoing
 from rookery.bus.feed import JetStreamFeed
+from rookery.bus.handle import Fields, Handle, no_answer
 from rookery.bus.headers import command_headers
 from rookery.bus.inbox import JetStreamInbox
 from rookery.bus.ports import Filter, Stored
-from rookery.bus.replies import Replies, Reply, decode_answer
+from rookery.bus.reads import JournalReads
+from rookery.bus.replies import Replies, Reply
 from rookery.bus.store import default_store, find_running
 from rookery.bus.subjects import Subjects
-from rookery.schemas.codec import encode_json
-from rookery.schemas.commands import Cancel
-from rookery.schemas.errors import CodedError, Failed
-from rookery.schemas.ids import check_command_id, check_session_id, uuid7
-from rookery.schemas.run import RunRequest
-
-__all__ = ["Client", "Handle", "connect"]
-
-Fields = dict[str, Any]
-
-_TRY_AGAIN: Final = frozenset({"NODE_DRAINING", "NODE_FAILED", "PARTITION_UNOWNED"})
-_PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 1.0
-_PATIENCE_S_MIN, _PATIENCE_S_MAX = 1.0, 16.0
-"""How long an answer may be silent before the request is repeated."""
-_RESUBMIT_S_MIN, _RESUBMIT_S_MAX = 30.0, 300.0
-"""The same for a submitted run: it is durable, only its answer may have been lost."""
-
-_LAST_FACTS: Final = frozenset(
-    {
-        "session.run_committed",
-        "session.run_failed",
-        "session.run_rolled_back",
-        "session.input_cancelled",
-        "session.input_refused",
-    }
+from rookery.schemas.approval_answer import DecideApproval, DecisionReceipt
+from rookery.schemas.approval_listing import (
+    ApprovalList,
+    GrantedQuery,
+    GrantList,
+    ListedApproval,
+    ListedGrant,
+    PendingQuery,
 )
-"""Nothing about a run follows these."""
+from rookery.schemas.codec import encode_json
+from rookery.schemas.commands import (
+    Cancel,
+    ForkRun,
+    GrantReceipt,
+    ReplayQuery,
+    RestoreSession,
+    RevokeGrant,
+    RunAnswer,
+)
+from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.ids import check_command_id, check_session_id, uuid7
+
+__all__ = ["Client", "Fields", "Handle", "connect", "new_id"]
+
+ASK = Patience(1.0, 16.0)
+SUBMIT = Patience(30.0, 300.0)
+"""A submitted run is durable, only its answer may be lost."""
+CLOSED: Final = "the client is closed"
 
 
 def connect(url: str | None = None, *, realm: str = "default", token: str | None = None) -> Client:
@@ -76,12 +83,27 @@ def connect(url: str | None = None, *, realm: str = "default", token: str | None
 class Client:
     """One connection to one realm, used on one event loop."""
 
-    def __init__(self, url: str, *, realm: str = "default", token: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        realm: str = "default",
+        token: str = "",
+        credentials: str = "",
+        absence_s_max: float = 30.0,
+    ) -> None:
+        """``absence_s_max``: how long a run waits for a node to be there at all."""
         self._subjects = Subjects(realm)
-        self._connection = Connection(url, token=token, name="rookery-client")
+        self._connection = Connection(
+            url, token=token, credentials=credentials, name="rookery-client"
+        )
         self._replies = Replies(self._connection)
         self._inbox = JetStreamInbox(self._connection, self._subjects)
         self._feed = JetStreamFeed(self._connection, self._subjects)
+        self._reads = JournalReads(self._connection, self._subjects)
+        self._blobs = JetStreamBlobs(Bucket(self._connection, self._subjects.blobs_bucket))
+        self._run_patience = ASK._replace(absence_s_max=absence_s_max)
+        self._works: set[asyncio.Task[Fields]] = set()
 
     async def open(self) -> None:
         """Connect; ``Failed`` SERVER_UNREACHABLE or ``Refused`` UNAUTHORIZED."""
@@ -90,6 +112,9 @@ class Client:
 
     async def close(self) -> None:
         """Disconnect for good. What was submitted goes on without us."""
+        for work in self._works:
+            work.cancel(CLOSED)
+        await asyncio.gather(*self._works, return_exceptions=True)
         await self._replies.close()
         await self._connection.close()
 
@@ -105,28 +130,176 @@ class Client:
     ) -> None:
         await self.close()
 
-    async def submit(
+    # --- runs -------------------------------------------------------------------------------------
+
+    async def run(
         self,
         session: str,
-        request: RunRequest | Mapping[str, Any] | str,
+        run: RunWords,
         *,
         message_id: str | None = None,
         mode: str = "queue",
+        timeout_s: float | None = None,
+        **options: Unpack[RunOptions],
+    ) -> RunAnswer:
+        """Run code in a session and wait for what it comes to, also while nodes come and go.
+
+        However the run ends, that is its answer; ``Refused`` if it was never accepted.
+        """
+        body = body_of(session, run, **options)
+        asking = self._asking_run("run", session, body, message_id, mode)
+        return answer_of(await self._answer(asking, f"run {session}", timeout_s))
+
+    async def validate(
+        self,
+        session: str,
+        run: RunWords,
+        *,
+        timeout_s: float | None = 30.0,
+        **options: Unpack[RunOptions],
+    ) -> RunAnswer:
+        """What would keep a run from beginning; nothing is executed and nothing is changed."""
+        body = body_of(session, run, **options)
+        asking = self._asking_run("validate", session, body, None)
+        return answer_of(await self._answer(asking, f"validate {session}", timeout_s))
+
+    async def submit(
+        self,
+        session: str,
+        run: RunWords,
+        *,
+        message_id: str | None = None,
+        mode: str = "queue",
+        **options: Unpack[RunOptions],
     ) -> Handle:
         """Hand a run over for good: it is stored when this returns, and needs no client then."""
-        reply = self._replies.expect()
-        message_id = _id(message_id)
+        reply, message_id = self._replies.expect(), _id(message_id)
         submit = partial(
             self._inbox.submit,
             "run",
             check_session_id(session),
-            _run_body(session, request),
+            body_of(session, run, **options),
             message_id=message_id,
             mode=mode,
             reply_to=reply.subject,
         )
-        await submit()
-        return Handle(self, session, message_id, submit, reply)
+        asking = Asking(reply, submit, SUBMIT, self._up)
+        return await self._handle(session, message_id, asking)
+
+    async def begin(
+        self,
+        session: str,
+        run: RunWords,
+        *,
+        message_id: str | None = None,
+        mode: str = "queue",
+        **options: Unpack[RunOptions],
+    ) -> Handle:
+        """``run``, to be followed meanwhile: it is ours to repeat until a node has accepted it."""
+        message_id, body = _id(message_id), body_of(session, run, **options)
+        asking = self._asking_run("run", session, body, message_id, mode)
+        handle = await self._handle(session, message_id, asking)
+        handle.answering()
+        return handle
+
+    async def cancel(
+        self, session: str, run_id: str, *, reason: str = "", now: bool = False
+    ) -> Fields:
+        """Withdraw an input that has not started, or end a run at its next boundary, or ``now``."""
+        return await self.ask("cancel", session, Cancel(run_id=run_id, reason=reason, now=now))
+
+    async def replay(self, session: str, run_id: str) -> Fields:
+        """Run a past run again, without calling any tool, and compare; as long as it takes."""
+        while True:
+            report = await self.ask("replay", session, ReplayQuery(run_id=run_id))
+            if report["state"] != "replaying":
+                return report
+
+    async def fork(self, session: str, run_id: str, at_sequence: int, into: str) -> Fields:
+        """Begin session ``into`` where a run of ``session`` stood at a place of the journal."""
+        body = ForkRun(run_id=run_id, session=session, at_sequence=at_sequence)
+        return await self.ask("fork", into, body)
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    async def snapshot(self, session: str) -> Fields:
+        """Keep a session as its last run has left it; none may be under way."""
+        return await self.ask("snapshot", session)
+
+    async def snapshot_bytes(self, snapshot_id: str) -> bytes:
+        """A snapshot as the blob store has it, sealed with the realm's key."""
+        return await self._blobs.get(snapshot_id.removeprefix("snap_"))
+
+    async def restore(
+        self, session: str, snapshot: str | bytes, *, replace: bool = False
+    ) -> Fields:
+        """Begin a session with a snapshot's memory: one of this realm, by its id or whole."""
+        if isinstance(snapshot, bytes):
+            snapshot = f"snap_{await self._blobs.put(snapshot)}"
+        return await self.ask(
+            "restore", session, RestoreSession(snapshot_id=snapshot, replace=replace)
+        )
+
+    async def destroy(self, session: str) -> Fields:
+        """End a session's life; the next input begins another, with no memory of this one."""
+        return await self.ask("destroy", session)
+
+    # --- approvals --------------------------------------------------------------------------------
+
+    async def approvals(
+        self, session: str | None = None, *, ended: bool = False
+    ) -> Sequence[ListedApproval]:
+        """What waits for somebody's word, what is due soonest first; ``ended`` ones after it."""
+        query = PendingQuery(session=session, ended=ended)
+        return msgspec.convert(await self.ask("pending", "all", query), ApprovalList).approvals
+
+    async def approval(self, approval_id: str) -> ListedApproval:
+        """One of them, however it stands."""
+        query = PendingQuery(approval_id=approval_id)
+        found = msgspec.convert(await self.ask("pending", "all", query), ApprovalList).approvals
+        if not found:
+            raise Refused("APPROVAL_NOT_FOUND", f"no approval {approval_id[:120]!r} here")
+        return found[0]
+
+    async def decide(
+        self,
+        approval: ListedApproval,
+        decision: Literal["approved", "approved_for_session", "denied"],
+        *,
+        actor: str,
+        reason: str = "",
+        sign: Callable[[str, DecideApproval], DecideApproval] | None = None,
+    ) -> DecisionReceipt:
+        """Give one's word on an approval as it was shown, and on no other arguments.
+
+        ``sign`` makes it count as an approver's: ``rookery.actors.approvals.signing.Signer.sign``.
+        """
+        answer = DecideApproval(
+            approval_id=approval.approval_id,
+            decision=decision,
+            actor=actor,
+            request_digest=approval.request_digest,
+            answered_at_ms=SystemClock().now_ms(),
+            reason=reason,
+        )
+        if sign is not None:
+            answer = sign(self._subjects.realm, answer)
+        receipt = await self.ask("decide", approval.session_id, answer)
+        return msgspec.convert(receipt, DecisionReceipt)
+
+    async def grants(
+        self, session: str | None = None, *, ended: bool = False
+    ) -> Sequence[ListedGrant]:
+        """What was allowed, newest first."""
+        query = GrantedQuery(session=session, ended=ended)
+        return msgspec.convert(await self.ask("granted", "all", query), GrantList).grants
+
+    async def revoke_grant(self, grant: ListedGrant) -> GrantReceipt:
+        """Let a grant allow nothing more."""
+        body = RevokeGrant(grant_id=grant.grant_id)
+        return msgspec.convert(await self.ask("grants", grant.session_id, body), GrantReceipt)
+
+    # --- questions --------------------------------------------------------------------------------
 
     async def ask(
         self,
@@ -135,31 +308,15 @@ class Client:
         body: object = None,
         *,
         message_id: str | None = None,
-        timeout_s: float = 30.0,
+        timeout_s: float | None = 30.0,
     ) -> Fields:
         """The durable answer, or what was answered instead raised as ``Refused`` or ``Failed``.
 
         Repeated under its id while nobody answers, until ``timeout_s`` is over.
         """
-        reply = self._replies.expect()
-        question = Outgoing(
-            self._subjects.request(verb, key),
-            b"" if body is None else encode_json(body),
-            reply.subject,
-            command_headers(_id(message_id)),
-        )
-        asking = _Asking(self._connection, question, reply)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await asking.answered()
-        except TimeoutError:
-            if not self._connection.connected:
-                raise Failed("SERVER_UNREACHABLE", "the connection to the server is lost") from None
-            raise asking.setback or _no_answer(f"{verb} {key}", timeout_s) from None
-
-    async def cancel(self, session: str, run_id: str, *, reason: str = "") -> Fields:
-        """Withdraw an input that has not started, or end a run at its next boundary."""
-        return await self.ask("cancel", session, Cancel(run_id=run_id, reason=reason))
+        data = b"" if body is None else encode_json(body)
+        asking = Asking(*self._sending(verb, key, data, message_id), ASK, self._up)
+        return await self._answer(asking, f"{verb} {key}", timeout_s)
 
     async def sessions(self) -> Fields:
         """The sessions of the realm."""
@@ -168,6 +325,8 @@ class Client:
     async def session(self, session: str) -> Fields:
         """What a session is just now."""
         return await self.ask("session", session)
+
+    # --- facts ------------------------------------------------------------------------------------
 
     async def events(
         self,
@@ -187,97 +346,70 @@ class Client:
                         if run is None or fact.get("run") == run:
                             yield fact
 
+    # --- inside -----------------------------------------------------------------------------------
 
-class Handle:
-    """A run that was submitted. It goes on whatever becomes of us."""
+    def keep(self, work: Coroutine[Any, Any, Fields]) -> asyncio.Task[Fields]:
+        """Do ``work`` until it is done or the client is closed."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._works.add(task)
+        task.add_done_callback(self._kept)
+        return task
 
-    def __init__(
-        self,
-        client: Client,
-        session: str,
-        message_id: str,
-        submit: Callable[[], Awaitable[int]],
-        reply: Reply,
-    ) -> None:
-        self.session, self.message_id = session, message_id
-        self._client, self._submit, self._reply = client, submit, reply
-        self._answer: Fields | None = None
+    def _kept(self, task: asyncio.Task[Fields]) -> None:
+        self._works.discard(task)
+        if not task.cancelled():
+            task.exception()  # Looked at by whoever holds the handle, if anybody does.
 
-    async def run_reply(self, *, timeout_s: float | None = None) -> Fields:
-        """How the run ended.
+    def _asking_run(
+        self, verb: str, session: str, body: bytes, message_id: str | None, mode: str = ""
+    ) -> Asking:
+        send = self._sending(verb, check_session_id(session), body, message_id, mode)
+        return Asking(*send, self._run_patience, self._up)
 
-        Answers are not durable: after a reconnect, and now and then in a long silence, the same
-        input is submitted again, which changes nothing but makes the node answer again.
-        """
-        if self._answer is None:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    self._answer = await self._answered()
-            except TimeoutError:
-                raise _no_answer(f"run {self.message_id}", timeout_s) from None
-        return self._answer
+    def _sending(
+        self, verb: str, key: str, body: bytes, message_id: str | None, mode: str = ""
+    ) -> tuple[Reply, Callable[[], Awaitable[None]]]:
+        """A reply, and how to ask for it."""
+        reply = self._replies.expect()
+        question = Outgoing(
+            self._subjects.request(verb, key),
+            body,
+            reply.subject,
+            command_headers(_id(message_id), mode=mode),
+        )
 
-    async def events(self) -> AsyncGenerator[Fields, None]:
-        """The facts of this run, from its acceptance on, ending with its last one.
+        async def send() -> None:
+            self._connection.send([question])
 
-        A run that is refused leaves no facts and keeps this waiting; ``run_reply`` tells.
-        """
-        run: str | None = None
-        async with aclosing(self._client.events(key=self.session)) as facts:
-            async for fact in facts:
-                if run is None and self.message_id in fact.get("cause", ()):
-                    run = fact.get("run")
-                if run is None or fact.get("run") != run:
-                    continue
-                yield fact
-                if fact["type"].rpartition(".")[0] in _LAST_FACTS:
-                    return
+        return reply, send
 
-    async def _answered(self) -> Fields:
-        patience_s = _RESUBMIT_S_MIN
-        while (message := await self._reply.next(patience_s)) is None:
-            await self._submit()
-            patience_s = min(2 * patience_s, _RESUBMIT_S_MAX)
-        return decode_answer(message)
+    def _up(self) -> bool:
+        return self._connection.connected
+
+    async def _answer(self, asking: Asking, asked: str, timeout_s: float | None) -> Fields:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asking.send()
+                return await asking.answered()
+        except TimeoutError:
+            if not self._connection.connected:
+                raise Failed("SERVER_UNREACHABLE", "the connection to the server is lost") from None
+            raise asking.setback or no_answer(asked, timeout_s) from None
+
+    async def _handle(self, session: str, message_id: str, asking: Asking) -> Handle:
+        """A handle on what is sent with this; its facts stand above where the journal ends now."""
+        after = await self._reads.end()
+        await asking.send()
+        return Handle(self, session, message_id, asking, after)
 
 
-class _Asking:
-    """A request under way."""
-
-    def __init__(self, connection: Connection, question: Outgoing, reply: Reply) -> None:
-        self._connection, self._question, self._reply = connection, question, reply
-        self.setback: CodedError | None = None
-        """Why there is no answer yet, if anybody said so."""
-
-    async def answered(self) -> Fields:
-        """The answer, however often it takes to ask."""
-        pause_s, patience_s = _PAUSE_S_MIN, _PATIENCE_S_MIN
-        while True:
-            self._connection.send([self._question])
-            message = await self._reply.next(patience_s)
-            if message is None:
-                patience_s = min(2 * patience_s, _PATIENCE_S_MAX)
-                continue
-            try:
-                return decode_answer(message)
-            except Failed as setback:
-                if setback.code not in _TRY_AGAIN:
-                    raise
-                self.setback = setback
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+def new_id() -> str:
+    """A message id nobody else has: one request has one, however often it is sent."""
+    return uuid7(SystemClock().now_ms(), entropy(10))
 
 
 def _id(given: str | None) -> str:
-    return uuid7(SystemClock().now_ms(), entropy(10)) if given is None else check_command_id(given)
-
-
-def _run_body(session: str, request: RunRequest | Mapping[str, Any] | str) -> bytes:
-    if isinstance(request, str):
-        request = RunRequest(session_id=session, code=request)
-    elif isinstance(request, RunRequest) and request.session_id == RunRequest().session_id:
-        request = msgspec.structs.replace(request, session_id=session)
-    return encode_json(request)
+    return new_id() if given is None else check_command_id(given)
 
 
 def _facts(stored: Stored, subjects: Subjects) -> list[Fields]:
@@ -285,9 +417,3 @@ def _facts(stored: Stored, subjects: Subjects) -> list[Fields]:
     body = msgspec.json.decode(stored.body)
     place = {"seq": stored.sequence, "subject": subjects.fact(stored.entity)}
     return [fact | place for fact in (body if isinstance(body, list) else [body])]
-
-
-def _no_answer(asked: str, timeout_s: float | None) -> Failed:
-    return Failed(
-        "NO_ANSWER", f"{asked}: no answer within {timeout_s} s", hint="ask again with the same id"
-    )

@@ -7,13 +7,16 @@ everything that is more than waiting is ``rookery.bus.client``'s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, Unpack
 
+from rookery.bus.asked import RunOptions, RunWords
 from rookery.bus.client import Client, Fields, Handle, connect
 from rookery.bus.loop import LoopThread
-from rookery.schemas.run import RunRequest
+from rookery.schemas.approval_answer import DecideApproval, DecisionReceipt
+from rookery.schemas.approval_listing import ListedApproval, ListedGrant
+from rookery.schemas.commands import GrantReceipt, RunAnswer
 
 __all__ = ["SyncClient", "SyncHandle", "connect_sync"]
 
@@ -53,16 +56,102 @@ class SyncClient:
     ) -> None:
         self.close()
 
-    def submit(
+    def run(
         self,
         session: str,
-        request: RunRequest | Mapping[str, Any] | str,
+        run: RunWords,
         *,
         message_id: str | None = None,
         mode: str = "queue",
+        timeout_s: float | None = None,
+        **options: Unpack[RunOptions],
+    ) -> RunAnswer:
+        work = self._client.run(
+            session, run, message_id=message_id, mode=mode, timeout_s=timeout_s, **options
+        )
+        return self._thread.run(work)
+
+    def validate(
+        self,
+        session: str,
+        run: RunWords,
+        *,
+        timeout_s: float | None = 30.0,
+        **options: Unpack[RunOptions],
+    ) -> RunAnswer:
+        work = self._client.validate(session, run, timeout_s=timeout_s, **options)
+        return self._thread.run(work)
+
+    def submit(
+        self,
+        session: str,
+        run: RunWords,
+        *,
+        message_id: str | None = None,
+        mode: str = "queue",
+        **options: Unpack[RunOptions],
     ) -> SyncHandle:
-        work = self._client.submit(session, request, message_id=message_id, mode=mode)
+        work = self._client.submit(session, run, message_id=message_id, mode=mode, **options)
         return SyncHandle(self._thread, self._thread.run(work))
+
+    def begin(
+        self,
+        session: str,
+        run: RunWords,
+        *,
+        message_id: str | None = None,
+        mode: str = "queue",
+        **options: Unpack[RunOptions],
+    ) -> SyncHandle:
+        work = self._client.begin(session, run, message_id=message_id, mode=mode, **options)
+        return SyncHandle(self._thread, self._thread.run(work))
+
+    def cancel(self, session: str, run_id: str, *, reason: str = "", now: bool = False) -> Fields:
+        return self._thread.run(self._client.cancel(session, run_id, reason=reason, now=now))
+
+    def replay(self, session: str, run_id: str) -> Fields:
+        return self._thread.run(self._client.replay(session, run_id))
+
+    def fork(self, session: str, run_id: str, at_sequence: int, into: str) -> Fields:
+        return self._thread.run(self._client.fork(session, run_id, at_sequence, into))
+
+    def snapshot(self, session: str) -> Fields:
+        return self._thread.run(self._client.snapshot(session))
+
+    def snapshot_bytes(self, snapshot_id: str) -> bytes:
+        return self._thread.run(self._client.snapshot_bytes(snapshot_id))
+
+    def restore(self, session: str, snapshot: str | bytes, *, replace: bool = False) -> Fields:
+        return self._thread.run(self._client.restore(session, snapshot, replace=replace))
+
+    def destroy(self, session: str) -> Fields:
+        return self._thread.run(self._client.destroy(session))
+
+    def approvals(
+        self, session: str | None = None, *, ended: bool = False
+    ) -> Sequence[ListedApproval]:
+        return self._thread.run(self._client.approvals(session, ended=ended))
+
+    def approval(self, approval_id: str) -> ListedApproval:
+        return self._thread.run(self._client.approval(approval_id))
+
+    def decide(
+        self,
+        approval: ListedApproval,
+        decision: Literal["approved", "approved_for_session", "denied"],
+        *,
+        actor: str,
+        reason: str = "",
+        sign: Callable[[str, DecideApproval], DecideApproval] | None = None,
+    ) -> DecisionReceipt:
+        work = self._client.decide(approval, decision, actor=actor, reason=reason, sign=sign)
+        return self._thread.run(work)
+
+    def grants(self, session: str | None = None, *, ended: bool = False) -> Sequence[ListedGrant]:
+        return self._thread.run(self._client.grants(session, ended=ended))
+
+    def revoke_grant(self, grant: ListedGrant) -> GrantReceipt:
+        return self._thread.run(self._client.revoke_grant(grant))
 
     def ask(
         self,
@@ -71,13 +160,10 @@ class SyncClient:
         body: object = None,
         *,
         message_id: str | None = None,
-        timeout_s: float = 30.0,
+        timeout_s: float | None = 30.0,
     ) -> Fields:
         work = self._client.ask(verb, key, body, message_id=message_id, timeout_s=timeout_s)
         return self._thread.run(work)
-
-    def cancel(self, session: str, run_id: str, *, reason: str = "") -> Fields:
-        return self._thread.run(self._client.cancel(session, run_id, reason=reason))
 
     def sessions(self) -> Fields:
         return self._thread.run(self._client.sessions())
@@ -102,8 +188,22 @@ class SyncHandle:
         self._thread, self._handle = thread, handle
         self.session, self.message_id = handle.session, handle.message_id
 
-    def run_reply(self, *, timeout_s: float | None = None) -> Fields:
-        return self._thread.run(self._handle.run_reply(timeout_s=timeout_s))
+    @property
+    def run_id(self) -> str:
+        """Empty until it is known: ``accepted`` waits for it."""
+        return self._handle.run_id
+
+    def result(self, timeout_s: float | None = None) -> RunAnswer:
+        return self._thread.run(self._handle.result(timeout_s))
+
+    def reply(self, timeout_s: float | None = None) -> Fields:
+        return self._thread.run(self._handle.reply(timeout_s))
+
+    def accepted(self, timeout_s: float | None = None) -> str:
+        return self._thread.run(self._handle.accepted(timeout_s))
+
+    def cancel(self, *, now: bool = True, reason: str = "") -> Fields:
+        return self._thread.run(self._handle.cancel(now=now, reason=reason))
 
     def events(self) -> Generator[Fields, None, None]:
         return _each(self._thread, self._handle.events())

@@ -81,11 +81,15 @@ class Connection:
 
         A connection that could not be opened is of no further use.
         """
+        connecting = asyncio.create_task(self._connect())
         try:
-            async with asyncio.timeout(_OPEN_PATIENCE_S):
-                await self._connect()
+            await asyncio.wait({connecting}, timeout=_OPEN_PATIENCE_S)
+            if not connecting.done():
+                raise TimeoutError
+            connecting.result()
         except BaseException as error:
             reason = self._client.last_error or error
+            await _call_off(connecting)
             await self._client.close()
             if isinstance(error, (OSError, nats.errors.Error)):
                 raise self._explained(reason) from error
@@ -263,6 +267,16 @@ def _check_credentials(path: str) -> None:
 
 def _unreachable(message: str) -> Failed:
     return Failed("SERVER_UNREACHABLE", message)
+
+
+async def _call_off(connecting: asyncio.Task[None]) -> None:
+    """Until it is over: a cancellation that meets the end of an attempt is swallowed by
+    ``wait_for`` (before Python 3.12), and nats-py goes on to the next one."""
+    while not connecting.done():
+        connecting.cancel()
+        await asyncio.wait({connecting}, timeout=_RECONNECT_WAIT_S)
+    if not connecting.cancelled():
+        connecting.exception()  # Why this attempt failed as well is nobody's concern.
 
 
 def _call_all(calls: Sequence[Callable[[], None]]) -> None:

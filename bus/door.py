@@ -21,9 +21,9 @@ from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, Refused
 from rookery.schemas.run import ErrorObject
 
-__all__ = ["NatsDoor", "unowned"]
+__all__ = ["QUEUE", "NatsDoor", "unowned"]
 
-_QUEUE = "rookery"
+QUEUE = "rookery"
 _MESSAGE_ID = MESSAGE_ID.encode()
 _NO_RESPONDERS = 503
 
@@ -48,7 +48,7 @@ class NatsDoor:
         self._deliver = deliver
         subscribe, requests = self._connection.subscribe, f"{self._subjects.root}.api.*.*"
         self._doors.append(await subscribe(f"{self._inbox}.*", self._come_back))
-        self._doors.append(await subscribe(requests, self._take, queue=_QUEUE))
+        self._doors.append(await subscribe(requests, self._take, queue=QUEUE))
 
     async def own(self, partitions: frozenset[int]) -> None:
         for partition in self._owned.keys() - partitions:

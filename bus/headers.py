@@ -18,6 +18,7 @@ __all__ = [
     "MESSAGE_ID",
     "REPLY",
     "TIMER",
+    "TRACEPARENT",
     "answerable",
     "command_headers",
     "requested",

@@ -8,6 +8,7 @@ from rookery.bus.blobs import JetStreamBlobs
 from rookery.bus.buckets import Bucket
 from rookery.bus.claims import JetStreamClaims
 from rookery.bus.connection import Connection
+from rookery.bus.crews import NatsCrews
 from rookery.bus.door import NatsDoor
 from rookery.bus.feed import JetStreamFeed
 from rookery.bus.inbox import JetStreamInbox
@@ -16,6 +17,7 @@ from rookery.bus.snapshots import JetStreamSnapshots
 from rookery.bus.streams import ensure_streams, streams_of
 from rookery.bus.subjects import Subjects, partition_of
 from rookery.bus.timers import JetStreamTimers
+from rookery.bus.vault import JetStreamVault
 
 __all__ = ["JetStreamBus"]
 
@@ -47,6 +49,8 @@ class JetStreamBus:
         self.snapshots = JetStreamSnapshots(
             Bucket(connection, subjects.snapshots_bucket), self.blobs
         )
+        self.vault = JetStreamVault(Bucket(connection, subjects.vault_bucket))
+        self.crews = NatsCrews(connection, subjects, self.blobs)
 
     @property
     def connected(self) -> bool:
@@ -56,9 +60,12 @@ class JetStreamBus:
         """Connect; make the streams that are missing and check the others."""
         await self.connection.open()
         try:
-            buckets = (self.blobs.spec, self.claims.spec, self.snapshots.spec)
-            await ensure_streams(self.connection, (*streams_of(self._subjects), *buckets))
+            buckets = (self.blobs, self.claims, self.snapshots, self.vault)
+            await ensure_streams(
+                self.connection, (*streams_of(self._subjects), *(b.spec for b in buckets))
+            )
             await self.journal.open()
+            await self.crews.open()
         except BaseException:
             await self.connection.close()
             raise
@@ -68,6 +75,7 @@ class JetStreamBus:
         try:
             await self.door.close()
             await self.inbox.stop()
+            await self.crews.close()
             await self.journal.close()
         finally:
             await self.connection.close()

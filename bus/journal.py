@@ -75,6 +75,9 @@ class JetStreamJournal:
     async def last(self, entity: EntityId) -> Stored | None:
         return await self._reads.last(entity)
 
+    async def at(self, sequence: int) -> Stored | None:
+        return await self._reads.at(sequence)
+
     async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
         return await self._reads.read(entity, after)
 

@@ -124,11 +124,15 @@ class Subscription:
     def __init__(self, batched: dict[bytes, OnBatch], sid: bytes, plain: PlainSubscription) -> None:
         self._batched, self._sid, self._plain = batched, sid, plain
 
+    async def leave(self) -> None:
+        """Let no more come; what is on its way is delivered until ``cancel``."""
+        with suppress(Error):
+            await self._plain.unsubscribe()
+
     async def cancel(self) -> None:
         """Nothing is delivered from now on. Cancelling again changes nothing."""
         self._batched.pop(self._sid, None)
-        with suppress(Error):
-            await self._plain.unsubscribe()
+        await self.leave()
 
 
 class BatchClient(Client):
@@ -183,6 +187,15 @@ class BatchClient(Client):
         """The connection is lost. nats-py tells so only when the old socket is closed."""
         self._went_down()
         await super()._process_op_err(e)
+
+    async def _process_pong(self) -> None:
+        """A PONG that is waited for no longer, for its flush took too long, is a PONG all the same:
+        nats-py would take it for nonsense and drop the connection."""
+        if self._pongs and self._pongs[0].done():
+            self._pongs.pop(0)
+            self._pings_outstanding = 0
+        else:
+            await super()._process_pong()
 
     async def _process_err(self, err_msg: str) -> None:
         """nats-py closes for good on most errors; we come back, whatever the server says."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from rookery.schemas.envelope import EntityId
+from rookery.schemas.work import Catalogue, Job, JobEnd
 
 __all__ = [
     "Answer",
@@ -26,6 +27,7 @@ __all__ = [
     "Claim",
     "Claims",
     "Conflicted",
+    "Crews",
     "DeadLetter",
     "Delivery",
     "Door",
@@ -38,12 +40,15 @@ __all__ = [
     "Position",
     "Pressure",
     "Rejected",
+    "Service",
     "Settled",
     "Snapshot",
     "Snapshots",
     "Stored",
     "Timer",
     "Timers",
+    "Vault",
+    "Workbench",
 ]
 
 T = TypeVar("T")
@@ -138,6 +143,9 @@ class Journal(Protocol):
 
     async def last(self, entity: EntityId) -> Stored | None:
         """The entity's last message, read from the leader."""
+
+    async def at(self, sequence: int) -> Stored | None:
+        """The message at ``sequence``; ``None`` if nothing stands there, or no more."""
 
     async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
         """The entity's messages above sequence ``after``, in order."""
@@ -363,6 +371,72 @@ class Snapshots(Protocol):
         """The snapshot, or ``None`` if there is none written under exactly this ``schema``."""
 
 
+class Vault(Protocol):
+    """What the nodes of a realm share and keep to themselves."""
+
+    async def secret(self, name: str, proposed: bytes) -> bytes:
+        """What stands under ``name``: ``proposed``, from now on, if nothing did."""
+
+
+# --- tool workers -----------------------------------------------------------------------------
+
+
+class Crews(Protocol):
+    """Workers in other processes, a crew a surface, as who has work for them sees them."""
+
+    async def call(self, job: Job) -> JobEnd:
+        """What comes of a job that some worker is given, soon after its time at the latest.
+
+        It is sent once. Outages are waited out as long as there is time. Raises a coded error
+        where the arguments cannot be sent, or where an answer cannot be read.
+        """
+
+    def cancel(self, call_id: str) -> None:
+        """Tell whoever works on this call that nobody wants the answer."""
+
+    async def catalogues(self, surface: str, patience_s: float) -> list[bytes]:
+        """The ``Catalogue`` of every worker of the surface that tells it. Waits for the first
+        one so long, for others a moment; empty if there is none."""
+
+
+class Workbench(Protocol):
+    """Where one worker takes the jobs of its surface."""
+
+    async def open(
+        self, catalogue: Catalogue, take: Callable[[Job], None], cancel: Callable[[str], None]
+    ) -> None:
+        """From now on jobs come, one to one worker; ``cancel`` names one nobody wants."""
+
+    async def answer(self, job: Job, body: bytes) -> None:
+        """The job has come to this ``JobAnswer``."""
+
+    def decline(self, job: Job, reason: str) -> None:
+        """It was not begun: somebody else may be asked."""
+
+    def abandon(self, job: Job, reason: str) -> None:
+        """Nobody will know what it has come to."""
+
+    async def drain(self) -> None:
+        """Let no more jobs come; what was on its way is given to ``take`` before this returns."""
+
+    async def close(self) -> None:
+        """Say nothing more."""
+
+
+# --- services outside ---------------------------------------------------------------------------
+
+
+class Service(Protocol):
+    """Somebody outside of the realm who answers requests."""
+
+    async def ask(self, request_id: str, body: bytes, *, silence_s_max: float) -> bytes:
+        """The answer; ``Failed`` NO_ANSWER if there was a connection for so long and none came.
+
+        Outages are waited out and the request is repeated under its id, so whoever answers may see
+        it twice.
+        """
+
+
 class Bus(Protocol):
     """All ports of one realm, open between ``start`` and ``stop``."""
 
@@ -384,6 +458,10 @@ class Bus(Protocol):
     def claims(self) -> Claims: ...
     @property
     def snapshots(self) -> Snapshots: ...
+    @property
+    def vault(self) -> Vault: ...
+    @property
+    def crews(self) -> Crews: ...
 
     async def start(self) -> None:
         """Connect, and make or check the streams of the realm."""

@@ -69,6 +69,10 @@ class JournalReads:
         """The last message of any family under ``key``."""
         return await self._one({"last_by_subj": self._subjects.facts(Filter(key=key))})
 
+    async def at(self, sequence: int) -> Stored | None:
+        """The message at ``sequence``."""
+        return await self._one({"seq": sequence})
+
     async def next(self, entity: EntityId, after: int) -> Stored | None:
         """The entity's first message above sequence ``after``."""
         return await self._one({"seq": after + 1, "next_by_subj": self._subjects.fact(entity)})

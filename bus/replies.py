@@ -52,7 +52,8 @@ class Reply:
         self._news = asyncio.Event()
 
     async def next(self, patience_s: float) -> Message | None:
-        """The next answer; ``None`` if it is time to ask again (silence, or a reconnect)."""
+        """The next answer; ``None`` if it is time to ask again: there was silence, or the
+        connection has gone or come back."""
         try:
             async with asyncio.timeout(patience_s):
                 await self._news.wait()
@@ -86,10 +87,12 @@ class Replies:
         self._prefix = self._connection.client.new_inbox()
         self._subscription = await self._connection.subscribe(f"{self._prefix}.*", self._route)
         self._connection.on_up.append(self._wake)
+        self._connection.on_down.append(self._wake)
 
     async def close(self) -> None:
         if self._subscription is not None:
             self._connection.on_up.remove(self._wake)
+            self._connection.on_down.remove(self._wake)
             await self._subscription.cancel()
             self._subscription = None
 

@@ -70,6 +70,7 @@ class Subjects:
         self.blobs_bucket = f"ROOKERY_{realm}_BLOBS"
         self.claims_bucket = f"ROOKERY_{realm}_CLAIMS"
         self.snapshots_bucket = f"ROOKERY_{realm}_SNAPSHOTS"
+        self.vault_bucket = f"ROOKERY_{realm}_VAULT"
 
     # Facts.
 
@@ -104,6 +105,10 @@ class Subjects:
         """Where anybody asks."""
         return f"{self.root}.api.{encode_token(verb)}.{encode_token(key)}"
 
+    def requests(self, verb: str) -> str:
+        """Where a verb is asked, whatever its key."""
+        return f"{self.root}.api.{encode_token(verb)}.*"
+
     def owned_request(self, verb: str, key: str) -> str:
         """Where a node that does not own the key's partition passes a request on to."""
         return f"{self.root}.own.{partition_of(key)}.{encode_token(verb)}.{encode_token(key)}"
@@ -123,3 +128,13 @@ class Subjects:
     def fired(self, verb: str, key: str) -> str:
         """Where the server puts a timer's message when it is due."""
         return f"{self.root}.fired.{partition_of(key)}.{encode_token(verb)}.{encode_token(key)}"
+
+    # Tool workers.
+
+    def job(self, surface: str, tool: str) -> str:
+        """Where a call of a worker's tool goes: to one worker of the surface's queue group."""
+        return f"{self.root}.tool.{encode_token(surface)}.{encode_token(tool)}"
+
+    def crew(self, surface: str, what: str) -> str:
+        """Where all workers of a surface are spoken to."""
+        return f"{self.root}.crew.{encode_token(surface)}.{what}"

@@ -49,6 +49,7 @@ __all__ = [
     "approved_for_session",
     "decision_from_token",
     "denied",
+    "token_of",
 ]
 
 
@@ -153,6 +154,17 @@ def decision_from_token(token: str, actor_ref: SourceRef) -> ApprovalDecision | 
             return Denied(reason_code="approval.denied", actor_ref=actor_ref)
         case _:
             return None
+
+
+def token_of(decision: ApprovalDecision) -> str:
+    """The word that stands for a decision."""
+    match decision:
+        case Approved():
+            return "approved"
+        case ApprovedForSession():
+            return "approved_for_session"
+        case Denied():
+            return "denied"
 
 
 # --- how it stands --------------------------------------------------------------------------------

@@ -81,11 +81,15 @@ class Command(msgspec.Struct, Generic[Body], frozen=True, kw_only=True, gc=False
     mode: Mode = Mode.QUEUE
     reply_to: str = ""
     """Subject that gets the terminal answer; empty if nobody asked for one."""
+    waits: bool = False
+    """Whoever asked holds the line, and is told how things stand if it may take long."""
     traceparent: str = ""
     repeated: bool = False
     """The same id and body were worked off before; only concerns that ask for repeats see it."""
     blob: str = ""
     """Digest of the body in the blob store, where it was too large to stand in a fact."""
+    sequence: int = 0
+    """Of a reaction: where the fact stands that it is to."""
 
 
 def stamp(

@@ -44,8 +44,10 @@ from rookery.schemas.facts.approval import APPROVAL_FACTS
 from rookery.schemas.facts.lease import LEASE_FACTS
 from rookery.schemas.facts.node import NODE_FACTS
 from rookery.schemas.facts.peer import PEER_FACTS
+from rookery.schemas.facts.sandbox import SANDBOX_FACTS
 from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.facts.surface import SURFACE_FACTS
+from rookery.schemas.facts.tool import TOOL_FACTS
 from rookery.schemas.facts.turn import TURN_FACTS
 
 __all__ = [
@@ -72,8 +74,10 @@ FAMILIES: Final[dict[str, Any]] = {
     "lease": LEASE_FACTS,
     "node": NODE_FACTS,
     "peer": PEER_FACTS,
+    "sandbox": SANDBOX_FACTS,
     "session": SESSION_FACTS,
     "surface": SURFACE_FACTS,
+    "tool": TOOL_FACTS,
     "turn": TURN_FACTS,
 }
 """The union of facts of every family."""
@@ -250,7 +254,7 @@ def _answer_message(answer: Any) -> Document:
         return _message(structs[0].__name__, _summary(structs[0]))
     payloads = [_reference("components", "schemas", struct.__name__) for struct in structs]
     return {
-        "summary": "Where the machine that was asked stands now.",
+        "summary": "One of: " + ", ".join(struct.__name__ for struct in structs) + ".",
         "payload": {"anyOf": payloads},
     }
 

@@ -50,6 +50,7 @@ def work_from(delivery: Delivery, concern: Concern, received_s: float, bytes_max
         ),
         mode=mode,
         reply_to=delivery.reply_to,
+        waits=delivery.position is None and bool(delivery.reply_to),
         traceparent=delivery.traceparent,
     )
     digest = sha3_256(delivery.body).hexdigest()[:16]

@@ -130,7 +130,7 @@ class Committer:
         self._failpoints.hit("replied")
         for commit, sequence in settled:
             if commit.effects:
-                self._effects.start(sequence, commit.effects)
+                self._effects.start(commit.entity.key, sequence, commit.effects)
             self._horizon.passed(sequence)
 
     def _observe(self, commit: Commit) -> None:

@@ -8,14 +8,15 @@ sockets or a clock is the kernel's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.errors import CodedError
 
-__all__ = ["Concern", "Effect"]
+__all__ = ["Concern", "Diverting", "Effect"]
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,9 +65,10 @@ class Concern(Protocol):
 
     def answer(
         self, state: Any, command: Command[Any], facts: Sequence[Fact]
-    ) -> msgspec.Struct | None:
+    ) -> msgspec.Struct | CodedError | None:
         """What to tell whoever asked, once it is durable; ``None`` if an effect will tell later.
-        ``facts`` are those the command left just now: none if it changed nothing."""
+        ``facts`` are those the command left just now: none if it changed nothing. An error is
+        told of a command that was refused and has left a fact to say so."""
 
     def fenced(self, facts: Sequence[Fact]) -> bool:
         """Whether these facts may only stand if no other family of the key has moved on."""
@@ -84,3 +86,12 @@ class Concern(Protocol):
 
     def load(self, data: bytes) -> Any:
         """The state ``dump`` wrote."""
+
+
+@runtime_checkable
+class Diverting(Protocol):
+    """A concern some of whose commands only ask: nothing is decided about those, no entity is
+    touched, and a query of the node answers them."""
+
+    def diverts(self, command: Command[Any]) -> str:
+        """The verb of the query that answers; empty if the command is to be decided."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rookery.actors.kernel.arrivals import error_answer
 from rookery.actors.kernel.closing import Closing
 from rookery.actors.kernel.committer import Commit
 from rookery.actors.kernel.concern import Concern, Effect
@@ -115,6 +116,8 @@ class Draft:
     ) -> list[Answer]:
         """What to say to whoever asked, if it is to be said now."""
         shown = self._concern.answer(state, command, facts) if command.reply_to else None
+        if isinstance(shown, CodedError):
+            return [error_answer(command.reply_to, shown)]
         return [] if shown is None else [Answer(command.reply_to, encode_json(shown))]
 
     def end(self, work: Work, outcome: str, answers: Sequence[Answer]) -> None:

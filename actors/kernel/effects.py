@@ -1,7 +1,8 @@
 """Starting effects: each is given to the performer of its kind, on the bus's loop.
 
 An effect starts only after its fact is durable. If the process dies, the next owner of the
-partition finds the fact above the horizon and starts the effect again.
+partition finds the fact above the horizon and starts the effect again; if only the partition is
+lost, its effects are given up here, for the same reason.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rookery.actors.kernel.concern import Effect
 from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.horizon import Horizon, Ticket
 from rookery.actors.kernel.tasks import Tasks
-from rookery.schemas.errors import CODES, Failed
+from rookery.schemas.errors import CODES, Failed, Refused
 
 __all__ = ["Effects", "Performer"]
 
@@ -34,14 +35,34 @@ class Effects:
         horizon: Horizon,
         failpoints: Failpoints,
     ) -> None:
-        self._performers, self._horizon, self._failpoints = performers, horizon, failpoints
+        self._performers, self._horizon = dict(performers), horizon
+        self._failpoints = failpoints
         self.tasks = Tasks()
+        self._under_way: dict[asyncio.Task[None], tuple[str, Ticket]] = {}
 
-    def start(self, sequence: int, effects: Sequence[Effect]) -> None:
-        """Perform these, each on its own, because a fact stands at ``sequence``."""
+    def learn(self, performers: Mapping[type[Effect], Performer]) -> None:
+        """Before anything starts: performers that need the actors they perform for."""
+        self._performers.update(performers)
+
+    def start(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
+        """Perform these, each on its own, because a fact of ``key`` stands at ``sequence``."""
         self._failpoints.hit("effect_started")
         for effect in effects:
-            self.tasks.begin(self._perform(effect, self._horizon.open(sequence)))
+            ticket = self._horizon.open(sequence)
+            task = self.tasks.begin(self._perform(effect, ticket))
+            self._under_way[task] = key, ticket
+            task.add_done_callback(self._under_way.__delitem__)
+
+    def busy(self, key: Callable[[str], bool]) -> bool:
+        """Whether an effect of such a key is under way."""
+        return any(key(of) for of, _ in self._under_way.values())
+
+    def give_up(self, gone: Callable[[str], bool]) -> None:
+        """The next owner of these keys starts what has not ended here."""
+        for task, (key, ticket) in list(self._under_way.items()):
+            if gone(key):
+                task.cancel()
+                ticket.close()
 
     async def _perform(self, effect: Effect, ticket: Ticket) -> None:
         """Outages are waited out; anything else is a bug and is left for the next owner."""
@@ -49,6 +70,8 @@ class Effects:
             try:
                 await self._performers[type(effect)](effect)
             except Exception as error:
+                if isinstance(error, Refused) and error.code == "PARTITION_UNOWNED":
+                    return
                 if not isinstance(error, Failed) or not CODES[error.code].retryable:
                     log.exception("an effect failed", extra={"key": effect.key})
                     return

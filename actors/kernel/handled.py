@@ -22,7 +22,7 @@ from rookery.schemas.answers import ToldEffect
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Fact
-from rookery.schemas.errors import Refused
+from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.ids import check_session_id
 
 __all__ = ["MachinesConcern", "Part", "SessionConcern", "SessionState"]
@@ -109,7 +109,7 @@ class MachinesConcern:
 
     def answer(
         self, state: Any, command: Command[HandleInput], facts: Sequence[Fact]
-    ) -> msgspec.Struct:
+    ) -> msgspec.Struct | CodedError:
         on, params = command.body.input, command.body.params
         shown = self.show(state, on, params)
         if not facts and on not in self._read:

@@ -17,7 +17,7 @@ from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.horizon import Ticket
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.observer import Observer
-from rookery.bus.ports import Snapshot
+from rookery.bus.ports import Delivery, Snapshot
 from rookery.schemas.envelope import EntityId
 
 __all__ = ["Hub"]
@@ -39,6 +39,9 @@ class Hub(Protocol):
     def commit(self, commits: Sequence[Commit], closing: Closing) -> None:
         """Make these durable, then tell; tell at once what needs no commit."""
 
+    def divert(self, delivery: Delivery, verb: str) -> None:
+        """Have the query ``verb`` answer this."""
+
     def load(self, concern: Concern, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
         """Fetch an entity's history, the ``whole`` of it or what is above its snapshot."""
 
@@ -51,8 +54,9 @@ class Hub(Protocol):
     def keep(self, entity: Entity, work: Work, mailbox: Mailbox) -> None:
         """Put a command's large body into the blob store."""
 
-    def perform(self, sequence: int, effects: Sequence[Effect], ticket: Ticket) -> None:
-        """Start again the effects of a fact that stands at ``sequence``, on ``ticket`` so far."""
+    def perform(self, key: str, sequence: int, effects: Sequence[Effect], ticket: Ticket) -> None:
+        """Start again the effects of a fact of ``key`` that stands at ``sequence``, on ``ticket``
+        so far."""
 
     def quarantine(self, work: Work, error: Exception) -> None:
         """Set aside a command that made its actor fail again and again."""

@@ -25,6 +25,7 @@ from rookery.actors.kernel.entity import Entity, Work
 from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.fetching import Fetching
 from rookery.actors.kernel.horizon import Horizon, Ticket
+from rookery.actors.kernel.inside import Ask
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import Forget, Internal, Passivate, Quiesce
 from rookery.actors.kernel.nodes import NodesConcern, Record
@@ -34,7 +35,7 @@ from rookery.actors.kernel.reactions import Reactions
 from rookery.actors.kernel.routing import Query, Routing
 from rookery.actors.kernel.shell import FamilyActor
 from rookery.actors.kernel.takeover import Takeover
-from rookery.bus.ports import PARTITIONS, Bus, Conflicted, Loop, Pressure, Snapshot
+from rookery.bus.ports import PARTITIONS, Bus, Conflicted, Delivery, Loop, Pressure, Snapshot
 from rookery.schemas.codec import encode_json
 from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import CodedError, Failed
@@ -92,7 +93,7 @@ class Kernel:
         reactions = Reactions(self._concerns, self._mailboxes, self._horizon)
         self._fetching = Fetching(bus, {c.family: c.codec for c in self._concerns}, reactions)
         self._effects = Effects(performers, self._horizon, self.failpoints)
-        self._routing = Routing(bus, self._concerns, self._mailboxes, queries)
+        self._routing = Routing(bus, self._concerns, self._mailboxes, queries, self.observer)
         self._committer = Committer(
             bus.journal,
             reactions,
@@ -104,7 +105,11 @@ class Kernel:
         )
         self._takeover = Takeover(bus, self._concerns, self._mailboxes, reactions, self._horizon)
         self.partitions = Partitions(
-            bus.claims, settings.holder, on_gain=self._gain, on_loss=self._lose
+            bus.claims,
+            settings.holder,
+            on_gain=self._gain,
+            on_loss=self._lose,
+            busy=self._is_busy,
         )
         self._withheld: list[Commit] = []
         self._letting_go: dict[str, asyncio.Event] = {}
@@ -112,6 +117,10 @@ class Kernel:
         self.draining = False
 
     # --- life -----------------------------------------------------------------------------------
+
+    def learn(self, performers: Mapping[type[Effect], Performer]) -> None:
+        """Before ``start``: performers that ``ask`` this kernel's actors."""
+        self._effects.learn(performers)
 
     def start(self) -> None:
         """Begin to serve; returns once this node has its share of the partitions."""
@@ -232,17 +241,22 @@ class Kernel:
         await self._forget(partitions)
         self._give_back()
 
-    async def _forget(self, partitions: frozenset[int]) -> None:
-        others = self._concerns[1:]  # The node's own record is nobody else's.
-        await asyncio.gather(*(self._let_go(concern.family, partitions) for concern in others))
+    def _is_busy(self, partition: int) -> bool:
+        return self._effects.busy(lambda key: self._bus.partition(key) == partition)
 
-    async def _let_go(self, family: str, partitions: frozenset[int]) -> None:
-        gone = self._letting_go[family] = asyncio.Event()
-        forget = Forget(
-            lambda key: self._bus.partition(key) in partitions, lambda: self._loop.post(gone.set)
-        )
-        self._mailboxes[family].post(forget)
-        await gone.wait()
+    async def _forget(self, partitions: frozenset[int]) -> None:
+        def gone(key: str) -> bool:
+            return self._bus.partition(key) in partitions
+
+        self._effects.give_up(gone)
+        self._routing.inside.give_up(gone)
+        others = self._concerns[1:]  # The node's own record is nobody else's.
+        await asyncio.gather(*(self._let_go(concern.family, gone) for concern in others))
+
+    async def _let_go(self, family: str, gone: Callable[[str], bool]) -> None:
+        done = self._letting_go[family] = asyncio.Event()
+        self._mailboxes[family].post(Forget(gone, lambda: self._loop.post(done.set)))
+        await done.wait()
 
     # --- what actors ask (Hub) ------------------------------------------------------------------
 
@@ -268,6 +282,9 @@ class Kernel:
         for commit in withheld:
             commit.mailbox.post(Outcomes([Conflicted(commit)]))
 
+    def divert(self, delivery: Delivery, verb: str) -> None:
+        self._loop.post(self._routing.query, delivery, verb)
+
     def load(self, concern: Concern, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
         self._loop.post(partial(self._fetching.load, concern, entity, mailbox, whole=whole))
 
@@ -282,8 +299,8 @@ class Kernel:
         data = encode_json(work.command.body)
         self._loop.post(self._fetching.keep, data, entity, work, mailbox)
 
-    def perform(self, sequence: int, effects: Sequence[Effect], ticket: Ticket) -> None:
-        self._loop.post(self._effects.start, sequence, effects)
+    def perform(self, key: str, sequence: int, effects: Sequence[Effect], ticket: Ticket) -> None:
+        self._loop.post(self._effects.start, key, sequence, effects)
         self._loop.post(ticket.close)
 
     def quarantine(self, work: Work, error: Exception) -> None:
@@ -325,6 +342,16 @@ class Kernel:
 
     def cached(self, family: str, entities: int) -> None:
         self._cached[family] = entities
+
+    @property
+    def ask(self) -> Ask:
+        """For performers, on the loop: put something to an actor of this node."""
+        return self._routing.inside.ask
+
+    @property
+    def verbs(self) -> frozenset[str]:
+        """What may be asked of this node."""
+        return self._routing.verbs
 
     # --- what whoever looks after the node asks --------------------------------------------------
 

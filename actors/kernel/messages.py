@@ -31,9 +31,11 @@ class Arrivals(list[Delivery]):
 
 
 class Internal(NamedTuple):
-    """A command the kernel gives to one of its own families."""
+    """A command from inside the node."""
 
     command: Command[Any]
+    delivery: Delivery | None = None
+    """Set if somebody waits for the answer."""
 
 
 class Handover(NamedTuple):

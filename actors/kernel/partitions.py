@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 TTL_S = 6
 BEAT_S = 2.0
+PATIENCE_BEATS = 5
+"""How long a partition with effects under way is kept though another node should have it."""
 
 
 class Holder(NamedTuple):
@@ -40,9 +42,19 @@ class Partitions:
     """One a node; lives on the loop. Claims are kept by the beat; serving them follows in its own
     time, however long taking up a partition takes."""
 
-    def __init__(self, claims: Claims, holder: Holder, *, on_gain: Change, on_loss: Change) -> None:
+    def __init__(
+        self,
+        claims: Claims,
+        holder: Holder,
+        *,
+        on_gain: Change,
+        on_loss: Change,
+        busy: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """``busy``: a partition with effects under way is given up last, and not at once."""
         self._claims, self._holder = claims, holder
-        self._on_gain, self._on_loss = on_gain, on_loss
+        self._on_gain, self._on_loss, self._busy = on_gain, on_loss, busy
+        self._patience = PATIENCE_BEATS
         self._held: dict[int, Claim] = {}
         self._given_up: list[Claim] = []
         """To be freed as soon as they are served no more."""
@@ -153,10 +165,18 @@ class Partitions:
         members = [c for c in await self._claims.list("node.") if not self._gone(c)]
         share = -(-PARTITIONS // max(1, len(members)))
         if len(self._held) > share:
-            for partition in sorted(self._held)[share:]:
-                self._given_up.append(self._held.pop(partition))
+            self._give_up(share)
         elif len(self._held) < share:
             await self._take(share - len(self._held))
+
+    def _give_up(self, share: int) -> None:
+        """What is busy may finish first, for a while: the next owner would have to find out how far
+        its effects came."""
+        surplus = sorted(self._held, key=lambda p: (not self._busy(p), p))[share:]
+        idle = [partition for partition in surplus if not self._busy(partition)]
+        self._patience = PATIENCE_BEATS if len(idle) == len(surplus) else self._patience - 1
+        for partition in surplus if self._patience <= 0 else idle:
+            self._given_up.append(self._held.pop(partition))
 
     async def _take(self, wanted: int) -> None:
         """Claim what is free or left by the dead, starting where other nodes do not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from time import perf_counter
 
 import msgspec
 
@@ -12,8 +13,10 @@ from rookery.actors.kernel.arrivals import error_answer
 from rookery.actors.kernel.closing import Closing
 from rookery.actors.kernel.concern import Concern
 from rookery.actors.kernel.entity import Work
+from rookery.actors.kernel.inside import Inside, is_inside
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import Arrivals
+from rookery.actors.kernel.observer import Observer
 from rookery.actors.kernel.tasks import Tasks
 from rookery.bus.ports import Answer, Bus, Delivery
 from rookery.schemas.codec import encode_json
@@ -36,11 +39,18 @@ class Routing:
         concerns: Sequence[Concern],
         mailboxes: Mapping[str, Mailbox],
         queries: Mapping[str, Query],
+        observer: Observer,
     ) -> None:
-        self._bus, self._queries = bus, queries
+        self._bus, self._queries, self._observer = bus, queries, observer
         self._homes = {verb: mailboxes[c.family] for c in concerns for verb in c.verbs}
+        self.inside = Inside(mailboxes)
         self.tasks = Tasks()
         """Queries and burials."""
+
+    @property
+    def verbs(self) -> frozenset[str]:
+        """What may be asked here."""
+        return frozenset((*self._homes, *self._queries))
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Hand a batch to the actors concerned, keeping its order for each of them."""
@@ -50,16 +60,20 @@ class Routing:
             if home is not None:
                 batches.setdefault(home, Arrivals()).append(delivery)
             elif delivery.verb in self._queries:
-                self.tasks.begin(self._query(delivery))
+                self.query(delivery, delivery.verb)
             else:
                 self._refuse_verb(delivery)
         for home, batch in batches.items():
             home.post(batch)
 
+    def query(self, delivery: Delivery, verb: str) -> None:
+        """Have the query ``verb`` answer."""
+        self.tasks.begin(self._query(delivery, verb))
+
     def tell(self, closing: Closing) -> None:
         """Tell whoever asked, free the inbox, bury what nobody waits for."""
-        if closing.answers:
-            self._bus.door.answer(closing.answers)
+        if answers := self.inside.take(closing.answers):
+            self._bus.door.answer(answers)
         if closing.positions:
             self._bus.inbox.done(closing.positions)
         for delivery, error in closing.burials:
@@ -72,7 +86,7 @@ class Routing:
         self.tasks.begin(self._quarantine(work, error, record))
 
     def _refuse_verb(self, delivery: Delivery) -> None:
-        known = ", ".join(sorted([*self._homes, *self._queries]))
+        known = ", ".join(sorted(self.verbs))
         verb = delivery.verb[:80]
         closing = Closing()
         closing.refuse(
@@ -80,10 +94,10 @@ class Routing:
         )
         self.tell(closing)
 
-    async def _query(self, delivery: Delivery) -> None:
-        closing = Closing()
+    async def _query(self, delivery: Delivery, verb: str) -> None:
+        closing, outcome, begun_s = Closing(), "refused", perf_counter()
         try:
-            shown = encode_json(await self._queries[delivery.verb](delivery))
+            shown = encode_json(await self._queries[verb](delivery))
         except CodedError as error:
             closing.refuse(delivery, error)
         except Exception as error:
@@ -93,6 +107,8 @@ class Routing:
             if delivery.reply_to:
                 closing.answers.append(Answer(delivery.reply_to, shown))
             closing.done(delivery)
+            outcome = "unchanged"
+        self._observer.command(verb, outcome, perf_counter() - begun_s)
         self.tell(closing)
 
     async def _bury(self, delivery: Delivery, error: CodedError) -> None:
@@ -105,9 +121,10 @@ class Routing:
     ) -> None:
         number = None
         if work.delivery is not None:
-            number = await self._keep(work.delivery, error)
+            if not is_inside(work.delivery):
+                number = await self._keep(work.delivery, error)
             if work.delivery.reply_to:
-                self._bus.door.answer([error_answer(work.delivery.reply_to, error)])
+                self.tell(Closing([error_answer(work.delivery.reply_to, error)]))
             if work.delivery.position is not None:
                 self._bus.inbox.done([work.delivery.position])
         record(work, error, number)

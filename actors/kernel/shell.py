@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 import pykka
+from msgspec import UNSET
 
 from rookery.actors.kernel.arrivals import unchecked, work_from
 from rookery.actors.kernel.committer import Commit, Outcomes
-from rookery.actors.kernel.concern import Concern
+from rookery.actors.kernel.concern import Concern, Diverting
 from rookery.actors.kernel.decisions import Decisions
 from rookery.actors.kernel.entity import Entity, Origin, Work
 from rookery.actors.kernel.hub import Hub
@@ -60,6 +61,7 @@ class FamilyActor(pykka.ThreadingActor):
     def __init__(self, concern: Concern, mailbox: Mailbox, hub: Hub) -> None:
         super().__init__()
         self._concern, self._mailbox, self._hub = concern, mailbox, hub
+        self._diverts = concern.diverts if isinstance(concern, Diverting) else _to_nobody
         self._entities: dict[str, Entity] = {}
         mailbox.entities = self._entities
         self._now_ms = hub.now_ms()
@@ -130,25 +132,32 @@ class FamilyActor(pykka.ThreadingActor):
         for delivery in deliveries:
             try:
                 work = work_from(delivery, self._concern, now_s, bytes_max)
+                query = self._diverts(work.command)
             except CodedError as error:
                 self._decisions.refuse_delivery(delivery, error)
             except Exception as error:  # A rule that raises anything else is a bug of ours.
                 log.exception("a command made its actor fail", extra={"id": delivery.id})
                 self._decisions.set_aside(unchecked(delivery, now_s), error)
             else:
-                entity = self._queue(work)
-                touched.append(entity)
-                if len(delivery.body) > BLOB_BYTES_MIN:
-                    entity.loads += 1
-                    self._hub.keep(entity, work, self._mailbox)
+                if query:
+                    self._hub.divert(delivery, query)
+                else:
+                    touched.append(self._take_in(work, len(delivery.body)))
         return touched
+
+    def _take_in(self, work: Work, size_bytes: int) -> Entity:
+        entity = self._queue(work)
+        if size_bytes > BLOB_BYTES_MIN:
+            entity.loads += 1
+            self._hub.keep(entity, work, self._mailbox)
+        return entity
 
     def _kept(self, item: Kept) -> Sequence[Entity]:
         item.work.command = msgspec.structs.replace(item.work.command, blob=item.digest)
         return self._returned(item.home)
 
     def _internal(self, item: Internal) -> Sequence[Entity]:
-        return (self._queue(Work(item.command, "", perf_counter())),)
+        return (self._queue(Work(item.command, "", perf_counter(), item.delivery)),)
 
     def _queue(self, work: Work) -> Entity:
         entity = self._entity(work.command.key)
@@ -216,7 +225,7 @@ class FamilyActor(pykka.ThreadingActor):
             except Exception:
                 log.exception("effects are left to a version that knows them")
             else:
-                self._hub.perform(sequence, effects, ticket)
+                self._hub.perform(entity.id.key, sequence, effects, ticket)
 
     # --- reactions and effects ------------------------------------------------------------------
 
@@ -339,12 +348,23 @@ class FamilyActor(pykka.ThreadingActor):
             then(self._taken)
 
 
+def _to_nobody(_command: Command[Any]) -> str:
+    return ""
+
+
 def _reactions(item: Handover, family: str) -> list[Work]:
     now_s = perf_counter()
     source, sequence = item.source, item.sequence
     return [
         Work(
-            Command(verb=source.family, key=source.key, id=reaction_id(fact.id, family), body=fact),
+            Command(
+                verb=source.family,
+                key=source.key,
+                id=reaction_id(fact.id, family),
+                body=fact,
+                sequence=sequence,
+                traceparent="" if fact.traceparent is UNSET else fact.traceparent,
+            ),
             "",
             now_s,
             origin=Origin(source.family, number, sequence),

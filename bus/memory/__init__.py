@@ -10,12 +10,14 @@ from collections.abc import Callable
 
 from rookery.bus.memory.blobs import MemoryBlobs
 from rookery.bus.memory.claims import MemoryClaims
+from rookery.bus.memory.crews import MemoryCrews, MemoryFloor
 from rookery.bus.memory.door import MemoryDoor, MemorySwitch
 from rookery.bus.memory.feed import MemoryFeed
 from rookery.bus.memory.inbox import MemoryCommands, MemoryInbox
 from rookery.bus.memory.journal import MemoryJournal
 from rookery.bus.memory.snapshots import MemorySnapshots
 from rookery.bus.memory.timers import MemoryTimers
+from rookery.bus.memory.vault import MemoryVault
 from rookery.bus.subjects import Subjects, partition_of
 
 __all__ = ["MemoryBus", "MemoryServer"]
@@ -34,6 +36,8 @@ class _MemoryRealm:
         self.blobs = MemoryBlobs()
         self.claims = MemoryClaims(now_ms)
         self.snapshots = MemorySnapshots()
+        self.vault = MemoryVault()
+        self.floor = MemoryFloor()
 
 
 class MemoryServer:
@@ -63,6 +67,8 @@ class MemoryBus:
         self.blobs = shared.blobs
         self.claims = shared.claims
         self.snapshots = shared.snapshots
+        self.vault = shared.vault
+        self.crews = MemoryCrews(shared.floor)
         self._started = False
 
     @property

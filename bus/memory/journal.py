@@ -43,6 +43,9 @@ class MemoryJournal:
         sequences = self._entities.get(entity)
         return self._messages[sequences[-1] - 1] if sequences else None
 
+    async def at(self, sequence: int) -> Stored | None:
+        return self._messages[sequence - 1] if 0 < sequence <= len(self._messages) else None
+
     async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
         sequences = self._entities.get(entity, [])
         return [self._messages[n - 1] for n in sequences[bisect_right(sequences, after) :]]

@@ -1,14 +1,25 @@
-"""Facts of the family ``approval``: one per input of approval_lifecycle, and every input is taken.
+"""Facts of the family ``approval``: the concern ``approvals`` is their only writer.
 
-What came to nothing is a fact too: the row says so, and whoever asked is told why by its effect.
+A call that wants an approval is ``requested`` or ``auto_allowed``; a request is ``answered`` or
+``closed``; what is allowed has a grant, which is consumed before the call is made. Beside them
+stand the rows of approval_lifecycle, which takes every input: what came to nothing there is a fact
+too. The records inside are the seed's. Approvers stand under the key ``_approvers``, all else under
+the session's.
 """
 
 from __future__ import annotations
 
 from rookery.schemas.approval import ApprovalAnswer, ApprovalStatus
+from rookery.schemas.approval_record import ApprovalTerminalStatus
 from rookery.schemas.envelope import Fact
+from rookery.schemas.numbers import Unsigned
+from rookery.schemas.records import JournalRecord
+from rookery.schemas.run import SideEffect
 
 __all__ = ["APPROVAL_FACTS", "ApprovalFact"]
+
+
+# --- approval_lifecycle ---------------------------------------------------------------------------
 
 
 class _Row(Fact, frozen=True, kw_only=True):
@@ -51,5 +62,195 @@ class Decided(_Row, frozen=True, kw_only=True, tag="approval.decided.v1"):
     decision: ApprovalAnswer
 
 
-ApprovalFact = Created | Restored | ExpiryObserved | Decided
+# --- calls that want an approval ------------------------------------------------------------------
+
+
+class _OfApproval(Fact, frozen=True, kw_only=True):
+    approval_id: str
+    operation_id: str
+    """The call."""
+
+
+class _OfCall(_OfApproval, frozen=True, kw_only=True):
+    """All that is kept of a call that wants an approval."""
+
+    run: str
+    attempt: Unsigned
+    """How often the call was asked for, this time included."""
+    tool: str
+    surface: str
+    side_effect: SideEffect
+    idempotent: bool
+    schema_digest: str
+    policy: str
+    """Which policy of the tool's wants it: ``approval.manual``, or ``approval.auto.`` and a digest
+    of its rule."""
+    request_digest: str
+    """SHA3-256 of the canonical arguments that are shown; an approval covers these alone."""
+    arguments_ref: str
+    """Where they stand, for whoever may see them: ``blob:`` and their digest."""
+    summary: str
+    """Of the arguments, without a value of theirs."""
+
+
+class Requested(_OfCall, frozen=True, kw_only=True, tag="approval.requested.v1"):
+    """A call waits for somebody's word, or until ``due_ms``."""
+
+    due_ms: Unsigned
+    why: str = ""
+    """Why somebody has to be asked although there is a rule, or a grant."""
+    record: JournalRecord
+
+
+class DispatchIntended(_OfApproval, frozen=True, kw_only=True, tag="approval.dispatch_intended.v1"):
+    """The request is about to be put before somebody."""
+
+    dispatchers: tuple[str, ...]
+    record: JournalRecord
+
+
+class Escalated(_OfApproval, frozen=True, kw_only=True, tag="approval.escalated.v1"):
+    """Nobody has answered for a while: these are asked, too."""
+
+    dispatchers: tuple[str, ...]
+
+
+class DispatchResulted(_OfApproval, frozen=True, kw_only=True, tag="approval.dispatch_resulted.v1"):
+    """Asking has ended, one way or another."""
+
+    record: JournalRecord
+
+
+class RecoveryRequired(_OfApproval, frozen=True, kw_only=True, tag="approval.recovery_required.v1"):
+    """A dispatcher knows how asking ended, and that could not be put on record."""
+
+    record: JournalRecord
+
+
+class Answered(_OfApproval, frozen=True, kw_only=True, tag="approval.answered.v1"):
+    """Somebody's answer counts."""
+
+    decision: str
+    actor: str
+    verified: bool
+    """Whether the key of a known approver has signed it."""
+    key_id: str = ""
+    reason: str = ""
+    answered_at_ms: int = 0
+    """By the clock of who answered."""
+    answer_digest: str
+    record: JournalRecord
+
+
+class AnswerRefused(_OfApproval, frozen=True, kw_only=True, tag="approval.answer_refused.v1"):
+    """Somebody's answer does not count. Not more than some a minute are recorded."""
+
+    code: str
+    message: str
+    decision: str
+    actor: str
+    key_id: str = ""
+
+
+class Closed(_OfApproval, frozen=True, kw_only=True, tag="approval.closed.v1"):
+    """It came to no approval."""
+
+    status: ApprovalTerminalStatus
+    reason_code: str
+    reason: str = ""
+    record: JournalRecord
+
+
+class AutoAllowed(_OfCall, frozen=True, kw_only=True, tag="approval.auto_allowed.v1"):
+    """Nobody has to be asked about the call."""
+
+    session_grant_id: str = ""
+    """The session's grant it is allowed by; else by the rule."""
+    rule: str = ""
+
+
+# --- grants ---------------------------------------------------------------------------------------
+
+
+class GrantIssued(_OfApproval, frozen=True, kw_only=True, tag="approval.grant_issued.v1"):
+    """The call may be made, once, with exactly these arguments."""
+
+    grant_id: str
+    request_digest: str
+    expires_at_ms: Unsigned
+    session_grant_id: str = ""
+    """It counts for nothing once that one is revoked."""
+
+
+class GrantConsumed(_OfApproval, frozen=True, kw_only=True, tag="approval.grant_consumed.v1"):
+    """The grant was in force, and the call has used it."""
+
+    grant_id: str
+
+
+class GrantExpired(Fact, frozen=True, kw_only=True, tag="approval.grant_expired.v1"):
+    """Somebody wanted to use the grant, of a call or of the session, after its time."""
+
+    grant_id: str
+
+
+class GrantRevoked(Fact, frozen=True, kw_only=True, tag="approval.grant_revoked.v1"):
+    """The grant, of a call or of the session, allows nothing more."""
+
+    grant_id: str
+    revoked_by: str
+    """A command, or the session's grant that was revoked before."""
+
+
+class SessionGrantIssued(Fact, frozen=True, kw_only=True, tag="approval.session_grant_issued.v1"):
+    """In this life of the session the tool needs nobody's word again."""
+
+    grant_id: str
+    approval_id: str
+    tool: str
+    policy: str
+    actor: str
+    expires_at_ms: Unsigned
+
+
+# --- approvers ------------------------------------------------------------------------------------
+
+
+class ApproverAdded(Fact, frozen=True, kw_only=True, tag="approval.approver_added.v1"):
+    """Answers with this key count as this approver's."""
+
+    name: str
+    key_id: str
+    public_key: str
+
+
+class ApproverRevoked(Fact, frozen=True, kw_only=True, tag="approval.approver_revoked.v1"):
+    """Answers with this key count no more."""
+
+    name: str
+    key_id: str
+
+
+ApprovalFact = (
+    Created
+    | Restored
+    | ExpiryObserved
+    | Decided
+    | Requested
+    | DispatchIntended
+    | Escalated
+    | DispatchResulted
+    | RecoveryRequired
+    | Answered
+    | AnswerRefused
+    | Closed
+    | AutoAllowed
+    | GrantIssued
+    | GrantConsumed
+    | GrantExpired
+    | GrantRevoked
+    | SessionGrantIssued
+    | ApproverAdded
+    | ApproverRevoked
+)
 APPROVAL_FACTS = ApprovalFact

@@ -11,8 +11,9 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
+from rookery.schemas.calls import ForkedRun
 from rookery.schemas.envelope import Fact, Mode
-from rookery.schemas.run import ErrorObject, RunRequest
+from rookery.schemas.run import ErrorObject, Language, RunRequest
 
 __all__ = ["SESSION_FACTS", "SessionFact"]
 
@@ -33,6 +34,9 @@ class _Row(_OfSession, frozen=True, kw_only=True):
 
 class Initialized(_Row, frozen=True, kw_only=True, tag="session.initialized.v1"):
     """The host exists and is idle."""
+
+    language: Language | UnsetType = UNSET
+    """Of the memory it begins with, if it begins with one."""
 
 
 class Registered(_Row, frozen=True, kw_only=True, tag="session.registered.v1"):
@@ -114,6 +118,8 @@ class BoundaryCancelRequested(
     """The current run was asked to end at its next boundary."""
 
     reason: str = ""
+    now: bool = False
+    """It was asked not to wait for a boundary."""
 
 
 class QueuedRunDrained(_Row, frozen=True, kw_only=True, tag="session.queued_run_drained.v1"):
@@ -144,8 +150,13 @@ class InputAccepted(_Row, frozen=True, kw_only=True, tag="session.input_accepted
     wake_if_idle: bool = True
     request: RunRequest | UnsetType = UNSET
     request_blob: str | UnsetType = UNSET
-    """Digest of the request in the blob store, where it was too large to stand here."""
+    """Digest of the request in the blob store, where it was too large to stand here; ``request``
+    is then without code and inputs."""
     reply_to: str | UnsetType = UNSET
+    reply_waits: bool = False
+    """Whoever is to be told holds the line, and hears of a park, too."""
+    forked: ForkedRun | UnsetType = UNSET
+    """Its run goes on from the middle of another one."""
 
 
 class RunPrepared(_Row, frozen=True, kw_only=True, tag="session.run_prepared.v1"):
@@ -158,6 +169,8 @@ class RunCommitted(_Row, frozen=True, kw_only=True, tag="session.run_committed.v
     """The run is over and the session is free again."""
 
     input_id: str
+    ended_at_sequence: int | UnsetType = UNSET
+    """Where the turn's last fact stands, which has the result; unset: somebody else committed."""
 
 
 class RunFailed(_Row, frozen=True, kw_only=True, tag="session.run_failed.v1"):
@@ -166,6 +179,8 @@ class RunFailed(_Row, frozen=True, kw_only=True, tag="session.run_failed.v1"):
     turn_phase: str | None = None
     """What admission saw of the turn when it decided, and so ``terminal_cause_kind``."""
     terminal_cause_kind: str | None = None
+    ended_at_sequence: int | UnsetType = UNSET
+    """As of ``RunCommitted``."""
 
 
 class RunRolledBack(_Row, frozen=True, kw_only=True, tag="session.run_rolled_back.v1"):
@@ -195,6 +210,8 @@ class ReplyRequested(_OfSession, frozen=True, kw_only=True, tag="session.reply_r
 
     input_id: str
     reply_to: str
+    reply_waits: bool = False
+    """As of ``InputAccepted``."""
 
 
 SessionFact = (

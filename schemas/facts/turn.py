@@ -7,8 +7,12 @@ that fired. ``run`` of the envelope is the row's ``run_id`` where it has one, an
 
 from __future__ import annotations
 
+from msgspec import UNSET, UnsetType
+
+from rookery.schemas.calls import AskedCall, ForkedRun, Offer
 from rookery.schemas.envelope import Fact
 from rookery.schemas.numbers import Unsigned
+from rookery.schemas.run import RunRequest, RunResult
 from rookery.schemas.turn import (
     ContentShape,
     ExecutionKind,
@@ -28,6 +32,8 @@ class _Row(Fact, frozen=True, kw_only=True):
 
     row: str = ""
     """The row's name in ``machines.md``; empty until the machine has decided."""
+    step: Unsigned | UnsetType = UNSET
+    """Of the last fact of a driver's step: its number."""
 
 
 class _OfRun(_Row, frozen=True, kw_only=True):
@@ -50,6 +56,14 @@ class Started(_Start, frozen=True, kw_only=True, tag="turn.started.v1"):
     vision: bool
     image_results: bool
     max_retries: Unsigned
+    offer: Offer | UnsetType = UNSET
+    """What the run is given, where a node drives it; unset: somebody outside takes its steps."""
+    request: RunRequest | UnsetType = UNSET
+    """Of a driven run: with its offer all there is to know in order to run it again."""
+    request_blob: str | UnsetType = UNSET
+    """As of ``session.input_accepted``."""
+    forked: ForkedRun | UnsetType = UNSET
+    """Where it begins, if it goes on from the middle of another run."""
 
 
 class ImmediateAppendStarted(
@@ -75,6 +89,8 @@ class ToolCallsReturned(_Row, frozen=True, kw_only=True, tag="turn.tool_calls_re
     """The driver wants this many tools; with none of them the boundary comes next."""
 
     tool_count: Unsigned
+    calls: tuple[AskedCall, ...] = ()
+    """What it wants of them, where a node drives the run."""
 
 
 class TerminalReturned(_Row, frozen=True, kw_only=True, tag="turn.terminal_returned.v1"):
@@ -199,14 +215,44 @@ class TimeBudgetExceeded(_Row, frozen=True, kw_only=True, tag="turn.time_budget_
     """The turn's time is used up."""
 
 
+class _OfDrivenRun(Fact, frozen=True, kw_only=True):
+    run: str
+
+
+class Parked(_OfDrivenRun, frozen=True, kw_only=True, tag="turn.parked.v1"):
+    """The run waits for somebody and nothing of it is held in memory. Not an end."""
+
+    code: str
+    """What for: ``WAITING_FOR_APPROVAL``, ``RECOVERY_REQUIRED`` ..."""
+    snapshot_id: str
+    snapshot_blob: str
+    """Digest of the program's memory in the blob store."""
+    waits_for: tuple[str, ...]
+    """The operations it waits for."""
+
+
+class Unparked(_OfDrivenRun, frozen=True, kw_only=True, tag="turn.unparked.v1"):
+    """What the run waited for has come; any node may go on with it."""
+
+
 # --- turn_execution: ends -------------------------------------------------------------------------
 
 
-class Completed(_OfRun, frozen=True, kw_only=True, tag="turn.completed.v1"):
+class _End(_OfRun, frozen=True, kw_only=True):
+    result: RunResult | UnsetType = UNSET
+    """Where a node drove the run, and neither if somebody outside did."""
+    result_blob: str | UnsetType = UNSET
+    """Digest of the result in the blob store, where it is too large to stand here; ``result`` is
+    then without its value, its streams and its calls."""
+    kept: bool = False
+    """Whether what the run did to its session stands; else the session is as it was before."""
+
+
+class Completed(_End, frozen=True, kw_only=True, tag="turn.completed.v1"):
     """The run's turn is over."""
 
 
-class Failed(_OfRun, frozen=True, kw_only=True, tag="turn.failed.v1"):
+class Failed(_End, frozen=True, kw_only=True, tag="turn.failed.v1"):
     """The run's turn is over and did not end well."""
 
     apply_cause: str | None = None
@@ -217,7 +263,7 @@ class Failed(_OfRun, frozen=True, kw_only=True, tag="turn.failed.v1"):
     error: str
 
 
-class Cancelled(_OfRun, frozen=True, kw_only=True, tag="turn.cancelled.v1"):
+class Cancelled(_End, frozen=True, kw_only=True, tag="turn.cancelled.v1"):
     """The run's turn is over because somebody wanted it to be."""
 
 
@@ -403,6 +449,8 @@ TurnFact = (
     | TurnLimitReached
     | BudgetExhausted
     | TimeBudgetExceeded
+    | Parked
+    | Unparked
     | Completed
     | Failed
     | Cancelled

@@ -67,7 +67,7 @@ def test_a_question_is_answered(jetstream: JetStreamRealm) -> None:
             assert (await client.sessions())["asked"] == "rookery.default.api.sessions.all"
             assert (await client.session("s1"))["asked"] == "rookery.default.api.session.s1"
             cancelled = await client.cancel("s1", "r-1", reason="enough")
-            assert cancelled["body"] == {"run_id": "r-1", "reason": "enough"}
+            assert cancelled["body"] == {"run_id": "r-1", "reason": "enough", "now": False}
             assert len(set(_ids(requests))) == 4
 
     asyncio.run(scenario())
@@ -225,8 +225,8 @@ def test_a_submitted_run_is_stored_with_everything_it_needs(
 
             reply_to = message.headers["Rookery-Reply"]
             await stock.publish(reply_to, b'{"state":"committed","run_id":"r-1"}')
-            assert await handle.run_reply() == {"state": "committed", "run_id": "r-1"}
-            assert await handle.run_reply() == {"state": "committed", "run_id": "r-1"}
+            assert await handle.reply() == {"state": "committed", "run_id": "r-1"}
+            assert await handle.reply() == {"state": "committed", "run_id": "r-1"}
 
     asyncio.run(scenario())
 
@@ -236,12 +236,12 @@ def test_a_run_that_is_refused_later_raises_its_code(jetstream: JetStreamRealm) 
         async with jetstream.bus(), _client(jetstream) as client, jetstream.stock() as stock:
             handle = await client.submit("s1", {"code": 1})
             with pytest.raises(Failed, match="NO_ANSWER"):
-                await handle.run_reply(timeout_s=0.05)
+                await handle.reply(timeout_s=0.05)
             message = await stock.jetstream().get_msg("ROOKERY_default_INBOX", seq=1)
             reply_to = message.headers["Rookery-Reply"]
             await _fail(stock, reply_to, "INVALID_ARGUMENT", "code is text", None)
             with pytest.raises(Refused, match="INVALID_ARGUMENT: code is text"):
-                await handle.run_reply()
+                await handle.reply()
 
     asyncio.run(scenario())
 
@@ -254,7 +254,7 @@ def test_a_run_whose_answer_was_lost_is_submitted_again_under_its_id(
             handle = await client.submit("s1", "1+1")
             jetstream.server.kill()
             jetstream.server.start()
-            waiting = asyncio.create_task(handle.run_reply())
+            waiting = asyncio.create_task(handle.reply())
 
             async def submitted_again() -> bool:
                 return (await jetstream.state("ROOKERY_default_INBOX")).messages == 2
@@ -375,7 +375,9 @@ def test_everything_can_be_had_without_an_event_loop(jetstream: JetStreamRealm) 
                 headers = command.headers or {}
                 end = _fact("session.run_committed.v1", "r-1", headers["Nats-Msg-Id"])
                 await _write(stock, "session", "s1", end)
-                await stock.publish(headers["Rookery-Reply"], b'{"state":"committed"}')
+                await stock.publish(
+                    headers["Rookery-Reply"], b'{"state":"committed","run_id":"r-1"}'
+                )
 
             await stock.subscribe("rookery.default.api.*.*", cb=answer)
             await stock.subscribe("rookery.default.cmd.run.*", cb=commit)
@@ -394,7 +396,7 @@ def test_everything_can_be_had_without_an_event_loop(jetstream: JetStreamRealm) 
             assert client.sessions() == {"asked": "rookery.default.api.sessions.all"}
             assert client.cancel("s1", "r") == {"asked": "rookery.default.api.cancel.s1"}
             handle = client.submit("s1", "1+1")
-            assert handle.run_reply(timeout_s=20) == {"state": "committed"}
+            assert handle.reply(20) == {"state": "committed", "run_id": "r-1"}
             assert [fact["seq"] for fact in handle.events()] == [1]
             following = client.events("session")
             assert next(following)["type"] == "session.run_committed.v1"

@@ -234,6 +234,24 @@ def test_nobody_there_is_said_in_a_moment(server: EmbeddedServer) -> None:
     run(scenario)
 
 
+def test_nobody_there_is_said_also_when_patience_ends_within_an_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some of so many do: a cancellation that meets an attempt's end is lost in nats-py."""
+
+    async def refused() -> None:
+        with pytest.raises(Failed, match="SERVER_UNREACHABLE"):
+            await Connection("nats://127.0.0.1:1").open()
+
+    async def scenario() -> None:
+        for patience_ms in range(1000, 1040, 2):
+            monkeypatch.setattr("rookery.bus.connection._OPEN_PATIENCE_S", patience_ms / 10_000)
+            async with asyncio.timeout(20):
+                await asyncio.gather(*(refused() for _ in range(20)))
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("url", ["http://h", "nats://", "ws://h", "nats://h:port", "nats://[x"])
 def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
     with pytest.raises(Refused) as refused:

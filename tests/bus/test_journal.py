@@ -58,6 +58,8 @@ def test_a_conflict_leaves_nothing(realm: Realm) -> None:
             early = writer.next(session("new"), expected=1)
             assert await commit(journal, [early]) == [Conflicted(early)]
             assert await journal.end() == 1
+            assert await journal.at(1) == await journal.last(session("a"))
+            assert await journal.at(2) is None
             assert await journal.last(session("new")) is None
             assert await journal.read(session("new")) == []
 

@@ -180,12 +180,14 @@ def test_the_private_names_of_nats_py_we_use_exist() -> None:
     for name in ("_ps", "_pending", "_pending_data_size", "_transport", "_current_server"):
         assert hasattr(plain, name), f"nats-py's client has no {name} any more"
     assert hasattr(plain, "_server_info")
+    assert hasattr(plain, "_pings_outstanding")
     assert isinstance(plain._ps, Parser)
     overridden = {
         "_connect_to_server": ["s"],
         "_connect_command": [],
         "_process_op_err": ["e"],
         "_process_err": ["err_msg"],
+        "_process_pong": [],
     }
     for name, parameters in overridden.items():
         ours, theirs = getattr(BatchClient, name), getattr(Client, name, None)
@@ -194,3 +196,19 @@ def test_the_private_names_of_nats_py_we_use_exist() -> None:
         assert inspect.iscoroutinefunction(ours) == inspect.iscoroutinefunction(theirs)
     assert hasattr(TcpTransport(), "_io_writer")
     assert hasattr(Subscription(plain, 1), "_id")
+
+
+def test_a_pong_nobody_waits_for_any_more_does_no_harm() -> None:
+    async def scenario() -> None:
+        client = BatchClient(lambda: None)
+        late: asyncio.Future[bool] = asyncio.Future()
+        late.cancel()
+        waited: asyncio.Future[bool] = asyncio.Future()
+        client._pongs = [late, waited]
+        await client._process_pong()
+        assert not waited.done()
+        await client._process_pong()
+        assert waited.result() is True
+        await client._process_pong()
+
+    asyncio.run(scenario())

@@ -214,3 +214,13 @@ class FrailTally(TallyConcern):
 
 def _is_thirteen(fact: Any) -> bool:
     return isinstance(fact, Added) and fact.by == 13
+
+
+class AskingTally(TallyConcern):
+    """``look`` is a question for ``greet``, and so is any ``add`` of nothing."""
+
+    def diverts(self, command: Command[Any]) -> str:
+        asks = command.verb == "look" or (isinstance(command.body, Add) and command.body.by == 0)
+        if asks and command.key == "thirteen":
+            raise RuntimeError("thirteen, in diverts")
+        return "greet" if asks else ""

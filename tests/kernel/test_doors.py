@@ -9,7 +9,7 @@ import pytest
 
 from rookery.bus.ports import Answer, Delivery
 from rookery.schemas.errors import Failed, Refused
-from tests.kernel.tally import FrailTally, Total
+from tests.kernel.tally import AskingTally, FrailTally, Total
 from tests.kernel.world import World
 
 
@@ -62,6 +62,38 @@ def test_queries_are_answered(world: World):
 def test_a_failing_query_is_answered_too(world: World, key: str):
     world.start(queries={"greet": greeting})
     assert world.told("greet", key).code == "NODE_FAILED"
+
+
+def test_a_command_that_only_asks_is_answered_by_a_query_and_touches_no_entity(world: World):
+    node = world.start([AskingTally()], queries={"greet": greeting})
+    assert world.told("look").total.total == 7
+    assert world.told("add", by=0).total.total == 7
+    assert world.told("look", "nobody").code == "SESSION_NOT_FOUND"
+    assert world.told("add", "-a", by=0).code == "INVALID_ARGUMENT"
+    assert world.stored() == []
+    assert node.kernel.entities_cached["tally"] == 0
+    assert world.told("add", by=2).total.total == 2
+    assert world.numbers() == [2]
+
+
+def test_a_question_in_the_inbox_is_answered_and_does_not_come_again(world: World):
+    world.start([AskingTally()], queries={"greet": greeting})
+    heard = world.listen("answers")
+    world.submit("add", by=0, reply_to="answers")
+    world.submit("look", "nobody")
+    world.submit("add", by=1)
+    world.until(lambda: heard and world.dead())
+    assert (heard[0].code, world.dead()[0].code) == ("", "SESSION_NOT_FOUND")
+    world.nodes[0].stop()
+    world.start([AskingTally()], queries={"greet": greeting})
+    world.pass_s(20)
+    assert (len(heard), len(world.dead()), world.numbers()) == (1, 1, [1])
+
+
+def test_a_question_that_makes_its_rule_fail_or_that_nobody_answers_is_told_so(world: World):
+    world.start([AskingTally()])
+    assert world.told("look").code == "NODE_FAILED"
+    assert world.told("look", "thirteen").code == "COMMAND_QUARANTINED"
 
 
 def test_commands_of_the_inbox_are_worked_off_in_order_and_once(world: World):

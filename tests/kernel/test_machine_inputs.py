@@ -49,7 +49,7 @@ class Mirror:
         """The actor says what the rules say: about the same state, with the same answer."""
         self.catch_up()
         self.concern.note(self.key, self.state)
-        (verb,) = self.concern.verbs
+        (verb,) = (verb for verb, kind in self.concern.verbs.items() if kind is HandleInput)
         command = Command(verb=verb, key=self.key, id="", body=HandleInput(input=on, params=params))
         asked = self.realm.put(verb, on, key=self.key, **params)
         facts, refused = self._decided(command)

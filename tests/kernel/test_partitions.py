@@ -8,6 +8,7 @@ import msgspec
 
 from rookery.bus.chain import ChainAudit
 from rookery.bus.ports import PARTITIONS, Delivery
+from rookery.bus.subjects import partition_of
 from rookery.schemas.facts.node import Stopped
 from tests.kernel.clients import Patient
 from tests.kernel.tally import Total
@@ -267,3 +268,19 @@ def test_what_two_nodes_decide_at_once_stands_once(world: World):
     assert world.numbers("tally", "k0") == [1, 2]
     assert {answer.code for answer in late.answers} <= {"PARTITION_UNOWNED"}
     world.until(lambda: world.numbers("echo", "k0") == [1, 2])
+
+
+def test_a_node_that_joins_gets_first_what_nobody_is_busy_with(world: World):
+    world.hold_rings = True
+    first = world.start()
+    keys = {partition_of(key): key for key in KEYS}
+    for key in keys.values():
+        world.told("add", key, by=10)
+    world.until(lambda: len(world.rings) == len(keys))
+    busy = set(keys)
+    assert len(busy) > PARTITIONS // 2
+    second = world.start()
+    world.pass_s(3)
+    assert not second.kernel.partitions.served & busy
+    world.until(lambda: served(first, second) == [8, 8], patience_s=30)
+    assert {node for node, _ in world.rings} == {"n1", "n2"}, "in the end it is not waited for"

@@ -11,22 +11,57 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rookery.schemas.approval_listing import GrantedQuery, PendingQuery
 from rookery.schemas.codec import MSGPACK, NESTING_MAX, decode_command, encode_json, strict
-from rookery.schemas.commands import COMMANDS, Cancel, HandleInput, SessionQuery, SessionsQuery
+from rookery.schemas.commands import (
+    COMMANDS,
+    ApprovalDue,
+    Cancel,
+    DecideApproval,
+    DestroySession,
+    ForkRun,
+    HandleInput,
+    NameApprover,
+    ReplayQuery,
+    ResolveCall,
+    RestoreSession,
+    RevokeGrant,
+    RunsQuery,
+    SessionQuery,
+    SessionsQuery,
+    SnapshotSession,
+    ToolsQuery,
+)
 from rookery.schemas.errors import Refused
+from rookery.schemas.listing import RunState
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
 EXAMPLES = {
     "run": RunRequest(code="1+1", inputs={"a": [1, None]}, limits=SessionLimits(cpu_ms=9)),
+    "validate": RunRequest(code="1+", language=Language.TYPESCRIPT),
     "cancel": Cancel(run_id="r", reason="enough"),
+    "resolve": ResolveCall(run_id="r", operation_id="o", completed=[None, 1.5]),
     "admission": HandleInput(input="Retire", params={"session_id_in": "s"}),
     "turns": HandleInput(input="enter_extraction", params={"max_retries": 2}),
     "surfaces": HandleInput(input="stage_add", params={"surface_id": "s", "now_ms": 1}),
     "leases": HandleInput(input="begin_refresh"),
     "peers": HandleInput(input="request_received", params={"corr_id": "c"}),
     "approvals": HandleInput(input="decide_approval", params={"decision": "Deny"}),
+    "decide": DecideApproval(approval_id="s.o", decision="approved", actor="ann"),
+    "grants": RevokeGrant(grant_id="g"),
+    "approval_due": ApprovalDue(approval_id="s.o", escalate=True),
+    "approvers": NameApprover(name="ann", public_key="00"),
+    "pending": PendingQuery(session="s", ended=True, limit=5),
+    "granted": GrantedQuery(session="s"),
     "session": SessionQuery(),
     "sessions": SessionsQuery(phase="Idle", limit=3),
+    "runs": RunsQuery(status=RunState.OK, since_ms=1, before="7.1"),
+    "tools": ToolsQuery(name="price"),
+    "snapshot": SnapshotSession(),
+    "restore": RestoreSession(snapshot_id="snap_0", replace=True),
+    "destroy": DestroySession(),
+    "replay": ReplayQuery(run_id="r"),
+    "fork": ForkRun(run_id="r", session="s", at_sequence=7),
 }
 DEEP = b"[" * 10_000 + b"]" * 10_000
 

@@ -13,12 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rookery.actors.approvals.broker import intent_record
 from rookery.schemas.codec import FactCodec, encode_facts, wire_names
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed
 from rookery.schemas.export import FAMILIES
 from rookery.schemas.facts.session import SESSION_FACTS
+from rookery.schemas.records import JournalRecord
+from rookery.schemas.typed_ids import read, written
 from rookery.schemas.upcast import Upcasts
+from tests.approvals.requests import REQUEST
 
 
 class Planted(Fact, frozen=True, kw_only=True, tag="garden.planted.v3"):
@@ -64,7 +68,7 @@ def example(kind: type[Fact]) -> Fact:
     hints = typing.get_type_hints(kind)
     fields = [field for field in msgspec.structs.fields(kind) if field.required]
     raw = {field.encode_name: value(hints[field.name]) for field in fields}
-    return msgspec.convert({**raw, "type": kind.__struct_config__.tag}, kind)
+    return msgspec.convert({**raw, "type": kind.__struct_config__.tag}, kind, dec_hook=read)
 
 
 def value(hint: Any) -> Any:
@@ -72,6 +76,8 @@ def value(hint: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return next(iter(hint))
     of_origin = {str: "x", int: 7, bool: True, tuple: ["x"]}
+    if hint is JournalRecord:
+        return msgspec.to_builtins(intent_record(REQUEST, 1), enc_hook=written)
     error = {"code": "CONFLICT", "message": "m"}
     return of_origin.get(typing.get_origin(hint) or hint, error)
 

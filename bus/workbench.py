@@ -1,0 +1,222 @@
+"""A worker's side of its surface: jobs come in, answers go out and are kept for a while.
+
+The server gives a job to one worker of the crew and forgets it. An answer may be lost with the
+connection, so the last ones are kept and sent again when somebody asks after their job. How many
+jobs to take, and how to do them, is the worker's. The wire is ``jobs``'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import nats.errors
+from msgspec.structs import replace
+
+from rookery.bus.connection import Connection, Message, Outgoing, Subscription
+from rookery.bus.headers import answerable
+from rookery.bus.jobs import (
+    CANCEL,
+    CATALOGUE,
+    HEALTH,
+    NOT_BEGUN,
+    QUEUE,
+    UNKNOWN,
+    Named,
+    Parcels,
+    job_of,
+    no_answer,
+)
+from rookery.bus.ports import Blobs
+from rookery.bus.subjects import Subjects, decode_token
+from rookery.schemas.calls import ToolFault
+from rookery.schemas.codec import encode_json
+from rookery.schemas.errors import CODES, CodedError
+from rookery.schemas.work import Catalogue, Health, Job, JobAnswer, RunningJob
+
+__all__ = ["NatsWorkbench"]
+
+log = logging.getLogger(__name__)
+
+ANSWERS_KEPT_MAX: Final = 1_000
+ANSWERS_KEPT_BYTES_MAX: Final = 8 << 20
+AGAIN_S: Final = 0.2
+FLUSH_S: Final = 2
+
+_named = msgspec.json.Decoder(Named).decode
+
+
+class _Taken(NamedTuple):
+    job: Job
+    until_s: float
+    """When nobody waits any more."""
+
+
+class NatsWorkbench:
+    """Port ``Workbench``. To be used on the event loop of its connection."""
+
+    def __init__(
+        self, connection: Connection, subjects: Subjects, blobs: Blobs, surface: str
+    ) -> None:
+        self._connection, self._subjects, self._surface = connection, subjects, surface
+        self._parcels, self._answers = Parcels(connection, blobs), _Answers()
+        self._catalogue = Outgoing("", b"")
+        self._worker = ""
+        self._taken: dict[str, _Taken] = {}
+        self._take: Callable[[Job], None] = _nobody
+        self._cancel: Callable[[str], None] = _nobody
+        self._calls: list[Subscription] = []
+        self._crew: list[Subscription] = []
+        self._fetching: set[asyncio.Task[None]] = set()
+        self._draining = False
+
+    async def open(
+        self, catalogue: Catalogue, take: Callable[[Job], None], cancel: Callable[[str], None]
+    ) -> None:
+        self._worker, self._take, self._cancel = catalogue.worker, take, cancel
+        self._catalogue = await self._parcels.packed(Outgoing("", encode_json(catalogue)))
+        subscribe, subjects = self._connection.subscribe, self._subjects
+        for tool in catalogue.tools:  # Those before it, so that who is seen can be called.
+            subject = subjects.job(self._surface, tool.capability.name)
+            self._calls.append(await subscribe(subject, self._called, queue=QUEUE))
+        self._crew.append(await subscribe(subjects.crew(self._surface, "*"), self._spoken_to))
+
+    async def answer(self, job: Job, body: bytes) -> None:
+        message = Outgoing(job.id, body)
+        while True:
+            try:
+                self._end(job, await self._parcels.packed(message))
+            except CodedError as error:
+                if not CODES[error.code].retryable:
+                    wrong = JobAnswer(error=ToolFault(error.code, error.message))
+                    message = Outgoing(job.id, encode_json(wrong))
+                    continue
+                if self._is_late(job):
+                    self.abandon(job, f"its answer could not be stored: {error.message}")
+                    return
+            else:
+                return
+            await asyncio.sleep(AGAIN_S)
+
+    def decline(self, job: Job, reason: str) -> None:
+        self._end(job, no_answer(job.id, NOT_BEGUN, "WORKER_UNAVAILABLE", reason))
+
+    def abandon(self, job: Job, reason: str) -> None:
+        self._end(job, no_answer(job.id, UNKNOWN, "RECOVERY_REQUIRED", reason))
+
+    async def drain(self) -> None:
+        self._draining = True
+        for subscription in self._calls:
+            await subscription.leave()
+        with suppress(nats.errors.Error):  # What was sent to us before comes before the answer.
+            await self._connection.client.flush(FLUSH_S)
+        while self._calls:
+            await self._calls.pop().cancel()
+        while self._fetching:
+            await asyncio.wait(set(self._fetching))
+
+    async def close(self) -> None:
+        while self._calls or self._crew:
+            await (self._calls or self._crew).pop().cancel()
+        with suppress(nats.errors.Error):
+            await self._connection.client.flush(FLUSH_S)
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    def _called(self, batch: list[Message]) -> None:
+        loop = asyncio.get_running_loop()
+        for message in batch:
+            if not answerable(message.reply):
+                log.warning("a call that wants no answer was dropped: %s", message.subject[:200])
+                continue
+            tool = decode_token(message.subject.rpartition(".")[2])
+            job = job_of(message, self._surface, tool)
+            self._taken[job.id] = _Taken(job, loop.time() + job.left_ms / 1_000)
+            if message.body:
+                self._take(job)
+            else:
+                self._begin(self._fetch(job, message))
+
+    async def _fetch(self, job: Job, message: Message) -> None:
+        """Its arguments are elsewhere."""
+        try:
+            body = await self._parcels.unpacked(message)
+        except CodedError as error:
+            self.decline(job, f"its arguments could not be had: {error.message}")
+            return
+        loop = asyncio.get_running_loop()
+        left_ms = int(1_000 * (self._taken[job.id].until_s - loop.time()))
+        self._take(replace(job, body=body, left_ms=max(1, left_ms) if job.left_ms else 0))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._fetching.add(task)
+        task.add_done_callback(self._fetching.discard)
+
+    def _is_late(self, job: Job) -> bool:
+        loop, taken = asyncio.get_running_loop(), self._taken.get(job.id)
+        return taken is None or loop.time() > taken.until_s
+
+    def _end(self, job: Job, answer: Outgoing) -> None:
+        self._taken.pop(job.id, None)
+        self._answers.keep(answer)
+        self._connection.send([answer])
+
+    # --- what the whole crew is asked -------------------------------------------------------------
+
+    def _spoken_to(self, batch: list[Message]) -> None:
+        for message in batch:
+            what = message.subject.rpartition(".")[2]
+            if what == CANCEL:
+                for name in self._taken.keys() & _names(message):
+                    self._cancel(name)
+            elif answerable(message.reply):
+                if what == HEALTH:
+                    self._connection.send(
+                        [*self._answers.of(_names(message)), self._health(message)]
+                    )
+                elif what == CATALOGUE and not self._draining:
+                    self._connection.send([self._catalogue._replace(subject=message.reply)])
+
+    def _health(self, message: Message) -> Outgoing:
+        running = tuple(
+            RunningJob(id=name, tool=job.tool, call_id=job.call_id, run_id=job.run_id)
+            for name, (job, _) in self._taken.items()
+        )
+        health = Health(worker=self._worker, draining=self._draining, running=running)
+        return Outgoing(message.reply, encode_json(health))
+
+
+class _Answers:
+    """The last ones, by reply subject."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Outgoing] = OrderedDict()
+        self._bytes = 0
+
+    def keep(self, answer: Outgoing) -> None:
+        self._kept[answer.subject] = answer
+        self._bytes += len(answer.body)
+        while len(self._kept) > ANSWERS_KEPT_MAX or self._bytes > ANSWERS_KEPT_BYTES_MAX:
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= len(oldest.body)
+
+    def of(self, names: frozenset[str]) -> list[Outgoing]:
+        return [self._kept[name] for name in names if name in self._kept]
+
+
+def _names(message: Message) -> frozenset[str]:
+    """The jobs a message is about; none if it makes no sense."""
+    try:
+        return frozenset(_named(message.body or b"{}").jobs)
+    except msgspec.MsgspecError:
+        return frozenset()
+
+
+def _nobody(_: object) -> None:
+    """Before it is open."""

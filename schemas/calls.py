@@ -1,0 +1,276 @@
+"""A program's calls as turns and tools speak of them, and what a run is given to call.
+
+Data only. Who may call what, and what comes of it, is for the concerns to say.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from rookery.schemas.capability import ApprovalPolicy
+from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits, SideEffect
+
+__all__ = [
+    "ApprovalNoted",
+    "ApprovalUnwanted",
+    "ApprovalWanted",
+    "Arguments",
+    "AskedCall",
+    "CallAllowed",
+    "CallDenied",
+    "CallOutcome",
+    "CallsQuery",
+    "CallsView",
+    "DrivingQuery",
+    "DrivingView",
+    "ForkPoint",
+    "ForkedRun",
+    "KnownCall",
+    "Move",
+    "Offer",
+    "OfferedTool",
+    "RunParked",
+    "RunReady",
+    "StepTaken",
+    "ToolFault",
+    "WaitingQuery",
+    "WaitingView",
+]
+
+
+class OfferedTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as a program sees it."""
+
+    name: str
+    schema_digest: str = ""
+    side_effect: SideEffect = SideEffect.NONE
+    awaited: bool = False
+    """Whether a program awaits it; calls awaited together go out together."""
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is given. Nothing else of the node it started on has a say in how it goes."""
+
+    language: Language
+    build: str
+    """Digest of the guest that runs it."""
+    seed: str
+    """Hex; all the chance a session sees comes from its first run's."""
+    limits: SessionLimits
+    tools: tuple[OfferedTool, ...] = ()
+    catalogue: str = ""
+    """Digest, in the blob store, of the JSON list of what the tools declared."""
+
+
+class ForkPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in an old session's life that another session goes on from."""
+
+    session: str
+    generation: int
+    run_id: str
+    """The run that was going on there, or had ended last."""
+    calls: int = 0
+    """How many of its calls had been answered."""
+    at_sequence: int
+    """Where the last fact stands that was taken over."""
+
+
+class ForkedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that begins in the middle of another one: told first what that one was told."""
+
+    of: ForkPoint
+    begun_at_ms: int
+    """When the other one began, which is when its program thinks that it began."""
+    offer: Offer
+    """What the other one was given: with anything else its program might not come to the fork."""
+    batches: int
+    """In how many batches its calls had been answered."""
+    known_blob: str
+    """Digest, in the blob store, of the JSON list of those batches, lists of calls themselves."""
+
+
+class Arguments(msgspec.Struct, frozen=True, kw_only=True):
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+
+
+class AskedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call as a driver asked for it."""
+
+    operation_id: str
+    number: int
+    """Counts from 1 in every run."""
+    name: str
+    digest: str
+    """SHA3-256 of the canonical ``{"args", "kwargs"}``."""
+    awaited: bool = False
+    arguments: Arguments | UnsetType = UNSET
+    arguments_blob: str | UnsetType = UNSET
+    """Digest of the arguments in the blob store, where they are too large to stand here."""
+
+
+class ToolFault(msgspec.Struct, frozen=True):
+    """A failure as the program sees it: an exception with this code."""
+
+    code: str
+    message: str
+
+
+class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a call: a value, here or in the blob store, or an error."""
+
+    value: Any = None
+    value_blob: str | UnsetType = UNSET
+    error: ToolFault | UnsetType = UNSET
+    duration_ms: int = 0
+
+
+# --- between a driver and its actors, inside one node -----------------------------------------
+
+
+class Move(msgspec.Struct, frozen=True):
+    """One input of turn_execution, by the names of ``machines.md``."""
+
+    input: str
+    params: dict[str, Any] = {}
+
+
+class StepTaken(msgspec.Struct, frozen=True, kw_only=True):
+    """What a driver has come to: the next step of its run, put on record as a whole."""
+
+    run_id: str
+    number: int
+    """Counts from 1 in every run; one that stands already changes nothing."""
+    moves: tuple[Move, ...] = ()
+    answered: bool = True
+    """Whether the calls of the step before were all answered; not if the run ends meanwhile."""
+    calls: tuple[AskedCall, ...] = ()
+    """Of the move ``llm_returned_tool_calls``."""
+    result: RunResult | UnsetType = UNSET
+    """Of a step that ends the run."""
+    result_blob: str | UnsetType = UNSET
+    kept: bool = False
+    """Whether what the run did to its session stands."""
+
+
+class RunParked(msgspec.Struct, frozen=True, kw_only=True):
+    """A run waits for somebody, and its program's memory is in the blob store."""
+
+    run_id: str
+    code: str
+    snapshot_id: str
+    snapshot_blob: str
+    waits_for: tuple[str, ...]
+
+
+class RunReady(msgspec.Struct, frozen=True, kw_only=True):
+    """What a parked run waited for has come."""
+
+    run_id: str
+
+
+class DrivingQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask how far a run has come; leaves no fact."""
+
+    run_id: str
+
+
+class DrivingView(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a run has come: the answer to ``DrivingQuery``, ``StepTaken`` and ``RunParked``."""
+
+    run_id: str
+    steps: int = 0
+    """Taken so far."""
+    started_at_ms: int = 0
+    generation: int = 1
+    runs_before: int = 0
+    """How many runs of this life of the session have ended."""
+    request: RunRequest | UnsetType = UNSET
+    """Without code and inputs where they stand in the blob."""
+    request_blob: str | UnsetType = UNSET
+    offer: Offer | UnsetType = UNSET
+    calls: tuple[AskedCall, ...] = ()
+    """Of the last step."""
+    cancelling: bool = False
+    """Somebody wants the run to end now."""
+    ended: str = ""
+    """How it ended: the phase of its turn; empty if it has not."""
+    parked: str = ""
+    """The code of what the run waits for."""
+    snapshot_blob: str = ""
+    """Where a run that was parked goes on."""
+    forked: ForkedRun | UnsetType = UNSET
+
+
+class WaitingQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask who holds the line for a run's end; leaves no fact."""
+
+    run_id: str
+
+
+class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
+    reply_to: tuple[str, ...] = ()
+
+
+class CallsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask what came of a run's calls so far; leaves no fact."""
+
+    run_id: str
+
+
+class KnownCall(msgspec.Struct, frozen=True, kw_only=True):
+    operation_id: str
+    outcome: CallOutcome | UnsetType = UNSET
+    """Unset: nothing yet."""
+    waits_for: str = ""
+    """The code of what it waits for, if that may take long."""
+
+
+class ApprovalWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A call wants an approval: what approvals are told of it."""
+
+    operation_id: str
+    run_id: str
+    generation: int
+    name: str
+    surface: str
+    side_effect: SideEffect
+    idempotent: bool
+    schema_digest: str
+    policy: ApprovalPolicy
+    request_digest: str
+    arguments: Any
+    """Bound: all by name, or a list."""
+    arguments_ref: str
+
+
+class ApprovalUnwanted(msgspec.Struct, frozen=True, kw_only=True):
+    """The run has ended, and nobody wants the call any more."""
+
+    operation_id: str
+
+
+class ApprovalNoted(msgspec.Struct, frozen=True):
+    """Approvals know of it."""
+
+
+class CallAllowed(msgspec.Struct, frozen=True, kw_only=True):
+    """A grant for exactly this call was consumed: it may be made."""
+
+    operation_id: str
+    request_digest: str
+    grant_id: str
+
+
+class CallDenied(msgspec.Struct, frozen=True, kw_only=True):
+    """The call may not be made."""
+
+    operation_id: str
+    fault: ToolFault
+
+
+class CallsView(msgspec.Struct, frozen=True, kw_only=True):
+    calls: tuple[KnownCall, ...] = ()

@@ -1,0 +1,117 @@
+"""What performers ask of their own node's actors, and what becomes of effects that move away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.errors import Refused
+from tests.kernel.tally import Add, Added, Ask, TallyConcern, Total
+from tests.kernel.world import Node, World
+
+
+class Asked(TallyConcern):
+    """A tally that hears of sums from inside."""
+
+    def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        if isinstance(command.body, Add) and state.closed:
+            raise Refused("GUARD_REJECTED", "the tally is closed")
+        if isinstance(command.body, Add):
+            return [Added(by=command.body.by, total=state.total + command.body.by)]
+        return super().decide(state, command, now_ms=now_ms)
+
+
+def asking(world: World, node: Node, by: int, key: str = "a") -> asyncio.Task[Total]:
+    async def begin() -> asyncio.Task[Total]:
+        return asyncio.ensure_future(node.kernel.ask("tally", key, Add(by=by), Total))
+
+    return world.run(begin())
+
+
+def test_an_answer_from_inside_waits_until_what_it_says_is_durable(world: World):
+    node = world.start([Asked()])
+    node.journal.hold_acks()
+    task = asking(world, node, 3)
+    world.settle()
+    assert not task.done()
+    node.release()
+    world.until(task.done)
+    assert task.result().total == 3
+
+
+def test_what_is_asked_twice_is_done_twice(world: World):
+    """Whoever asks from inside says in the question itself what it is about."""
+    node = world.start([Asked()])
+    tasks = [asking(world, node, 2) for _ in range(2)]
+    world.until(lambda: all(task.done() for task in tasks))
+    assert world.numbers() == [2, 2]
+
+
+def test_a_refusal_reaches_whoever_asked(world: World):
+    node = world.start([Asked()])
+    world.told("close")
+    task = asking(world, node, 1)
+    world.until(task.done)
+    with pytest.raises(Refused) as refused:
+        task.result()
+    assert (refused.value.code, refused.value.message) == ("GUARD_REJECTED", "the tally is closed")
+
+
+def test_nobody_outside_can_ask_as_if_from_inside(world: World):
+    world.start([Asked()])
+    assert world.told("inside").code == "UNKNOWN_VERB"
+
+
+def test_a_question_about_what_has_moved_away_is_not_left_open(world: World):
+    first = world.start([Asked()])
+    first.journal.hold_acks()
+    task = asking(world, first, 1)
+    world.settle()
+    first.weather.away = True
+    world.pass_s(10)
+    world.start([Asked()])
+    first.weather.away = False
+    world.until(task.done)
+    with pytest.raises(Refused) as refused:
+        task.result()
+    assert refused.value.code == "PARTITION_UNOWNED"
+
+
+def test_effects_of_lost_partitions_end_here_and_begin_there(world: World):
+    began: list[str] = []
+    ended: list[str] = []
+
+    def performer(name: str) -> Any:
+        async def ring(effect: object) -> None:
+            began.append(name)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.append(name)
+                raise
+
+        return ring
+
+    first = world.start(performer=performer("first"))
+    world.told("add", by=10)
+    world.until(lambda: began == ["first"])
+    first.weather.away = True
+    world.pass_s(10)
+    assert ended == ["first"], "a node that cannot be sure gives up before others begin"
+    world.start(performer=performer("second"))
+    world.until(lambda: began == ["first", "second"])
+    assert ended == ["first"]
+
+
+def test_a_look_from_inside_leaves_nothing(world: World):
+    node = world.start()
+
+    async def ask() -> Total:
+        return await node.kernel.ask("tally", "a", Ask(), Total)
+
+    assert world.run(ask()).total == 0
+    assert world.facts() == []
