@@ -14,19 +14,26 @@ Usable without a bus, a node or a server::
 
 prints 14. Without ``answer`` the outcome is ``Waiting`` with both calls: ``snapshot`` the session,
 and ``restore`` and ``resume`` it with their answers in another process, whenever they are known.
+
+A Python program may import ``PYTHON_MODULES`` of the standard library, and nothing else.
 """
 
 from __future__ import annotations
 
 from rookery.actors.sandbox.contract import Answer, Call, Outcome, Tool, ToolFailure, Waiting
+from rookery.actors.sandbox.guest.promised import MODULES as PYTHON_MODULES
 from rookery.actors.sandbox.opening import answering, open_sandbox
 from rookery.actors.sandbox.pool import Sandbox
+from rookery.actors.sandbox.recorded import RecordedCall, RecordedRun
 from rookery.actors.sandbox.snapshot import Snapshot
 
 __all__ = [
+    "PYTHON_MODULES",
     "Answer",
     "Call",
     "Outcome",
+    "RecordedCall",
+    "RecordedRun",
     "Sandbox",
     "Snapshot",
     "Tool",

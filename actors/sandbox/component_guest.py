@@ -83,8 +83,7 @@ class ComponentInstance:
             try:
                 reply = self._serve(machine.store, request.decode())
             except (wasmtime.WasmtimeError, wasmtime.Trap, GuestStopped) as error:
-                code = error.trap_code if isinstance(error, wasmtime.Trap) else None
-                raise machine.reason(str(error), code) from None
+                raise _reason(machine, str(error)) from None
             finally:
                 self.fuel_used = machine.fuel_used
         return read_step(reply.encode())
@@ -153,6 +152,16 @@ class ComponentInstance:
 
     def _resolution(self) -> Record:
         return _instant(0, 1000)
+
+
+def _reason(machine: ComponentMachine, error: str) -> GuestStopped:
+    """wasmtime tells it in words only, behind the guest's stack."""
+    cause = error.rpartition("Caused by:")[2].strip()
+    if "call stack exhausted" in cause:
+        return machine.reason(cause, wasmtime.TrapCode.STACK_OVERFLOW)
+    if "beyond end of memory" in cause:
+        machine.stopped = GuestStopped("MEMORY_EXCEEDED", "the interpreter ran out of memory")
+    return machine.reason(cause, None)
 
 
 def _instant(seconds: int, nanoseconds: int) -> Record:

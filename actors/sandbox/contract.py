@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from rookery.schemas.capability import Capability
 from rookery.schemas.run import (
     ErrorObject,
     Language,
@@ -93,6 +94,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     side_effect: SideEffect = SideEffect.NONE
     schema_digest: str = ""
     """Of its schemas; a snapshot wants the same tool, not one of the same name."""
+    capability: Capability | None = None
+    """What programs that ask are told of it, but for the name: they are told this one."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,7 +288,9 @@ class Guest(Protocol):
     """One build of one language's interpreter."""
 
     language: Language
-    build: str
-    """Digest of what runs; images fit the build they were taken from and no other."""
+
+    @property
+    def build(self) -> str:
+        """Digest of what runs; images fit the build they were taken from and no other."""
 
     def instance(self) -> Instance: ...

@@ -2,7 +2,8 @@
 
 Owns the cache directory: one folder a build, keyed by everything the build depends on; native code
 beside it. The directory is private, because native code is run as it lies there. Builders in other
-processes are waited for, and nothing half-written is ever visible.
+processes are waited for, and nothing half-written is ever visible. What was not used for long goes
+(``kept_files``), so an old build is here for a month and in a realm's blob store for good.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import IO, Final
 import wasmtime
 from wasmtime.component import Component
 
+from rookery.actors.sandbox.kept_files import KeptFiles
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["GuestCache", "Progress", "cache_folder", "source_key", "tell_stderr"]
@@ -58,56 +60,86 @@ class GuestCache:
                 hint=f"chmod 700 {folder}",
             )
         self._folder, self._progress = folder, progress
+        self._files = KeptFiles(folder)
+        self._adopted: Path | None = None
 
     def component(self, *, stub_wasi: bool) -> bytes:
         """The guest as a component; ``stub_wasi`` for the form whose modules can be linked."""
+        if stub_wasi and self._adopted is not None:
+            return self._adopted.read_bytes()
         key = source_key(stub_wasi=stub_wasi)
-        path = self._folder / key / "guest.wasm"
-        if not path.exists():
+        path = self._own_build(key)
+        if not self._files.hold(path):
             with self._locked(key):
-                if not path.exists():
+                if not self._files.hold(path):
                     with self._told("building the Python guest, once for this user"):
-                        _publish(path, _build(stub_wasi))
+                        self._files.write(path, _build(stub_wasi))
         return path.read_bytes()
 
     def adopt(self, component: bytes) -> None:
         """Use a build that was made elsewhere from the same sources: snapshots travel only
-        between nodes that run the same build, and no two builds are the same."""
+        between nodes that run the same build, and no two builds are the same. This cache gives no
+        other from now on; those of other processes, which may serve other realms, do not change."""
         key = source_key(stub_wasi=True)
-        with self._locked(key):
-            _publish(self._folder / key / "guest.wasm", component)
+        path = self._adopted_build(key, sha3_256(component).hexdigest())
+        self._files.write(path, component)
+        self._adopted = path
+
+    def adopt_kept(self, build: str) -> bool:
+        """``adopt`` the build of this digest if it is here; whether it is."""
+        key = source_key(stub_wasi=True)
+        for path in (self._adopted_build(key, build), self._own_build(key)):
+            if self._files.hold(path) and sha3_256(path.read_bytes()).hexdigest() == build:
+                self._adopted = path
+                return True
+        return False
 
     def modules(
-        self, engine: wasmtime.Engine, sources: Mapping[int, bytes]
+        self, engine: wasmtime.Engine, sources: Mapping[int, bytes], language: str = "Python"
     ) -> dict[int, wasmtime.Module]:
         """Core modules as native code, compiled unless code that fits is there."""
         paths = {number: self._native_path(source) for number, source in sources.items()}
-        found = {number: _load_module(engine, path) for number, path in paths.items()}
+        found = {number: self._load(engine, path) for number, path in paths.items()}
         if None in found.values():
-            with self._locked("native"), self._told("compiling the Python guest"):
+            with self._locked("native"), self._told(f"compiling the {language} guest"):
                 for number, source in sources.items():
-                    if (module := _load_module(engine, paths[number])) is None:
+                    if (module := self._load(engine, paths[number])) is None:
                         module = wasmtime.Module(engine, source)
-                        _publish(paths[number], bytes(module.serialize()))
+                        self._files.write(paths[number], bytes(module.serialize()))
                     found[number] = module
         return {number: module for number, module in found.items() if module is not None}
 
     def native_component(self, engine: wasmtime.Engine, source: bytes) -> Component:
         """The whole component as native code, for the fallback."""
         path = self._native_path(source)
-        if path.exists():
+        if self._files.hold(path):
             try:
                 return Component.deserialize_file(engine, str(path))
             except wasmtime.WasmtimeError:
                 pass  # Of another engine: compiled anew below.
         with self._locked("native"), self._told("compiling the Python guest"):
             component = Component(engine, source)
-            _publish(path, bytes(component.serialize()))
+            self._files.write(path, bytes(component.serialize()))
         return component
+
+    def _own_build(self, key: str) -> Path:
+        return self._folder / key / "guest.wasm"
+
+    def _adopted_build(self, key: str, build: str) -> Path:
+        return self._folder / key / f"{build}.wasm"
 
     def _native_path(self, source: bytes) -> Path:
         name = sha3_256(source).hexdigest()[:32]
         return self._folder / f"native-{version('wasmtime')}" / f"{name}.cwasm"
+
+    def _load(self, engine: wasmtime.Engine, path: Path) -> wasmtime.Module | None:
+        """``None`` if there is none, or one of another engine or processor."""
+        if not self._files.hold(path):
+            return None
+        try:
+            return wasmtime.Module.deserialize_file(engine, str(path))
+        except wasmtime.WasmtimeError:
+            return None
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[IO[str]]:
@@ -156,24 +188,3 @@ def _build(stub_wasi: bool) -> bytes:
             said = done.stderr.partition("Stack backtrace")[0].strip()
             raise Failed("GUEST_BUILD_FAILED", f"componentize-py failed: {said[-2000:]}")
         return built.read_bytes()
-
-
-def _load_module(engine: wasmtime.Engine, path: Path) -> wasmtime.Module | None:
-    """``None`` if there is none, or one of another engine or processor."""
-    if not path.exists():
-        return None
-    try:
-        return wasmtime.Module.deserialize_file(engine, str(path))
-    except wasmtime.WasmtimeError:
-        return None
-
-
-def _publish(path: Path, data: bytes) -> None:
-    """All of it or nothing, also after a power cut."""
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

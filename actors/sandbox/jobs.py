@@ -26,6 +26,7 @@ class Job:
     def __init__(self, work: Callable[[Job], None]) -> None:
         self.work = work
         self.future: Future[Any] = Future()
+        self.future.set_running_or_notify_cancel()  # It ends by what the run comes to, only.
         self.thread: threading.Thread | None = None
         self.cancelled = False
         self._turn: Turn | None = None

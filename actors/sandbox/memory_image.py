@@ -57,8 +57,6 @@ def apply_pages(machine: Machine, image: bytes) -> None:
     image = _decompressed(image, machine.memory_bytes_max)
     size, stack_pointer, count = _HEAD.unpack_from(image)
     begin = _HEAD.size + 4 * count
-    if len(image) != begin + count * _GRAIN_BYTES or size > machine.memory_bytes_max:
-        raise Refused("SNAPSHOT_CORRUPT", "the memory image does not have the size it names")
     numbers = struct.unpack_from(f"<{count}I", image, _HEAD.size)
     if numbers and (numbers[-1] + 1) * _GRAIN_BYTES > size:
         raise Refused("SNAPSHOT_CORRUPT", "the memory image names pages outside its memory")
@@ -72,14 +70,19 @@ def apply_pages(machine: Machine, image: bytes) -> None:
 
 
 def _decompressed(image: bytes, size_bytes_max: int) -> bytes:
+    """No more than it says it is, and no more pages than it says its memory has."""
     inflate = zlib.decompressobj()
     try:
-        data = inflate.decompress(image, size_bytes_max + size_bytes_max // _GRAIN_BYTES * 4)
-    except zlib.error as error:
+        head = inflate.decompress(image, _HEAD.size)
+        size, _, count = _HEAD.unpack(head)
+        if size <= size_bytes_max and count * _GRAIN_BYTES <= size:
+            rest_bytes = count * (4 + _GRAIN_BYTES)
+            data = head + inflate.decompress(inflate.unconsumed_tail, rest_bytes + 1)
+            if inflate.eof and len(data) == len(head) + rest_bytes:
+                return data
+    except (zlib.error, struct.error) as error:
         raise Refused("SNAPSHOT_CORRUPT", f"the memory image is damaged: {error}") from None
-    if not inflate.eof or len(data) < _HEAD.size:
-        raise Refused("SNAPSHOT_CORRUPT", "the memory image does not have the size it names")
-    return data
+    raise Refused("SNAPSHOT_CORRUPT", "the memory image does not have the size it names")
 
 
 def _stretches(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -20,6 +20,7 @@ from rookery.actors.sandbox.contract import (
     ToolFailure,
 )
 from rookery.actors.sandbox.guest_build import GuestCache, Progress, cache_folder, tell_stderr
+from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
 from rookery.actors.sandbox.pool import Sandbox
 from rookery.actors.sandbox.python_guest import PythonGuest, Unheard
 from rookery.actors.sandbox.wasm import GuestStopped, make_engine
@@ -28,11 +29,12 @@ from rookery.schemas.errors import CodedError, Failed
 __all__ = ["answering", "open_sandbox", "python_guest"]
 
 
-def open_sandbox(key: bytes) -> Sandbox:
+def open_sandbox(key: bytes, cache: GuestCache | None = None) -> Sandbox:
     """A sandbox of this machine. The first one of a user builds the guest, some 20 s."""
     engine = make_engine()
-    cache = GuestCache(cache_folder(os.environ))
-    return Sandbox(engine, [python_guest(engine, cache, tell_stderr)], key)
+    cache = cache or GuestCache(cache_folder(os.environ))
+    guests: list[Guest] = [python_guest(engine, cache, tell_stderr), JavaScriptGuest(engine, cache)]
+    return Sandbox(engine, guests, key)
 
 
 def python_guest(engine: wasmtime.Engine, cache: GuestCache, progress: Progress) -> Guest:

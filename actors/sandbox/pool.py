@@ -20,13 +20,17 @@ from rookery.actors.sandbox.contract import (
     Answer,
     AnswerCall,
     Guest,
+    Instance,
     Outcome,
+    Step,
+    Stopped,
     Tool,
     suspend,
 )
 from rookery.actors.sandbox.jobs import Job, Lane, Lanes
+from rookery.actors.sandbox.recorded import Batch, RecordedRun, entries_of, history_of
 from rookery.actors.sandbox.results import refused, result_of
-from rookery.actors.sandbox.session import Session
+from rookery.actors.sandbox.session import CancelledEarly, Session
 from rookery.actors.sandbox.shelf import Shelf
 from rookery.actors.sandbox.snapshot import (
     SavedSession,
@@ -35,13 +39,14 @@ from rookery.actors.sandbox.snapshot import (
     open_snapshot,
     seal,
 )
-from rookery.actors.sandbox.turn import Turn, driven
-from rookery.actors.sandbox.validate import check_request, limits_in_force
+from rookery.actors.sandbox.turn import Suspended, Turn, driven
+from rookery.actors.sandbox.validate import check_request, limits_in_force, tools_by_name
 from rookery.actors.sandbox.workers import Beat, Workers
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.run import (
     SNAPSHOT_VERSION,
+    ErrorObject,
     Language,
     RunRequest,
     RunResult,
@@ -69,8 +74,13 @@ class Sandbox:
         live_mb_max: int = 2048,
         ready: int = 4,
         threads_max: int | None = None,
+        blocked_max: int = 256,
     ) -> None:
+        """Instances of the first guest are made before anybody asks, of others after the first run.
+        ``threads_max`` is of those that work: up to ``blocked_max`` more stand still in the
+        calls of their programs, as long as these hold no more than ``live_mb_max``, too."""
         self._engine, self._key = engine, key
+        self._blocked_max = blocked_max
         self._live_max, self._live_bytes_max = live_max, live_mb_max * _MIB
         self._workers = Workers(threads_max or max(8, 4 * (os.cpu_count() or 1)))
         self._lanes = Lanes(self._workers)
@@ -82,8 +92,7 @@ class Sandbox:
         self._sessions: dict[str, Lane] = {}
         self._live: OrderedDict[str, int] = OrderedDict()
         self._beat = Beat(self._strike)
-        for shelf in self._shelves.values():
-            shelf.fill()
+        self._shelves[guests[0].language].fill()
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +133,41 @@ class Sandbox:
     ) -> None:
         """A new session. All its randomness comes from ``seed``."""
         check_session_id(session_id)
-        self._open(session_id, language, _by_name(tools), Session.begin(limits, seed, now_ms))
+        self._open(session_id, language, tools_by_name(tools), Session.begin(limits, seed, now_ms))
+
+    def reopen(
+        self,
+        session_id: str,
+        *,
+        seed: bytes,
+        created_ms: int,
+        language: Language = Language.PYTHON,
+        tools: Iterable[Tool] = (),
+        limits: SessionLimits = SessionLimits(),  # noqa: B008 - frozen.
+        base: bytes | None = None,
+        runs: Sequence[RecordedRun] = (),
+    ) -> None:
+        """A session as its record tells of it: the snapshot ``base``, without a run that waits in
+        it, or else the session as it was created; and the runs after that. They are run again when
+        the session is next used. An existing one is replaced."""
+        check_session_id(session_id)
+        saved = Session.begin(limits, seed, created_ms)
+        if base is not None:
+            header, kept = open_snapshot(self._key, base, self.builds, None)
+            if header.language != language:
+                raise Refused("INVALID_ARGUMENT", f"the snapshot is of a {header.language} session")
+            saved.base, saved.history = kept.base, kept.history
+        saved.history += history_of(runs)
+        self._replace(session_id, language, tools_by_name(tools), saved)
+
+    def limits(self, session_id: str) -> SessionLimits:
+        """Of a run whose request names none."""
+        return _session(self._lane(session_id)).limits
+
+    def last_run_counts(self, session_id: str) -> bool:
+        """Whether the run that ended last left its effects on the session: then it is one of the
+        ``runs`` to reopen it with. One that was refused, stopped or cancelled did not."""
+        return _session(self._lane(session_id)).last_run_counts
 
     def destroy(self, session_id: str) -> None:
         """Forget a session; a run of it is cancelled."""
@@ -161,22 +204,26 @@ class Sandbox:
         now_ms: int,
         answer: AnswerCall = suspend,
         tools: Iterable[Tool] | None = None,
+        known: Sequence[Batch] = (),
     ) -> Future[Outcome]:
         """Start a run. Calls are answered by ``answer``, or else the run waits for ``resume``.
-        ``tools`` replaces what the session offers from this run on."""
+        ``tools`` replaces what the session offers from this run on. ``known`` is what a run that
+        was interrupted had been told: it is told that again, and goes on from there."""
         if request.validate_only:
             return cast("Future[Outcome]", self._check(request, tools))
         lane = self._lane(request.session_id)
         session = _session(lane)
-        offered = None if tools is None else _by_name(tools)
+        offered = None if tools is None else tools_by_name(tools)
+        entries = entries_of(known)
 
         def work(job: Job) -> None:
+            session.last_run_counts = False
             if refusal := self._refusal(request, session):
                 _finish(job, refusal)
                 return
-            if offered is not None:
+            if offered is not None and session.turn is None:
                 session.tools = offered
-            self._drive(session, job, session.start(request, answer, now_ms))
+            self._drive(session, job, session.start(request, answer, now_ms, entries))
 
         return self._submit(lane, work)
 
@@ -248,15 +295,20 @@ class Sandbox:
         self, data: bytes, *, tools: Iterable[Tool] = (), session_id: str | None = None
     ) -> str:
         """Bring a session back, under its own id or another; an existing one is replaced."""
-        offered = _by_name(tools)
+        offered = tools_by_name(tools)
         header, saved = open_snapshot(self._key, data, self.builds, offered)
         target = check_session_id(session_id or header.session_id)
-        if target in self._sessions:
-            self.destroy(target)
-        self._open(target, header.language, offered, saved)
+        self._replace(target, header.language, offered, saved)
         return target
 
     # --- inside -----------------------------------------------------------------------------
+
+    def _replace(
+        self, session_id: str, language: Language, tools: dict[str, Tool], saved: SavedSession
+    ) -> None:
+        if session_id in self._sessions:
+            self.destroy(session_id)
+        self._open(session_id, language, tools, saved)
 
     def _open(
         self, session_id: str, language: Language, tools: dict[str, Tool], saved: SavedSession
@@ -286,7 +338,7 @@ class Sandbox:
             check_request(request)
             if request.language != session.language:
                 text = f"session {session.id} speaks {session.language}"
-                raise Refused("UNSUPPORTED_FEATURE", text)
+                raise Refused("UNSUPPORTED_FEATURE", text, hint="run it in another session")
             limits_in_force(request, session.limits)
         except Refused as refusal:
             return refused(refusal)
@@ -294,15 +346,20 @@ class Sandbox:
 
     def _drive(self, session: Session, job: Job, turn: Turn) -> None:
         job.turn = turn
+        instance: Instance | None = None
+        step: Step | Suspended
         try:
             instance = session.bring_back()
             step = driven(turn, instance)
+        except CancelledEarly as stopped:
+            step = Stopped(error=ErrorObject(code=stopped.code, message=stopped.message))
         except BaseException:
             if job.claim():
                 session.take_back(turn)
             raise
         if not job.claim():
-            instance.close()
+            if instance is not None:
+                instance.close()
             return
         outcome = session.settle(turn, step)
         if turn.saved.return_snapshot and _is_ok(outcome):
@@ -339,14 +396,21 @@ class Sandbox:
             self._lanes.submit(lane, _rest(lane))
 
     def _strike(self) -> bool:
-        """One beat: guests look at their time, and runs that are lost in a tool are ended."""
+        """One beat: guests look at their time, runs that are lost in a tool are ended, and threads
+        that stand still in one do not keep others from work."""
         self._engine.increment_epoch()
         running = self._lanes.running()
+        blocked, held_bytes = [], 0
         for job, lane in running:
             if (turn := job.turn) is None or turn.asking is None:
                 continue
             if turn.stopwatch.wall_is_over or turn.cancelled:
                 self._abandon(job, lane, turn)
+                continue
+            held_bytes += turn.held_bytes
+            if job.thread is not None and held_bytes <= self._live_bytes_max:
+                blocked.append(job.thread)
+        self._workers.lend(blocked[: self._blocked_max])
         return bool(running)
 
     def _abandon(self, job: Job, lane: Lane, turn: Turn) -> None:
@@ -357,7 +421,7 @@ class Sandbox:
             job.future.set_result(outcome)
 
     def _check(self, request: RunRequest, tools: Iterable[Tool] | None) -> Future[RunResult]:
-        offered = {} if tools is None else _by_name(tools)
+        offered = {} if tools is None else tools_by_name(tools)
         if tools is None and (lane := self._sessions.get(request.session_id)) is not None:
             offered = _session(lane).tools
 
@@ -380,15 +444,6 @@ class Sandbox:
         if shelf is None:
             raise Refused("UNSUPPORTED_FEATURE", f"there is no {language} guest here")
         return shelf
-
-
-def _by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
-    found = {}
-    for tool in tools:
-        if not tool.name.isidentifier() or tool.name in found:
-            raise Refused("INVALID_TOOL_NAME", f"{tool.name[:80]!r} cannot be a tool's name here")
-        found[tool.name] = tool
-    return found
 
 
 def _session(lane: Lane) -> Session:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from rookery.actors.sandbox.contract import (
     LIMIT_CODES,
     Answer,
@@ -20,7 +18,6 @@ from rookery.actors.sandbox.contract import (
     Image,
     Instance,
     Outcome,
-    Program,
     Step,
     Stopped,
     Surroundings,
@@ -28,9 +25,11 @@ from rookery.actors.sandbox.contract import (
     Waiting,
     Waits,
 )
+from rookery.actors.sandbox.discovery import Catalogue
 from rookery.actors.sandbox.results import result_of
-from rookery.actors.sandbox.run_log import RunLog
+from rookery.actors.sandbox.run_log import Entry, RunLog
 from rookery.actors.sandbox.snapshot import SavedSession
+from rookery.actors.sandbox.stopwatch import Stopwatch
 from rookery.actors.sandbox.tally import Tally
 from rookery.actors.sandbox.turn import SavedTurn, Suspended, Turn
 from rookery.actors.sandbox.validate import limits_in_force
@@ -45,7 +44,7 @@ from rookery.schemas.run import (
     SessionMeta,
 )
 
-__all__ = ["Session"]
+__all__ = ["CancelledEarly", "Session"]
 
 _NS_PER_MS = 1_000_000
 _REPLAY_NS_MAX = 200 * _NS_PER_MS
@@ -53,6 +52,10 @@ _REPLAY_RUNS_MAX = 100
 _REPLAY_BYTES_MAX = 1 << 20
 _PRISTINE = b""
 """An image without memory: the guest as it was built."""
+
+
+class CancelledEarly(GuestStopped):
+    """A run was cancelled before its session was back."""
 
 
 class Session:
@@ -66,13 +69,18 @@ class Session:
     ) -> None:
         self.id, self.language, self.tools = session_id, language, dict(tools)
         self.limits, self.created_at = saved.limits, saved.created_at
-        self.last_used_at = saved.created_at
+        begun_ns = max((log.now_ns for log in saved.history), default=0)
+        self.last_used_at = max(saved.created_at, begun_ns // _NS_PER_MS)
         self.instance: Instance | None = None
         self.turn: Turn | None = None
+        self.last_run_counts = False
+        """Whether the run that ended last left its effects."""
         if saved.turn is not None:
             self.turn = Turn(saved.turn)
         self._base, self._history = saved.base, saved.history
-        self._replay_ns = self._replay_bytes = 0
+        self._replay_ns, self._replay_bytes = 0, sum(log.size_bytes for log in saved.history)
+        self._half_logged = False
+        """Whether the last log begins in the middle of its run: then only an image will do."""
         self._make_instance = make_instance
 
     @staticmethod
@@ -83,25 +91,18 @@ class Session:
 
     # --- a run ------------------------------------------------------------------------------
 
-    def start(self, request: RunRequest, answer: AnswerCall, now_ms: int) -> Turn:
+    def start(
+        self, request: RunRequest, answer: AnswerCall, now_ms: int, known: list[Entry]
+    ) -> Turn:
+        """``known`` is what the run was told before it was interrupted."""
         if self.turn is not None:
             raise Refused("GUARD_REJECTED", f"session {self.id} has a run that waits for answers")
-        limits = limits_in_force(request, self.limits)
-        program = Program(
-            code=request.code,
-            inputs=request.inputs,
-            tools={name: tool.awaited for name, tool in sorted(self.tools.items())},
-            depth=limits.max_stack_depth,
-        )
-        log = RunLog(
-            program=msgspec.json.encode(program),
-            limits=limits,
-            tools=self.tools,
-            now_ns=now_ms * _NS_PER_MS,
-            entries=[],
-        )
+        log = RunLog.of(request, limits_in_force(request, self.limits), self.tools, now_ms)
+        if known:
+            log.entries, log.catalogue = known, Catalogue.of(self.tools)
         self.last_used_at = max(self.last_used_at, now_ms)
         saved = SavedTurn(log, Tally(), return_snapshot=request.return_snapshot)
+        saved.wall_ns = log.waited_ms * _NS_PER_MS
         self.turn = Turn(saved, answer)
         return self.turn
 
@@ -127,11 +128,11 @@ class Session:
         if limit or isinstance(step, Stopped):
             self.drop_instance()
         else:
+            self.last_run_counts = True
             self._history.append(turn.log)
             self._replay_ns += turn.stopwatch.cpu_ns
             self._replay_bytes += turn.size_bytes
-            if turn.saved.image is not None:
-                self.checkpoint()  # Its log begins in the middle of the run.
+            self._half_logged |= turn.saved.image is not None
         return result_of(step, turn.tally, turn.stopwatch, turn.log.limits)
 
     def take_back(self, turn: Turn) -> None:
@@ -178,8 +179,7 @@ class Session:
                 instance.load(self.turn.saved.image)
             else:
                 self._load_base(instance)
-                for log in self._history:
-                    self._run_again(log, instance)
+                self._run_history_again(instance)
         except BaseException:
             instance.close()
             raise
@@ -205,7 +205,8 @@ class Session:
     @property
     def checkpoint_is_due(self) -> bool:
         return (
-            self._replay_ns > _REPLAY_NS_MAX
+            self._half_logged
+            or self._replay_ns > _REPLAY_NS_MAX
             or len(self._history) > _REPLAY_RUNS_MAX
             or self._replay_bytes > _REPLAY_BYTES_MAX
         )
@@ -215,7 +216,7 @@ class Session:
         if self._history and self.turn is None:
             image = self.bring_back().image()
             if image is not None:
-                self._base, self._history = image, []
+                self._base, self._history, self._half_logged = image, [], False
                 self._replay_ns = self._replay_bytes = 0
 
     def save(self) -> SavedSession:
@@ -225,7 +226,8 @@ class Session:
             self.rest()
             turn = self.turn.save()
         self.checkpoint()
-        return SavedSession(self.limits, self.created_at, self._base, self._history, turn)
+        history = [log.ended() for log in self._history]
+        return SavedSession(self.limits, self.created_at, self._base, history, turn)
 
     def _load_base(self, instance: Instance) -> None:
         if self._base.memory:
@@ -233,11 +235,26 @@ class Session:
         else:
             instance.surroundings = self._base.surroundings.copy()
 
+    def _run_history_again(self, instance: Instance) -> None:
+        stopwatch = Stopwatch(self.limits)
+        stopwatch.begin()
+        for log in self._history:
+            self._run_again(log, instance)
+        stopwatch.end()
+        self._replay_ns = stopwatch.cpu_ns
+
     def _run_again(self, log: RunLog, instance: Instance) -> None:
         turn = Turn(SavedTurn(log, Tally()), recorded=True)
+        turn.within = self.turn
         try:
             step = turn.drive(instance)
         except GuestStopped as stopped:
+            if stopped.code == "CANCELLED":
+                raise CancelledEarly(stopped.code, stopped.message) from None
             raise Failed("REPLAY_DIVERGED", f"a recorded run stopped: {stopped}") from None
         if not isinstance(step, Ended):
             raise Failed("REPLAY_DIVERGED", "a recorded run waits for a call it never made")
+        if step.error is not None and step.error.code in LIMIT_CODES:
+            raise Failed("REPLAY_DIVERGED", f"a recorded run ended by a limit: {step.error.code}")
+        if not turn.asked_for_tools:
+            log.catalogue = None  # A record has one for every run; snapshots need not.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from rookery.actors.sandbox.contract import Check, Ended, Guest, Instance, Stopped, Tool
+from rookery.actors.sandbox.discovery import names_offered
 from rookery.actors.sandbox.run_log import RunLog
 from rookery.actors.sandbox.tally import Tally
 from rookery.actors.sandbox.turn import SavedTurn, Turn, driven
@@ -74,13 +75,18 @@ class Shelf:
     @staticmethod
     def check_turn(code: str, tools: Mapping[str, Tool], limits: SessionLimits) -> Turn:
         """A turn that finds out what is wrong with a source."""
-        check = Check(code=code, tools={name: tool.awaited for name, tool in tools.items()})
+        check = Check(code=code, tools=names_offered(tools))
         program = msgspec.json.encode(check)
         log = RunLog(program=program, limits=limits, tools={}, now_ns=0, entries=[])
         return Turn(SavedTurn(log, Tally()))
 
     def _add(self) -> None:
-        instance = self.guest.instance()
+        try:
+            instance = self.guest.instance()
+        except Exception:  # Whoever takes one makes it, and is told the reason.
+            with self._lock:
+                self._filling = False
+            return
         with self._lock:
             self._filling = False
             if self._closed:

@@ -1,13 +1,14 @@
 """A session as sealed bytes. Nothing in them is used before their MAC is checked.
 
-Layout: magic, length of the header, header, body, MAC over all of it. Owns which snapshots are
+Layout: magic; header, body and memories, each behind its length; MAC over all of it. Header and
+body are JSON, which holds integers of any size, as calls and answers do. Owns which snapshots are
 refused, and by which code; what is in the body is the session's.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -19,7 +20,15 @@ from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SNAPSHOT_VERSION, Language, SessionLimits
 
-__all__ = ["SavedSession", "Snapshot", "SnapshotHeader", "open_snapshot", "seal", "snapshot_id"]
+__all__ = [
+    "SavedSession",
+    "Snapshot",
+    "SnapshotHeader",
+    "open_snapshot",
+    "resealed",
+    "seal",
+    "snapshot_id",
+]
 
 _MAGIC: Final = b"ROOKSNAP"
 _MAC = "sha256"
@@ -60,32 +69,52 @@ def snapshot_id(data: bytes) -> str:
 
 
 def seal(key: bytes, header: SnapshotHeader, saved: SavedSession) -> Snapshot:
-    head = msgspec.json.encode(header)
-    parts = [_MAGIC, len(head).to_bytes(_LENGTH_BYTES), head, msgspec.msgpack.encode(saved)]
-    sealed = b"".join(parts)
+    turn = saved.turn
+    memories = [saved.base.memory]
+    if turn is not None and turn.image is not None:
+        memories.append(turn.image.memory)
+        turn = msgspec.structs.replace(turn, image=_with_memory(turn.image, b""))
+    body = msgspec.structs.replace(saved, base=_with_memory(saved.base, b""), turn=turn)
+    parts = [msgspec.json.encode(header), msgspec.json.encode(body), *memories]
+    measured = [piece for part in parts for piece in (len(part).to_bytes(_LENGTH_BYTES), part)]
+    sealed = b"".join([_MAGIC, *measured])
     data = sealed + hmac.digest(key, sealed, _MAC)
     return Snapshot(snapshot_id(data), data)
+
+
+def resealed(key: bytes, new_key: bytes, data: bytes) -> bytes:
+    """The snapshot for those who have the other key."""
+    read_header(key, data)
+    sealed = data[:-_MAC_BYTES]
+    return sealed + hmac.digest(new_key, sealed, _MAC)
 
 
 def read_header(key: bytes, data: bytes) -> SnapshotHeader:
     """The header of a snapshot that is ours."""
     sealed, mac = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
     if not hmac.compare_digest(hmac.digest(key, sealed, _MAC), mac):
-        raise Refused("SNAPSHOT_CORRUPT", "the snapshot was damaged, or sealed with another key")
-    version = _version(sealed)
+        raise Refused(
+            "SNAPSHOT_CORRUPT",
+            "the snapshot was damaged, or sealed with another key",
+            hint="every realm has its own: name the one it was taken in",
+        )
+    if not sealed.startswith(_MAGIC):
+        raise Refused("SNAPSHOT_CORRUPT", "these bytes are no snapshot")
+    head = next(_parts(sealed))
+    version = msgspec.json.decode(head, type=_Version).version
     if version != SNAPSHOT_VERSION:
         raise Refused(
             "SNAPSHOT_VERSION_MISMATCH",
             f"the snapshot has version {version}, and this reads {SNAPSHOT_VERSION}",
         )
-    return msgspec.json.decode(_head(sealed), type=SnapshotHeader)
+    return msgspec.json.decode(head, type=SnapshotHeader)
 
 
 def open_snapshot(
-    key: bytes, data: bytes, builds: Mapping[Language, str], tools: Mapping[str, Tool]
+    key: bytes, data: bytes, builds: Mapping[Language, str], tools: Mapping[str, Tool] | None
 ) -> tuple[SnapshotHeader, SavedSession]:
     """Refused unless it is whole, of this version, of a guest build here, and all tools that its
-    session knew are offered again, with the same schemas."""
+    session knew are offered again, with the same schemas - if it is to go on with these."""
     header = read_header(key, data)
     if builds.get(header.language) != header.build:
         raise Refused(
@@ -93,25 +122,41 @@ def open_snapshot(
             f"the snapshot needs the {header.language} guest {header.build[:16]}",
             hint="use the guest build of the node that took the snapshot",
         )
-    for name, digest in header.tools.items():
+    if tools is not None:
+        _require_tools(header.tools, tools)
+    return header, _read_body(data[:-_MAC_BYTES])
+
+
+def _require_tools(known: Mapping[str, str], tools: Mapping[str, Tool]) -> None:
+    for name, digest in known.items():
         if name not in tools or tools[name].schema_digest != digest:
             how = "with another schema" if name in tools else "no more"
             raise Refused("SNAPSHOT_CAPABILITY_MISMATCH", f"tool {name!r} is offered {how}")
-    begin = len(_MAGIC) + _LENGTH_BYTES + len(_head(data))
-    return header, msgspec.msgpack.decode(data[begin:-_MAC_BYTES], type=SavedSession)
 
 
 class _Version(msgspec.Struct, frozen=True):
     version: int
 
 
-def _version(sealed: bytes) -> int:
-    if not sealed.startswith(_MAGIC):
-        raise Refused("SNAPSHOT_CORRUPT", "these bytes are no snapshot")
-    return msgspec.json.decode(_head(sealed), type=_Version).version
+def _read_body(sealed: bytes) -> SavedSession:
+    _, body, memory, *more = _parts(sealed)
+    try:
+        saved = msgspec.json.decode(body, type=SavedSession)
+    except msgspec.MsgspecError as error:
+        raise Refused("SNAPSHOT_CORRUPT", f"the snapshot is of another make: {error}") from None
+    saved.base = _with_memory(saved.base, memory)
+    if saved.turn is not None and saved.turn.image is not None:
+        saved.turn.image = _with_memory(saved.turn.image, *more)
+    return saved
 
 
-def _head(data: bytes) -> bytes:
-    begin = len(_MAGIC) + _LENGTH_BYTES
-    length = int.from_bytes(data[len(_MAGIC) : begin])
-    return data[begin : begin + length]
+def _with_memory(image: Image, memory: bytes) -> Image:
+    return msgspec.structs.replace(image, memory=memory)
+
+
+def _parts(sealed: bytes) -> Iterator[bytes]:
+    at = len(_MAGIC)
+    while at < len(sealed):
+        begin = at + _LENGTH_BYTES
+        at = begin + int.from_bytes(sealed[at:begin])
+        yield sealed[begin:at]

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.sandbox.contract import Answer, Call, Tool
+from rookery.actors.sandbox.contract import Call, Tool
+from rookery.actors.sandbox.run_log import Told
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.run import (
     CallStatus,
@@ -34,7 +35,8 @@ class Tally(msgspec.Struct):
 
     stdout: bytes = b""
     stderr: bytes = b""
-    cut: bool = False
+    cut: tuple[str, ...] = ()
+    """The streams that are full."""
     records: list[ExternalCallRecord] = []
     calls_started: int = 0
     fuel: int = 0
@@ -45,30 +47,32 @@ class Tally(msgspec.Struct):
         return msgspec.structs.replace(self, records=list(self.records), open=dict(self.open))
 
     def emit(self, channel: int, text: bytes, size_bytes_max: int) -> bool:
-        """Keep what fits, in whole characters. Whether more may come."""
+        """Keep what fits, in whole characters, and nothing after a gap. Whether more may come."""
         name = "stderr" if channel == 2 else "stdout"
+        if name in self.cut:
+            return False
         kept: bytes = getattr(self, name)
         room = size_bytes_max - len(kept)
         if len(text) > room:
             text = text[:room].decode(errors="ignore").encode()
-            self.cut = True
+            self.cut += (name,)
         setattr(self, name, kept + text)
-        return not self.cut
+        return name not in self.cut
 
-    def record(self, call: Call, answer: Answer, tool: Tool, value: bytes) -> None:
-        """A call that came to its end; ``value`` is the canonical form of what it answered."""
+    def record(self, call: Call, told: Told, tool: Tool) -> None:
+        """A call that came to its end."""
         status, error = CallStatus.OK, None
-        if answer.error is not None:
-            status = _STATUSES.get(answer.error.code, CallStatus.ERROR)
-            error = ErrorObject(code=answer.error.code, message=answer.error.message)
+        if told.error is not None:
+            status = _STATUSES.get(told.error.code, CallStatus.ERROR)
+            error = ErrorObject(code=told.error.code, message=told.error.message)
         self.records.append(
             ExternalCallRecord(
                 name=call.name,
                 side_effect=tool.side_effect,
-                duration_ms=answer.duration_ms,
+                duration_ms=told.duration_ms,
                 status=status,
                 request_digest=call.digest,
-                response_digest=None if error else digest_bytes(value),
+                response_digest=None if error else digest_bytes(told.value),
                 error=error,
             )
         )

@@ -29,11 +29,11 @@ from rookery.actors.sandbox.contract import (
     Waits,
     suspend,
 )
-from rookery.actors.sandbox.run_log import Answered, Entry, Resumed, ResumedCall, RunLog
+from rookery.actors.sandbox.discovery import DISCOVERY, Catalogue
+from rookery.actors.sandbox.run_log import Answered, Entry, Resumed, ResumedCall, RunLog, Told
 from rookery.actors.sandbox.stopwatch import Stopwatch
 from rookery.actors.sandbox.tally import OpenCall, Tally, call_digest
 from rookery.actors.sandbox.wasm import GuestStopped
-from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import ErrorObject
 
@@ -41,6 +41,7 @@ __all__ = ["SavedTurn", "Suspended", "Turn", "driven"]
 
 _MIB = 1 << 20
 _NS_PER_MS = 1_000_000
+_TIMER_S_MAX = 1e9
 _encode = msgspec.json.encode
 
 
@@ -90,8 +91,14 @@ class Turn:
         """What remembering this run costs, roughly."""
         self.cancelled = False
         self.abandoned = False
+        self.within: Turn | None = None
+        """The run that cannot begin before this one was run again."""
         self.asking: Call | None = None
         """The call the outside world is busy with; the guest stands still."""
+        self.asked_for_tools = False
+        self.held_bytes = 0
+        """The guest's memory, as it stands still."""
+        self._instance: Instance | None = None
         self._cursor = self._known = 0
         self._begun = saved.image is not None
         self._asked: set[int] = set()
@@ -102,6 +109,7 @@ class Turn:
     def drive(self, instance: Instance) -> Step:
         """Until the program ends or waits for something nobody answers now."""
         self._known = len(self.log.entries)
+        self._instance = instance
         self.stopwatch.begin()
         try:
             instance.limit_memory(self.log.limits.memory_mb * _MIB)
@@ -110,6 +118,7 @@ class Turn:
                 step = self._take(instance, request)
         finally:
             self.stopwatch.end()
+            self._instance = None
         assert step is not None
         return step
 
@@ -127,10 +136,11 @@ class Turn:
             if not answers:
                 raise Refused("INVALID_ARGUMENT", "a synchronous call goes on with its answer only")
             (call,) = waiting.calls
-            self.log.entries.append(Answered(call.name, call.digest, answers[call.id]))
+            told = Told.of(answers[call.id])
+            self.log.entries.append(Answered(call.name, call.digest, told))
         else:
-            told = [ResumedCall(i, calls[i].digest, answer) for i, answer in answers.items()]
-            self.log.entries.append(Resumed(told, advance_ms))
+            fed = [_resumed(calls[i], Told.of(a)) for i, a in answers.items()]
+            self.log.entries.append(Resumed(fed, advance_ms))
         passed = max((answer.duration_ms for answer in answers.values()), default=0)
         self.stopwatch.count_wall(max(passed, advance_ms))
         self._taken_up, self.saved.waiting = waiting, None
@@ -157,7 +167,9 @@ class Turn:
         return self.saved
 
     def waiting(self, step: Waits) -> Waiting:
-        timer_ms = None if step.timer_s is None else max(1, round(step.timer_s * 1000))
+        timer_ms = None
+        if step.timer_s is not None:
+            timer_ms = max(1, round(min(step.timer_s, _TIMER_S_MAX) * 1000))
         calls = tuple(open_call.call for open_call in self.tally.open.values())
         return Waiting(calls=calls, timer_ms=timer_ms)
 
@@ -190,7 +202,10 @@ class Turn:
         if not isinstance(entry, Resumed):
             raise _diverged("the program waits where it went on before")
         surroundings.pass_time(entry.advance_ms * _NS_PER_MS)
-        return _encode(Resumption(replies=[self._fed(call) for call in entry.calls]))
+        replies = [self._fed(call) for call in entry.calls]
+        if entry.whole and self.tally.open:
+            raise _diverged("the program waits for more calls than were recorded")
+        return _encode(Resumption(replies=replies))
 
     def _take(self, instance: Instance, request: bytes) -> Step:
         try:
@@ -204,6 +219,8 @@ class Turn:
             outstanding = set(step.outstanding)
             for i in [i for i, o in self.tally.open.items() if o.number not in outstanding]:
                 del self.tally.open[i]
+            if not self.tally.open:
+                raise GuestStopped("RUNTIME_ERROR", "the program waits for nothing")
         elif self._replaying:
             raise _diverged("the program ended where it went on before")
         return step
@@ -215,30 +232,43 @@ class Turn:
             given = _arguments(arguments)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise GuestStopped("RUNTIME_ERROR", f"unreadable arguments: {error}") from None
+        if name in DISCOVERY:
+            return _encode(self._catalogue().answer(name, given.args, given.kwargs))
         tool = self.log.tools.get(name)
         if tool is None or tool.awaited:
             failure = ToolFailure("UNKNOWN_TOOL", f"there is no synchronous tool {name[:80]!r}")
             return _encode(Reply(error=failure))
         call = self._new_call(tool, given.args, given.kwargs)
         if self._replaying:
-            answer = self._recorded(call)
+            told = self._recorded(call)
         else:
-            answer = self._ask(call)
-            self.log.entries.append(Answered(name, call.digest, answer))
+            told = self._ask(call)
+            self.log.entries.append(Answered(name, call.digest, told))
             self._cursor += 1
-        return _encode(self._reply(call, answer))
+        return _encode(self._reply(call, told))
 
     def emit(self, channel: int, text: bytes) -> bool:
         return self.tally.emit(channel, text, self.log.limits.max_stdout_bytes)
 
     def watch(self) -> None:
         """What was recorded ended before its limits, so only new work can break them."""
-        if self.cancelled or self.abandoned:
+        waits_cancelled = self.within is not None and self.within.cancelled
+        if self.cancelled or self.abandoned or waits_cancelled:
             raise GuestStopped("CANCELLED", "the run was cancelled")
         if not (self._replaying or self._recorded_to_the_end):
             self.stopwatch.check()
 
     # --- calls ------------------------------------------------------------------------------
+
+    def _catalogue(self) -> Catalogue:
+        """As the program was told before, or as the run's tools are now."""
+        self.asked_for_tools = True
+        if self.log.catalogue is None:
+            if self._replaying or self._recorded_to_the_end:
+                raise _diverged("the program asks for its tools, which it did not before")
+            self.log.catalogue = Catalogue.of(self.log.tools)
+            self.size_bytes += self.log.catalogue.size_bytes
+        return self.log.catalogue
 
     def _new_call(self, tool: Tool, args: list[Any], kwargs: dict[str, Any]) -> Call:
         count, limit = self.tally.calls_started + 1, self.log.limits.max_external_calls
@@ -261,32 +291,37 @@ class Turn:
         call = self._new_call(tool, new.args, new.kwargs)
         self.tally.open[call.id] = OpenCall(new.id, call)
 
-    def _recorded(self, call: Call) -> Answer:
+    def _recorded(self, call: Call) -> Told:
         entry = self._next_entry()
         asked = (call.name, call.digest)
         if not isinstance(entry, Answered) or (entry.name, entry.digest) != asked:
             raise _diverged(f"call {call.id} is {call.name}, and not what was recorded")
-        return entry.answer
+        return entry.told
 
-    def _ask(self, call: Call) -> Answer:
+    def _ask(self, call: Call) -> Told:
         """The run's time goes on meanwhile; when it is over, somebody else ends the run."""
         self.stopwatch.enter_host()
+        if self._instance is not None:
+            self.held_bytes = self._instance.memory_bytes
         self.asking = call
         try:
             answer = self._answer(call)
+            told = None if answer is None else Told.of(answer)
+        except BaseException as bug:
+            raise GuestStopped("RUNTIME_ERROR", f"a host function failed: {bug!r}") from None
         finally:
             self.asking = None
             duration_ms = self.stopwatch.leave_host()
         if self.abandoned:
             raise GuestStopped("CANCELLED", "the run ended before this answer")
-        if answer is None:
+        if told is None:
             raise Suspended(call)
         if self.stopwatch.wall_is_over:
             self.tally.cut_off(call, self.log.tools[call.name])
             self.stopwatch.check()
-        if not answer.duration_ms and duration_ms:
-            return msgspec.structs.replace(answer, duration_ms=duration_ms)
-        return answer
+        if not told.duration_ms and duration_ms:
+            return msgspec.structs.replace(told, duration_ms=duration_ms)
+        return told
 
     def _answered_now(self) -> list[ResumedCall]:
         answered = []
@@ -295,30 +330,24 @@ class Turn:
             if call.id not in self._asked:
                 self._asked.add(call.id)
                 try:
-                    answered.append(ResumedCall(call.id, call.digest, self._ask(call)))
+                    answered.append(_resumed(call, self._ask(call)))
                 except Suspended:
                     continue
         return answered
 
     def _fed(self, resumed: ResumedCall) -> tuple[int, Reply]:
         open_call = self.tally.open.pop(resumed.id, None)
-        if open_call is None or open_call.call.digest != resumed.digest:
+        asked = None if open_call is None else (open_call.call.name, open_call.call.digest)
+        if open_call is None or asked != (resumed.name, resumed.digest):
             raise _diverged(f"call {resumed.id} is not what was recorded")
-        return open_call.number, self._reply(open_call.call, resumed.answer)
+        return open_call.number, self._reply(open_call.call, resumed.told)
 
-    def _reply(self, call: Call, answer: Answer) -> Reply:
-        value = b"null"
-        if answer.error is None:
-            try:
-                value = canonical_json(answer.value)
-            except Refused as refusal:
-                failure = ToolFailure("SERIALIZE_ERROR", refusal.message)
-                answer = Answer(error=failure, duration_ms=answer.duration_ms)
-        self.size_bytes += len(value)
-        self.tally.record(call, answer, self.log.tools[call.name], value)
-        if answer.error is not None:
-            return Reply(error=answer.error)
-        return Reply(value=msgspec.Raw(value))
+    def _reply(self, call: Call, told: Told) -> Reply:
+        self.size_bytes += len(told.value)
+        self.tally.record(call, told, self.log.tools[call.name])
+        if told.error is not None:
+            return Reply(error=told.error)
+        return Reply(value=msgspec.Raw(told.value))
 
 
 def driven(turn: Turn, instance: Instance) -> Step | Suspended:
@@ -331,6 +360,10 @@ def driven(turn: Turn, instance: Instance) -> Step | Suspended:
         if stopped.code == "REPLAY_DIVERGED":
             raise Failed("REPLAY_DIVERGED", stopped.message) from None
         return Stopped(error=ErrorObject(code=stopped.code, message=stopped.message))
+
+
+def _resumed(call: Call, told: Told) -> ResumedCall:
+    return ResumedCall(call.id, call.name, call.digest, told)
 
 
 def _diverged(message: str) -> GuestStopped:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
+from rookery.actors.sandbox.contract import Tool
+from rookery.actors.sandbox.discovery import DISCOVERY
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.run import RunRequest, SessionLimits
 
-__all__ = ["check_request", "limits_in_force"]
+__all__ = ["check_request", "limits_in_force", "tools_by_name"]
+
+_LIMIT_MAX, _DEPTH_MAX = (1 << 32) - 1, (1 << 16) - 1
 
 
 def limits_in_force(request: RunRequest, session: SessionLimits) -> SessionLimits:
@@ -18,8 +24,13 @@ def limits_in_force(request: RunRequest, session: SessionLimits) -> SessionLimit
     if request.timeout_ms is not None:
         limits = msgspec.structs.replace(limits, wall_ms=request.timeout_ms)
     for name in SessionLimits.__struct_fields__:
-        if getattr(limits, name) < 0:
-            raise Refused("INVALID_ARGUMENT", f"{name} is {getattr(limits, name)}, below 0")
+        value, most = getattr(limits, name), _DEPTH_MAX if name == "max_stack_depth" else _LIMIT_MAX
+        if not 0 <= value <= most:
+            raise Refused(
+                "INVALID_ARGUMENT",
+                f"{name} is {value}, not within 0 and {most}",
+                hint="leave it out to get the default",
+            )
     return limits
 
 
@@ -32,8 +43,21 @@ def check_request(request: RunRequest) -> None:
         raise Refused("SYNTAX_ERROR", "the source is not Unicode text") from None
     for name in request.inputs:
         if not name.isidentifier() or name.startswith("__"):
-            raise Refused("INVALID_ARGUMENT", f"{name[:80]!r} cannot be the name of an input")
+            raise Refused(
+                "INVALID_ARGUMENT",
+                f"{name[:80]!r} cannot be the name of an input",
+                hint="inputs are variables: letters, digits and '_', and no digit first",
+            )
     try:
         canonical_json(request.inputs)
     except Refused as refusal:
         raise Refused("INVALID_ARGUMENT", f"the inputs are not JSON: {refusal.message}") from None
+
+
+def tools_by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
+    found: dict[str, Tool] = {}
+    for tool in tools:
+        if not tool.name.isidentifier() or tool.name in found or tool.name in DISCOVERY:
+            raise Refused("INVALID_TOOL_NAME", f"{tool.name[:80]!r} cannot be a tool's name here")
+        found[tool.name] = tool
+    return found

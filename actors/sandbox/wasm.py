@@ -152,13 +152,14 @@ class Machine:
         """Of a table."""
         return int(wasmtime.Table._from_raw(extern.of.table).size(self.store))
 
-    def use(self, memory: Extern, stack_pointer: Extern) -> None:
-        """What the state of a guest consists of."""
+    def use(self, memory: Extern, stack_pointer: Extern | None = None) -> None:
+        """What the state of a guest consists of; one whose state is not kept needs no pointer."""
         self._memory = memory.of.memory
         data = ffi.wasmtime_memory_data(self.context, byref(self._memory))
         self.address = _address(data)
         self._size_seen = self.size
-        self._stack_pointer = wasmtime.Global._from_raw(stack_pointer.of.global_)
+        if stack_pointer is not None:
+            self._stack_pointer = wasmtime.Global._from_raw(stack_pointer.of.global_)
 
     @property
     def stack_pointer(self) -> int:

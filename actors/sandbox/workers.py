@@ -1,14 +1,15 @@
 """Threads that run guests, and the beat that keeps them within their limits.
 
-A thread can be lost to a tool that never returns: it is replaced, and when it comes back after all
-it finds its work done by somebody else and ends. The beat stands still while nothing runs.
+A thread that stands still in a tool is made up for meanwhile. It can be lost to one that never
+returns: it is replaced, and when it comes back after all it finds its work done by somebody else
+and ends. The beat stands still while nothing runs.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from rookery.actors.sandbox.wasm import THREAD_STACK_BYTES
 
@@ -21,14 +22,14 @@ Work = Callable[[], None]
 
 
 class Workers:
-    """Up to so many threads, made when they are first needed."""
+    """Up to so many threads at work, made when they are first needed."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._changed = threading.Condition()
         self._todo: deque[Work] = deque()
         self._threads: set[threading.Thread] = set()
-        self._idle = 0
+        self._idle = self._still = 0
         self._closed = False
 
     def submit(self, work: Work) -> None:
@@ -43,6 +44,14 @@ class Workers:
             self._threads.discard(thread)
             self._provide_threads()
 
+    def lend(self, threads: Collection[threading.Thread]) -> None:
+        """These stand still just now, and as many others may work meanwhile. When they go on,
+        threads end as they come to the end of what they do, until there are no more than may be."""
+        with self._changed:
+            self._still = len(self._threads.intersection(threads))
+            self._provide_threads(len(self._todo))
+            self._changed.notify(max(self._excess, 0))
+
     def close(self) -> None:
         """Returns when all threads that are not lost have ended."""
         with self._changed:
@@ -53,11 +62,17 @@ class Workers:
             if not thread.is_alive():
                 self._threads.discard(thread)
 
-    def _provide_threads(self) -> None:
-        if self._idle >= len(self._todo):
+    @property
+    def _excess(self) -> int:
+        """How many threads there are beyond those there may be."""
+        return len(self._threads) - self._count_max - self._still
+
+    def _provide_threads(self, count_max: int = 1) -> None:
+        if self._todo and self._idle >= len(self._todo):
             self._changed.notify()
-        elif len(self._threads) < self._count_max:
-            self._threads.add(_big_thread(self._run))
+        for _ in range(min(count_max, len(self._todo) - self._idle)):
+            if self._excess < 0:
+                self._threads.add(_big_thread(self._run))
 
     def _run(self) -> None:
         me = threading.current_thread()
@@ -68,6 +83,10 @@ class Workers:
     def _next_work(self, me: threading.Thread) -> Work | None:
         with self._changed:
             while me in self._threads:
+                if self._excess > 0:
+                    self._threads.discard(me)
+                    self._provide_threads()  # Whoever woke this one up may need another.
+                    break
                 if self._todo:
                     return self._todo.popleft()
                 if self._closed:

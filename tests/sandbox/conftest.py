@@ -10,8 +10,10 @@ import wasmtime
 
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.guest_build import GuestCache, cache_folder
+from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
 from rookery.actors.sandbox.python_guest import PythonGuest
 from rookery.actors.sandbox.wasm import make_engine
+from rookery.schemas.run import Language
 from tests.sandbox.stage import KEY, Stage
 
 
@@ -41,5 +43,25 @@ def sandbox(engine: wasmtime.Engine, guest: PythonGuest) -> Iterator[Sandbox]:
 def stage(sandbox: Sandbox, request: pytest.FixtureRequest) -> Iterator[Stage]:
     """A session of its own for every test."""
     stage = Stage(sandbox, f"s{abs(hash(request.node.nodeid))}")
+    yield stage
+    stage.end()
+
+
+@pytest.fixture(scope="session")
+def javascript_guest(engine: wasmtime.Engine, cache: GuestCache) -> JavaScriptGuest:
+    return JavaScriptGuest(engine, cache)
+
+
+@pytest.fixture(scope="session")
+def ts_sandbox(engine: wasmtime.Engine, javascript_guest: JavaScriptGuest) -> Iterator[Sandbox]:
+    with Sandbox(engine, [javascript_guest], KEY) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def ts(ts_sandbox: Sandbox, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """A TypeScript session of its own for every test."""
+    name = f"t{abs(hash(request.node.nodeid))}"
+    stage = Stage(ts_sandbox, name, language=Language.TYPESCRIPT)
     yield stage
     stage.end()

@@ -14,7 +14,14 @@ from rookery.actors.sandbox import (
     Waiting,
     answering,
 )
-from rookery.schemas.run import RunRequest, RunResult, RunStatus, SessionLimits, SideEffect
+from rookery.schemas.run import (
+    Language,
+    RunRequest,
+    RunResult,
+    RunStatus,
+    SessionLimits,
+    SideEffect,
+)
 
 KEY = b"the key of the tests"
 NOW_MS = 1_700_000_000_000
@@ -46,10 +53,11 @@ class Stage:
         tools: Iterable[Tool] = TOOLS,
         seed: bytes = b"seed",
         create: bool = True,
+        language: Language = Language.PYTHON,
     ) -> None:
-        self.sandbox, self.name = sandbox, name
+        self.sandbox, self.name, self.language = sandbox, name, language
         if create:
-            sandbox.create(name, seed=seed, now_ms=NOW_MS, tools=tools)
+            sandbox.create(name, seed=seed, now_ms=NOW_MS, tools=tools, language=language)
 
     def try_run(
         self,
@@ -60,6 +68,7 @@ class Stage:
     ) -> Outcome:
         if limits := request.pop("limits", None):
             request["limits"] = SessionLimits(**limits)
+        request.setdefault("language", self.language)
         asked = RunRequest(session_id=self.name, code=code, **request)
         return self.sandbox.run(asked, answer=answer, now_ms=now_ms)
 

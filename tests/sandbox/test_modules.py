@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.actors.sandbox.guest.promised import MODULES
+from rookery.actors.sandbox import PYTHON_MODULES
 from tests.sandbox.stage import Stage
 
 WORK = {
@@ -83,10 +83,10 @@ WORK = {
 
 
 def test_every_promised_module_is_put_to_work_here():
-    assert sorted(WORK) == sorted(MODULES)
+    assert sorted(WORK) == sorted(PYTHON_MODULES)
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", PYTHON_MODULES)
 def test_a_promised_module_works(stage: Stage, module: str):
     code, value = WORK[module]
     assert stage.value(f"import {module}\n{code}") == value

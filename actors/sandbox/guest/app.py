@@ -17,13 +17,21 @@ import json
 import random
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any, cast
 
 import wit_world
 from guest import clock, promised
 from guest.checks import first_violation
-from guest.faults import NotSerializable, count_characters, describe, too_complex, tool_error
+from guest.faults import (
+    NotSerializable,
+    count_characters,
+    describe,
+    nul_character,
+    too_complex,
+    tool_error,
+)
 from guest.loop import Loop, PendingCall
 from guest.output import STDERR, STDOUT
 from guest.values import complaint
@@ -36,6 +44,7 @@ _OWN_DEPTH = 1000
 
 Code = types.CodeType
 encode = json.JSONEncoder(allow_nan=False).encode
+encode_plainly = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 decode = json.JSONDecoder().raw_decode
 
 
@@ -92,9 +101,12 @@ class Session:
         return self._pump()
 
     def check(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Parse, check and compile; execute nothing."""
+        """Parse, check and compile; execute nothing. What was checked before does not matter."""
+        STDOUT.begin()
+        STDERR.begin()
         self.source = request["code"]
-        parse(self.source, self.filename, request["tools"])
+        with warnings.catch_warnings(action="always", category=SyntaxWarning):
+            parse(self.source, self.filename, request["tools"])
         return {"value": None}
 
     def _bind(self, tools: dict[str, bool], inputs: dict[str, Any]) -> None:
@@ -119,13 +131,13 @@ class Session:
                 raise RuntimeError(f"{name}() must be awaited in a program with top-level await")
             self.calls += 1
             details = {"id": self.calls, "name": name, "args": args, "kwargs": kwargs}
-            encode(details)  # Refused here, where the program can see it.
+            written(details)  # Refused here, where the program can see it.
             future: asyncio.Future[Any] = loop.create_future()
             loop.pending[self.calls] = PendingCall(future, details)
             return future
 
         def called_now(*args: Any, **kwargs: Any) -> Any:
-            arguments = encode({"args": args, "kwargs": kwargs})
+            arguments = written({"args": args, "kwargs": kwargs})
             reply, _ = decode(wit_world.call_tool(name, arguments))
             if "error" in reply:
                 raise tool_error(reply["error"])
@@ -183,6 +195,8 @@ LOOP_FRAMES = 4
 
 def parse(source: str, filename: str, tools: dict[str, bool]) -> tuple[Code | None, Code | None]:
     """The checked program as code: its body, and its last expression apart."""
+    if "\0" in source:
+        raise nul_character(source, filename)
     try:
         tree = ast.parse(source, filename)
     except (MemoryError, RecursionError) as error:
@@ -206,6 +220,14 @@ def parse(source: str, filename: str, tools: dict[str, bool]) -> tuple[Code | No
     except RecursionError as error:
         raise too_complex(error, filename) from None
     return body, value
+
+
+def written(value: Any) -> str:
+    """As JSON the host can read: Python writes halves of characters, too."""
+    text = encode(value)
+    if "\\ud" in text:
+        encode_plainly(value).encode()
+    return text
 
 
 def is_async(code: Code | None) -> bool:

@@ -5,6 +5,7 @@ Spans are 1-based and count characters, though compiled code and syntax trees co
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from guest.checks import Node, Violation
@@ -14,11 +15,14 @@ __all__ = [
     "ToolError",
     "count_characters",
     "describe",
+    "nul_character",
     "too_complex",
     "tool_error",
 ]
 
 _MESSAGE_CHARS_MAX = 2000
+_LINE_END = re.compile("\r\n|\r|\n")
+"""What Python ends a line at; ``str.splitlines`` knows more."""
 _DISCOVER = "list_tools() says what can be called"
 _CODES: tuple[tuple[type[BaseException], str], ...] = (
     (SyntaxError, "SYNTAX_ERROR"),
@@ -75,7 +79,7 @@ def tool_error(error: dict[str, str]) -> ToolError:
 
 def describe(error: BaseException, source: str, filename: str) -> dict[str, Any]:
     """The error object of an exception nobody caught."""
-    lines = source.split("\n")
+    lines = _LINE_END.split(source)
     span: dict[str, int] | None
     hint: str | None
     match error:
@@ -116,9 +120,17 @@ def too_complex(error: MemoryError | RecursionError, filename: str) -> SyntaxErr
     return complaint
 
 
+def nul_character(source: str, filename: str) -> SyntaxError:
+    """Python refuses it without saying where it is."""
+    before = _LINE_END.split(source[: source.index("\0")])
+    line, column = len(before), len(before[-1]) + 1
+    place = (filename, line, column, None, line, column + 1)
+    return SyntaxError("a source cannot contain NUL characters", place)
+
+
 def count_characters(error: SyntaxError, source: str) -> None:
     """The compiler counts bytes, the parser characters: make the one like the other."""
-    lines = source.split("\n")
+    lines = _LINE_END.split(source)
     if error.lineno and error.offset:
         error.offset = _column(lines, error.lineno, error.offset - 1)
     if error.end_lineno and error.end_offset:

@@ -1,0 +1,121 @@
+"""What a program can find out by itself: ``list_tools``, ``describe_tool`` and ``current_policy``.
+
+Every program of every language has these three synchronous functions; the host answers them from
+the tools the run started with. They are no calls in the sense of limits and records: those count
+and tell of what leaves the sandbox, and here nothing does. So they cost no call, ask nobody, can
+be answered in a session that may make none, and need no name in a snapshot's set of tools.
+
+What a program was told is part of what its run was given. A run that asks keeps the whole
+catalogue in its log, once however often it asks, and a replay reads it there: whatever a newer
+version would say, the program hears what it heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from rookery.actors.sandbox.contract import Reply, Tool, ToolFailure
+from rookery.schemas.capability import Capability
+
+__all__ = ["DISCOVERY", "Catalogue", "names_offered"]
+
+_encode = msgspec.json.encode
+_POLICY: Final = {
+    "default_permissions": "none",
+    "filesystem": "capability_only",
+    "network": "capability_only",
+    "subprocess": "denied",
+}
+
+
+def _capability(name: str, description: str, answer: str, *texts: str) -> Capability:
+    """``texts`` are the names of its arguments."""
+    arguments = {
+        "type": "object",
+        "properties": {text: {"type": "string"} for text in texts},
+        "required": list(texts),
+        "additionalProperties": False,
+    }
+    output = {"type": answer}
+    return Capability(
+        name=name, description=description, input_schema=arguments, output_schema=output
+    )
+
+
+DISCOVERY: Final[Mapping[str, Capability]] = {
+    capability.name: capability
+    for capability in (
+        _capability("list_tools", "All that can be called, each with its schemas.", "array"),
+        _capability("describe_tool", "One of list_tools(), by name.", "object", "name"),
+        _capability("current_policy", "What the sandbox allows beside its tools.", "object"),
+    )
+}
+"""In the order they are listed in, behind the tools of the host."""
+
+
+def names_offered(tools: Mapping[str, Tool]) -> dict[str, bool]:
+    """Every name a program can call, to whether it is awaited."""
+    offered = {name: tool.awaited for name, tool in sorted(tools.items())}
+    return offered | dict.fromkeys(DISCOVERY, False)
+
+
+class Catalogue(msgspec.Struct, frozen=True):
+    """What a run's program is told, word for word."""
+
+    tools: dict[str, bytes]
+    """Name to the JSON of its capability, in the order they are listed in. The order of keys is
+    the declaration's: positional arguments are bound by it."""
+    policy: dict[str, str]
+
+    @classmethod
+    def of(cls, tools: Mapping[str, Tool]) -> Catalogue:
+        described = {name: _described(tool) for name, tool in sorted(tools.items())}
+        described |= DISCOVERY
+        return cls({name: _encode(one) for name, one in described.items()}, dict(_POLICY))
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.tools.values()))
+
+    def answer(self, asked: str, args: list[Any], kwargs: dict[str, Any]) -> Reply:
+        """``asked`` is one of ``DISCOVERY``."""
+        if asked == "describe_tool":
+            return self._describe(*args, **kwargs) if _names_one(args, kwargs) else _MISCALLED
+        if args or kwargs:
+            return _failed("TYPE_ERROR", f"{asked}() takes no arguments")
+        if asked == "list_tools":
+            return Reply(value=self._all)
+        return Reply(value={**self.policy, "tools": self._all})
+
+    @property
+    def _all(self) -> msgspec.Raw:
+        return msgspec.Raw(b"[" + b",".join(self.tools.values()) + b"]")
+
+    def _describe(self, name: str) -> Reply:
+        described = self.tools.get(name)
+        if described is None:
+            return _failed("UNKNOWN_TOOL", f"there is no tool {name[:80]!r}")
+        return Reply(value=msgspec.Raw(described))
+
+
+def _described(tool: Tool) -> Capability:
+    """Under the name programs call it by, which a surface may have made longer."""
+    declared = tool.capability
+    if declared is None:
+        return Capability(name=tool.name, description="", side_effect=tool.side_effect)
+    return msgspec.structs.replace(declared, name=tool.name)
+
+
+def _names_one(args: list[Any], kwargs: dict[str, Any]) -> bool:
+    names = [*args, *kwargs.values()]
+    return len(names) == 1 and isinstance(names[0], str) and set(kwargs) <= {"name"}
+
+
+def _failed(code: str, message: str) -> Reply:
+    return Reply(error=ToolFailure(code, message))
+
+
+_MISCALLED: Final = _failed("TYPE_ERROR", "describe_tool() takes one argument, the tool's name")

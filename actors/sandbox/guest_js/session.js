@@ -1,0 +1,255 @@
+// What lives in a TypeScript session beside the program: tools, timers, chance, output, and the way
+// a step travels in and out. Evaluated once, when an instance is made; `host` is what it may ask.
+// A program that changes the built-in prototypes can break this for its own session, and no more:
+// the host checks whatever it is told.
+(host) => {
+  const { call, random, sleep, stdout, stderr } = host;
+  const { parse, stringify } = JSON;
+  const { now: clock } = performance;
+  const { defineProperty, hasOwn } = Object;
+  const { complaint, inspect } = host.text;
+  const then = Promise.prototype.then;
+  const apply = Reflect.apply;
+  const DISCOVER = "list_tools() says what can be called";
+  const TIMER_MS_MAX = 2147483647;
+
+  class ToolError extends Error {
+    constructor(code, message) {
+      super(message);
+      this.name = this.code = code;
+    }
+  }
+  for (const field of ["name", "code"]) {
+    defineProperty(ToolError.prototype, field, { value: "ToolError", writable: true });
+  }
+
+  const own = globalThis;
+  const global = (name, value) =>
+    defineProperty(own, name, { value, writable: true, configurable: true, enumerable: false });
+
+  // --- one run ---------------------------------------------------------------------------------
+
+  let run, result;
+  const begin = () => {
+    run = {
+      source: "", calls: 0, open: new Map(), untold: [], timers: [], timer: 0, assigned: false,
+      done: false, failed: false, value: undefined, placeholders: [], last: false,
+    };
+  };
+  begin();
+  defineProperty(own, "result", {
+    get: () => result,
+    set: (value) => { result = value; run.assigned = true; },
+    enumerable: true,
+  });
+
+  // --- tools -----------------------------------------------------------------------------------
+
+  const tools = new Map(), hidden = new Map();
+  let known = "{}";
+
+  const checked = (args) => {
+    while (args.length && args[args.length - 1] === undefined) args.length--;
+    const problem = complaint(args);
+    if (problem) throw new TypeError(`the arguments are not plain JSON: ${problem}`);
+    return args;
+  };
+  const fail = ({ code, message }, trace) => {
+    const error = new ToolError(code, message);
+    if (trace) error.stack = trace;
+    return error;
+  };
+  const calledNow = (name) => (...args) => {
+    const reply = parse(call(`${name} ${stringify({ args: checked(args), kwargs: {} })}`));
+    if (reply.error) throw fail(reply.error);
+    return reply.value;
+  };
+  const calledLater = (name) => (...args) => {
+    const details = { name, args: parse(stringify(checked(args))), kwargs: {} };
+    const trace = new Error().stack;
+    return new Promise((resolve, reject) => {
+      details.id = ++run.calls;
+      run.open.set(details.id, { resolve, reject, trace });
+      run.untold.push(details);
+    });
+  };
+  const offer = (offered) => {
+    for (const [name, { tool }] of tools) {
+      if (own[name] === tool) hidden.has(name) ? global(name, hidden.get(name)) : delete own[name];
+    }
+    tools.clear();
+    for (const name in offered) {
+      const tool = (offered[name] ? calledLater : calledNow)(name);
+      defineProperty(tool, "name", { value: name });
+      tools.set(name, { tool });
+      if (builtIn.has(name) && !hidden.has(name)) hidden.set(name, own[name]);
+      if (!hasOwn(own, name) || own[name] === hidden.get(name)) global(name, tool);
+    }
+  };
+
+  // --- timers: time passes when nothing else can happen ----------------------------------------
+
+  const timer = (action, delay, args, every) => {
+    if (typeof action !== "function") throw new TypeError("a timer needs a function to call");
+    const ms = Math.min(Math.max(Number(delay) || 0, 0), TIMER_MS_MAX);
+    const entry = { id: ++run.timer, due: clock() + ms, action, args, ms, every };
+    run.timers.push(entry);
+    return entry.id;
+  };
+  const cancel = (id) => { run.timers = run.timers.filter((entry) => entry.id !== id); };
+  const nextTimer = () => {
+    let next;
+    for (const entry of run.timers) if (!next || entry.due < next.due) next = entry;
+    return next;
+  };
+  const fire = (entry) => {
+    if (entry.every) entry.due = clock() + Math.max(entry.ms, 1);
+    else cancel(entry.id);
+    apply(entry.action, undefined, entry.args);
+  };
+  global("setTimeout", (action, delay, ...args) => timer(action, delay, args, false));
+  global("setInterval", (action, delay, ...args) => timer(action, delay, args, true));
+  global("clearTimeout", cancel);
+  global("clearInterval", cancel);
+
+  // --- chance: xoshiro128**, seeded by the host at first use -----------------------------------
+
+  let a, b, c, d;
+  const draw = () => {
+    if (a === undefined) [a, b, c, d] = parse(random());
+    const scrambled = Math.imul(b, 5);
+    const drawn = Math.imul((scrambled << 7) | (scrambled >>> 25), 9) >>> 0;
+    const shifted = b << 9;
+    c ^= a; d ^= b; b ^= c; a ^= d; c ^= shifted;
+    d = (d << 11) | (d >>> 21);
+    return drawn;
+  };
+  Math.random = () => (draw() * 2097152 + (draw() >>> 11)) / 9007199254740992;
+
+  // --- output ----------------------------------------------------------------------------------
+
+  const escaped = (half) => `\\u${half.charCodeAt(0).toString(16)}`;
+  const say = (emit) => (...values) => {
+    const text = values.map((value) => inspect(value)).join(" ");
+    emit(text.isWellFormed() ? text : text.replace(/\p{Surrogate}/gu, escaped));
+  };
+  const [out, err] = [say(stdout), say(stderr)];
+  global("console", {
+    log: out, info: out, debug: out, dir: out, table: out, warn: err, error: err, trace: err,
+    assert: (fine, ...values) => { if (!fine) err("Assertion failed", ...values); },
+  });
+  global("ToolError", ToolError);
+
+  const builtIn = new Set(Reflect.ownKeys(own));
+
+  // --- what went wrong, in words the host understands ------------------------------------------
+
+  const text = (value) => {
+    try { return String(value); } catch { return ""; }
+  };
+  const codeOf = (error) => {
+    if (error instanceof ToolError) return "TOOL_ERROR";
+    if (error instanceof InternalError && error.message === "out of memory") {
+      return "MEMORY_EXCEEDED";
+    }
+    const unknown = error instanceof ReferenceError && text(error.message).endsWith("not defined");
+    return unknown ? "UNKNOWN_TOOL" : "RUNTIME_ERROR";
+  };
+  const words = (error) => {
+    if (!(error instanceof Error)) return `thrown: ${inspect(error)}`;
+    const [name, message] = [text(error.name), text(error.message)];
+    return message ? `${name}: ${message}` : name;
+  };
+  const describe = (error, code) => {
+    code ??= codeOf(error);
+    let stack = "";
+    try { stack = text(error.stack); } catch { /* The program wrote this getter. */ }
+    const hint = code === "UNKNOWN_TOOL" ? DISCOVER : null;
+    return failure(code, words(error), hint, stack);
+  };
+  const failure = (code, message, hint = null, stack = "") => {
+    const said = { code, message: message.slice(0, 2000).toWellFormed(), hint };
+    const { source } = run;
+    begin();
+    return stringify({ error: said, stack: stack.slice(0, 10000).toWellFormed(), source });
+  };
+  const ended = () => {
+    if (run.failed) return describe(run.value);
+    const value = run.assigned ? result : run.last ? run.value : null;
+    const problem = value === undefined ? null : complaint(value);
+    if (problem) {
+      const hint = "convert it to null, boolean, number, string, an array or a plain object";
+      return failure("RESULT_NOT_SERIALIZABLE", `the result is not plain JSON: ${problem}`, hint);
+    }
+    const reply = `{"value":${stringify(value ?? null)}}`;
+    begin();
+    return reply;
+  };
+  const tidy = () => {
+    for (const name of run.placeholders) if (own[name] === undefined) delete own[name];
+  };
+
+  const bind = (request) => {
+    const { tools: offered, inputs, assigned, renewed, source, last } = parse(request);
+    run.source = source;
+    run.last = last;
+    if (offered !== known) offer(parse(known = offered));
+    for (const name in inputs) {
+      if (name === "result") result = inputs[name];
+      else own[name] = inputs[name];
+    }
+    for (const name of renewed) if (hasOwn(own, name)) own[name] = undefined;
+    for (const name of assigned) {
+      if (name in own) continue;
+      defineProperty(own, name, {
+        value: undefined, writable: true, configurable: true, enumerable: true,
+      });
+      run.placeholders.push(name);
+    }
+  };
+
+  // --- steps -----------------------------------------------------------------------------------
+
+  return {
+    begin(request) {
+      begin();
+      try { bind(request); } catch (error) { return describe(error); }
+    },
+    watch(promise) {
+      const mine = run;
+      apply(then, promise, [
+        ({ value }) => { mine.done = true; mine.value = value; },
+        (error) => { mine.done = mine.failed = true; mine.value = error; },
+      ]);
+    },
+    settle(request) {
+      for (const [id, { value, error }] of parse(request)) {
+        const waiting = run.open.get(id);
+        if (!waiting) continue;
+        run.open.delete(id);
+        error ? waiting.reject(fail(error, waiting.trace)) : waiting.resolve(value);
+      }
+    },
+    // After all jobs: the reply, or nothing if there is more to do.
+    pump() {
+      if (run.done) {
+        tidy();
+        try { return ended(); } catch (error) { return describe(error); }
+      }
+      let next = nextTimer();
+      if (next && !run.open.size && next.due > clock()) sleep(String(next.due - clock()));
+      if (next && (!run.open.size || next.due <= clock())) {
+        try { fire(next); } catch (error) { run.done = run.failed = true; run.value = error; }
+        return "";
+      }
+      if (!run.open.size) {
+        tidy();
+        return failure("RUNTIME_ERROR", "the program awaits something that can never happen");
+      }
+      const calls = run.untold.splice(0);
+      const timer_s = next ? (next.due - clock()) / 1000 : null;
+      return stringify({ waits: { calls, outstanding: [...run.open.keys()], timer_s } });
+    },
+    refuse: (error) => describe(error, "SYNTAX_ERROR"),
+  };
+}

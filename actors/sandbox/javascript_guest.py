@@ -1,0 +1,211 @@
+"""The TypeScript guest: programs without their types, in an engine whose memory is in reach.
+
+Owns the way a step travels in and out. Sessions, limits and what the host answers to tool calls are
+not its business, and neither is how types are found. How deep calls nest is for the engine's own
+stack to say, some 2,000 plain ones: it counts no frames, so ``max_stack_depth`` is not told to it,
+and a program cannot catch that it ran out.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import cached_property
+from hashlib import sha3_256
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import wasmtime
+
+from rookery.actors.sandbox.contract import (
+    Check,
+    Ended,
+    Host,
+    Image,
+    Program,
+    Step,
+    Surroundings,
+)
+from rookery.actors.sandbox.guest_build import GuestCache
+from rookery.actors.sandbox.javascript_engine import Engine, JavaScriptMachine, engine_bytes
+from rookery.actors.sandbox.javascript_faults import ended, read_said
+from rookery.actors.sandbox.memory_image import Pristine, apply_pages, dirty_pages
+from rookery.actors.sandbox.syntax import Watch
+from rookery.actors.sandbox.transforming import Transformer, transformer_bytes
+from rookery.actors.sandbox.typescript import RefusedSource, Script, translate
+from rookery.schemas.run import Language
+
+__all__ = ["JavaScriptGuest", "JavaScriptInstance"]
+
+_encode = msgspec.json.encode
+_HERE = Path(__file__).parent
+_WRITERS = ("blanking.py", "session_script.py", "source_edits.py", "typescript.py")
+
+
+class _Resumption(msgspec.Struct, frozen=True, tag="resume", tag_field="step"):
+    """As in the contract; the answers go on as they are."""
+
+    replies: msgspec.Raw
+
+
+class _Anything:
+    """What a program that was checked before may call."""
+
+    def __contains__(self, _name: object) -> bool:
+        return True
+
+
+class _Compiled(NamedTuple):
+    engine: Engine
+    transformer: Transformer
+
+
+_decode = msgspec.json.Decoder(Program | Check | _Resumption).decode
+
+
+class JavaScriptGuest:
+    """Once a process. Nothing is compiled before the first instance is wanted."""
+
+    language = Language.TYPESCRIPT
+
+    def __init__(self, engine: wasmtime.Engine, cache: GuestCache) -> None:
+        self._engine, self._cache = engine, cache
+        self._compiling = threading.RLock()
+        self._parts: _Compiled | None = None
+        self._pristine: Pristine | None = None
+
+    @cached_property
+    def build(self) -> str:
+        """Of the engine, of the prelude in its memory, and of all that decides what it is given:
+        histories are kept as sources."""
+        digest = sha3_256(engine_bytes())
+        digest.update(transformer_bytes())
+        for path in (*sorted(_HERE.glob("guest_js/*.js")), *(_HERE / name for name in _WRITERS)):
+            digest.update(path.read_bytes())
+        for package in ("tree-sitter", "tree-sitter-typescript"):
+            digest.update(version(package).encode())
+        return digest.hexdigest()
+
+    def instance(self) -> JavaScriptInstance:
+        return JavaScriptInstance(self)
+
+    def transform(self, source: bytes, watch: Watch) -> str:
+        return self._compiled().transformer.transform(source, watch)
+
+    def machine(self) -> JavaScriptMachine:
+        return JavaScriptMachine(self._compiled().engine)
+
+    @property
+    def pristine(self) -> Pristine:
+        with self._compiling:
+            if self._pristine is None:
+                self._pristine = Pristine(self.machine())
+            return self._pristine
+
+    def _compiled(self) -> _Compiled:
+        with self._compiling:
+            if self._parts is None:
+                sources = {0: engine_bytes(), 1: transformer_bytes()}
+                modules = self._cache.modules(self._engine, sources, "TypeScript")
+                self._parts = _Compiled(
+                    Engine(self._engine, modules[0]), Transformer(self._engine, modules[1])
+                )
+            return self._parts
+
+
+class JavaScriptInstance:
+    """One interpreter. All it knows is in its memory; the script is a shortcut to it."""
+
+    def __init__(self, guest: JavaScriptGuest) -> None:
+        self._guest = guest
+        self._machine = guest.machine()
+        self._script: Script | None = None
+        self.fuel_used = 0
+
+    @property
+    def surroundings(self) -> Surroundings:
+        return self._machine.surroundings
+
+    @surroundings.setter
+    def surroundings(self, value: Surroundings) -> None:
+        self._machine.surroundings = value
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._machine.size
+
+    def limit_memory(self, size_bytes: int) -> None:
+        self._machine.limit_memory(size_bytes)
+
+    def step(self, request: bytes, host: Host) -> Step:
+        machine = self._machine
+        machine.host, machine.watch = host, host.watch
+        machine.refuel()
+        try:
+            return self._step(request, host)
+        except RefusedSource as refused:
+            return Ended(error=refused.error)
+        finally:
+            self.fuel_used = machine.fuel_used
+
+    def image(self) -> Image:
+        memory = dirty_pages(self._machine, self._guest.pristine)
+        return Image(memory, self.surroundings.copy())
+
+    def load(self, image: Image) -> None:
+        apply_pages(self._machine, image.memory)
+        self.surroundings = image.surroundings.copy()
+
+    def close(self) -> None:
+        self._machine.close()
+
+    def _step(self, request: bytes, host: Host) -> Step:
+        asked = _decode(request)
+        if isinstance(asked, Program):
+            return self._run(asked, host)
+        if isinstance(asked, Check):
+            return self._check(asked, host)
+        self._machine.ask("settle", bytes(asked.replies).decode())
+        return self._pumped(host)
+
+    def _run(self, program: Program, host: Host) -> Step:
+        machine = self._machine
+        script = translate(program.code, program.tools, self._guest.transform, host.watch)
+        self._script = script
+        begin = {
+            "tools": _encode(program.tools).decode(),
+            "inputs": program.inputs,
+            "assigned": script.assigned,
+            "renewed": script.renewed,
+            "last": script.ends_with_value,
+            "source": program.code,
+        }
+        if problem := machine.ask("begin", _encode(begin).decode()):
+            return self._told(problem, host)
+        machine.name_next_script()
+        begun, handle = machine.evaluate(f"\n{script.text}")
+        if not begun:
+            return self._told(machine.tell("refuse", handle), host)
+        machine.tell("watch", handle)
+        return self._pumped(host)
+
+    def _check(self, check: Check, host: Host) -> Step:
+        script = translate(check.code, check.tools, self._guest.transform, host.watch)
+        self._script = script
+        self._machine.name_next_script()
+        error = self._machine.compile(f"\n{script.text}")
+        return Ended() if error is None else self._told(self._machine.tell("refuse", error), host)
+
+    def _pumped(self, host: Host) -> Step:
+        """Until the program ends or waits for something."""
+        while True:
+            self._machine.work_off()
+            if reply := self._machine.ask("pump"):
+                return self._told(reply, host)
+
+    def _told(self, reply: str, host: Host) -> Step:
+        said = read_said(reply)
+        if said.error is not None and self._script is None:  # The run began elsewhere.
+            self._script = translate(said.source, _Anything(), self._guest.transform, host.watch)
+        return ended(said, self._script, self._machine.script_name)

@@ -1,0 +1,152 @@
+"""Text that is changed in places, and the way back from a place in it to where it came from.
+
+Places are counted in characters of the text; syntax trees count bytes, so edits are given in bytes.
+Knows no language.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from rookery.schemas.run import Span
+
+__all__ = ["Edit", "Edited", "aligned", "apply_edits", "blanked", "offset_of", "span_at"]
+
+_VISIBLE = re.compile(r"[^\r\n\u2028\u2029]")
+_COMMENT = r"//[^\n]*|/\*.*?\*/"
+_TOKEN = re.compile(
+    rf"(?:{_COMMENT}|\s)*("
+    r"""[\w$]+|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|=>|[=!<>&|?*+-]+|\S)""",
+    re.DOTALL,
+)
+_SURE = 3
+"""So many words in a row are no accident."""
+_INSERTED_MAX = 64
+
+
+class Edit(NamedTuple):
+    """The bytes from ``start`` to ``end`` become blanks of the same shape, but for what ``head``
+    and ``tail`` put over their ends. Nothing from nothing is an insertion of ``head``."""
+
+    start: int
+    end: int
+    head: str = ""
+    tail: str = ""
+
+
+class Edited(NamedTuple):
+    """A text, and stretches of it: where they begin, and where they began."""
+
+    text: str
+    stretches: list[tuple[int, int]]
+
+    def origin(self, place: int) -> int:
+        """Where the character at ``place`` came from; of something inserted, what it precedes."""
+        at = bisect_right(self.stretches, (place, 1 << 62)) - 1
+        begin, began = self.stretches[at]
+        came_from = began + place - begin
+        if at + 1 < len(self.stretches):
+            came_from = min(came_from, max(self.stretches[at + 1][1], began))
+        return came_from
+
+
+def blanked(text: str) -> str:
+    """As long and as many lines as ``text``."""
+    return _VISIBLE.sub(" ", text)
+
+
+def apply_edits(data: bytes, edits: Iterable[Edit]) -> Edited:
+    """An edit within another is covered by it."""
+    pieces: list[str] = []
+    stretches = [(0, 0)]
+    at = here = there = 0
+    for edit in sorted(edits, key=_outermost_first):
+        if edit.start < at:
+            continue
+        kept = data[at : edit.start].decode()
+        old = data[edit.start : edit.end].decode()
+        new = edit.head
+        if old:
+            blank = blanked(old)
+            new += blank[len(edit.head) : len(old) - len(edit.tail)] + edit.tail
+        pieces += (kept, new)
+        here += len(kept) + len(new)
+        there += len(kept) + len(old)
+        if len(new) != len(old):
+            stretches += [(here - len(new), there - len(old)), (here, there)]
+        at = edit.end
+    pieces.append(data[at:].decode())
+    return Edited("".join(pieces), stretches)
+
+
+def aligned(text: str, source: str) -> Edited:
+    """``text`` was printed anew from ``source``: what both have in common, in the same order."""
+    (here, at), (there, began) = _tokens(text), _tokens(source)
+    stretches = [(0, 0)]
+    stretches += [(at[i], began[j]) for i, j in _in_common(here, there)]
+    return Edited(text, stretches)
+
+
+def _in_common(here: list[str], there: list[str]) -> Iterator[tuple[int, int]]:
+    """Words that follow each other in both. After a difference both go on where the next few words
+    are the same; the work is bounded, so what has little in common is found in part."""
+    runs: dict[tuple[str, ...], list[int]] = {}
+    for j in range(len(there)):
+        runs.setdefault(tuple(there[j : j + _SURE]), []).append(j)
+    i = j = 0
+    while i < len(here):
+        if j < len(there) and here[i] == there[j]:
+            yield i, j
+            i, j = i + 1, j + 1
+            continue
+        for ahead in range(i, min(i + _INSERTED_MAX, len(here))):
+            places = runs.get(tuple(here[ahead : ahead + _SURE]), [])
+            if (found := bisect_left(places, j)) < len(places):
+                i, j = ahead, places[found]
+                break
+        else:
+            i += _INSERTED_MAX
+
+
+def offset_of(text: str, line: int, column_bytes: int) -> int:
+    """Of a 1-based line and a 1-based column that counts UTF-8 bytes."""
+    begin = 0
+    for _ in range(line - 1):
+        begin = text.find("\n", begin) + 1 or len(text)
+    end = text.find("\n", begin)
+    found = text[begin : end if end >= 0 else len(text)]
+    return begin + len(found.encode()[: column_bytes - 1].decode(errors="ignore"))
+
+
+def span_at(source: str, start: int, end: int | None = None) -> Span:
+    """From ``start`` to ``end``, or else to the end of the word that begins there."""
+    start = min(start, len(source))
+    if end is None:
+        word = re.compile(r"[\w$]+|.|$", re.DOTALL).match(source, start)
+        end = word.end() if word else start
+    line, column = _line_and_column(source, start)
+    end_line, end_column = _line_and_column(source, end)
+    return Span(line=line, column=column, end_line=end_line, end_column=end_column)
+
+
+def _line_and_column(source: str, place: int) -> tuple[int, int]:
+    return source.count("\n", 0, place) + 1, place - (source.rfind("\n", 0, place) + 1) + 1
+
+
+def _outermost_first(edit: Edit) -> tuple[int, bool, int]:
+    return edit.start, edit.end > edit.start, -edit.end
+
+
+def _tokens(text: str) -> tuple[list[str], list[int]]:
+    """Quotes and semicolons do not matter: printers choose their own."""
+    words, places = [], []
+    for found in _TOKEN.finditer(text):
+        word = found[1]
+        if word == ";":
+            continue
+        words.append(word[1:-1] if word[0] in "'\"" and len(word) > 1 else word)
+        places.append(found.start(1))
+    return words, places

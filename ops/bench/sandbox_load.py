@@ -1,0 +1,161 @@
+"""What is done to a sandbox to measure it: one function a figure, in milliseconds unless it says
+otherwise. Counts are given; nothing here knows what would be good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from threading import Event
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from rookery.actors.sandbox import Answer, Call, Sandbox, Tool, Waiting, answering
+from rookery.actors.sandbox.contract import AnswerCall
+from rookery.schemas.errors import Failed
+from rookery.schemas.run import RunRequest, RunResult, SessionLimits, SideEffect
+
+__all__ = [
+    "Session",
+    "Sleep",
+    "fresh_ms",
+    "latest_ms",
+    "resume_ms",
+    "sleeping",
+    "timed_ms",
+]
+
+_TOOLS = (
+    Tool(name="add"),
+    Tool(name="fetch", awaited=True, side_effect=SideEffect.READ),
+)
+_GENEROUS = SessionLimits(cpu_ms=60_000, wall_ms=60_000, max_external_calls=10_000)
+_PACE_S = 0.05
+"""Long enough for the pool to make another instance: what is measured is a full pool."""
+_LIMIT_MS = 100
+_RUNAWAYS = ("while True: pass", "3 ** (3 ** 19)", "add(1)")
+
+
+def _sum(*numbers: int) -> int:
+    return sum(numbers)
+
+
+_ANSWERS = answering({"add": _sum, "fetch": _sum})
+
+
+class Session:
+    """One session of a sandbox, with tools that add up."""
+
+    def __init__(self, sandbox: Sandbox, name: str) -> None:
+        self.sandbox, self.name = sandbox, name
+        sandbox.create(name, seed=b"bench", now_ms=0, tools=_TOOLS, limits=_GENEROUS)
+
+    def run(self, code: str, answer: AnswerCall = _ANSWERS) -> Any:
+        outcome = self.sandbox.run(self._request(code), answer=answer, now_ms=0)
+        if not isinstance(outcome, RunResult) or outcome.error is not None:
+            raise Failed("NODE_FAILED", f"a program of the bench came to {outcome}")
+        return outcome.result
+
+    def wait(self, code: str) -> None:
+        """Run until a call that nobody answers."""
+        if not isinstance(self.sandbox.run(self._request(code), now_ms=0), Waiting):
+            raise Failed("NODE_FAILED", "a program of the bench does not wait")
+
+    def end(self) -> None:
+        self.sandbox.destroy(self.name)
+
+    def _request(self, code: str) -> RunRequest:
+        return RunRequest(session_id=self.name, code=code)
+
+
+def timed_ms(act: Callable[[], object]) -> float:
+    start_s = perf_counter()
+    act()
+    return (perf_counter() - start_s) * 1e3
+
+
+def fresh_ms(sandbox: Sandbox, code: str, count: int) -> float:
+    """A session that did not exist, and its first turn."""
+    taken = []
+    for number in range(count):
+        _let_the_pool_fill()
+        start_s = perf_counter()
+        session = Session(sandbox, f"fresh-{number}")
+        session.run(code)
+        taken.append((perf_counter() - start_s) * 1e3)
+        session.end()
+    return median(taken)
+
+
+def _let_the_pool_fill() -> None:
+    Event().wait(_PACE_S)
+
+
+class Sleep(NamedTuple):
+    """Going to sleep and waking up."""
+
+    snapshot_ms: float
+    size_kb: float
+    restore_ms: float
+    """With the first turn after it."""
+
+
+def sleeping(sandbox: Sandbox, setup: str, count: int) -> Sleep:
+    """Of a session that ran ``setup``, with something new to remember every time."""
+    session = Session(sandbox, "sleeper")
+    session.run(setup)
+    snapshots, restores, size_bytes = [], [], 0
+    for number in range(count):
+        session.run(f"n = {number}")
+        start_s = perf_counter()
+        data = sandbox.snapshot("sleeper").data
+        snapshots.append((perf_counter() - start_s) * 1e3)
+        size_bytes = len(data)
+        session.end()
+        _let_the_pool_fill()
+        start_s = perf_counter()
+        sandbox.restore(data, tools=_TOOLS)
+        session.run("n")
+        restores.append((perf_counter() - start_s) * 1e3)
+    session.end()
+    return Sleep(median(snapshots), size_bytes / 1000, median(restores))
+
+
+def resume_ms(sandbox: Sandbox, code: str, count: int) -> float:
+    """A run that waits for its first call, from its snapshot and the answer to its result."""
+    taken = []
+    for _ in range(count):
+        session = Session(sandbox, "waiter")
+        session.wait(code)
+        data = sandbox.snapshot("waiter").data
+        session.end()
+        _let_the_pool_fill()
+        start_s = perf_counter()
+        sandbox.restore(data, tools=_TOOLS)
+        sandbox.resume("waiter", {1: Answer(1)}, answer=_ANSWERS)
+        taken.append((perf_counter() - start_s) * 1e3)
+        session.end()
+    return median(taken)
+
+
+def latest_ms(sandbox: Sandbox) -> float:
+    """How long after its limit the last of some runaway programs had its result."""
+    return max(_late_ms(sandbox, code) for code in _RUNAWAYS)
+
+
+def _late_ms(sandbox: Sandbox, code: str) -> float:
+    """In a loop, in C, and in a tool that does not return."""
+    finish = Event()
+
+    def stuck(_call: Call) -> Answer:
+        finish.wait()
+        return Answer(1)
+
+    Session(sandbox, "runaway")
+    limits = SessionLimits(wall_ms=_LIMIT_MS)
+    request = RunRequest(session_id="runaway", code=code, limits=limits)
+    try:
+        return timed_ms(lambda: sandbox.run(request, answer=stuck, now_ms=0)) - _LIMIT_MS
+    finally:
+        finish.set()
+        sandbox.destroy("runaway")

@@ -1,0 +1,117 @@
+"""What the sandbox is measured beside: a bare Python process, and pydantic-monty where it is
+installed. Neither is the same thing: the first isolates nothing, the second speaks a subset.
+
+A peer runs programs in one session, or in a fresh one for each; ``add`` is its tool.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import msgspec
+
+__all__ = ["Monty", "Peer", "bare_python", "monty_is_here"]
+
+_LOOP = """
+import ast, json, sys
+names = {}
+def ask(**what):
+    sys.stdout.write(json.dumps(what) + "\\n")
+    sys.stdout.flush()
+    return json.loads(sys.stdin.readline())
+names["add"] = lambda *args: ask(args=args)
+code = json.loads(sys.stdin.readline())
+while code is not None:
+    tree = ast.parse(code)
+    last = tree.body.pop()
+    exec(compile(tree, "run", "exec"), names)
+    code = ask(value=eval(compile(ast.Expression(last.value), "run", "eval"), names))
+"""
+
+
+class Peer(Protocol):
+    """One session."""
+
+    def run(self, code: str) -> Any: ...
+
+
+class _Asked(msgspec.Struct):
+    args: list[int] | None = None
+    value: Any = None
+
+
+class _Process:
+    """A loop over pipes: lines of JSON, calls included."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._to, self._from = process.stdin, process.stdout
+
+    def run(self, code: str) -> Any:
+        self._say(code)
+        while (asked := self._hear()).args is not None:
+            self._say(sum(asked.args))
+        return asked.value
+
+    def end(self) -> None:
+        self._say(None)
+
+    def _say(self, what: object) -> None:
+        self._to.write(msgspec.json.encode(what) + b"\n")
+        self._to.flush()
+
+    def _hear(self) -> _Asked:
+        return msgspec.json.decode(self._from.readline(), type=_Asked)
+
+
+@contextmanager
+def bare_python() -> Iterator[Peer]:
+    """``python -I``: the interpreter this bench runs on, without any wall."""
+    command = [sys.executable, "-I", "-c", _LOOP]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        peer = _Process(process)
+        try:
+            yield peer
+            peer.end()
+        except BaseException:
+            process.kill()
+            raise
+
+
+class _Checkout:
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def run(self, code: str) -> Any:
+        return self._session.feed_run(code, external_lookup={"add": lambda *args: sum(args)})
+
+
+class Monty:
+    """Its pool of worker processes; a session is one of them, taken from the pool."""
+
+    def __init__(self) -> None:
+        self._pool = import_module("pydantic_monty").Monty(min_processes=2)
+
+    def __enter__(self) -> Monty:
+        self._pool.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.__exit__(*error)
+
+    @contextmanager
+    def session(self) -> Iterator[Peer]:
+        with self._pool.checkout(limits={"max_suspensions": 1_000_000}) as session:
+            yield _Checkout(session)
+
+
+def monty_is_here() -> bool:
+    """Whether it is installed: it is no dependency."""
+    return find_spec("pydantic_monty") is not None

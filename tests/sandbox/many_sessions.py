@@ -1,0 +1,159 @@
+"""Many sessions on few threads, ending in every way there is: each outcome must be its own
+session's, to the words of the error, and each session must remember its own runs and no others.
+``python -m tests.sandbox.many_sessions [SECONDS]``: 200 sessions on 8 threads, for a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from rookery.actors.sandbox import Answer, Call, Sandbox, ToolFailure, Waiting
+from rookery.actors.sandbox.guest_build import GuestCache, cache_folder, tell_stderr
+from rookery.actors.sandbox.opening import python_guest
+from rookery.actors.sandbox.wasm import make_engine
+from rookery.schemas.run import RunRequest, RunResult, SessionLimits
+from tests.sandbox.stage import KEY, NOW_MS, TOOLS
+
+__all__ = ["Crowd"]
+
+LIMITS = SessionLimits(cpu_ms=60, wall_ms=2_000, max_external_calls=8, memory_mb=32)
+
+
+class Kind(NamedTuple):
+    """A program, and how its run must end."""
+
+    source: str
+    code: str | None = None
+    kept: bool = True
+    """Whether what it did to its session stays."""
+    tells: bool = False
+    """Whether the error's message names its run."""
+
+
+KINDS: dict[str, Kind] = {
+    "value": Kind("[run, add(1)]"),
+    "awaited": Kind("import asyncio\n[run, sum(await asyncio.gather(*map(fetch, [1] * 4))) - 3]"),
+    "a wait": Kind("[run, await approve(run)]"),
+    "a wait in the middle": Kind("[run, write(run)]"),
+    "own error": Kind("raise ValueError(run)", "RUNTIME_ERROR", tells=True),
+    "tool error": Kind("add(run)", "TOOL_ERROR", tells=True),
+    "awaited tool error": Kind("await fetch(run)", "TOOL_ERROR", tells=True),
+    "no tool": Kind("nobody(run)", "UNKNOWN_TOOL"),
+    "no source": Kind("1 +", "SYNTAX_ERROR"),
+    "no JSON": Kind("{run}", "RESULT_NOT_SERIALIZABLE"),
+    "host bug": Kind("add(-1, run)", "RUNTIME_ERROR", kept=False, tells=True),
+    "awaited host bug": Kind("await fetch([run])", "RUNTIME_ERROR", kept=False, tells=True),
+    "dead": Kind("import inspect\ninspect.os._exit(0)", "RUNTIME_ERROR", kept=False),
+    "crash": Kind("import inspect\ninspect.os.abort()", "RUNTIME_ERROR", kept=False),
+    "cpu": Kind("while True: pass", "TIMEOUT_CPU", kept=False),
+    "memory": Kind("bytearray(99 << 20)", "MEMORY_EXCEEDED", kept=False),
+    "stack": Kind("def f(): f()\nf()", "STACK_OVERFLOW", kept=False),
+    "calls": Kind("for i in range(9): add(1)", "EXTERNAL_CALLS_EXCEEDED", kept=False),
+}
+
+
+def answer(call: Call) -> Answer | None:
+    """By what it is asked: a value, the failure of a tool, or a bug of its own."""
+    if call.name in ("approve", "write"):
+        return None
+    asked = call.args[0]
+    if isinstance(asked, str):
+        return Answer(error=ToolFailure("QUOTA_EXCEEDED", f"not for {asked}"))
+    if asked != 1:
+        raise LookupError(str(call.args))
+    return Answer(1)
+
+
+class Crowd:
+    """The sessions, what each must remember, and whose outcome was not its own."""
+
+    def __init__(self, sandbox: Sandbox, sessions: int, seed: int) -> None:
+        self._sandbox, self._chance = sandbox, random.Random(seed)
+        self._free = [f"c{n}" for n in range(sessions)]
+        self._kept: dict[str, list[str]] = {name: [] for name in self._free}
+        self._runs = 0
+        self._lock = threading.Lock()
+        self.ends: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        for name in self._free:
+            sandbox.create(name, seed=b"", now_ms=NOW_MS, tools=TOOLS, limits=LIMITS)
+            self._run(name, "kept = []", "")
+
+    def work(self, threads: int, more: Callable[[int], bool]) -> None:
+        """On so many threads, as long as ``more(runs begun)``; then ask all what they remember."""
+        workers = [threading.Thread(target=self._work, args=(more,)) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        for name, kept in self._kept.items():
+            told = self._run(name, "kept", "")
+            if not isinstance(told, RunResult) or told.result != kept:
+                self.wrong.append(f"{name} remembers {told}, and not {kept}")
+
+    def _work(self, more: Callable[[int], bool]) -> None:
+        while (taken := self._take(more)) is not None:
+            name, run, kind = taken
+            try:
+                self._one(name, run, kind)
+            except Exception as error:
+                self.wrong.append(f"{run} {kind}: {error!r}")
+            with self._lock:
+                self._free.append(name)
+                self.ends[kind] += 1
+
+    def _take(self, more: Callable[[int], bool]) -> tuple[str, str, str] | None:
+        with self._lock:
+            if not more(self._runs):
+                return None
+            self._runs += 1
+            name = self._free.pop(self._chance.randrange(len(self._free)))
+            kind = list(KINDS)[self._runs % len(KINDS)]
+            return name, f"<{name}.{self._runs}>", kind
+
+    def _one(self, name: str, run: str, kind: str) -> None:
+        source, code, kept, tells = KINDS[kind]
+        outcome = self._run(name, f"print(run)\nkept.append(run)\n{source}", run)
+        if isinstance(outcome, Waiting):
+            (call,) = outcome.calls
+            given = {call.id: Answer(1 if call.args == [run] else call.args)}
+            outcome = self._sandbox.resume(name, given, answer=answer)
+        assert isinstance(outcome, RunResult), outcome
+        error = outcome.error
+        told = (error and error.code, outcome.result, outcome.stdout)
+        ran = code != "SYNTAX_ERROR"
+        if told != (code, None if code else [run, 1], f"{run}\n" if ran else ""):
+            self.wrong.append(f"{run} {kind}: {told}")
+        if tells and (error is None or run not in error.message):
+            self.wrong.append(f"{run} {kind}: {error}")
+        if kept and ran:
+            self._kept[name].append(run)
+
+    def _run(self, name: str, code: str, run: str) -> Any:
+        request = RunRequest(session_id=name, code=code, inputs={"run": run})
+        return self._sandbox.run(request, answer=answer, now_ms=NOW_MS)
+
+
+def main() -> int:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    engine = make_engine()
+    guest = python_guest(engine, GuestCache(cache_folder(os.environ)), tell_stderr)
+    with Sandbox(engine, [guest], KEY, threads_max=8) as sandbox:
+        crowd = Crowd(sandbox, 200, seed=int(time.time()))
+        end_s = time.monotonic() + seconds
+        crowd.work(8, lambda _runs: time.monotonic() < end_s)
+    for kind, count in crowd.ends.items():
+        print(f"{count:>8} {kind}")
+    print(*crowd.wrong[:20], f"{crowd.ends.total()} runs, {len(crowd.wrong)} wrong", sep="\n")
+    return min(len(crowd.wrong), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""``python -m tests.sandbox.probes``: all probes, with how late each ended; 1 if one found a way
+out or ended more than 250 ms after its limit. On a busy machine a program that computes ends later
+by the wall clock, for what it may use is time of a processor.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rookery.actors.sandbox import open_sandbox
+from tests.sandbox.probes.canary import canary
+from tests.sandbox.probes.catalogue import PYTHON, TYPESCRIPT
+from tests.sandbox.probes.shooting import Range
+from tests.sandbox.stage import KEY
+
+__all__: list[str] = []
+
+_LATE_MS_MAX = 250
+
+
+def main() -> int:
+    bad = 0
+    with (
+        TemporaryDirectory() as folder,
+        canary(Path(folder)) as target,
+        open_sandbox(KEY) as sandbox,
+    ):
+        shooting = Range(sandbox, target)
+        for probe in PYTHON + TYPESCRIPT:
+            shot = shooting.shoot(probe)
+            faults = [*shot.faults]
+            if shot.late_ms > _LATE_MS_MAX:
+                faults.append(f"it ended {shot.late_ms} ms after its limit")
+            bad += bool(faults)
+            end = f"{probe.end.status} {probe.end.code or ''}"
+            name = probe.id.replace("\n", "; ")[:70]
+            print(f"{name:70} {end:40} {shot.late_ms:>7} ms  {'; '.join(faults) or 'held'}")
+    print(f"{len(PYTHON + TYPESCRIPT)} probes, {bad} with faults")
+    return min(bad, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""What a probe could touch outside: a file, a value of the environment, two listening sockets.
+
+They are real and in reach of this very process, so a probe that got out would be noticed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+__all__ = ["Canary", "canary"]
+
+_VARIABLE = "ROOKERY_CANARY"
+
+
+class Canary:
+    def __init__(self, folder: Path, stream: socket.socket, datagram: socket.socket) -> None:
+        self.secret = uuid4().hex
+        self._folder, self._stream, self._datagram = folder, stream, datagram
+        self._file = folder / "canary"
+        self._file.write_text(self.secret)
+        os.environ[_VARIABLE] = self.secret
+        self._before = self._state()
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Where a probe finds it all."""
+        return {
+            "path": str(self._file),
+            "folder": str(self._folder),
+            "port": self._stream.getsockname()[1],
+            "variable": _VARIABLE,
+        }
+
+    def harm(self) -> list[str]:
+        """What has happened to it."""
+        now = self._state()
+        changed = [name for name in now if now[name] != self._before[name]]
+        return changed + [f"{name} was heard of" for name in self._heard()]
+
+    def _state(self) -> dict[str, Any]:
+        status = self._file.stat() if self._file.exists() else None
+        return {
+            "file": status and (self._file.read_bytes(), status.st_mtime_ns, status.st_mode),
+            "folder": sorted(os.listdir(self._folder)),
+            "environment": os.environ.get(_VARIABLE),
+            "working directory": os.getcwd(),
+        }
+
+    def _heard(self) -> Iterator[str]:
+        for name, wait in (("stream", self._stream.accept), ("datagram", self._datagram.recv)):
+            try:
+                wait(*([1] if name == "datagram" else []))
+            except BlockingIOError:
+                continue
+            yield name
+
+
+@contextmanager
+def canary(folder: Path) -> Iterator[Canary]:
+    """Both sockets listen on the same port."""
+    with socket.create_server(("127.0.0.1", 0)) as stream, _datagram(stream) as datagram:
+        stream.setblocking(False)
+        try:
+            yield Canary(folder, stream, datagram)
+        finally:
+            os.environ.pop(_VARIABLE, None)
+
+
+def _datagram(stream: socket.socket) -> socket.socket:
+    datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    datagram.bind(stream.getsockname())
+    datagram.setblocking(False)
+    return datagram

@@ -1,0 +1,47 @@
+"""The same program, answers and seed come to the same fuel and the same bytes: in every process,
+whatever its hash seed, and whatever became of the session's instance in between.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from tests.sandbox.determined import WAYS, Fate
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def fates_in(*ways: str) -> list[dict[str, Fate]]:
+    """Each way in a process of its own, all at the same time."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.sandbox.determined", way],
+            cwd=CHECKOUT,
+            env={**os.environ, "PYTHONHASHSEED": str(number)},
+            stdout=subprocess.PIPE,
+        )
+        for number, way in enumerate(ways, 1)
+    ]
+    said = [process.communicate(timeout=100)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(ways)
+    return [msgspec.json.decode(text, type=dict[str, Fate]) for text in said]
+
+
+def test_a_program_comes_to_the_same_bytes_everywhere():
+    """One test of all programs, so that the processes are started once."""
+    first, *others = fates_in(*WAYS)
+    assert len(first) >= 50
+    assert len(others) == 2
+    for name, fate in first.items():
+        assert fate.result.metrics.instructions > 1_000_000
+        for other in others:
+            assert other[name] == fate, name
+    failed = [name for name, fate in first.items() if fate.result.error is not None]
+    assert failed == ["an error nobody catches"]
+    waited = [name for name, fate in first.items() if len(fate.snapshots) > 1]
+    assert waited == ["calls that wait"]

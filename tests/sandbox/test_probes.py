@@ -1,0 +1,105 @@
+"""Programs that attack: each ends as the list says, touches nothing, and harms no other session."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import wasmtime
+
+from rookery.actors.sandbox import Sandbox
+from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
+from rookery.actors.sandbox.python_guest import PythonGuest
+from rookery.schemas.errors import Refused
+from tests.sandbox.probes.canary import Canary, canary
+from tests.sandbox.probes.catalogue import PYTHON, TYPESCRIPT
+from tests.sandbox.probes.probe import Probe
+from tests.sandbox.probes.shooting import Range
+from tests.sandbox.probes.tampered import FOREIGN, HOSTILE, sealed_with
+from tests.sandbox.stage import KEY, TOOLS, Stage
+
+KINDS = {
+    "calls", "decompression", "environment", "file", "forgery", "fuel", "import", "memory",
+    "network", "output", "pickle", "recursion", "reflection", "request", "result", "sleep",
+    "source",
+}  # fmt: skip
+PATIENCE_MS = 20_000
+"""Enough for any machine: ``python -m tests.sandbox.probes`` measures how late probes end."""
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Canary]:
+    with canary(tmp_path_factory.mktemp("canary")) as target:
+        yield target
+
+
+@pytest.fixture(scope="module")
+def both(
+    engine: wasmtime.Engine, guest: PythonGuest, javascript_guest: JavaScriptGuest
+) -> Iterator[Sandbox]:
+    with Sandbox(engine, [guest, javascript_guest], KEY) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def shooting(both: Sandbox, target: Canary) -> Range:
+    return Range(both, target)
+
+
+def test_there_are_probes_of_every_kind_and_no_two_are_the_same():
+    kinds = Counter(probe.kind for probe in PYTHON)
+    assert set(kinds) == KINDS
+    assert kinds.total() >= 120
+    assert len({probe.id for probe in PYTHON}) == len(PYTHON)
+    assert len({probe.id for probe in TYPESCRIPT}) == len(TYPESCRIPT) >= 30
+
+
+@pytest.mark.parametrize("probe", PYTHON + TYPESCRIPT, ids=lambda probe: probe.id[:60])
+def test_a_probe_ends_as_listed_and_harms_nobody(shooting: Range, probe: Probe):
+    shot = shooting.shoot(probe)
+    assert shot.faults == []
+    assert shot.late_ms < PATIENCE_MS
+
+
+def test_the_canary_notices(tmp_path: Path):
+    with canary(tmp_path) as target:
+        assert target.harm() == []
+        (tmp_path / "canary").write_text("sung")
+        assert target.harm() == ["file"]
+
+
+@pytest.fixture(scope="module")
+def taken(sandbox: Sandbox) -> Iterator[bytes]:
+    stage = Stage(sandbox, "taken")
+    stage.run("x = list(range(999))")
+    yield sandbox.snapshot("taken").data
+    stage.end()
+
+
+@pytest.mark.parametrize("change", FOREIGN)
+def test_a_snapshot_that_is_not_ours_is_refused_before_use(
+    sandbox: Sandbox, taken: bytes, change: str
+):
+    changed = FOREIGN[change](taken)
+    assert changed != taken
+    with pytest.raises(Refused) as refused:
+        sandbox.restore(changed, tools=TOOLS)
+    assert refused.value.code == "SNAPSHOT_CORRUPT"
+    assert Stage(sandbox, "taken", create=False).value("len(x)") == 999
+
+
+@pytest.mark.parametrize("change", HOSTILE)
+def test_a_memory_that_lies_about_itself_is_refused_when_it_is_loaded(
+    sandbox: Sandbox, taken: bytes, change: str
+):
+    hostile = sealed_with(sandbox, taken, HOSTILE[change])
+    sandbox.restore(hostile, tools=TOOLS, session_id="hostile")
+    stage = Stage(sandbox, "hostile", create=False)
+    for _ in range(2):
+        with pytest.raises(Refused) as refused:
+            stage.run("1")
+        assert refused.value.code == "SNAPSHOT_CORRUPT"
+    stage.end()
+    assert Stage(sandbox, "taken", create=False).value("len(x)") == 999

@@ -1,0 +1,4 @@
+// ! SYNTAX_ERROR 4
+enum E { A }
+let a = 1
+a + = 2

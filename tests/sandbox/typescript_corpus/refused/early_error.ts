@@ -1,0 +1,4 @@
+// ! SYNTAX_ERROR 3
+function f(): void {
+  let twice = 1; let twice = 2
+}

@@ -1,0 +1,3 @@
+// ! UNSUPPORTED_FEATURE 3
+const resource = { [Symbol.dispose]() {} }
+using x = resource

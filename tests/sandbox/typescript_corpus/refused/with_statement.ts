@@ -1,0 +1,3 @@
+// ! UNSUPPORTED_FEATURE 3
+const scope = { a: 1 };
+with (scope) { a }
