@@ -1,0 +1,310 @@
+"""Performing the effects of calls: looking at arguments, waiting for places, calling, telling.
+
+A try of a call is started once in a process, and what it came to is kept until it stands: if its
+session goes to another node and comes back meanwhile, it is joined, not repeated. The rules are
+``ledger``'s, running functions is a host's. Lives on the bus's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from rookery.actors.kernel.concern import Effect
+from rookery.actors.kernel.effects import Performer
+from rookery.actors.kernel.inside import Ask
+from rookery.actors.kernel.tasks import Tasks
+from rookery.actors.tools.board import CallBoard
+from rookery.actors.tools.effects import (
+    Act,
+    AskApproval,
+    Begin,
+    CallEnded,
+    CallOffApproval,
+    Interrupted,
+    Prepare,
+    Standing,
+    TellCall,
+)
+from rookery.actors.tools.host import OutcomeUnknown, ToolHost
+from rookery.actors.tools.pipeline import check_arguments, fault, fault_of
+from rookery.actors.tools.places import Place, Places, Stage
+from rookery.actors.tools.registry import ToolCallContext
+from rookery.actors.tools.state import Call
+from rookery.actors.tools.visible import VisibleTool, VisibleTools
+from rookery.actors.tools.wanting import Wanted, wanted
+from rookery.bus.ports import Blobs
+from rookery.schemas.calls import (
+    ApprovalNoted,
+    ApprovalUnwanted,
+    Arguments,
+    CallOutcome,
+    ToolFault,
+)
+from rookery.schemas.digest import canonical_json, digest_bytes
+from rookery.schemas.errors import CODES, CodedError, Failed, Refused
+
+__all__ = ["Acting"]
+
+log = logging.getLogger(__name__)
+
+FAMILY: Final = "tool"
+VALUE_BYTES_MAX: Final = 64 << 10
+"""Values above this size stand in the blob store and facts name them by digest."""
+
+
+class _Result(NamedTuple):
+    outcome: CallOutcome
+    text: bytes
+    """The value's canonical JSON; empty for an error."""
+    unknown: str = ""
+    """Why nobody knows the outcome, if it is so."""
+
+
+class Acting:
+    """One a node."""
+
+    def __init__(
+        self,
+        *,
+        ask: Ask,
+        blobs: Blobs,
+        visible: VisibleTools,
+        hosts: Mapping[str, ToolHost],
+        places: Places,
+        board: CallBoard,
+        epoch: str,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """``hosts``: who calls the tools of a surface."""
+        self._ask, self._blobs, self._visible, self._hosts = ask, blobs, visible, hosts
+        self._places, self._board, self._epoch, self._now_ms = places, board, epoch, now_ms
+        self._tries: dict[Place, asyncio.Task[_Result]] = {}
+        self.tasks = Tasks()
+        """Places on their way back."""
+
+    @property
+    def performers(self) -> dict[type[Effect], Performer]:
+        return {
+            Prepare: self.prepare,
+            AskApproval: self.ask_approval,
+            CallOffApproval: self.call_off,
+            Act: self.act,
+            TellCall: self.tell,
+        }
+
+    async def tell(self, effect: TellCall) -> None:
+        """Whoever waits hears of it, and a call that has ended waits for no place any more."""
+        if effect.known.outcome is not UNSET:
+            self._places.leave(effect.known.operation_id)
+        self._board.tell(effect.known)
+
+    async def prepare(self, effect: Prepare) -> None:
+        """Bring a requested call to its intent, or to its end if it turns out to be none."""
+        call = effect.call
+        wrong = await self._wrong_arguments(call)
+        begin = Begin(operation_id=call.operation_id, fault=wrong)
+        if wrong is UNSET and call.name in self._visible:
+            await self._ask_with_place(effect.session, call, begin)
+        else:
+            await self._ask(FAMILY, effect.session, begin, Standing)
+
+    async def ask_approval(self, effect: AskApproval) -> None:
+        """Put the call before approvals, unless it turns out to be none. Whoever is asked may look
+        at its arguments in the blob store, under the digest that the approval is bound to."""
+        call, session = effect.call, effect.session
+        found = await self._wanted(call)
+        if isinstance(found, Wanted):
+            await self._blobs.put(found.text)
+            await self._ask("approval", session, found.said, ApprovalNoted)
+        else:
+            begin = Begin(operation_id=call.operation_id, fault=found)
+            await self._ask(FAMILY, session, begin, Standing)
+
+    async def call_off(self, effect: CallOffApproval) -> None:
+        unwanted = ApprovalUnwanted(operation_id=effect.operation_id)
+        await self._ask("approval", effect.session, unwanted, ApprovalNoted)
+
+    async def act(self, effect: Act) -> None:
+        """Call the tool and put on record what came of it."""
+        call, session = effect.call, effect.session
+        if call.node != self._epoch:
+            await self._find_out(session, call)
+            return
+        result = await asyncio.shield(await self._try(session, call))
+        if result.unknown:
+            await self._find_out(session, call, result.unknown)
+            del self._tries[call.place]
+            return
+        outcome, digest = result.outcome, ""
+        if outcome.error is UNSET:
+            digest = digest_bytes(result.text)
+            if len(result.text) > VALUE_BYTES_MAX:
+                blob = await self._blobs.put(result.text)
+                outcome = replace(outcome, value=None, value_blob=blob)
+        ended = CallEnded(
+            operation_id=call.operation_id,
+            attempt=call.attempt,
+            outcome=outcome,
+            response_digest=digest,
+        )
+        await self._ask(FAMILY, session, ended, Standing)
+        self._tries.pop(call.place, None)
+
+    # --- before the intent ------------------------------------------------------------------------
+
+    async def _wanted(self, call: Call) -> Wanted | ToolFault | UnsetType:
+        """What to put before approvals, or what is wrong with it; a tool that is not here is the
+        ledger's to speak of."""
+        tool, arguments = self._visible.get(call.name), await self._arguments(call)
+        if tool is None:
+            return UNSET
+        if isinstance(arguments, ToolFault):
+            return arguments
+        return await asyncio.to_thread(wanted, tool, call, arguments)
+
+    async def _wrong_arguments(self, call: Call) -> ToolFault | UnsetType:
+        """What is wrong with arguments nobody has looked at yet. They are large, so a thread does
+        it."""
+        tool = self._visible.get(call.name)
+        if call.arguments_blob is UNSET or tool is None:
+            return UNSET
+        try:
+            data = await self._blobs.get(call.arguments_blob)
+            await asyncio.to_thread(_check, tool, data)
+        except CodedError as error:
+            if isinstance(error, Failed) and CODES[error.code].retryable:
+                raise
+            return fault_of(error)
+        return UNSET
+
+    async def _ask_with_place(self, session: str, call: Call, body: msgspec.Struct) -> None:
+        """Wait for a place and ask for the intent; without one the place is given back."""
+        place, stands = call.next_place, False
+        try:
+            if await self._places.wait(place, session, call.name):
+                standing = await self._ask(FAMILY, session, body, Standing)
+                stands = standing == Standing(attempt=place.attempt, node=self._epoch)
+        finally:
+            if not stands:
+                self._places.give_back(place, Stage.AWAITED)
+
+    async def _find_out(self, session: str, call: Call, reason: str = "") -> None:
+        """The intent is that of a process that is gone, or ``reason`` says why nobody knows."""
+        said = Interrupted(operation_id=call.operation_id, attempt=call.attempt, reason=reason)
+        again = call.idempotent and call.name in self._visible
+        if again and not await self._can_be_called(call):
+            again, said = False, replace(said, unwanted=True)
+        if again:
+            await self._ask_with_place(session, call, said)
+        else:
+            await self._ask(FAMILY, session, said, Standing)
+
+    async def _can_be_called(self, call: Call) -> bool:
+        """Wait until it can; ``False`` if its run is to end before."""
+        host = self._hosts.get(call.surface)
+        if host is None:  # It is another surface's now, and the ledger knows what that means.
+            return True
+        ready = asyncio.ensure_future(host.ready(call.name))
+
+        def give_up() -> None:
+            ready.cancel()
+
+        try:
+            with self._board.in_flight(call.run, give_up):
+                await asyncio.wait({ready})
+            return not ready.cancelled() and ready.result() is None
+        finally:
+            give_up()
+
+    # --- the act ----------------------------------------------------------------------------------
+
+    async def _try(self, session: str, call: Call) -> asyncio.Task[_Result]:
+        """The try of the call, begun now or before."""
+        if call.place not in self._tries:
+            arguments = await self._arguments(call)
+            work = self._call(session, call, arguments)
+            self._tries[call.place] = asyncio.get_running_loop().create_task(work)
+        return self._tries[call.place]
+
+    async def _arguments(self, call: Call) -> Arguments | ToolFault:
+        if call.arguments_blob is UNSET:
+            return Arguments() if call.arguments is UNSET else call.arguments
+        try:
+            return _read(await self._blobs.get(call.arguments_blob))
+        except CodedError as error:
+            if CODES[error.code].retryable:
+                raise
+            return fault_of(error)
+
+    async def _call(self, session: str, call: Call, arguments: Arguments | ToolFault) -> _Result:
+        began_ms = self._now_ms()
+        self._places.use(call.place)
+        try:
+            result = await self._called(session, call, arguments, call.deadline_at_ms - began_ms)
+        except OutcomeUnknown as unknown:
+            why = fault("RECOVERY_REQUIRED", str(unknown) or "its host does not say why").message
+            result = _Result(CallOutcome(), b"", why)
+        except Exception as error:  # A host says how a call fails; if it fails, so has the call.
+            log.exception("a tool's host failed", extra={"surface": call.surface})
+            wrong = fault("TOOL_ERROR", f"{type(error).__name__}: {error}")
+            result = _Result(CallOutcome(error=wrong), b"")
+        finally:
+            self.tasks.begin(self._vacate(call))
+        duration_ms = max(0, self._now_ms() - began_ms)
+        return result._replace(outcome=replace(result.outcome, duration_ms=duration_ms))
+
+    async def _called(
+        self, session: str, call: Call, arguments: Arguments | ToolFault, left_ms: int
+    ) -> _Result:
+        if isinstance(arguments, ToolFault):
+            return _Result(CallOutcome(error=arguments), b"")
+        if left_ms <= 0:
+            text = f"the {call.timeout_ms} ms of {call.name} were over before it could be called"
+            return _Result(CallOutcome(error=fault("TIMEOUT_TOOL", text)), b"")
+        host = self._hosts[call.surface]
+        context = _context(session, call, arguments)
+        with self._board.in_flight(call.run, lambda: host.cancel(call.operation_id)):
+            outcome = await host.call(context, left_ms)
+        if outcome.error is not UNSET:
+            wrong = fault(outcome.error.code, outcome.error.message)
+            return _Result(CallOutcome(error=wrong), b"")
+        return _Result(outcome, canonical_json(outcome.value))
+
+    async def _vacate(self, call: Call) -> None:
+        """The place is free when nothing of the call runs any more."""
+        if (host := self._hosts.get(call.surface)) is not None:
+            await host.gone(call.operation_id)
+        self._places.give_back(call.place, Stage.USED)
+
+
+def _check(tool: VisibleTool, data: bytes) -> None:
+    check_arguments(tool, _read(data))
+
+
+def _read(data: bytes) -> Arguments:
+    try:
+        return msgspec.json.decode(data, type=Arguments)
+    except msgspec.DecodeError as error:
+        raise Refused("INVALID_ARGUMENT", f"the blob holds no arguments: {error}") from None
+
+
+def _context(session: str, call: Call, arguments: Arguments) -> ToolCallContext:
+    return ToolCallContext(
+        name=call.name,
+        args=arguments.args,
+        kwargs=arguments.kwargs,
+        idempotency_key=call.operation_id,
+        session_id=session,
+        run_id=call.run,
+        call_id=call.operation_id,
+        attempt=call.attempt,
+        deadline_ms=call.deadline_at_ms,
+        traceparent=None if call.traceparent is UNSET else call.traceparent,
+    )

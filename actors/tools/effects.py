@@ -1,0 +1,97 @@
+"""What follows from the facts of calls, and what whoever performs it puts back to the actor.
+
+Data only: performing is ``acting``'s, what comes of what is put back is ``ledger``'s.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from rookery.actors.kernel.concern import Effect
+from rookery.actors.tools.state import Call
+from rookery.schemas.calls import CallOutcome, KnownCall, ToolFault
+
+__all__ = [
+    "Act",
+    "AskApproval",
+    "Begin",
+    "CallEnded",
+    "CallOffApproval",
+    "Interrupted",
+    "Prepare",
+    "Standing",
+    "TellCall",
+]
+
+
+class Prepare(Effect, frozen=True, kw_only=True):
+    """Have the call's arguments looked at, where they stand in the blob store, wait for a place
+    and ask for the intent."""
+
+    session: str
+    call: Call
+
+
+class AskApproval(Effect, frozen=True, kw_only=True):
+    """Tell approvals of a call that waits for one, with its arguments as they would be made."""
+
+    session: str
+    call: Call
+
+
+class CallOffApproval(Effect, frozen=True, kw_only=True):
+    """Tell approvals that nobody wants the call any more."""
+
+    session: str
+    operation_id: str
+
+
+class Act(Effect, frozen=True, kw_only=True):
+    """Call the tool, if the intent is this process's; else find out what to do about it."""
+
+    session: str
+    call: Call
+
+
+class TellCall(Effect, frozen=True, kw_only=True):
+    """Tell whoever waits for the call how it stands."""
+
+    known: KnownCall
+
+
+# --- what is put to the actor -----------------------------------------------------------------
+
+
+class Begin(msgspec.Struct, frozen=True, kw_only=True):
+    """There is a place for the call; or its arguments turned out not to be what they should."""
+
+    operation_id: str
+    fault: ToolFault | UnsetType = UNSET
+
+
+class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
+    """Nobody can say what came of this try."""
+
+    operation_id: str
+    attempt: int
+    reason: str = ""
+    """Why not, as the process says that recorded the intent; empty if it is not there to say."""
+    unwanted: bool = False
+    """The run is to end: if the call may be tried again, it need not be."""
+
+
+class CallEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """The tool has answered, or failed, or its time was up."""
+
+    operation_id: str
+    attempt: int
+    outcome: CallOutcome
+    response_digest: str = ""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to all of these: whose intent of which try stands."""
+
+    attempt: int = 0
+    node: str = ""

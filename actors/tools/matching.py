@@ -1,0 +1,292 @@
+"""A JSON Schema, compiled once, and in plain words how a value fails to match it.
+
+Draft 2020-12. A schema refers to its own parts only, so no check ever reaches for a network. Texts
+are told by their length, since what is said here is written down and a text may be a secret. What
+a mismatch means for a call is not known here.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import re
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from jsonschema import Draft202012Validator, FormatChecker, SchemaError, ValidationError
+from jsonschema.exceptions import best_match
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012, SchemaResource
+
+from rookery.schemas.digest import canonical_json
+from rookery.schemas.errors import Refused
+
+__all__ = ["Matcher", "Mismatch"]
+
+_SHOWN_MAX: Final = 80
+_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFERENCES: Final = ("$ref", "$dynamicRef")
+
+_FORMATS: Final[dict[str, type]] = {
+    "date": datetime.date,
+    "date-time": datetime.datetime,
+    "decimal": decimal.Decimal,
+    "duration": datetime.timedelta,
+    "time": datetime.time,
+    "uuid": uuid.UUID,
+}
+"""What type hints become. A text is of a format if it converts; other formats say nothing."""
+
+_EXPECTED: Final[dict[str, str]] = {
+    "type": "{}",
+    "enum": "one of {}",
+    "const": "{}",
+    "minimum": "at least {}",
+    "maximum": "at most {}",
+    "exclusiveMinimum": "more than {}",
+    "exclusiveMaximum": "less than {}",
+    "multipleOf": "a multiple of {}",
+    "minLength": "a string of at least {} characters",
+    "maxLength": "a string of at most {} characters",
+    "pattern": "a string that matches {}",
+    "format": "a string with the format {}",
+    "minItems": "an array of at least {} items",
+    "maxItems": "an array of at most {} items",
+    "uniqueItems": "an array whose items all differ",
+    "minProperties": "an object of at least {} members",
+    "maxProperties": "an object of at most {} members",
+    "anyOf": "{}",
+    "oneOf": "exactly one of {}",
+    "not": "anything but {}",
+}
+_OF_SHAPE: Final = frozenset(
+    ("type", "anyOf", "oneOf", "required", "additionalProperties", "items", None)
+)
+
+
+# --- formats --------------------------------------------------------------------------------------
+
+
+def _converter(kind: type) -> Callable[[object], bool]:
+    def converts(value: object) -> bool:
+        if isinstance(value, str):
+            msgspec.convert(value, kind)
+        return True
+
+    return converts
+
+
+def _format_checker() -> FormatChecker:
+    checker = FormatChecker(formats=())
+    for name, kind in _FORMATS.items():
+        checker.checks(name, raises=msgspec.ValidationError)(_converter(kind))
+    return checker
+
+
+_FORMAT_CHECKER: Final = _format_checker()
+
+
+# --- matching -------------------------------------------------------------------------------------
+
+
+class Mismatch(NamedTuple):
+    """Where a value is not what its schema says."""
+
+    path: str
+    """A JSON path."""
+    expected: str
+    given: str
+    of_shape: bool
+    """Whether something is missing, too much or of another type; else a value is out of range."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: expected {self.expected}, given {self.given}"
+
+
+class Matcher:
+    """Matches values against one schema, or refuses a schema that is none."""
+
+    def __init__(self, schema: Any, what: str) -> None:
+        try:
+            canonical_json(schema)
+            Draft202012Validator.check_schema(schema)
+            _check_references(schema)
+        except SchemaError as error:
+            place = _path(error.absolute_path)
+            raise _unsound(what, f"{place} is no JSON Schema: {error.message}") from None
+        except _Elsewhere as reference:
+            raise _unsound(what, f"{reference} is none of its parts") from None
+        except Refused as refusal:
+            raise _unsound(what, refusal.message) from None
+        except RecursionError:
+            raise _unsound(what, "it is nested too deeply") from None
+        self._validator = Draft202012Validator(
+            schema, registry=Registry(), format_checker=_FORMAT_CHECKER
+        )
+
+    def mismatch(self, value: Any) -> Mismatch | None:
+        """The most telling of what is wrong with a JSON value."""
+        try:
+            if self._validator.is_valid(value):
+                return None
+            return _told(best_match(self._validator.iter_errors(value)))
+        except RecursionError:
+            return Mismatch("$", "less nesting", _given(value), of_shape=True)
+
+
+# --- schemas --------------------------------------------------------------------------------------
+
+
+def _unsound(what: str, why: str) -> Refused:
+    return Refused(
+        "INVALID_ARGUMENT",
+        f"{what} cannot be used: {why[:400]}",
+        hint="write JSON Schema 2020-12 that refers to its own parts only",
+    )
+
+
+class _Elsewhere(Exception):
+    """A reference to what is not in the schema."""
+
+
+def _check_references(schema: Any) -> None:
+    root: SchemaResource = DRAFT202012.create_resource(schema)
+    open_parts = [(root, Registry().resolver_with_root(root))]
+    seen = {id(schema)}
+    while open_parts:
+        part, resolver = open_parts.pop()
+        found = [(inner, resolver.in_subresource(inner)) for inner in part.subresources()]
+        for reference in _references(part.contents):
+            try:
+                target = resolver.lookup(reference)
+            except Unresolvable:
+                raise _Elsewhere(repr(reference)) from None
+            found.append((DRAFT202012.create_resource(target.contents), target.resolver))
+        for inner, its_resolver in found:
+            if id(inner.contents) not in seen:
+                seen.add(id(inner.contents))
+                open_parts.append((inner, its_resolver))
+
+
+def _references(part: Any) -> list[str]:
+    named = [part.get(keyword) for keyword in _REFERENCES] if isinstance(part, dict) else []
+    return [reference for reference in named if isinstance(reference, str)]
+
+
+# --- what is said of a mismatch -------------------------------------------------------------------
+
+
+class _Failure(NamedTuple):
+    """What jsonschema found, without its types for what is not set."""
+
+    path: list[str | int]
+    keyword: str | None
+    asked: Any
+    value: Any
+    schema: Any
+
+
+def _told(error: ValidationError | None) -> Mismatch:
+    assert error is not None, "what is not valid has an error"
+    keyword = error.validator if isinstance(error.validator, str) else None
+    path = [*error.absolute_path]
+    failure = _Failure(path, keyword, error.validator_value, error.instance, error.schema)
+    of_shape = keyword in _OF_SHAPE
+    match keyword, failure.asked:
+        case "required", names:
+            name = next(name for name in names if name not in failure.value)
+            expected = _name_of(failure.schema.get("properties", {}).get(name, {}))
+            return Mismatch(_path([*path, name]), expected, "nothing", of_shape)
+        case "additionalProperties", False:
+            name = _unknown_name(failure)
+            return Mismatch(_path([*path, name]), "nothing", _given(failure.value[name]), of_shape)
+        case _:
+            return Mismatch(_path(path), _expected(failure), _given(failure.value), of_shape)
+
+
+def _unknown_name(failure: _Failure) -> str:
+    known = failure.schema.get("properties", {})
+    patterns = failure.schema.get("patternProperties", {})
+    names: list[str] = [name for name in failure.value if name not in known]
+    return next(n for n in names if not any(re.search(pattern, n) for pattern in patterns))
+
+
+def _expected(failure: _Failure) -> str:
+    match failure.keyword, failure.asked:
+        case None, _:
+            return "nothing"
+        case "items", False:
+            return f"at most {len(failure.schema.get('prefixItems', ()))} items"
+        case "anyOf" | "oneOf" as keyword, options:
+            return _phrase(keyword, _either(map(_name_of, options)))
+        case "type", list() as kinds:
+            return _either(kinds)
+        case keyword, str() as asked:
+            return _phrase(keyword, asked[:_SHOWN_MAX])
+        case keyword, asked:
+            return _phrase(keyword, _shortened(asked))
+
+
+def _phrase(keyword: str, asked: str) -> str:
+    return _EXPECTED.get(keyword, f"what {keyword} says: {{}}").format(asked)
+
+
+def _name_of(schema: Any) -> str:
+    """A word or two for what a schema describes."""
+    match schema:
+        case {"type": str() as kind}:
+            return kind
+        case {"type": list() as kinds}:
+            return _either(kinds)
+        case {"$ref": str() as reference}:
+            return reference.rpartition("/")[2]
+        case {"enum": list() as values}:
+            return f"one of {_shortened(values)}"
+        case {"anyOf": list() as options}:
+            return _either(map(_name_of, options))
+        case _:
+            return "a value"
+
+
+def _either(names: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(names))
+
+
+def _given(value: Any) -> str:
+    match value:
+        case None | bool():
+            return _shortened(value)
+        case int() | float():
+            return f"{_kind(value)} {_shortened(value)}"
+        case str():
+            return f"a string of {_counted(len(value), 'character')}"
+        case list():
+            return f"an array of {_counted(len(value), 'item')}"
+        case _:
+            return f"an object of {_counted(len(value), 'member')}"
+
+
+def _kind(number: float) -> str:
+    return "integer" if isinstance(number, int) else "number"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _shortened(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
+
+
+def _path(steps: Iterable[str | int]) -> str:
+    return "$" + "".join(_step(step) for step in steps)
+
+
+def _step(step: str | int) -> str:
+    if isinstance(step, str) and _WORD.fullmatch(step) and len(step) <= _SHOWN_MAX:
+        return f".{step}"
+    return f"[{_shortened(step)}]"

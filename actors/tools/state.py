@@ -1,0 +1,102 @@
+"""What the tools concern keeps of a session: the calls of its run, and what is open of older ones.
+
+Arguments are kept until a call has come to something, outcomes until another run begins to call: by
+then nobody asks for them any more. Data only; what facts make of it is ``fold``'s.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+from immutables import Map
+from msgspec import UNSET, UnsetType
+
+from rookery.actors.tools.places import Place
+from rookery.schemas.calls import Arguments, CallOutcome, KnownCall
+from rookery.schemas.capability import ApprovalPolicy
+
+__all__ = ["RECOVERY_REQUIRED", "STATE_SCHEMA", "Call", "CallPhase", "Tools"]
+
+STATE_SCHEMA = 1
+RECOVERY_REQUIRED = "RECOVERY_REQUIRED"
+WAITING_FOR_APPROVAL = "WAITING_FOR_APPROVAL"
+
+
+class CallPhase(StrEnum):
+    """How far a call has come."""
+
+    REQUESTED = "requested"
+    """It waits for a place, or for a look at its arguments."""
+    UNAPPROVED = "unapproved"
+    """It waits for an approval, and may not be made without."""
+    INTENDED = "intended"
+    """The tool is called, or was."""
+    RECOVERY_REQUIRED = "recovery_required"
+    """An operator has to say what came of it."""
+    ENDED = "ended"
+
+
+_WAITS_FOR = {
+    CallPhase.UNAPPROVED: WAITING_FOR_APPROVAL,
+    CallPhase.RECOVERY_REQUIRED: RECOVERY_REQUIRED,
+}
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a run."""
+
+    operation_id: str
+    run: str
+    generation: int
+    name: str
+    phase: CallPhase
+    number: int = 0
+    surface: str = ""
+    idempotent: bool = False
+    schema_digest: str = ""
+    request_digest: str = ""
+    timeout_ms: int = 0
+    traceparent: str | UnsetType = UNSET
+    arguments: Arguments | UnsetType = UNSET
+    arguments_blob: str | UnsetType = UNSET
+    approval: ApprovalPolicy | UnsetType = UNSET
+    """The policy that wants an approval."""
+    grant_id: str = ""
+    """The grant it has consumed."""
+    attempt: int = 0
+    """Of the last intent; 0 if there was none."""
+    node: str = ""
+    """The node process of the last intent."""
+    deadline_at_ms: int = 0
+    outcome: CallOutcome | UnsetType = UNSET
+
+    @property
+    def place(self) -> Place:
+        """Of its present try."""
+        return Place(self.operation_id, self.attempt)
+
+    @property
+    def next_place(self) -> Place:
+        """Of the try that comes next."""
+        return Place(self.operation_id, self.attempt + 1)
+
+    @property
+    def known(self) -> KnownCall:
+        """What whoever waits for the call may know of it."""
+        waits_for = _WAITS_FOR.get(self.phase, "")
+        return KnownCall(operation_id=self.operation_id, outcome=self.outcome, waits_for=waits_for)
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """One session's calls."""
+
+    run: str = ""
+    """The last run that called anything."""
+    calls: Map[str, Call] = Map()
+    """By operation: all of that run, and those of earlier ones that have no outcome yet."""
+
+    def of_run(self, run: str) -> list[Call]:
+        """In the order in which they were asked for."""
+        found = [call for call in self.calls.values() if call.run == run]
+        return sorted(found, key=lambda call: call.number)

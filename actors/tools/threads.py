@@ -1,0 +1,73 @@
+"""Threads for functions that block and may never return.
+
+Like a ``ThreadPoolExecutor``, but a function that hangs does not keep the process from ending.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import ParamSpec, TypeVar
+
+__all__ = ["Threads"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Threads(Executor):
+    """Up to so many daemon threads, made when they are first needed."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._changed = threading.Condition()
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._count = self._idle = 0
+        self._closed = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+
+        def job() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:  # Whoever waits is told, whatever it is.
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("these threads take no more work")
+            self._jobs.append(job)
+            if self._idle < len(self._jobs) and self._count < self._count_max:
+                self._count += 1
+                threading.Thread(target=self._work, name="rookery-tool", daemon=True).start()
+            self._changed.notify()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more work. Threads end when what was taken is done; nobody waits for them."""
+        del wait, cancel_futures
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while (job := self._next_job()) is not None:
+            job()
+            del job
+
+    def _next_job(self) -> Callable[[], None] | None:
+        with self._changed:
+            while not self._jobs:
+                if self._closed:
+                    return None
+                self._idle += 1
+                self._changed.wait()
+                self._idle -= 1
+            return self._jobs.popleft()

@@ -1,0 +1,155 @@
+"""A tool worker: a process that does the calls of one surface for all nodes of a realm.
+
+It takes as many as it has room for, keeps their time, tells functions when nobody wants them any
+more and leaves in an orderly way. It trusts who calls it: arguments were checked by the node, and
+so will the answer be. It keeps no record; the ledger is the node's. Used on the bus's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from rookery.actors.kernel.tasks import Tasks
+from rookery.actors.tools.checks import schema_digest
+from rookery.actors.tools.host import LocalTools
+from rookery.actors.tools.pipeline import fault
+from rookery.actors.tools.registry import RegisteredTool, ToolCallContext, ToolRegistry
+from rookery.bus.ports import Workbench
+from rookery.schemas.calls import Arguments, CallOutcome
+from rookery.schemas.codec import encode_json
+from rookery.schemas.work import Catalogue, Job, JobAnswer, ServedTool
+
+__all__ = ["Worker"]
+
+log = logging.getLogger(__name__)
+
+
+class _Served(NamedTuple):
+    tool: RegisteredTool
+    schema_digest: str
+
+
+class Worker:
+    """Serves a registry at a workbench."""
+
+    def __init__(
+        self,
+        bench: Workbench,
+        registry: ToolRegistry,
+        *,
+        name: str,
+        concurrency: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """``concurrency``: how many functions run at once; those that outlive their call count."""
+        self._bench, self._name, self._room, self._now_ms = bench, name, concurrency, now_ms
+        self._registry, self._local = registry, LocalTools(registry)
+        self._served = {
+            tool.capability.name: _Served(tool, schema_digest(tool.capability)) for tool in registry
+        }
+        self._jobs: dict[str, Job] = {}
+        """Unanswered."""
+        self._at_work = 0
+        self._tasks = Tasks()
+
+    async def open(self) -> None:
+        """Be there for calls."""
+        tools = tuple(
+            ServedTool(capability=tool.capability, awaited=tool.async_mode)
+            for tool in self._registry
+        )
+        catalogue = Catalogue(worker=self._name, tools=tools)
+        await self._bench.open(catalogue, self._take, self._cancel)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take no more calls and finish what runs. ``False`` if that took longer: nobody will know
+        what came of those calls, and those who wait for them are told so."""
+        await self._bench.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._tasks.idle()
+        left = list(self._jobs.values())
+        self._jobs.clear()
+        for job in left:
+            log.warning("a call outlives its worker", extra=_of(job))
+            self._bench.abandon(job, f"{self._name} stopped before {job.tool} had ended")
+        await self._bench.close()
+        await self._tasks.cancel()
+        return not left
+
+    def close(self, timeout_s: float) -> bool:
+        """Stop functions that still run. Not to be called on the bus's loop."""
+        return self._local.close(timeout_s)
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _take(self, job: Job) -> None:
+        served = self._served[job.tool]
+        if self._at_work >= self._room:
+            self._bench.decline(job, f"{self._name} has no room")
+        elif job.schema_digest not in ("", served.schema_digest):
+            self._bench.decline(job, f"{self._name} serves {job.tool} with other schemas")
+        else:
+            self._jobs[job.id] = job
+            self._at_work += 1
+            self._tasks.begin(self._work(job, served.tool))
+
+    def _cancel(self, job_id: str) -> None:
+        if (job := self._jobs.get(job_id)) is not None:
+            self._local.cancel(_call_id(job))
+
+    async def _work(self, job: Job, tool: RegisteredTool) -> None:
+        try:
+            left_ms = job.left_ms or tool.capability.limits.timeout_ms
+            outcome = await self._outcome(job, left_ms)
+            if self._jobs.pop(job.id, None) is not None:
+                log.info("a call was answered", extra=_of(job) | {"code": _code(outcome)})
+                await self._bench.answer(job, _answer(outcome))
+            await self._local.gone(_call_id(job))
+        finally:
+            self._at_work -= 1
+
+    async def _outcome(self, job: Job, left_ms: int) -> CallOutcome:
+        try:
+            arguments = msgspec.json.decode(job.body, type=Arguments)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            return CallOutcome(error=fault("INVALID_JSON", f"the arguments of {job.tool}: {error}"))
+        context = ToolCallContext(
+            name=job.tool,
+            args=arguments.args,
+            kwargs=arguments.kwargs,
+            idempotency_key=job.idempotency_key,
+            session_id=job.session_id,
+            run_id=job.run_id,
+            call_id=_call_id(job),
+            deadline_ms=self._now_ms() + left_ms,
+            traceparent=job.traceparent or None,
+            attempt=job.attempt,
+        )
+        return await self._local.call(context, left_ms)
+
+
+def _call_id(job: Job) -> str:
+    """Who calls without one still gets to cancel."""
+    return job.call_id or job.id
+
+
+def _answer(outcome: CallOutcome) -> bytes:
+    if outcome.error is UNSET:
+        return encode_json(JobAnswer(value=outcome.value))
+    return encode_json(JobAnswer(error=outcome.error))
+
+
+def _of(job: Job) -> dict[str, object]:
+    return {"tool": job.tool, "call": job.call_id, "run": job.run_id, "attempt": job.attempt}
+
+
+def _code(outcome: CallOutcome) -> str:
+    return "" if outcome.error is UNSET else outcome.error.code

@@ -1,0 +1,57 @@
+"""A tool worker as a process: a connection, a workbench and a registry, wired; owns no rule."""
+
+from __future__ import annotations
+
+from rookery.actors.tools.registry import ToolRegistry
+from rookery.actors.tools.remote import check_surface
+from rookery.actors.tools.worker import Worker
+from rookery.bus.blobs import JetStreamBlobs
+from rookery.bus.buckets import Bucket
+from rookery.bus.clock import SystemClock
+from rookery.bus.connection import Connection
+from rookery.bus.loop import LoopThread
+from rookery.bus.subjects import Subjects
+from rookery.bus.workbench import NatsWorkbench
+from rookery.ops.config import Config
+from rookery.ops.presence import process_name
+from rookery.ops.reach import url_of
+
+__all__ = ["WorkerProcess"]
+
+CLOSE_S = 1.0
+"""For functions that hear that they are to stop; others end with the process."""
+
+
+class WorkerProcess:
+    """Start it and it serves its surface until it is stopped, through every outage."""
+
+    def __init__(
+        self, config: Config, registry: ToolRegistry, *, surface: str, concurrency: int
+    ) -> None:
+        check_surface(surface)
+        self.name, self._drain_s = process_name(), config.node.drain_timeout_s
+        self._loop, subjects = LoopThread(), Subjects(config.realm)
+        self._connection = connection = Connection(
+            url_of(config), credentials=config.server.credentials_file, name="rookery-worker"
+        )
+        blobs = JetStreamBlobs(Bucket(connection, subjects.blobs_bucket))
+        self._worker = Worker(
+            NatsWorkbench(connection, subjects, blobs, surface),
+            registry,
+            name=self.name,
+            concurrency=concurrency,
+            now_ms=SystemClock().now_ms,
+        )
+
+    def start(self) -> None:
+        """Returns once calls can come."""
+        self._loop.run(self._connection.open())
+        self._loop.run(self._worker.open())
+
+    def stop(self) -> bool:
+        """Take no more calls, finish those under way and leave; ``False`` if some took too long."""
+        drained = self._loop.run(self._worker.drain(self._drain_s))
+        self._worker.close(CLOSE_S)
+        self._loop.run(self._connection.close())
+        self._loop.close()
+        return drained

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.tools.workshop import ToolWorld
+
+
+@pytest.fixture
+def world() -> Iterator[ToolWorld]:
+    """On the clockwork: no story takes longer than its steps."""
+    with ToolWorld() as made:
+        yield made

@@ -1,0 +1,325 @@
+"""Tool workers as they are used: processes that serve, share, die and leave, and a node whose
+programs call them.
+
+Capabilities are asked for when the node starts; afterwards each test starts and ends workers of a
+surface that no other test uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rookery.bus.server import EmbeddedServer
+from tests.nodes import rookery_here
+from tests.stock import until
+from tests.tools.crew import Crafts, Execution, Visit, WorkerProcess, executions
+
+OURS = ("shop", "frail")
+
+
+@pytest.fixture(scope="module")
+def crafts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crafts]:
+    """The node is started when each surface has a worker, and then only ``foreign`` has one."""
+    folder = tmp_path_factory.mktemp("crafts")
+    with EmbeddedServer(folder / "store") as server:
+        crafts = Crafts(server, folder)
+        with crafts.foreign():
+            workers = [crafts.worker(surface, folder).launch() for surface in OURS]
+            try:
+                for worker in workers:
+                    worker.ready()
+                node = crafts.node(*OURS, "foreign").start()
+                for worker in workers:
+                    assert worker.stop() == 0
+            finally:
+                for worker in workers:
+                    worker.close()
+            try:
+                yield crafts
+            finally:
+                node.close()
+
+
+def began(folder: Path) -> list[Execution]:
+    return [one for one in executions(folder) if one.what == "began"]
+
+
+def let_go(folder: Path) -> None:
+    (folder / "go").touch()
+
+
+# --- serving --------------------------------------------------------------------------------------
+
+
+def test_a_program_calls_tools_of_a_worker(crafts: Crafts, tmp_path: Path):
+    async def story(visit: Visit) -> None:
+        await visit.follow()
+        found = await visit.run("shop_price('tea') + shop_price(item='cake')")
+        assert (found["status"], found["result"]) == ("ok", 8)
+        calls = found["external_calls"]
+        assert [(one["name"], one["status"]) for one in calls] == [("shop_price", "ok")] * 2
+        await until(lambda: visit.kinds.count("completed") == 2)
+        asked = [fact for fact in visit.facts if fact["type"] == "tool.requested.v1"]
+        assert {fact["surface"] for fact in asked} == {"shop"}
+        caught = "try:\n    shop_price('beer')\nexcept Exception as e:\n    r = str(e)\nr"
+        assert "NOT_SOLD" in (await visit.run(caught))["result"]
+
+    with crafts.worker("shop", tmp_path):
+        crafts.visit(story)
+
+
+def test_a_tool_knows_which_call_it_serves(crafts: Crafts, tmp_path: Path):
+    async def story(visit: Visit) -> None:
+        await visit.follow()
+        found = await visit.run("shop_facts()")
+        told = found["result"]
+        await until(lambda: "requested" in visit.kinds)
+        asked = visit.facts[0]
+        assert told["key"] == told["call"] == asked["operation_id"] == asked["idempotency_key"]
+        assert (told["name"], told["run"], told["session"]) == (
+            "facts",
+            found["run_id"],
+            visit.session,
+        )
+        assert told["attempt"] == 1
+        assert 0 < told["left_ms"] <= 5_000
+
+    with crafts.worker("shop", tmp_path):
+        crafts.visit(story)
+
+
+def test_workers_of_a_surface_share_the_work(crafts: Crafts, tmp_path: Path):
+    async def story(visit: Visit) -> None:
+        found = await visit.run("[shop_who() for _ in range(30)]")
+        assert set(found["result"]) == {one.process.pid, two.process.pid}
+
+    with crafts.worker("shop", tmp_path) as one, crafts.worker("shop", tmp_path) as two:
+        crafts.visit(story)
+
+
+def test_large_arguments_and_results_travel_through_the_blob_store(crafts: Crafts, tmp_path: Path):
+    async def story(visit: Visit) -> None:
+        found = await visit.run("text = shop_double('x' * 1_500_000)\n[len(text), text[-1]]")
+        assert found["result"] == [3_000_000, "x"]
+
+    with crafts.worker("shop", tmp_path):
+        crafts.visit(story)
+
+
+def test_a_worker_says_what_it_runs(crafts: Crafts, tmp_path: Path):
+    async def story(visit: Visit) -> None:
+        running = asyncio.ensure_future(visit.run("frail_build()"))
+        await until(lambda: began(tmp_path))
+        told = await visit.client.nats.request("rookery.crafts.crew.frail.health", b"", timeout=5)
+        health = json.loads(told.data)
+        assert (health["worker"], health["draining"]) == (worker.said["worker"], False)
+        (job,) = health["running"]
+        assert (job["tool"], job["call_id"]) == ("build", began(tmp_path)[0].key)
+        let_go(tmp_path)
+        assert (await running)["result"] == "done in try 1"
+
+    with crafts.worker("frail", tmp_path) as worker:
+        crafts.visit(story)
+
+
+# --- dying ----------------------------------------------------------------------------------------
+
+
+def test_a_tool_that_nobody_serves_fails_soon_and_the_program_may_go_on(crafts: Crafts):
+    code = "try:\n    frail_send()\nexcept Exception as e:\n    r = str(e)\nr"
+
+    async def story(visit: Visit) -> None:
+        await visit.follow()
+        found = await visit.run(code)
+        assert "WORKER_UNAVAILABLE" in found["result"]
+        assert visit.kinds == ["requested", "intent_recorded", "failed"]
+
+    crafts.visit(story)
+
+
+def test_a_call_that_may_be_repeated_outlives_its_worker(crafts: Crafts, tmp_path: Path):
+    async def story(visit: Visit) -> None:
+        await visit.follow()
+        with crafts.worker("frail", tmp_path) as first:
+            running = asyncio.ensure_future(visit.run("frail_look()"))
+            await until(lambda: began(tmp_path))
+            first.kill()
+            let_go(tmp_path)
+        with crafts.worker("frail", tmp_path) as second:
+            assert (await running)["result"] == "done in try 2"
+        tries = began(tmp_path)
+        assert [one.pid for one in tries] == [first.process.pid, second.process.pid]
+        assert len({one.key for one in tries}) == 1
+        assert visit.kinds == ["requested", "intent_recorded", "intent_recorded", "completed"]
+
+    crafts.visit(story)
+
+
+def test_a_call_that_may_not_be_repeated_waits_for_an_operator(crafts: Crafts, tmp_path: Path):
+    async def story(visit: Visit) -> None:
+        await visit.follow()
+        with crafts.worker("frail", tmp_path) as first:
+            await visit.client.submit(
+                "run", visit.session, {"code": "frail_send()"}, Nats_Msg_Id="lost"
+            )
+            await until(lambda: began(tmp_path))
+            first.kill()
+        with crafts.worker("frail", tmp_path):
+            await until(lambda: "recovery_required" in visit.kinds)
+            (call,) = began(tmp_path)
+            said = {"run_id": call.run, "operation_id": call.key, "completed": "it was sent"}
+            answer = await visit.client.ask("resolve", visit.session, said)
+            assert answer.body["state"] == "completed"
+            await until(lambda: "completed" in visit.kinds)
+        assert len(began(tmp_path)) == 1
+
+    crafts.visit(story)
+
+
+def test_calls_go_on_after_the_server_was_killed(crafts: Crafts, tmp_path: Path):
+    """One is under way meanwhile; its answer comes when there is a way again."""
+
+    async def story(visit: Visit) -> None:
+        running = asyncio.ensure_future(visit.run("frail_build()"))
+        await until(lambda: began(tmp_path))
+        await asyncio.to_thread(crafts.server.kill)
+        let_go(tmp_path)
+        await asyncio.to_thread(crafts.server.start)
+        assert (await running)["result"] == "done in try 1"
+        assert (await visit.run("frail_price('tea')"))["result"] == 3
+        assert len(began(tmp_path)) == 1
+
+    with crafts.worker("frail", tmp_path):
+        crafts.visit(story)
+
+
+# --- ending ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", ["frail_build()", "await frail_wait()"])
+def test_cancelling_a_run_reaches_the_function(crafts: Crafts, tmp_path: Path, code: str):
+    async def story(visit: Visit) -> None:
+        running = asyncio.ensure_future(visit.run(code))
+        await until(lambda: began(tmp_path))
+        (call,) = began(tmp_path)
+        await visit.client.ask("cancel", visit.session, {"run_id": call.run, "now": True})
+        await until(lambda: "stopped" in [one.what for one in executions(tmp_path)])
+        assert (await running)["status"] == "cancelled"
+
+    with crafts.worker("frail", tmp_path):
+        crafts.visit(story)
+
+
+def test_a_worker_that_is_told_to_stop_finishes_what_it_has(crafts: Crafts, tmp_path: Path):
+    async def story(visit: Visit) -> None:
+        with crafts.worker("frail", tmp_path) as leaving:
+            running = asyncio.ensure_future(visit.run("frail_build()"))
+            await until(lambda: began(tmp_path))
+            leaving.signal(signal.SIGTERM)
+            await _draining(visit)
+            with crafts.worker("frail", tmp_path) as staying:
+                other = Visit(visit.client)
+                found = await other.run("[frail_who() for _ in range(10)]")
+                assert set(found["result"]) == {staying.process.pid}
+            let_go(tmp_path)
+            assert (await running)["result"] == "done in try 1"
+            assert leaving.ended() == 0
+
+    crafts.visit(story)
+
+
+def test_a_worker_that_cannot_wait_any_longer_says_so(crafts: Crafts, tmp_path: Path):
+    """A call that may be repeated is, at once, by another worker."""
+
+    async def story(visit: Visit) -> None:
+        with _impatient(crafts, tmp_path) as leaving:
+            running = asyncio.ensure_future(visit.run("await frail_wait()"))
+            await until(lambda: began(tmp_path))
+            with crafts.worker("frail", tmp_path) as staying:
+                assert leaving.stop() == 0
+                await until(lambda: len(began(tmp_path)) == 2)
+                assert began(tmp_path)[1].pid == staying.process.pid
+                run = began(tmp_path)[0].run
+                await visit.client.ask("cancel", visit.session, {"run_id": run, "now": True})
+                await running
+
+    crafts.visit(story)
+
+
+def test_a_worker_leaves_also_while_there_is_no_server(tmp_path: Path):
+    with (
+        EmbeddedServer(tmp_path / "store") as server,
+        Crafts(server, tmp_path).worker("shop", tmp_path) as worker,
+    ):
+        server.kill()
+        assert worker.stop() == 0
+
+
+# --- other people's workers, and mistakes ---------------------------------------------------------
+
+
+def test_a_worker_needs_nothing_but_a_nats_client(crafts: Crafts):
+    async def story(visit: Visit) -> None:
+        assert (await visit.run("foreign_shout('tea')"))["result"] == "TEA"
+        headers = (await visit.run("foreign_headers()"))["result"]
+        assert headers["Idempotency-Key"] == headers["Rookery-Call"]
+        assert headers["Rookery-Session"] == visit.session
+        failed = await visit.run("foreign_fail()")
+        assert failed["status"] == "runtime_error"
+        assert "OUT_OF_TEA" in json.dumps(failed)
+
+    crafts.visit(story)
+
+
+def test_a_result_that_is_not_what_was_declared_is_none(crafts: Crafts):
+    async def story(visit: Visit) -> None:
+        await visit.follow()
+        found = await visit.run("foreign_lie()")
+        assert found["status"] == "runtime_error"
+        await until(lambda: "failed" in visit.kinds)
+        assert visit.facts[-1]["error"]["code"] == "INVALID_RESULT"
+
+    crafts.visit(story)
+
+
+@pytest.mark.parametrize(
+    ("place", "surface", "says"),
+    [
+        ("nowhere:tools", "shop", "names no module"),
+        ("json:dumps", "shop", "is no tool"),
+        ("tests.tools.crafts:registry", "a.b", "surface 'a.b'"),
+        ("tests.tools.crafts:registry", "local", "each node's own"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(
+    crafts: Crafts, tmp_path: Path, place: str, surface: str, says: str
+):
+    where = ("--url", crafts.server.url)
+    (tmp_path / "tests").symlink_to(Path(__file__).parents[1])
+    said = rookery_here(tmp_path, "tools", "serve", place, "--surface", surface, *where)
+    assert said.code == 2
+    assert says in said.err
+
+
+def _impatient(crafts: Crafts, folder: Path) -> WorkerProcess:
+    """It waits for nothing when it is to stop."""
+    (folder / "rookery.toml").write_text("[node]\ndrain_timeout_s = 0.1\n")
+    return crafts.worker("frail", folder)
+
+
+async def _draining(visit: Visit) -> None:
+    """Wait until the crew has a member that is about to leave."""
+    async with asyncio.timeout(20):
+        while True:
+            told = await visit.client.nats.request(
+                "rookery.crafts.crew.frail.health", b"", timeout=5
+            )
+            if json.loads(told.data)["draining"]:
+                return
+            await asyncio.sleep(0.01)

@@ -1,0 +1,298 @@
+"""Tools outside of every node, and a realm in memory whose nodes call them.
+
+The kernel, the concern, what performs its effects and the journal are the real ones. A driver is
+played by ``CallerConcern``, which says what a turn says; the tools' own world by ``Workshop``: it
+counts what was done to it, whoever dies meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from rookery.actors.kernel.concern import Concern
+from rookery.actors.kernel.kernel import Kernel, Settings
+from rookery.actors.kernel.partitions import Holder
+from rookery.actors.tools.acting import Acting
+from rookery.actors.tools.board import CallBoard
+from rookery.actors.tools.concern import ToolsConcern
+from rookery.actors.tools.host import ToolHost
+from rookery.actors.tools.pipeline import fault
+from rookery.actors.tools.places import Places
+from rookery.actors.tools.registry import ToolCallContext
+from rookery.actors.tools.visible import VisibleTool, VisibleTools
+from rookery.schemas.calls import (
+    Arguments,
+    AskedCall,
+    CallOutcome,
+    CallsQuery,
+    CallsView,
+    KnownCall,
+)
+from rookery.schemas.capability import ApprovalMode, Capability, CapabilityLimits
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.digest import digest_bytes, digest_json
+from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.facts import turn
+from rookery.schemas.facts.tool import TOOL_FACTS
+from rookery.schemas.facts.turn import TURN_FACTS
+from tests.kernel.clockwork import DrivenKernel
+from tests.kernel.tally import SmallConcern
+from tests.kernel.world import Node, World, called
+
+SURFACE = "outside"
+TWO_NUMBERS = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+def capability(name: str, *, idempotent: bool = True, **more: Any) -> Capability:
+    limits = {name: more.pop(name) for name in CapabilityLimits.__struct_fields__ if name in more}
+    return Capability(
+        name=name,
+        description="",
+        input_schema=more.pop("input_schema", TWO_NUMBERS),
+        idempotent=idempotent,
+        limits=CapabilityLimits(**limits),
+        **more,
+    )
+
+
+CAPABILITIES = (
+    capability("fetch"),
+    capability("send", idempotent=False),
+    capability("long", idempotent=False, timeout_ms=600_000),
+    capability("single", concurrency=1),
+    capability("rare", rate_per_min=1),
+    capability("hasty", timeout_ms=200),
+    capability("small", max_request_bytes=40, input_schema={"type": "array"}),
+    capability("texts", input_schema={"type": "array", "items": {"type": "string"}}),
+    capability("guarded", approval_policy=ApprovalMode.MANUAL),
+)
+
+
+def tools(*capabilities: Capability) -> VisibleTools:
+    return VisibleTools(VisibleTool.of(SURFACE, one, awaited=False) for one in capabilities)
+
+
+def call(
+    number: int, name: str, *args: Any, run: str = "run-1", blob: str = "", **kwargs: Any
+) -> AskedCall:
+    """A call as a program makes it."""
+    arguments = Arguments(args=list(args), kwargs=kwargs)
+    asked = AskedCall(
+        operation_id=operation(number, run), number=number, name=name, digest=digest_json(arguments)
+    )
+    if blob:
+        return msgspec.structs.replace(asked, arguments_blob=blob)
+    return msgspec.structs.replace(asked, arguments=arguments)
+
+
+def operation(number: int, run: str = "run-1") -> str:
+    return f"{run}-{number}"
+
+
+# --- who wants calls ------------------------------------------------------------------------------
+
+
+class Wants(msgspec.Struct, frozen=True, kw_only=True):
+    run: str = "run-1"
+    calls: tuple[AskedCall, ...] = ()
+
+
+class CallerConcern(SmallConcern):
+    """Says what turns say: ``want`` leaves calls, ``end`` the end of their run."""
+
+    family = "turn"
+    verbs: Mapping[str, type[msgspec.Struct]] = {"want": Wants, "end": Wants}
+    codec: FactCodec[Any] = FactCodec(TURN_FACTS)
+
+    def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        run, calls = command.body.run, command.body.calls
+        if command.verb == "end":
+            return [turn.Cancelled(run=run)]
+        return [turn.ToolCallsReturned(run=run, tool_count=len(calls), calls=calls)]
+
+    def evolve(self, state: Any, fact: Any) -> Any:
+        return state
+
+
+# --- what is called -------------------------------------------------------------------------------
+
+
+class Workshop:
+    """The world the tools act on. It outlives every node."""
+
+    def __init__(self) -> None:
+        self.executions: Counter[str] = Counter()
+        """By idempotency key."""
+        self.contexts: list[ToolCallContext] = []
+        self.hold = False
+        """Whoever is called does not return."""
+        self.running: Counter[str] = Counter()
+        self.running_max: Counter[str] = Counter()
+        self.outcome = CallOutcome(value="done")
+
+    @contextlib.contextmanager
+    def at_work(self, ctx: ToolCallContext) -> Iterator[None]:
+        self.executions[ctx.idempotency_key] += 1
+        self.contexts.append(ctx)
+        self.running[ctx.name] += 1
+        self.running_max[ctx.name] = max(self.running_max[ctx.name], self.running[ctx.name])
+        try:
+            yield
+        finally:
+            self.running[ctx.name] -= 1
+
+
+class Bench:
+    """One node's way to the workshop: a host."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self.cancelled: list[str] = []
+
+    async def ready(self, name: str) -> None:
+        """The workshop is never closed."""
+
+    async def call(self, ctx: ToolCallContext, timeout_ms: int) -> CallOutcome:
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                with self._workshop.at_work(ctx):
+                    while self._workshop.hold and ctx.call_id not in self.cancelled:
+                        await asyncio.sleep(0.01)
+        except TimeoutError:
+            return CallOutcome(error=fault("TIMEOUT_TOOL", "too slow"))
+        if ctx.call_id in self.cancelled:
+            return CallOutcome(error=fault("CANCELLED", "not wanted"))
+        return self._workshop.outcome
+
+    def cancel(self, call_id: str) -> None:
+        self.cancelled.append(call_id)
+
+    async def gone(self, call_id: str) -> None:
+        """Nothing is left running here."""
+
+
+# --- the realm ------------------------------------------------------------------------------------
+
+
+class ToolNode(Node):
+    """A node with the tools concern, and what goes with it."""
+
+    board: CallBoard
+    places: Places
+    acting: Acting
+    host: ToolHost
+    epoch: str
+
+
+class ToolWorld(World):
+    """Nodes that call the tools of one workshop."""
+
+    def __init__(self, *, threads: bool = False) -> None:
+        super().__init__(threads=threads)
+        self.workshop = Workshop()
+
+    def begin(self, *capabilities: Capability, **settings: Any) -> ToolNode:
+        """Start a node; the tools are the same everywhere unless said otherwise."""
+        visible = tools(*(capabilities or CAPABILITIES))
+        started = self.start([CallerConcern()], visible=visible, **settings)
+        return cast("ToolNode", started)
+
+    def kernel(
+        self,
+        node: Any,
+        concerns: Sequence[Concern],
+        *,
+        visible: VisibleTools,
+        host: ToolHost | None = None,
+        **settings: Any,
+    ) -> Kernel:
+        node.epoch = f"{node.name}.{next(self._numbers)}"
+        capabilities = [tool.capability for tool in visible]
+        node.board, node.host = CallBoard(), host or Bench(self.workshop)
+        node.places = Places(capabilities, node, self.now_ms)
+
+        async def ask(*asked: Any) -> Any:
+            return await node.kernel.ask(*asked)
+
+        node.acting = Acting(
+            ask=ask,
+            blobs=node.bus.blobs,
+            visible=visible,
+            hosts={tool.surface: node.host for tool in visible},
+            places=node.places,
+            board=node.board,
+            epoch=node.epoch,
+            now_ms=self.now_ms,
+        )
+        ours = ToolsConcern(visible=visible, places=node.places, epoch=node.epoch)
+        kind = Kernel if self.threads else DrivenKernel
+        return kind(
+            node.bus,
+            node,
+            [*concerns, ours],
+            Settings(
+                holder=Holder(node.name, b"", lambda presence: False),
+                epoch=node.epoch,
+                now_ms=self.now_ms,
+                **settings,
+            ),
+            performers=node.acting.performers,
+            queries={},
+        )
+
+    # --- what a driver does -----------------------------------------------------------------------
+
+    def want(self, *calls: AskedCall, key: str = "a", run: str = "run-1") -> None:
+        """A run of the session wants these calls."""
+        asked = self.told("want", key, run=run, calls=calls)
+        assert not asked.code, asked.answers[-1].body
+
+    def over(self, *, key: str = "a", run: str = "run-1") -> None:
+        """The run has ended."""
+        self.told("end", key, run=run)
+
+    def expect(self, node: ToolNode, number: int, run: str = "run-1") -> asyncio.Future[KnownCall]:
+        async def expected() -> asyncio.Future[KnownCall]:
+            return node.board.expect(operation(number, run))
+
+        return self.run(expected())
+
+    def known(self, node: ToolNode, *, key: str = "a", run: str = "run-1") -> list[KnownCall]:
+        """What the actor says of a run's calls."""
+        asked = node.kernel.ask("tool", key, CallsQuery(run_id=run), CallsView)
+        return list(self.run(asked).calls)
+
+    def keep(self, node: ToolNode, data: bytes) -> str:
+        """Put something into the blob store."""
+        self.run(node.bus.blobs.put(data))
+        return digest_bytes(data)
+
+    # --- what stands ------------------------------------------------------------------------------
+
+    def tool_facts(self, number: int = 0, key: str = "a", run: str = "run-1") -> list[Any]:
+        """All of a session, or of one call."""
+        codec = FactCodec[Any](TOOL_FACTS)
+        found = [fact for one in self.stored("tool", key) for fact in codec.decode(one.body)]
+        return [f for f in found if not number or f.operation_id == operation(number, run)]
+
+    def kinds(self, number: int = 0, key: str = "a", run: str = "run-1") -> list[str]:
+        """Their names, shortened."""
+        tags = [str(f.__struct_config__.tag) for f in self.tool_facts(number, key, run)]
+        return [tag.removeprefix("tool.").removesuffix(".v1") for tag in tags]
+
+    def executions(self, number: int, run: str = "run-1") -> int:
+        return self.workshop.executions[operation(number, run)]
+
+    def cancel_run(self, node: ToolNode, run: str = "run-1") -> None:
+        self.run(called(lambda: node.board.cancel_run(run)))
