@@ -51,6 +51,14 @@ chaos: $(VENV)/.ready-dev
 	@$(BIN)/python -m tests.chaos.node_kills
 	@echo "== everything at once"
 	@$(BIN)/python -m tests.chaos.mixed
+	@echo "== programs that call tools, their node killed at every failpoint"
+	@$(BIN)/python -m tests.chaos.run_kills
+	@echo "== a thousand runs, a till, and three kills"
+	@$(BIN)/python -m tests.chaos.till
+	@echo "== two hundred sandbox sessions for a minute"
+	@$(BIN)/python -m tests.sandbox.many_sessions
+	@echo "== every probe of the sandbox, and how late it ended"
+	@$(BIN)/python -m tests.sandbox.probes
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -20,7 +20,10 @@ from msgspec import Meta
 from rookery.schemas.errors import Refused
 
 __all__ = [
+    "Approvals",
     "Config",
+    "DispatcherName",
+    "Driver",
     "Format",
     "Level",
     "Limits",
@@ -40,6 +43,8 @@ Seconds = Annotated[float, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "text", "json"]
+Driver = Literal["sandbox", "outside"]
+DispatcherName = Literal["inbox", "service", "webhook"]
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,6 +66,13 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How long a stopping node waits for what it has begun."""
     passivate_after_s: Seconds = 600.0
     """An entity nobody asked for so long leaves memory; its facts stay."""
+    driver: Driver = "sandbox"
+    """Who takes the steps of runs: programs in this node's sandbox, or somebody outside who puts
+    them to the session's machines by command."""
+    tools: str = ""
+    """``module:object`` of the functions that programs may call."""
+    workers: tuple[str, ...] = ()
+    """Surfaces whose tools are served by workers: ``rookery tools serve``."""
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,6 +85,38 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     payload_bytes_max: Annotated[int, Meta(ge=1_024, le=1 << 20)] = 1 << 20
     """Body of one command. The server's own limit counts headers too."""
+    memory_mb_max: Count = 512
+    """Of a run, whatever it asks for; so are the others below."""
+    cpu_ms_max: Count = 60_000
+    wall_ms_max: Count = 600_000
+    stdout_bytes_max: Count = 1 << 20
+    external_calls_max: Count = 10_000
+    stack_depth_max: Count = 1_000
+
+
+class Approvals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    dispatchers: tuple[DispatcherName, ...] = ("inbox",)
+    """Who is asked. With none, what wants an approval is denied."""
+    timeout_ms: Count = 86_400_000
+    """How long an answer is waited for."""
+    grant_ttl_ms: Count = 86_400_000
+    """How long what was granted may wait to be used; then it is asked for anew."""
+    session_grant_ttl_ms: Count = 86_400_000
+    """How long an approval for the session holds."""
+    require_keys: bool = False
+    """Only answers signed with an approver's key count: ``rookery approvers add``."""
+    service_subject: str = ""
+    """Where the dispatcher ``service`` asks."""
+    webhook_url: str = ""
+    """Where the dispatcher ``webhook`` posts."""
+    webhook_secret: str = ""
+    """``whsec_`` and base64 of 24 to 64 bytes; signs what goes there and what comes back."""
+    callback_host: str = "127.0.0.1"
+    callback_port: Port | None = None
+    """Where answers to the webhook come back; unset serves none, 0 takes a free port."""
+    escalate_after_ms: Count | None = None
+    """Without an answer for so long, ``escalate_to`` is asked as well."""
+    escalate_to: DispatcherName | None = None
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,6 +141,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     node: Node = Node()
     quotas: Quotas = Quotas()
     limits: Limits = Limits()
+    approvals: Approvals = Approvals()
     metrics: Metrics = Metrics()
     log: Log = Log()
 
@@ -153,7 +198,7 @@ def load(
 
 def hide_secret(key: str, value: Any) -> Any:
     """``value`` fit to be shown: no token, no password, no user part of a URL."""
-    if key == "server.token":
+    if key in ("server.token", "approvals.webhook_secret"):
         return "***" if value else ""
     if key == "url" and isinstance(value, str) and "@" in value:
         parts = urlsplit(value)
@@ -198,7 +243,8 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _from_environment(environ: Mapping[str, str], known: Mapping[str, object]) -> Layer:
-    """``ROOKERY_SECTION_KEY``; ``NATS_URL`` is ``url`` for those who set it for other tools too."""
+    """``ROOKERY_SECTION_KEY``; ``NATS_URL`` is ``url`` for those who set it for other tools too.
+    Of lists, the items have commas between them."""
     names = {"NATS_URL": "url"} | {_variable(key): key for key in known}
     layer: Layer = {}
     for name in sorted(environ, key=lambda name: name != "NATS_URL"):
@@ -225,9 +271,13 @@ def _unknown(key: str, origin: str, known: Mapping[str, object]) -> Refused:
 
 
 def _check(key: str, value: Any, origin: str, kind: Any) -> Any:
-    """``value`` as ``kind``; text from the environment may stand for a number or a truth value."""
+    """``value`` as ``kind``; text from the environment may stand for a number, a truth value or a
+    list."""
+    textual = origin.startswith("environment")
+    if textual and get_origin(kind) is tuple:
+        value = [item.strip() for item in value.split(",") if item.strip()]
     try:
-        return msgspec.convert(value, kind, strict=not origin.startswith("environment"))
+        return msgspec.convert(value, kind, strict=not textual)
     except msgspec.ValidationError as error:
         expected = f"one of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else error
         raise Refused(

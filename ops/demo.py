@@ -1,8 +1,7 @@
-"""``make demo``: submits work, prints the facts as they arrive, and ends.
+"""``make demo``: runs programs, prints the facts as they arrive, and ends.
 
 Everything on the client's side is a stock NATS client and JSON; nothing of ours is imported but the
-node that serves. Until turns and the sandbox are here, an outside driver of twenty lines does what
-they will do: it sees that a run is prepared, does the work, and says that it is over.
+node that serves, with the tools of ``ops/examples``.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import nats
@@ -20,87 +19,111 @@ from rookery.bus.chain import ChainAudit
 from rookery.bus.jetstream import JetStreamBus
 from rookery.bus.ports import Filter
 from rookery.ops.config import Config
+from rookery.ops.config import Node as NodeConfig
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
 
 __all__ = ["main"]
 
-SESSION = "demo"
-PROGRAMS = ("1 + 1", "sorted('rookery')", "result = 6 * 7")
-PATIENCE_S = 30.0
+TOOLS = "rookery.ops.examples.tools:registry"
+PATIENCE_S = 60.0
+
+
+class Program(NamedTuple):
+    """Something to run, and what is expected of it."""
+
+    about: str
+    code: str
+    ends: object
+    """The result, or the code of the error."""
+    session: str = "demo"
+    language: str = "python"
+
+
+PROGRAMS = (
+    Program("A program", "menu = ['tea', 'cake']\nlen(menu)", 2),
+    Program(
+        "A tool, called like a function; the session remembers the menu",
+        "sum(price(item) for item in menu)",
+        8,
+    ),
+    Program(
+        "Awaited tools, called at the same time",
+        "import asyncio\nawait asyncio.gather(*(weather(city) for city in ('Oslo', 'Lima')))",
+        ["snow", "sun"],
+    ),
+    Program("A program that fails, and where", "total = price('tea')\ntotal / 0", "RUNTIME_ERROR"),
+    Program(
+        "The menu once more, in TypeScript and in a session of its own",
+        "const menu: string[] = ['tea', 'cake'];\nresult = menu.map((item) => price(item));",
+        [3, 5],
+        "demo-ts",
+        "typescript",
+    ),
+)
 
 
 def main() -> int:
     """Run the demo; the exit code says whether every promise was kept."""
     configure("warning", "auto", sys.stderr)
     with tempfile.TemporaryDirectory(prefix="rookery-demo-") as store:
-        say("Starting a node with an embedded server ...")
-        with Node(Config(store=str(Path(store)))) as node:
+        say("Starting a node with an embedded server; its guest is built at first use ...")
+        config = Config(store=store, node=NodeConfig(tools=TOOLS))
+        with Node(config) as node:
             say(f"ready {node.url}\n")
-            return asyncio.run(asyncio.wait_for(tour(node.url), PATIENCE_S))
+            spoken = [one for one in PROGRAMS if one.language in node.languages]
+            return asyncio.run(asyncio.wait_for(tour(node.url, spoken), PATIENCE_S))
 
 
-async def tour(url: str) -> int:
+async def tour(url: str, programs: Sequence[Program]) -> int:
     """What a user would do from another terminal."""
     client = await nats.connect(url)
     await client.subscribe("rookery.default.ev.>", cb=show_facts)
-    await client.subscribe(f"rookery.default.ev.session.{SESSION}", cb=Driver(client).see)
-    say(f"Three runs, published as plain JSON to rookery.default.cmd.run.{SESSION}:")
-    ends = await asyncio.gather(
-        *(submit(client, f"demo-{n}", {"code": code}) for n, code in enumerate(PROGRAMS, 1))
-    )
-    for end in ends:
-        say(f"  <- {end['run_id']} {end['state']}")
-    say("\nThe first one once more, under the same message id: answered, not run again.")
-    again = await submit(client, "demo-1", {"code": PROGRAMS[0]})
-    say(f"  <- {again['run_id']} {again['state']}")
+    say("Programs, published as plain JSON to rookery.default.cmd.run.<session>:\n")
+    answers = [await submit(client, f"demo-{n}", one) for n, one in enumerate(programs, 1)]
+    kept = all(map(as_expected, programs, answers))
+    say("The first one once more, under the same message id: answered, not run again.\n")
+    again = await submit(client, "demo-1", programs[0])
+    kept = kept and again == answers[0]
     await client.close()
-    say("\nThe journal, read back and verified:")
-    verified = await verify(url)
-    say(f"  {verified} messages, every one continues the chain of its entity")
-    kept = again == ends[0] and all(end["state"] == "committed" for end in ends)
-    say("\nDone. Start a node of your own: rookery up" if kept else "\nA promise was broken.")
+    say("The journal, read back and verified:")
+    say(f"  {await verify(url)} messages, every one continues the chain of its entity\n")
+    say("Done. Start a node of your own: rookery up" if kept else "A promise was broken.")
     return 0 if kept else 1
 
 
-class Driver:
-    """Stands where the turn machine will stand: works off what is prepared."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    async def see(self, message: Any) -> None:
-        """A run that is prepared is ours to do."""
-        for fact in msgspec.json.decode(message.data):
-            if fact["type"] == "session.run_prepared.v1":
-                done = {"input_id": fact["input_id"], "run_id": fact["run"]}
-                await self._client.publish(
-                    f"rookery.default.cmd.admission.{SESSION}",
-                    msgspec.json.encode({"input": "commit", "params": done}),
-                    headers={"Nats-Msg-Id": f"done-{fact['run']}"},
-                )
-
-
-async def submit(client: Any, message_id: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Publish a run and wait for the answer on a subject of our own."""
+async def submit(client: Any, message_id: str, program: Program) -> dict[str, Any]:
+    """Publish a run and wait for its result on a subject of our own."""
     reply_to = client.new_inbox()
     answers = await client.subscribe(reply_to)
+    say(f"{program.about} ({message_id}, session {program.session}):")
+    for line in program.code.splitlines():
+        say(f"  | {line}")
     await client.publish(
-        f"rookery.default.cmd.run.{SESSION}",
-        msgspec.json.encode(request),
+        f"rookery.default.cmd.run.{program.session}",
+        msgspec.json.encode({"code": program.code, "language": program.language}),
         headers={"Nats-Msg-Id": message_id, "Rookery-Reply": reply_to},
     )
-    say(f"  -> {message_id}: {request['code']}")
-    answer = await answers.next_msg(timeout=PATIENCE_S)
+    message = await answers.next_msg(timeout=PATIENCE_S)
     await answers.unsubscribe()
-    receipt: dict[str, Any] = msgspec.json.decode(answer.data)
-    return receipt
+    answer: dict[str, Any] = msgspec.json.decode(message.data)
+    if error := answer["error"]:
+        where = f" at line {error['span']['line']}" if error.get("span") else ""
+        say(f"  <- {error['code']}: {error['message']}{where}\n")
+    else:
+        say(f"  <- {msgspec.json.encode(answer['result']).decode()}\n")
+    return answer
+
+
+def as_expected(program: Program, answer: dict[str, Any]) -> bool:
+    error = answer["error"]
+    return bool((error["code"] if error else answer["result"]) == program.ends)
 
 
 async def show_facts(message: Any) -> None:
     """A line a fact, as any subscriber sees it."""
     for fact in msgspec.json.decode(message.data):
-        say(f"     {fact['id']:<16} {fact['type']:<34} {fact.get('run', '')}")
+        say(f"     {fact['id']:<18} {fact['type']:<32} {fact.get('name', '')}".rstrip())
 
 
 async def verify(url: str) -> int:

@@ -23,7 +23,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
+from rookery.bus.discovery import Served
 from rookery.ops.health import Page
 from rookery.schemas.commands import COMMANDS
 
@@ -118,12 +120,11 @@ class Metrics:
         self._of_family: dict[str, tuple[Counter, Counter, Histogram]] = {}
 
     def command(self, verb: str, outcome: str, seconds: float) -> None:
-        child = self._of_verb.get((verb, outcome))
+        name = self._known(verb)  # Anybody may invent verbs; they must not fill our memory.
+        child = self._of_verb.get((name, outcome))
         if child is None:
-            name = self._known(verb)
             child = self._answered.labels(name, outcome), self._command_seconds.labels(name)
-            if name != OTHER:  # Anybody may invent verbs; they must not fill our memory.
-                self._of_verb[verb, outcome] = child
+            self._of_verb[name, outcome] = child
         child[0].inc()
         child[1].observe(seconds)
 
@@ -152,12 +153,28 @@ class Metrics:
         """Read these at every scrape. Called once a source, at start."""
         self._registry.register(_Readings(source))
 
+    def served(self, verb: str) -> Served:
+        """What was answered for a verb so far."""
+        requests = refused = 0
+        for sample in _samples(self._answered, "_total", verb):
+            requests += int(sample.value)
+            refused += int(sample.value) if sample.labels["outcome"] == "refused" else 0
+        seconds = sum(one.value for one in _samples(self._command_seconds, "_sum", verb))
+        return Served(requests, refused, seconds)
+
     def page(self) -> Page:
         """What ``/metrics`` answers."""
         return Page(200, CONTENT_TYPE_LATEST, generate_latest(self._registry))
 
     def _known(self, verb: str) -> str:
         return verb if verb in self._verbs else OTHER
+
+
+def _samples(metric: Counter | Histogram, suffix: str, verb: str) -> Iterator[Sample]:
+    for family in metric.collect():
+        for sample in family.samples:
+            if sample.name.endswith(suffix) and sample.labels.get("verb") == verb:
+                yield sample
 
 
 class _BuildInfo(Collector):

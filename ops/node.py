@@ -8,65 +8,83 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from importlib.metadata import version
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
 from rookery.actors.admission.claim import ClaimRegistry
-from rookery.actors.admission.concern import AdmissionConcern, performers
+from rookery.actors.admission.concern import AdmissionConcern
 from rookery.actors.admission.load import RealmLoad
+from rookery.actors.admission.telling import performers
 from rookery.actors.approvals.concern import ApprovalsConcern
+from rookery.actors.kernel.concern import Concern
 from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.kernel import Kernel, Settings
 from rookery.actors.kernel.partitions import Holder
 from rookery.actors.leases.concern import LeasesConcern
 from rookery.actors.peers.concern import PeersConcern
 from rookery.actors.surfaces.concern import SurfacesConcern
+from rookery.actors.tools.loading import load_registry
+from rookery.actors.tools.registry import ToolRegistry
 from rookery.actors.turns.concern import TurnsConcern
+from rookery.actors.views.approvals import ApprovalsView
+from rookery.actors.views.runs import RunsView
 from rookery.actors.views.sessions import SessionsView
+from rookery.actors.views.tools import ToolsView
+from rookery.bus.client import Client
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.connection import ApiError
+from rookery.bus.discovery import Discovery
 from rookery.bus.jetstream import JetStreamBus
 from rookery.bus.loop import LoopThread
 from rookery.bus.ports import PARTITIONS, Pressure
 from rookery.bus.server import EmbeddedServer
 from rookery.bus.streams import mismatches, streams_of
 from rookery.bus.subjects import Subjects
+from rookery.ops.approvals import ApprovalWays
 from rookery.ops.backlog import backlog_readings
 from rookery.ops.config import Config
 from rookery.ops.doctor import durability_of, is_embedded
 from rookery.ops.health import Probe
 from rookery.ops.metrics import Metrics, Reading
-from rookery.ops.presence import is_dead, presence_here
+from rookery.ops.presence import Presence, is_dead, presence_here, process_name
 from rookery.ops.reach import find_url, store_of
+from rookery.ops.runs import Runs
 from rookery.ops.server_checks import streams_there
+from rookery.ops.service import service_of
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts.node import Started, Stopped
+from rookery.schemas.run import Language
 
 __all__ = ["Node"]
 
 log = logging.getLogger(__name__)
 
 LOAD_S = 3.0
+DRAIN_S = 1.0
 PROBE_S = 2.0
 
 
 class Node:
     """Start it and it serves its realm until it is stopped."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, config: Config, on_drain: Callable[[], None] = lambda: None) -> None:
+        """``on_drain``: somebody wants this node to leave; called once, on the bus's loop."""
+        self._config, self._on_drain = config, on_drain
         self._clock = SystemClock()
         self.metrics = Metrics(version("rookery"))
-        self.name = config.node.name or _name()
+        self.name = config.node.name or process_name()
         self._server: EmbeddedServer | None = None
         self._loop = LoopThread()
         self._bus: JetStreamBus | None = None
         self._kernel: Kernel | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._runs: Runs | None = None
+        self._ways: ApprovalWays | None = None
+        self._discovery: Discovery | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self.url = ""
 
     def start(self) -> None:
@@ -82,9 +100,14 @@ class Node:
         """Drain and stop; ``False`` if work was left for the next node."""
         kernel = self._kernel
         try:
+            if self._discovery is not None:
+                self._loop.run(self._discovery.close())
             return kernel is None or kernel.stop(Stopped(node=self.name, reason=reason))
         finally:
             self._kernel = None
+            if self._runs is not None:
+                self._runs.close()
+                self._runs = None
             self._tear_down()
 
     def __enter__(self) -> Node:
@@ -117,46 +140,40 @@ class Node:
         self._bus = bus
 
     def _start_kernel(self) -> None:
-        bus, config = self._bus, self._config
+        bus = self._bus
         assert bus is not None
         durability = self._loop.run(self._durability(bus))
-        here, realm_load = presence_here(), RealmLoad()
-        self._sessions = SessionsView(bus.journal, realm_load)
-        self._loop.run(self._sessions.refresh())
-        kernel = Kernel(
+        here, self._load = presence_here(), RealmLoad()
+        self._sessions = SessionsView(bus.journal, self._load)
+        epoch = f"{self.name}.{entropy(6).hex()}"
+        runs = self._runs = self._open_runs(bus, epoch)
+        listed = RunsView(bus.journal)
+        approvals = ApprovalsView(bus.journal, self._clock.now_ms)
+        ways = self._open_ways(bus)
+        kernel = self._kernel = Kernel(
             bus,
             self._loop,
-            [
-                AdmissionConcern(
-                    queued_max=config.quotas.queue_length_max,
-                    in_flight_max=config.quotas.runs_in_flight_max,
-                    realm_load=realm_load,
-                    claims=ClaimRegistry(),
-                ),
-                TurnsConcern(),
-                SurfacesConcern(),
-                LeasesConcern(),
-                PeersConcern(),
-                ApprovalsConcern(),
-            ],
-            Settings(
-                holder=Holder(self.name, msgspec.json.encode(here), is_dead),
-                epoch=f"{self.name}.{entropy(6).hex()}",
-                now_ms=self._clock.now_ms,
-                observer=self.metrics,
-                failpoints=Failpoints(os.environ.get("ROOKERY_FAILPOINT", "")),
-                passivate_after_ms=int(config.node.passivate_after_s * 1000),
-                drain_timeout_s=config.node.drain_timeout_s,
-                payload_bytes_max=config.limits.payload_bytes_max,
-            ),
-            performers=performers(bus.door),
-            queries={"sessions": self._sessions.answer},
+            self._concerns(runs),
+            self._settings(here, epoch),
+            performers=performers(bus.door, None if runs is None else runs.results),
+            queries={
+                "sessions": self._sessions.answer,
+                "runs": listed.answer,
+                "pending": approvals.answer_pending,
+                "granted": approvals.answer_granted,
+                "tools": ToolsView(() if runs is None else runs.visible).answer,
+                **({} if runs is None else runs.queries),
+            },
         )
-        self._kernel = kernel
-        self._load = realm_load
+        if runs is not None:
+            kernel.learn(runs.bind(kernel.ask, ways.dispatchers))
         self.metrics.pull_from(self._readings)
         kernel.start()
-        self._loop.run(self._watch_load(kernel))
+        watches = [listed.keep_up(), approvals.keep_up(), self._watch_load(kernel)]
+        if runs is not None:
+            watches.append(runs.approvers.keep_up())
+        self._loop.run(self._watch(*watches, self._watch_drain(bus)))
+        self._loop.run(self._be_found(bus, kernel))
         kernel.record(
             Started(
                 node=self.name,
@@ -167,19 +184,99 @@ class Node:
             )
         )
 
+    def _concerns(self, runs: Runs | None) -> list[Concern]:
+        quotas = self._config.quotas
+        admission = AdmissionConcern(
+            queued_max=quotas.queue_length_max,
+            in_flight_max=quotas.runs_in_flight_max,
+            realm_load=self._load,
+            claims=ClaimRegistry(),
+            driven=runs is not None,
+        )
+        of_runs = (TurnsConcern(), ApprovalsConcern()) if runs is None else runs.concerns
+        return [admission, *of_runs, SurfacesConcern(), LeasesConcern(), PeersConcern()]
+
+    def _settings(self, here: Presence, epoch: str) -> Settings:
+        config = self._config
+        return Settings(
+            holder=Holder(self.name, msgspec.json.encode(here), is_dead),
+            epoch=epoch,
+            now_ms=self._clock.now_ms,
+            observer=self.metrics,
+            failpoints=Failpoints(os.environ.get("ROOKERY_FAILPOINT", "")),
+            passivate_after_ms=int(config.node.passivate_after_s * 1000),
+            drain_timeout_s=config.node.drain_timeout_s,
+            payload_bytes_max=config.limits.payload_bytes_max,
+        )
+
+    async def _be_found(self, bus: JetStreamBus, kernel: Kernel) -> None:
+        now_ms = self._clock.now_ms()
+        service = service_of(
+            self.name, version("rookery"), kernel.verbs, self.metrics, now_ms=now_ms
+        )
+        subjects = Subjects(self._config.realm)
+        self._discovery = Discovery(bus.connection, subjects, service)
+        await self._discovery.open()
+
+    def _open_ways(self, bus: JetStreamBus) -> ApprovalWays:
+        """To approvers, and back from them."""
+        config = self._config
+        ways = self._ways = ApprovalWays(config.approvals, bus, self._clock.now_ms)
+        credentials = config.server.credentials_file
+        ways.open(self._loop, Client(self.url, realm=config.realm, credentials=credentials))
+        return ways
+
+    def _open_runs(self, bus: JetStreamBus, epoch: str) -> Runs | None:
+        """What drives runs here, if anything does."""
+        config = self._config
+        if config.node.driver == "outside":
+            return None
+        registry = load_registry(config.node.tools) if config.node.tools else ToolRegistry()
+        opening = Runs.open(
+            bus,
+            self._loop,
+            node=self.name,
+            epoch=epoch,
+            limits=config.limits,
+            registry=registry,
+            surfaces=config.node.workers,
+            approvals=config.approvals,
+        )
+        return self._loop.run(opening)
+
+    async def _watch(self, *watches: Coroutine[Any, Any, None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._watching = [loop.create_task(watch) for watch in watches]
+
     async def _watch_load(self, kernel: Kernel) -> None:
-        """What other nodes accept counts towards the realm's quota, some seconds late."""
+        """What was accepted before this node began, and what other nodes accept, counts towards
+        the realm's quota as soon as it was read: a node does not wait with its work for that."""
+        begun = False
+        while True:
+            if not begun or len(kernel.partitions.served) < PARTITIONS:
+                try:
+                    await self._sessions.refresh()
+                    begun = True
+                except Failed as error:
+                    log.info("the realm's load is not known", extra={"code": error.code})
+            await asyncio.sleep(LOAD_S)
 
-        async def watch() -> None:
-            while True:
-                await asyncio.sleep(LOAD_S)
-                if len(kernel.partitions.served) < PARTITIONS:
-                    try:
-                        await self._sessions.refresh()
-                    except Failed as error:
-                        log.info("the realm's load is not known", extra={"code": error.code})
+    async def _watch_drain(self, bus: JetStreamBus) -> None:
+        """A claim is the request: it is heard by a node that cannot be asked, and forgotten with
+        whoever made it."""
+        while True:
+            await asyncio.sleep(DRAIN_S)
+            try:
+                if await bus.claims.list(f"drain.{self.name}"):
+                    self._on_drain()
+                    return
+            except Failed as error:
+                log.info("whether to drain is not known", extra={"code": error.code})
 
-        self._watching = asyncio.get_running_loop().create_task(watch())
+    async def _watch_no_more(self) -> None:
+        for watch in self._watching:
+            watch.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
 
     async def _durability(self, bus: JetStreamBus) -> str:
         """What an ack of this server is worth; refuses to serve where it may be worth nothing."""
@@ -192,13 +289,27 @@ class Node:
         )
 
     def _tear_down(self) -> None:
+        if self._ways is not None:
+            self._ways.close(self._loop)
+            self._ways = None
         if self._bus is not None:
+            self._loop.run(self._watch_no_more())
             self._loop.run(self._bus.stop())
             self._bus = None
         self._loop.close()
         if self._server is not None:
             self._server.stop()
             self._server = None
+
+    @property
+    def callback_url(self) -> str:
+        """Where a webhook's receiver answers; empty if nowhere."""
+        return "" if self._ways is None else self._ways.callback_url
+
+    @property
+    def languages(self) -> frozenset[Language]:
+        """What programs can be written in here."""
+        return frozenset() if self._runs is None else self._runs.languages
 
     # --- for whoever looks after it -------------------------------------------------------------
 
@@ -275,9 +386,3 @@ class Node:
 
 async def _nothing() -> None:
     """Proof that the loop takes up work."""
-
-
-def _name() -> str:
-    """A name no other node has: a restarted process is another node."""
-    host = "".join(c if c.isalnum() or c in "-_" else "-" for c in platform.node())[:32]
-    return f"{host or 'node'}-{os.getpid()}-{entropy(2).hex()}"

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["Presence", "is_dead", "presence_here"]
+from rookery.bus.clock import entropy
+
+__all__ = ["Presence", "is_dead", "presence_here", "process_name"]
 
 
 class Presence(msgspec.Struct, frozen=True):
@@ -29,6 +31,12 @@ class Presence(msgspec.Struct, frozen=True):
 def presence_here() -> Presence:
     """This process."""
     return Presence(platform.node(), _boot(), os.getpid(), _born(os.getpid()))
+
+
+def process_name() -> str:
+    """A name no other process has: a restarted node is another one."""
+    host = "".join(c if c.isalnum() or c in "-_" else "-" for c in platform.node())[:32]
+    return f"{host or 'node'}-{os.getpid()}-{entropy(2).hex()}"
 
 
 def is_dead(presence: bytes) -> bool:

@@ -18,6 +18,7 @@ from urllib.request import HTTPErrorProcessor, build_opener
 
 import msgspec
 
+from rookery.actors.sandbox.guest_build import cache_folder
 from rookery.bus.server import EmbeddedServer
 
 __all__ = ["NodeProcess", "NotReady", "Said", "node_on", "rookery_here"]
@@ -44,6 +45,7 @@ class NodeProcess:
         self.log = folder / f"node-{next(_numbers)}.log"
         self.url = ""
         self.health = ""
+        self.callback = ""
 
     @property
     def process(self) -> subprocess.Popen[str]:
@@ -73,6 +75,7 @@ class NodeProcess:
         if not said.get("ready"):
             raise NotReady(said, self.log.read_text())
         self.url, self.health = str(said["url"]), str(said["health"] or "")
+        self.callback = str(said["callback"] or "")
         return self
 
     def _first_line(self) -> str:
@@ -179,7 +182,10 @@ def rookery_here(folder: Path, *arguments: str) -> Said:
 
 
 def clean_environment(home: Path) -> dict[str, str]:
-    """Ours without anything that configures Rookery, and with another home."""
+    """Ours without anything that configures Rookery, and with another home. Guests are built once
+    for all tests. Most tests look at what is around runs and take their steps themselves."""
     foreign = ("ROOKERY_", "NATS_", "XDG_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return kept | {"HOME": str(home)}
+    built = cache_folder(os.environ).parents[1]
+    ours = {"HOME": str(home), "XDG_CACHE_HOME": str(built), "ROOKERY_NODE_DRIVER": "outside"}
+    return kept | ours

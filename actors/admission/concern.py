@@ -12,22 +12,24 @@ from typing import Any
 import msgspec
 
 from rookery.actors.admission.claim import ClaimRegistry, SessionClaim
-from rookery.actors.admission.fold import SendAnswer, answers, evolve
+from rookery.actors.admission.fold import answers, evolve
 from rookery.actors.admission.load import RealmLoad
-from rookery.actors.admission.queue import Quotas, accept, cancel, handle
+from rookery.actors.admission.queue import Quotas, accept, cancel, finish, handle, restored
 from rookery.actors.admission.state import STATE_SCHEMA, Admission, EndedInput, dump, load
+from rookery.actors.admission.telling import as_answer
 from rookery.actors.kernel.concern import Effect
-from rookery.actors.kernel.effects import Performer
-from rookery.bus.ports import Answer, Door
-from rookery.schemas.codec import FactCodec, encode_json
+from rookery.schemas.calls import WaitingQuery, WaitingView
+from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, Cancel, HandleInput, SessionQuery
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts
+from rookery.schemas.facts.sandbox import SnapshotRestored
+from rookery.schemas.facts.turn import Cancelled, Completed, Failed
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.run import RunRequest, SessionMeta
 
-__all__ = ["AdmissionConcern", "performers"]
+__all__ = ["AdmissionConcern"]
 
 VERBS = ("run", "cancel", "admission", "session")
 FENCED = (facts.Retired, facts.Destroyed, facts.Reset)
@@ -53,7 +55,11 @@ class AdmissionConcern:
         in_flight_max: int,
         realm_load: RealmLoad,
         claims: ClaimRegistry,
+        driven: bool = False,
     ) -> None:
+        """``driven``: the node takes the steps of its runs; else somebody outside ends them."""
+        self._driven = driven
+        self.reacts_to = frozenset({"turn", "sandbox"}) if driven else frozenset()
         self._queued_max, self._in_flight_max = queued_max, in_flight_max
         self._load, self._claims = realm_load, claims
         self._claimed: dict[str, SessionClaim] = {}
@@ -65,14 +71,27 @@ class AdmissionConcern:
     def initial(self, key: str) -> Admission:
         return Admission(meta=SessionMeta(id=key))
 
+    def diverts(self, command: Command[Any]) -> str:
+        """A request that is only to be validated is nothing to admit."""
+        body = command.body
+        asks = isinstance(body, RunRequest) and body.validate_only
+        return "validate" if asks and self._driven else ""
+
     def decide(
         self, state: Admission, command: Command[Any], *, now_ms: int
     ) -> Sequence[facts.SessionFact]:
-        if not isinstance(command.body, SessionQuery) and command.key not in self._claimed:
+        if (
+            not isinstance(command.body, SessionQuery | WaitingQuery)
+            and command.key not in self._claimed
+        ):
             self._claimed[command.key] = self._claims.try_acquire(command.key)
         match command.body:
             case RunRequest(validate_only=True):
-                raise Refused("UNSUPPORTED_FEATURE", "validation comes with the sandbox")
+                raise Refused(
+                    "UNSUPPORTED_FEATURE",
+                    "nothing is validated here: whoever drives the runs of this node is outside",
+                    hint="ask a node whose driver is its sandbox",
+                )
             case RunRequest():
                 in_flight = self._load.with_session(command.key, state.owed)
                 quotas = Quotas(self._queued_max, self._in_flight_max, in_flight)
@@ -80,7 +99,11 @@ class AdmissionConcern:
             case Cancel():
                 return cancel(state, command, now_ms=now_ms)
             case HandleInput():
-                return handle(state, command, now_ms=now_ms)
+                return handle(state, command, now_ms=now_ms, driven=self._driven)
+            case Completed() | Failed() | Cancelled():
+                return finish(state, command, now_ms=now_ms)
+            case SnapshotRestored():
+                return restored(state, command, now_ms=now_ms)
             case SessionQuery() if not state.meta.created_at:
                 raise Refused("SESSION_NOT_FOUND", f"there is no session {command.key}")
             case _:
@@ -99,9 +122,15 @@ class AdmissionConcern:
         """A run's receipt waits for its end, which for a repeated one may be long past."""
         del left
         match command.body:
+            case WaitingQuery(run_id=run_id):
+                waiting = state.of_run(run_id)
+                return WaitingView(reply_to=getattr(waiting, "waits", ()))
             case RunRequest():
                 found = state.of_command(command.id)
-                return state.receipt(found) if isinstance(found, EndedInput) else None
+                if not isinstance(found, EndedInput) or found.at_sequence:
+                    return None
+                receipt = state.receipt(found)
+                return as_answer(receipt) if self._driven else receipt
             case Cancel(run_id=run_id):
                 found = state.of_run(run_id)
                 return None if found is None else state.receipt(found)
@@ -127,12 +156,3 @@ class AdmissionConcern:
 
     def load(self, data: bytes) -> Admission:
         return load(data)
-
-
-def performers(door: Door) -> dict[type[Effect], Performer]:
-    """What admission's effects come to."""
-
-    async def send_answer(effect: SendAnswer) -> None:
-        door.answer([Answer(effect.reply_to, encode_json(effect.receipt))])
-
-    return {SendAnswer: send_answer}

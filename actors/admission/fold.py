@@ -20,7 +20,7 @@ from rookery.schemas.commands import RunReceipt
 from rookery.schemas.facts import session as facts
 from rookery.schemas.run import ErrorObject
 
-__all__ = ["SendAnswer", "answers", "evolve"]
+__all__ = ["Await", "SendAnswer", "SendResult", "answers", "evolve"]
 
 _ENDS: dict[type, str] = {
     facts.RunCommitted: "committed",
@@ -31,6 +31,14 @@ _ENDS: dict[type, str] = {
 }
 
 
+class Await(Effect, frozen=True, kw_only=True):
+    """``reply_to`` holds the line until the run has ended, and is to hear of it at once."""
+
+    reply_to: str
+    session: str
+    run_id: str
+
+
 class SendAnswer(Effect, frozen=True, kw_only=True):
     """Tell ``reply_to`` how the input it asked about ended. Telling it twice is harmless."""
 
@@ -38,17 +46,47 @@ class SendAnswer(Effect, frozen=True, kw_only=True):
     receipt: RunReceipt
 
 
-def answers(state: Admission, fact: facts.SessionFact) -> tuple[SendAnswer, ...]:
+class SendResult(Effect, frozen=True, kw_only=True):
+    """Tell ``reply_to`` what the run came to, which the turn's last fact says."""
+
+    reply_to: str
+    session: str
+    run_id: str
+    at_sequence: int
+
+
+def answers(state: Admission, fact: facts.SessionFact) -> tuple[Effect, ...]:
     """Whom to tell because of ``fact``; ``state`` is the one after it, or a later one."""
-    if type(fact) not in _ENDS or fact.run is UNSET:
+    if isinstance(fact, facts.InputAccepted):
+        return _awaited(state, fact)
+    again = isinstance(fact, facts.ReplyRequested)
+    if (type(fact) not in _ENDS and not again) or fact.run is UNSET:
         return ()
     ended = state.ended.of_run(str(fact.run))
     if ended is None:
         return ()
-    receipt = state.receipt(ended)
-    return tuple(
-        SendAnswer(key=f"{ended.run_id}/{reply_to}", reply_to=reply_to, receipt=receipt)
-        for reply_to in ended.reply_to
+    asking = (fact.reply_to,) if isinstance(fact, facts.ReplyRequested) else ended.reply_to
+    return tuple(_answer(state, ended, reply_to) for reply_to in asking)
+
+
+def _awaited(state: Admission, fact: facts.InputAccepted) -> tuple[Effect, ...]:
+    run_id, reply_to = str(fact.run), str(fact.reply_to)
+    if not fact.reply_waits or not isinstance(state.of_run(run_id), OwedInput):
+        return ()
+    key = f"{run_id}/{reply_to}/awaited"
+    return (Await(key=key, reply_to=reply_to, session=state.meta.id, run_id=run_id),)
+
+
+def _answer(state: Admission, ended: EndedInput, reply_to: str) -> Effect:
+    key = f"{ended.run_id}/{reply_to}"
+    if not ended.at_sequence:
+        return SendAnswer(key=key, reply_to=reply_to, receipt=state.receipt(ended))
+    return SendResult(
+        key=key,
+        reply_to=reply_to,
+        session=state.meta.id,
+        run_id=ended.run_id,
+        at_sequence=ended.at_sequence,
     )
 
 
@@ -60,7 +98,10 @@ def evolve(state: Admission, fact: facts.SessionFact) -> Admission:
 
 
 def _begin(state: Admission, fact: facts.Initialized) -> Admission:
-    return replace(state, meta=replace(state.meta, created_at=fact.at_ms, last_used_at=fact.at_ms))
+    meta = replace(state.meta, created_at=fact.at_ms, last_used_at=fact.at_ms)
+    if fact.language is not UNSET:
+        meta = replace(meta, language=fact.language)
+    return replace(state, meta=meta)
 
 
 def _enqueue(state: Admission, fact: facts.InputAccepted) -> Admission:
@@ -72,6 +113,7 @@ def _enqueue(state: Admission, fact: facts.InputAccepted) -> Admission:
         urgent=urgent,
         waking=urgent or fact.wake_if_idle,
         reply_to=() if fact.reply_to is UNSET else (fact.reply_to,),
+        waits=(str(fact.reply_to),) if fact.reply_waits else (),
     )
     queue = state.queue
     if (same := _waiting(queue, fact.input_id)) is not None:
@@ -111,6 +153,11 @@ def _end_unstarted(state: Admission, fact: facts.InputCancelled | facts.InputRef
     return state if owed is None else _end(state, owed, fact, error)
 
 
+def _sequence(fact: facts.SessionFact) -> int:
+    at = fact.ended_at_sequence if isinstance(fact, facts.RunCommitted | facts.RunFailed) else 0
+    return 0 if at is UNSET else at
+
+
 def _end(
     state: Admission, owed: OwedInput, fact: facts.SessionFact, error: ErrorObject | None
 ) -> Admission:
@@ -123,6 +170,7 @@ def _end(
         ended_at_ms=fact.at_ms,
         error=error,
         reply_to=owed.reply_to,
+        at_sequence=_sequence(fact),
     )
     remembered = state.ended.add(ended)
     if owed is state.current:
@@ -133,7 +181,9 @@ def _end(
 def _listen(state: Admission, fact: facts.ReplyRequested) -> Admission:
     def told(owed: OwedInput) -> OwedInput:
         ours = owed.input_id == fact.input_id
-        return replace(owed, reply_to=(*owed.reply_to, fact.reply_to)) if ours else owed
+        waits = (*owed.waits, fact.reply_to) if fact.reply_waits else owed.waits
+        reply_to = (*owed.reply_to, fact.reply_to)
+        return replace(owed, reply_to=reply_to, waits=waits) if ours else owed
 
     current = None if state.current is None else told(state.current)
     return replace(state, current=current, queue=tuple(told(owed) for owed in state.queue))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import force_setattr, replace
 
 from rookery.actors.admission.fold import evolve
@@ -35,10 +35,25 @@ from rookery.schemas.commands import Cancel, HandleInput
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts
+from rookery.schemas.facts.sandbox import SnapshotRestored
+from rookery.schemas.facts.turn import Cancelled, Completed, Failed
 from rookery.schemas.ids import derived_uuid7
-from rookery.schemas.run import ErrorObject, RunRequest
+from rookery.schemas.run import ErrorObject, Language, RunRequest
 
-__all__ = ["NO_TURN", "Quotas", "SeenTurn", "accept", "cancel", "handle"]
+__all__ = [
+    "NO_TURN",
+    "Quotas",
+    "SeenTurn",
+    "TurnEnd",
+    "accept",
+    "cancel",
+    "finish",
+    "handle",
+    "of_session",
+    "restored",
+]
+
+TurnEnd = Completed | Failed | Cancelled
 
 DEFAULT_SESSION = RunRequest().session_id
 TURN_AT_REST = (None, "Ready", "Completed", "Failed", "Cancelled")
@@ -70,7 +85,7 @@ def accept(
     """Take a run in, opening the session if need be, and prepare it if the session is free."""
     if command.repeated:
         return _again(state, command, now_ms)
-    request = _of_session(command)
+    request = of_session(command.key, command.body)
     _check_quotas(state, quotas)
     decision = _Decision(state, command, now_ms)
     decision.open()
@@ -87,7 +102,7 @@ def cancel(state: Admission, command: Command[Cancel], *, now_ms: int) -> list[f
         return []
     decision, reason = _Decision(state, command, now_ms), command.body.reason
     if found is state.current:
-        asked = facts.BoundaryCancelRequested(run=found.run_id, reason=reason)
+        asked = facts.BoundaryCancelRequested(run=found.run_id, reason=reason, now=command.body.now)
         decision.ask(LIFECYCLE, "CancelAfterBoundary", asked)
     else:
         decision.note(
@@ -96,10 +111,51 @@ def cancel(state: Admission, command: Command[Cancel], *, now_ms: int) -> list[f
     return decision.settle()
 
 
-def handle(
-    state: Admission, command: Command[HandleInput], *, now_ms: int, turn: SeenTurn = NO_TURN
+def finish(state: Admission, command: Command[TurnEnd], *, now_ms: int) -> list[facts.SessionFact]:
+    """The turn of the current run has ended: so has the run, and the next one may start."""
+    fact, current = command.body, state.current
+    if current is None or current.run_id != fact.run or state.host.current_run_id != fact.run:
+        return []
+    decision = _Decision(state, command, now_ms)
+    if isinstance(fact, Failed):
+        failed = facts.RunFailed(
+            run=fact.run,
+            turn_phase="Failed",
+            terminal_cause_kind=fact.cause_kind.variant,
+            ended_at_sequence=command.sequence,
+        )
+        decision.ask(ADMISSION, "fail_run", failed)
+    else:
+        committed = facts.RunCommitted(
+            run=fact.run, input_id=current.input_id, ended_at_sequence=command.sequence
+        )
+        decision.ask(ADMISSION, "commit", committed)
+    return decision.settle()
+
+
+def restored(
+    state: Admission, command: Command[SnapshotRestored], *, now_ms: int
 ) -> list[facts.SessionFact]:
-    """Put an input to the session's machines by its name, as a handle method does."""
+    """A life of the session begins with a memory, and perhaps with a run: open it, unless an input
+    was quicker."""
+    fact = command.body
+    decision = _Decision(state, command, now_ms)
+    decision.open(fact.language)
+    if fact.run is not UNSET and fact.generation == decision.state.generation:
+        decision.go_on(fact)
+    return decision.settle()
+
+
+def handle(
+    state: Admission,
+    command: Command[HandleInput],
+    *,
+    now_ms: int,
+    turn: SeenTurn = NO_TURN,
+    driven: bool = False,
+) -> list[facts.SessionFact]:
+    """Put an input to the session's machines by its name, as a handle method does. ``driven``: the
+    current run is a node's to end."""
     if command.repeated:
         return []
     on, params = command.body.input, dict(command.body.params)
@@ -109,7 +165,14 @@ def handle(
     draft = _completed(state, on, machine.draft(on, params), turn)
     decision = _Decision(state, command, now_ms)
     decision.ask(machine, on, draft)
-    return decision.settle()
+    decided = decision.settle()
+    if driven and state.current is not None and decision.state.current is not state.current:
+        raise Refused(
+            "GUARD_REJECTED",
+            f"{on} would end run {state.current.run_id}, which is under way",
+            hint=f"rookery runs cancel {state.current.run_id}",
+        )
+    return decided
 
 
 class _Decision:
@@ -130,11 +193,12 @@ class _Decision:
     def ask(self, machine: Machine[Host], on: str, draft: Any) -> None:
         self.note(machine.decide(self.state.host, on, draft))
 
-    def open(self) -> None:
+    def open(self, language: Language | UnsetType = UNSET) -> None:
         """Make the session one that takes inputs; a destroyed one begins another life."""
         if self.state.host.phase in (INITIALIZING, DESTROYED):
             self._generation += self.state.host.phase == DESTROYED
-            self.note(LIFECYCLE.decide(Host(), "Initialize", facts.Initialized()))
+            begun = facts.Initialized(language=language)
+            self.note(LIFECYCLE.decide(Host(), "Initialize", begun))
         host, key = self.state.host, self._command.key
         if host.session_id is None and host.phase in (IDLE, ATTACHED):
             self.ask(LIFECYCLE, "RegisterSession", facts.Registered(session_id_in=key))
@@ -156,12 +220,24 @@ class _Decision:
             immediate=running and mode is Mode.INTERRUPT,
             interrupt_yielding=running and mode is Mode.STEER,
             wake_if_idle=mode is not Mode.PASSIVE,
-            request=UNSET if command.blob else request,
+            request=replace(request, code="", inputs={}) if command.blob else request,
             request_blob=command.blob or UNSET,
             reply_to=command.reply_to or UNSET,
+            reply_waits=command.waits,
         )
         on = "accept_without_wake" if unwoken else "accept_with_completion"
         self.note(ADMISSION.decide(host, on, draft))
+
+    def go_on(self, fact: SnapshotRestored) -> None:
+        """Take in the run that a fork begins with."""
+        draft = facts.InputAccepted(
+            run=fact.run,
+            input_id=self._derived("input"),
+            request=fact.request,
+            request_blob=fact.request_blob,
+            forked=fact.forked,
+        )
+        self.note(ADMISSION.decide(self.state.host, "accept_with_completion", draft))
 
     def settle(self) -> list[facts.SessionFact]:
         """Then what is owed to those who wait: no free session leaves a waking input waiting."""
@@ -218,22 +294,28 @@ def _again(state: Admission, command: Command[RunRequest], now_ms: int) -> list[
             f"message {command.id} was worked off before and its end is no longer remembered",
             hint="send it under a new id",
         )
-    told = not command.reply_to or command.reply_to in found.reply_to
-    if told or isinstance(found, EndedInput):
+    if not command.reply_to:
+        return []
+    told = command.reply_to in found.reply_to
+    if not found.at_sequence if isinstance(found, EndedInput) else told:
         return []
     decision = _Decision(state, command, now_ms)
     decision.note(
-        facts.ReplyRequested(run=found.run_id, input_id=found.input_id, reply_to=command.reply_to)
+        facts.ReplyRequested(
+            run=found.run_id,
+            input_id=found.input_id,
+            reply_to=command.reply_to,
+            reply_waits=command.waits,
+        )
     )
     return decision.facts
 
 
-def _of_session(command: Command[RunRequest]) -> RunRequest:
+def of_session(key: str, request: RunRequest) -> RunRequest:
     """The request with its subject's session id; a default one is as good as none."""
-    request = command.body
     if request.session_id != DEFAULT_SESSION:
-        _check_session(command.key, request.session_id)
-    return replace(request, session_id=command.key)
+        _check_session(key, request.session_id)
+    return replace(request, session_id=key)
 
 
 def _check_session(key: str, given: object) -> None:

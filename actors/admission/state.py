@@ -29,7 +29,7 @@ __all__ = [
     "load",
 ]
 
-STATE_SCHEMA = 1
+STATE_SCHEMA = 2
 ENDED_MS = 24 * 3_600_000
 ENDED_INPUTS_MAX = 10_000
 
@@ -47,6 +47,8 @@ class OwedInput(msgspec.Struct, frozen=True, kw_only=True):
     """It starts an idle session; a passive one only rides along."""
     reply_to: tuple[str, ...] = ()
     """Who wants to be told how it ends."""
+    waits: tuple[str, ...] = ()
+    """Those of them who hold the line."""
 
 
 class EndedInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +61,8 @@ class EndedInput(msgspec.Struct, frozen=True, kw_only=True):
     ended_at_ms: int
     error: ErrorObject | None = None
     reply_to: tuple[str, ...] = ()
+    at_sequence: int = 0
+    """Where its turn's last fact stands, which has the result; 0 where no node drove it."""
 
 
 _NONE: Final[Map[Any, Any]] = Map()

@@ -2,21 +2,26 @@
 
 A turn may be started for a run nobody prepared. Admission does not hear of it, so that it has the
 session is kept here, beside the copy of the host: from the start, whose fact says so, to the run's
-end. What drives a turn is somebody else's; here its steps are put on record one by one.
+end. Where the node drives its runs, a prepared one is started here and its steps are put on record
+as they come (``driving``); else somebody outside takes them, one input after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from immutables import Map
 from msgspec import UNSET
 from msgspec.structs import asdict, force_setattr, replace
 
 from rookery.actors.admission.host import follow
+from rookery.actors.kernel.concern import Effect
 from rookery.actors.kernel.handled import Part, SessionConcern, SessionState
 from rookery.actors.kernel.host import ATTACHED, INITIALIZING, RUNNING, Host
+from rookery.actors.turns.driven import DrivenRuns, shown
+from rookery.actors.turns.driving import Asked, Driving, Offers
 from rookery.actors.turns.machine import TURN
 from rookery.actors.turns.product_turn import PRODUCT_TURN, ProductTurn
 from rookery.actors.turns.routing import MODEL_ROUTING, ModelRouting
@@ -30,9 +35,14 @@ from rookery.schemas.answers import (
     TurnSlotView,
     TurnView,
 )
+from rookery.schemas.calls import DrivingQuery, Offer, RunParked, RunReady, StepTaken
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.commands import COMMANDS
+from rookery.schemas.commands import COMMANDS, HandleInput
+from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.errors import CodedError
+from rookery.schemas.facts import session
 from rookery.schemas.facts import turn as facts
+from rookery.schemas.run import RunRequest
 
 __all__ = ["Turns", "TurnsConcern"]
 
@@ -50,6 +60,11 @@ class Turns(SessionState, frozen=True, kw_only=True):
     routing: ModelRouting = ModelRouting()
     direct_run_id: str | None = None
     """The run that has the session without admission's knowing."""
+    asked: Map[str, Asked] = Map()
+    """By run, what the session's inputs ask for, from admission's facts."""
+    driving: Driving | None = None
+    runs_ended: int = 0
+    """Of this life of the session, those that a node drove."""
 
 
 def _show_turn(turn: Turn, _: Params) -> TurnView:
@@ -107,6 +122,46 @@ class TurnsConcern(SessionConcern):
     start = Turns()
     fencing = (facts.Started, facts.ImmediateAppendStarted, facts.ImmediateContextStarted)
 
+    def __init__(
+        self, offers: Offers | None = None, let_go: Callable[[str], object] | None = None
+    ) -> None:
+        """``offers``: what this node gives to the runs it drives; without it, it drives none.
+        ``let_go`` hears of sessions that left this node's memory."""
+        super().__init__()
+        self._let_go = let_go
+        self.has_effects = offers is not None
+        self.reacts_to = frozenset() if offers is None else frozenset({"session", "tool"})
+        self._driven = DrivenRuns(self, offers)
+
+    def decide(self, state: Turns, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        match command.body:
+            case HandleInput():
+                return super().decide(state, command, now_ms=now_ms)
+            case StepTaken() as step:
+                return self._driven.take(state, command.key, step)
+            case RunParked() as parked:
+                return self._driven.park(state, parked)
+            case RunReady() as ready:
+                return self._driven.unpark(state, ready.run_id)
+            case DrivingQuery():
+                return ()
+            case fact:
+                return self._driven.react(state, command.key, fact)
+
+    def answer(
+        self, state: Turns, command: Command[Any], facts: Sequence[Fact]
+    ) -> msgspec.Struct | CodedError:
+        if isinstance(command.body, HandleInput):
+            return super().answer(state, command, facts)
+        return shown(state, command.body.run_id)
+
+    def effects(self, state: Turns, fact: Fact) -> Sequence[Effect]:
+        return self._driven.effects(state, fact)
+
+    def note(self, key: str, state: Turns | None) -> None:
+        if state is None and self._let_go is not None:
+            self._let_go(key)
+
     def follow(self, host: Host, fact: Any) -> Host:
         return follow(host, fact)
 
@@ -118,8 +173,10 @@ class TurnsConcern(SessionConcern):
             force_setattr(draft, "run", state.turn.host.current_run_id or UNSET)
         return super().complete(state, part, draft)
 
-    def evolve(self, state: Turns, fact: facts.TurnFact) -> Turns:
-        after: Turns = super().evolve(state, fact)
+    def evolve(self, state: Turns, fact: Any) -> Turns:
+        if isinstance(fact, facts.Parked | facts.Unparked):
+            return _rest(self._in_life(state, fact.generation), fact)
+        after: Turns = _drive(super().evolve(state, fact), fact)
         direct = after.direct_run_id
         if isinstance(fact, Start):
             direct = fact.run if fact.direct else None
@@ -129,6 +186,9 @@ class TurnsConcern(SessionConcern):
             return after
         return self.put_at(replace(after, direct_run_id=direct), after.host)
 
+    def observe(self, state: Turns, fact: session.SessionFact) -> Turns:
+        return _remember(super().observe(state, fact), fact)
+
     def put_at(self, state: Turns, host: Host) -> Turns:
         """A turn that has the session itself sees it running, for as long as it could."""
         placed: Turns = super().put_at(state, host)
@@ -136,3 +196,66 @@ class TurnsConcern(SessionConcern):
         if run_id is None or host.phase not in (INITIALIZING, ATTACHED, RUNNING):
             return placed
         return replace(placed, turn=replace(placed.turn, host=bound(host, run_id)))
+
+
+# --- driven runs ----------------------------------------------------------------------------------
+
+
+def _remember(state: Turns, fact: session.SessionFact) -> Turns:
+    """What an input asks for is known until its run has ended."""
+    match fact:
+        case session.InputAccepted(request=RunRequest() as request, run=str(run_id)):
+            asked = Asked(request=request, request_blob=fact.request_blob, forked=fact.forked)
+            return replace(state, asked=state.asked.set(run_id, asked))
+        case (
+            session.RunCommitted(run=str(run_id))
+            | session.RunFailed(run=str(run_id))
+            | session.RunRolledBack(run=str(run_id))
+            | session.InputCancelled(run=str(run_id))
+            | session.InputRefused(run=str(run_id))
+        ) if run_id in state.asked:
+            return replace(state, asked=state.asked.delete(run_id))
+    return state
+
+
+def _drive(state: Turns, fact: Any) -> Turns:
+    """How far the driver has come."""
+    match fact:
+        case facts.Started(offer=Offer() as offer):
+            begun = Driving(
+                run_id=fact.run,
+                offer=offer,
+                request=RunRequest() if fact.request is UNSET else fact.request,
+                request_blob=fact.request_blob,
+                forked=fact.forked,
+                started_at_ms=fact.at_ms if fact.forked is UNSET else fact.forked.begun_at_ms,
+            )
+            return replace(state, driving=begun)
+        case facts.Started():
+            return replace(state, driving=None)
+        case facts.ToolCallsReturned() if state.driving is not None:
+            calls = tuple(replace(call, arguments=UNSET) for call in fact.calls)
+            further = replace(state.driving, calls=calls, snapshot_id="", snapshot_blob="")
+            state = replace(state, driving=further)
+        case facts.ToolCallsResolved() if state.driving is not None:
+            state = replace(state, driving=replace(state.driving, calls=()))
+    if state.driving is None or fact.step is UNSET:
+        return state
+    ended = state.runs_ended + isinstance(fact, End)
+    return replace(state, driving=replace(state.driving, steps=fact.step), runs_ended=ended)
+
+
+def _rest(state: Turns, fact: facts.Parked | facts.Unparked) -> Turns:
+    driving = state.driving
+    if driving is None or driving.run_id != fact.run:
+        return state
+    if isinstance(fact, facts.Unparked):
+        return replace(state, driving=replace(driving, parked="", waits_for=()))
+    parked = replace(
+        driving,
+        parked=fact.code,
+        waits_for=fact.waits_for,
+        snapshot_id=fact.snapshot_id,
+        snapshot_blob=fact.snapshot_blob,
+    )
+    return replace(state, driving=parked)

@@ -15,6 +15,8 @@ _ROLES = {
     "load": "rookery.ops.bench.load:generate",
     "turns": "rookery.ops.bench.node:serve_turns",
     "whole": "rookery.ops.bench.node:serve_whole",
+    "driving": "rookery.ops.bench.node:serve_driving",
+    "memory": "rookery.ops.bench.sandbox_memory:tell",
 }
 """By name: a load generator has no use for a node's imports, which take as long as its start."""
 

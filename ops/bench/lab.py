@@ -98,8 +98,17 @@ class Lab:
             raise Failed("NODE_FAILED", f"the load {kind} {cell}: {said[-1:]}") from None
         return msgspec.json.decode(done.stdout, type=Outcome)
 
+    def told(self, role: str, count: int) -> bytes:
+        """What a process in this role has to say before it ends."""
+        task = Task(url=self.url, sync=self.sync, count=self.count(count))
+        command = _command(role, task)
+        patience_s = task.seconds_max + _START_PATIENCE_S
+        return subprocess.run(
+            command, stdout=subprocess.PIPE, check=True, timeout=patience_s
+        ).stdout
+
     @contextmanager
-    def node(self, role: Literal["turns", "whole"] = "turns") -> Iterator[NodeProcess]:
+    def node(self, role: Literal["turns", "whole", "driving"] = "turns") -> Iterator[NodeProcess]:
         """A node in a process of its own: of the benches' family, or one as people start it."""
         node = NodeProcess(role, Task(url=self.url, sync=self.sync))
         try:
@@ -127,10 +136,11 @@ class NodeProcess:
 
     def cpu_s(self) -> float:
         """Processor time it has used so far."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return float(self._line())
+        return float(self._told()[0])
+
+    def resident_bytes(self) -> int:
+        """The memory it holds."""
+        return int(self._told()[1])
 
     def stop(self) -> None:
         """Let it end in order; it is gone when this returns."""
@@ -143,6 +153,12 @@ class NodeProcess:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
+
+    def _told(self) -> list[str]:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self._line().split()
 
     def _line(self) -> str:
         assert self._process.stdout is not None

@@ -9,25 +9,40 @@ import msgspec
 
 from rookery.bus.connection import Connection
 from rookery.bus.loop import new_event_loop
-from rookery.ops.bench import command_load, feed_load, raw_load, rebuild_load, run_load, stock_load
+from rookery.ops.bench import (
+    approval_load,
+    command_load,
+    feed_load,
+    program_load,
+    raw_load,
+    rebuild_load,
+    run_load,
+    stock_load,
+)
 from rookery.ops.bench.task import Task
 from rookery.ops.bench.window import Outcome
 
 __all__ = ["generate"]
 
 _KINDS: Mapping[str, Callable[[Connection, Task], Awaitable[Outcome]]] = {
+    "calls": program_load.calls,
+    "decided": approval_load.decided,
     "feed": feed_load.feed,
     "fill": rebuild_load.fill,
     "fold_sessions": rebuild_load.fold_sessions,
     "fold_turns": rebuild_load.fold_turns,
     "inbox": command_load.inbox,
     "js_publish": stock_load.js_publish,
+    "looked_at": approval_load.looked_at,
+    "parked": approval_load.parked,
     "piped": raw_load.piped,
+    "programs": program_load.programs,
     "push": raw_load.push,
     "read_and_fold": rebuild_load.read_and_fold,
     "requests": command_load.requests,
     "runs": run_load.runs,
     "thin": stock_load.thin,
+    "woken": approval_load.woken,
 }
 
 

@@ -1,7 +1,7 @@
 """The processes under test: a kernel with the benches' own family, or a whole node.
 
 Either says ``ready`` and serves until its input ends; for every line it reads it tells the
-processor time it has used.
+processor time it has used, and the memory it holds.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from rookery.actors.kernel.partitions import Holder
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.jetstream import JetStreamBus
 from rookery.bus.loop import LoopThread
+from rookery.ops.bench.resident import resident_bytes
 from rookery.ops.bench.task import Task
 from rookery.ops.bench.turns import TurnsConcern
 from rookery.ops.collector import settle_collector
 from rookery.ops.config import Config, Server
+from rookery.ops.config import Node as NodeConfig
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
 
-__all__ = ["serve_turns", "serve_whole"]
+__all__ = ["serve_driving", "serve_turns", "serve_whole"]
 
 
 def serve_turns(task: Task) -> None:
@@ -47,7 +49,16 @@ def serve_whole(task: Task) -> None:
     """The node of ``rookery up``."""
     configure("warning", "text", sys.stderr)
     server = Server(sync=task.sync, accept_unknown_durability=True)
-    with Node(Config(url=task.url, server=server)):
+    with Node(Config(url=task.url, server=server, node=NodeConfig(driver=task.driver))):
+        _until_left()
+
+
+def serve_driving(task: Task) -> None:
+    """The same, driving its runs; its programs have a tool to call."""
+    configure("warning", "text", sys.stderr)
+    server = Server(sync=task.sync, accept_unknown_durability=True)
+    driving = NodeConfig(driver="sandbox", tools="rookery.ops.bench.run_tools:registry")
+    with Node(Config(url=task.url, server=server, node=driving)):
         _until_left()
 
 
@@ -56,4 +67,4 @@ def _until_left() -> None:
     print("ready", flush=True)
     for _ in sys.stdin:
         used = getrusage(RUSAGE_SELF)
-        print(used.ru_utime + used.ru_stime, flush=True)
+        print(used.ru_utime + used.ru_stime, resident_bytes(), flush=True)

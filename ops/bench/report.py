@@ -16,7 +16,19 @@ from rich.console import Console
 from rich.table import Table
 
 from rookery.bus.server import find_server
-from rookery.ops.bench import admission, baseline, feed, inbox, kernel, machines, rebuild
+from rookery.ops.bench import (
+    admission,
+    approvals,
+    baseline,
+    feed,
+    inbox,
+    kernel,
+    machines,
+    rebuild,
+    runs,
+    sandbox,
+    views,
+)
 from rookery.ops.bench.lab import Lab
 from rookery.ops.bench.rows import Line, Round, Row, Sync, rows_of
 
@@ -42,6 +54,10 @@ _BENCHES: Mapping[str, Bench] = {
     "feed": Bench(feed.lines, feed.measure, ("always",)),
     "rebuild": Bench(rebuild.lines, rebuild.measure, ("always",)),
     "admission": Bench(admission.lines, admission.measure, ("always",)),
+    "runs": Bench(runs.lines, runs.measure, ("always",)),
+    "approvals": Bench(approvals.lines, approvals.measure, ("always",)),
+    "sandbox": Bench(sandbox.lines, sandbox.measure, ("always",)),
+    "views": Bench(views.lines, views.measure, ("always",)),
     "machines": Bench(machines.lines, machines.measure, ("always",)),
 }
 
@@ -102,7 +118,7 @@ def _figure(value: float) -> str:
 
 def _about(load_before: tuple[float, float, float], rounds: int) -> dict[str, Any]:
     said = subprocess.run([find_server(), "--version"], capture_output=True, text=True, check=True)
-    packages = ("rookery", "nats-py", "msgspec", "pykka")
+    packages = ("rookery", "nats-py", "msgspec", "pykka", "wasmtime")
     return {
         "rounds": rounds,
         "load_average_before": load_before,

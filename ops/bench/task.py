@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rookery.ops.bench.rows import Sync
+from rookery.ops.config import Driver
 
 __all__ = ["Task", "command_id"]
 
@@ -22,6 +23,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     entities: int = 1_000
     """They are taken in turn, beginning with number ``first``."""
     first: int = 0
+    driver: Driver = "outside"
+    """Of a node: whether it takes the steps of its runs itself."""
     cell: str = ""
     """Begins the ids of the cell's commands."""
     seconds_max: float = 20.0

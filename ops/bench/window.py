@@ -30,6 +30,8 @@ class Outcome(msgspec.Struct, frozen=True):
     seconds: float
     p50_us: float = 0.0
     p99_us: float = 0.0
+    left: int = 0
+    """Messages in the journal, where that was counted."""
 
     @property
     def rate(self) -> float:

@@ -28,8 +28,15 @@ app = App(
 )
 for _name, _help in {
     "up": "Start a node, with an embedded server unless --url says where one is.",
+    "run": "Run a program and wait for what it comes to.",
+    "validate": "Say what is wrong with a program, without running any of it.",
     "watch": "Follow the facts of a realm as they are journaled.",
-    "sessions": "List and show sessions.",
+    "runs": "List, show, cancel, resolve, replay and fork runs.",
+    "sessions": "List, show, keep, restore and destroy sessions.",
+    "approvals": "List and show what waits for somebody's word, and give it.",
+    "approvers": "Say whose word counts.",
+    "tools": "List, describe and serve what programs may call.",
+    "nodes": "List who serves the realm.",
     "journal": "Read, verify and export the journal.",
     "machine": "Look at the state machines, run traces through them, explore them.",
     "inbox": "Look after commands that could not be worked off.",

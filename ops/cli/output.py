@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from rookery.schemas.codec import encode_json
@@ -19,11 +19,11 @@ from rookery.schemas.errors import CodedError, Refused
 
 __all__ = ["clock_time", "exit_code", "print_error", "print_json", "print_line", "print_table"]
 
-_TABLE_COLUMNS_MAX = 10_000
 USAGE, REFUSED, NOT_FOUND, UNREACHABLE = 2, 3, 4, 5
 
 _UNREACHABLE = {"SERVER_UNREACHABLE", "SERVER_NOT_FOUND", "SERVER_START_FAILED"}
-_UNREACHABLE |= {"NO_ANSWER", "PARTITION_UNOWNED"}
+_UNREACHABLE |= {"NO_ANSWER", "PARTITION_UNOWNED", "WORKER_UNAVAILABLE"}
+_NOT_FOUND = {"UNKNOWN_TOOL"}
 _USAGE = {"CONFIG_UNKNOWN_KEY", "CONFIG_INVALID", "INVALID_ARGUMENT", "INVALID_SESSION_ID"}
 
 
@@ -38,17 +38,20 @@ def print_line(text: str) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
     """``rows`` under ``columns``; no cell is cut or broken: ids are there to be copied."""
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    if not table.row_count:
+    table = [[_cell(value) for value in row] for row in rows]
+    if not table:
         print_line(empty)
         return
-    console = Console(width=_TABLE_COLUMNS_MAX)
-    with console.capture() as capture:
-        console.print(table)
-    for line in capture.get().splitlines():
-        print_line(line.rstrip())
+    widths = [max(map(cell_len, cells)) for cells in zip(columns, *table, strict=True)]
+    head, *lines = (
+        "  ".join(map(set_cell_size, cells, widths)).rstrip() for cells in (columns, *table)
+    )
+    Console(highlight=False).print(Text(head, "bold"), soft_wrap=True)
+    print_line("\n".join(lines))
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else " ".join(str(value).splitlines())
 
 
 def clock_time(at_ms: int) -> str:
@@ -60,7 +63,7 @@ def exit_code(error: CodedError) -> int:
     """What the shell is told: 2 usage, 3 refused, 4 not found, 5 unreachable, 1 anything else."""
     if error.code in _UNREACHABLE:
         return UNREACHABLE
-    if error.code.endswith("_NOT_FOUND"):
+    if error.code in _NOT_FOUND or error.code.endswith("_NOT_FOUND"):
         return NOT_FOUND
     if error.code in _USAGE:
         return USAGE

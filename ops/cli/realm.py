@@ -1,4 +1,4 @@
-"""A realm opened by the command line: journal, feed and dead letters, without any node.
+"""A realm opened by the command line: what can be read without any node, and who could be asked.
 
 Nothing is made and nothing is taken over; a realm that was never served is not there.
 """
@@ -7,41 +7,87 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final, TypeVar
 
+import msgspec
+
+from rookery.bus.blobs import JetStreamBlobs
+from rookery.bus.buckets import Bucket
+from rookery.bus.claims import JetStreamClaims
+from rookery.bus.client import Client
 from rookery.bus.connection import ApiError, Connection
 from rookery.bus.feed import JetStreamFeed
 from rookery.bus.inbox import JetStreamInbox
-from rookery.bus.journal import JetStreamJournal
 from rookery.bus.subjects import Subjects
+from rookery.bus.vault import JetStreamVault
 from rookery.ops.cli.options import Options
+from rookery.ops.cli.progress import ShownJournal
+from rookery.ops.config import Config
+from rookery.ops.presence import is_dead
 from rookery.ops.reach import url_of
 from rookery.schemas.errors import Failed
 
 __all__ = ["Realm", "open_realm"]
 
-_STREAM_NOT_FOUND = 10059
+T = TypeVar("T")
+
+_STREAM_NOT_FOUND: Final = 10059
+_NOBODY: Final = frozenset({"PARTITION_UNOWNED", "NO_ANSWER"})
+_PATIENCE_S: Final = 10.0
+_ANY_KEY: Final = "all"
+_UP: Final = "rookery up"
 
 
 class Realm:
-    """The parts of a realm that can be read without a node."""
+    """The parts of a realm that can be read without a node, and a way to its nodes."""
 
-    def __init__(self, connection: Connection, subjects: Subjects) -> None:
-        self.subjects = subjects
-        self.journal = JetStreamJournal(connection, subjects)
+    def __init__(self, connection: Connection, config: Config, url: str) -> None:
+        self.subjects = subjects = Subjects(config.realm)
+        self.journal = ShownJournal(connection, subjects)
         self.feed = JetStreamFeed(connection, subjects)
         self.inbox = JetStreamInbox(connection, subjects)
+        self.claims = JetStreamClaims(Bucket(connection, subjects.claims_bucket))
+        self.blobs = JetStreamBlobs(Bucket(connection, subjects.blobs_bucket))
+        self.vault = JetStreamVault(Bucket(connection, subjects.vault_bucket))
+        self._config, self._url = config, url
+
+    async def nodes(self) -> frozenset[str]:
+        """The nodes that are there: those whose claim stands and is not known to be left behind."""
+        claims = await self.claims.list("node.")
+        return frozenset(claim.holder for claim in claims if not is_dead(claim.value))
+
+    async def answer(self, verb: str, query: object, kind: type[T]) -> T | None:
+        """What any node says; ``None`` if there is none to be asked."""
+        try:
+            return await self.ask(verb, _ANY_KEY, query, kind)
+        except Failed as error:
+            if error.code in _NOBODY:
+                return None
+            raise
+
+    async def ask(
+        self, verb: str, key: str, body: object, kind: type[T], patience_s: float = _PATIENCE_S
+    ) -> T:
+        """What the node that owns ``key`` says; ``Failed`` at once if there is no node at all."""
+        if not await self.nodes():
+            raise Failed("NO_ANSWER", f"no node serves realm {self._config.realm}", hint=_UP)
+        credentials = self._config.server.credentials_file
+        async with Client(self._url, realm=self._config.realm, credentials=credentials) as client:
+            answer = await client.ask(verb, key, body, timeout_s=patience_s)
+        return msgspec.convert(answer, kind)
 
 
 @asynccontextmanager
 async def open_realm(options: Options) -> AsyncIterator[Realm]:
     """The realm the options name; ``Failed`` SERVER_UNREACHABLE if it was never served there."""
     config = options.load().config
-    connection = Connection(url_of(config), credentials=config.server.credentials_file)
+    url = url_of(config)
+    connection = Connection(url, credentials=config.server.credentials_file)
     await connection.open()
     try:
-        subjects = Subjects(config.realm)
-        await connection.api(f"STREAM.INFO.{subjects.journal_stream}")
-        yield Realm(connection, subjects)
+        realm = Realm(connection, config, url)
+        await connection.api(f"STREAM.INFO.{realm.subjects.journal_stream}")
+        yield realm
     except ApiError as error:
         if error.err_code != _STREAM_NOT_FOUND:
             raise Failed("SERVER_UNREACHABLE", f"JetStream refuses: {error}") from None

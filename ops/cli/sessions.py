@@ -1,4 +1,4 @@
-"""``rookery sessions``: what the journal says of the realm's sessions. No node is needed."""
+"""``rookery sessions``: how the realm's sessions stand. No node is needed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import asyncio
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 
 from rookery.actors.admission.fold import evolve
 from rookery.actors.admission.state import Admission
 from rookery.actors.views.sessions import SessionsView
+from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter
+from rookery.ops.cli.moments import moment_ms
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.ops.cli.realm import open_realm
@@ -19,31 +22,52 @@ from rookery.schemas.commands import SessionList, SessionsQuery, SessionView
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.ids import check_session_id
-from rookery.schemas.run import SessionMeta
+from rookery.schemas.run import Language, SessionMeta
 
 __all__ = ["app"]
 
 app = App(name="sessions", help_format="plaintext")
+for _name, _help in {
+    "snapshot": "Keep a session as its last run has left it.",
+    "restore": "Begin a session with the memory of a snapshot.",
+    "destroy": "End a session's life; the next run begins another, with no memory of this one.",
+}.items():
+    app.command(f"rookery.ops.cli.session_memory:{_name}", name=_name, help=_help)
 
+Limit = Annotated[int, Parameter(help="At most so many.", validator=Number(gte=1, lte=1_000))]
 ID = Annotated[str, Parameter(help="The session's id.")]
 
 
 @app.command(name="list")
-def list_(*, options: Options = NO_OPTIONS) -> int:
+def list_(
+    *,
+    phase: Annotated[str | None, Parameter(help="Only sessions in this phase.")] = None,
+    language: Annotated[Language | None, Parameter(help="Only sessions in this language.")] = None,
+    since: Annotated[
+        str | None, Parameter(help="Used then or later: 10m, 2h, 1d or a date.")
+    ] = None,
+    limit: Annotated[
+        int, Parameter(help="At most so many.", validator=Number(gte=1, lte=1_000))
+    ] = (1_000),
+    options: Options = NO_OPTIONS,
+) -> int:
     """List the sessions, those used last first."""
-    found = asyncio.run(_list(options))
+    query = SessionsQuery(
+        phase=phase,
+        language=language,
+        used_since_ms=None if since is None else moment_ms(since, SystemClock().now_ms()),
+        limit=limit,
+    )
+    found = asyncio.run(_list(query, options))
     if options.json:
         print_json(found)
         return 0
     print_table(
-        ["SESSION", "PHASE", "RUN", "QUEUED", "LAST USED"],
-        [
-            (s.meta.id, s.phase, s.current_run_id, len(s.queue), clock_time(s.meta.last_used_at))
-            for s in found.sessions
-        ],
+        ["SESSION", "PHASE", "LANGUAGE", "RUN", "QUEUED", "LAST USED"],
+        [_row(session) for session in found.sessions],
         empty="no sessions",
     )
-    if found.total > len(found.sessions):
+    if found.next is not None:
         print_line(f"{len(found.sessions)} of {found.total}")
     return 0
 
@@ -66,9 +90,10 @@ def show(session: ID, *, options: Options = NO_OPTIONS) -> int:
     return 0
 
 
-async def _list(options: Options) -> SessionList:
+async def _list(query: SessionsQuery, options: Options) -> SessionList:
     async with open_realm(options) as realm:
-        return await SessionsView(realm.journal).list(SessionsQuery())
+        found = await realm.answer("sessions", query, SessionList)
+        return await SessionsView(realm.journal).list(query) if found is None else found
 
 
 async def _show(session: str, options: Options) -> SessionView:
@@ -84,6 +109,12 @@ async def _show(session: str, options: Options) -> SessionView:
             "SESSION_NOT_FOUND", f"no session {session!r} here", hint="rookery sessions list"
         )
     return state.view()
+
+
+def _row(view: SessionView) -> tuple[object, ...]:
+    meta = view.meta
+    used = clock_time(meta.last_used_at)
+    return meta.id, view.phase, meta.language, view.current_run_id, len(view.queue), used
 
 
 def _lines(view: SessionView) -> list[tuple[str, object]]:

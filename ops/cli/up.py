@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
+from rookery.ops.cli.stopping import Stopped, stop_signals
 from rookery.ops.collector import settle_collector
-from rookery.ops.config import Config, Format, Level
+from rookery.ops.config import Config, Driver, Format, Level
 from rookery.ops.health import HealthServer, probe_page
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
@@ -37,6 +35,17 @@ def up(
         bool | None,
         Parameter(help="Serve though the server hides whether it syncs.", negative=""),
     ] = None,
+    tools: Annotated[
+        str | None, Parameter(help="MODULE:OBJECT of the functions that programs may call.")
+    ] = None,
+    workers: Annotated[
+        list[str] | None,
+        Parameter(help="Surface whose tools are served by workers; may be repeated.", negative=""),
+    ] = None,
+    driver: Annotated[
+        Driver | None,
+        Parameter(help="Who takes the steps of runs: the node's sandbox, or somebody outside."),
+    ] = None,
     log_level: Annotated[Level | None, Parameter(help="What is worth a line.")] = None,
     log_format: Annotated[
         Format | None, Parameter(help="auto: text on a terminal, JSON lines elsewhere.")
@@ -47,13 +56,16 @@ def up(
     flags = {
         "metrics.port": metrics_port,
         "server.accept_unknown_durability": accept_unknown_durability,
+        "node.tools": tools,
+        "node.workers": workers,
+        "node.driver": driver,
         "log.level": log_level,
         "log.format": log_format,
     }
     config = options.load(**flags).config
     configure(config.log.level, config.log.format, sys.stderr)
     with stop_signals() as stopped, ExitStack() as open_things:
-        node = Node(config)
+        node = Node(config, stopped.drain)
         health = _health(config, node)
         if health:
             open_things.enter_context(health)
@@ -85,30 +97,9 @@ def _health(config: Config, node: Node) -> HealthServer | None:
 def _tell(node: Node, health: HealthServer | None, *, json: bool) -> None:
     """The one line a person reads and a script waits for."""
     if json:
-        print_json({"ready": True, "url": node.url, "health": health.url if health else None})
+        callback = node.callback_url or None
+        told = {"health": health.url if health else None, "callback": callback}
+        print_json({"ready": True, "url": node.url, **told})
         return
-    print_line(f"ready {node.url}" + (f" health {health.url}" if health else ""))
-
-
-class Stopped(threading.Event):
-    """Set when somebody wants the node to stop."""
-
-    reason = "stopped"
-
-
-@contextmanager
-def stop_signals() -> Iterator[Stopped]:
-    """SIGTERM and SIGINT set the event; from then on SIGINT is Python's own again."""
-    stopped = Stopped()
-
-    def stop(number: int, _: object) -> None:
-        stopped.reason = signal.Signals(number).name
-        stopped.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    callback = f" callback {node.callback_url}" if node.callback_url else ""
+    print_line(f"ready {node.url}" + (f" health {health.url}" if health else "") + callback)

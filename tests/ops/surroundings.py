@@ -130,7 +130,7 @@ def clean_environment(home: Path) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("ROOKERY_", "NATS_", "XDG_"))
     }
-    return kept | {"HOME": str(home)}
+    return kept | {"HOME": str(home), "ROOKERY_NODE_DRIVER": "outside"}
 
 
 def rookery(*arguments: str, environment: dict[str, str], directory: Path) -> Ended:

@@ -14,8 +14,13 @@ from tests.ops.surroundings import Ended, Realm, clean_environment, rookery
 
 COMMANDS = (
     "up",
+    "run",
+    "validate",
     "watch",
+    "runs",
     "sessions",
+    "tools",
+    "nodes",
     "journal",
     "inbox",
     "config",
@@ -81,7 +86,16 @@ def test_with_json_an_error_is_an_object_on_stdout(alone):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["watch"], ["sessions", "list"], ["journal", "tail"], ["inbox", "dead", "list"]]
+    "arguments",
+    [
+        ["watch"],
+        ["runs", "list"],
+        ["runs", "show", "r"],
+        ["nodes", "list"],
+        ["sessions", "list"],
+        ["journal", "tail"],
+        ["inbox", "dead", "list"],
+    ],
 )
 def test_without_a_server_every_reader_ends_with_5(alone, arguments):
     ended = alone(*arguments, "--json")

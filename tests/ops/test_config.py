@@ -155,9 +155,25 @@ def test_secrets_are_hidden_and_nothing_else(key, value, shown):
     assert hide_secret(key, value) == shown
 
 
+def in_toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(list(value) if isinstance(value, tuple) else value)
+
+
+def test_a_list_has_commas_in_the_environment_and_is_one_in_a_file(tmp_path):
+    environ = {"ROOKERY_NODE_WORKERS": "shop, mill,"}
+    assert loaded(tmp_path, environ=environ).node.workers == ("shop", "mill")
+    (tmp_path / "rookery.toml").write_text('[node]\nworkers = ["well"]')
+    assert loaded(tmp_path).node.workers == ("well",)
+    assert loaded(tmp_path, flags={"node.workers": ["shop"]}).node.workers == ("shop",)
+    with pytest.raises(Refused, match="CONFIG_INVALID"):
+        loaded(tmp_path, flags={"node.workers": [1]})
+
+
 def test_every_key_can_be_set_in_a_file_by_the_name_it_is_shown_with(tmp_path):
     lines = [
-        f"{s.key} = {str(s.value).lower() if isinstance(s.value, bool) else repr(s.value)}"
+        f"{s.key} = {in_toml(s.value)}"
         for s in load(environ={}, directory=tmp_path).settings
         if s.value is not None
     ]
@@ -167,4 +183,5 @@ def test_every_key_can_be_set_in_a_file_by_the_name_it_is_shown_with(tmp_path):
     found = load(environ={}, directory=tmp_path)
     assert found.config == Config()
     unset = {setting.key for setting in found.settings if setting.origin == "default"}
-    assert unset == {"metrics.port"}
+    approvals = {"callback_port", "escalate_after_ms", "escalate_to"}
+    assert unset == {"metrics.port", *(f"approvals.{name}" for name in approvals)}

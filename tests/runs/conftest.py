@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -25,3 +26,13 @@ def serving(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) ->
     limits = {"ROOKERY_LIMITS_PAYLOAD_BYTES_MAX": str(PAYLOAD_BYTES_MAX)}
     with node_on(server, REALM, folder, **limits) as node:
         yield Serving(server, node, REALM, folder)
+
+
+@pytest.fixture(scope="session")
+def driving(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A realm whose node runs programs."""
+    folder, realm = tmp_path_factory.mktemp("driving"), "driving"
+    flags = ("--driver", "sandbox", "--tools", "tests.runs.tools:registry")
+    variables = {"PYTHONPATH": str(Path(__file__).parents[2]), "ROOKERY_APPROVALS_DISPATCHERS": ","}
+    with node_on(server, realm, folder, *flags, **variables) as node:
+        yield Serving(server, node, realm, folder)

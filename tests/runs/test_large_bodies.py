@@ -21,7 +21,7 @@ def test_a_large_body_is_kept_by_its_digest_and_its_run_works(serving: Serving):
         visit = Visit(client, "large")
         await asyncio.gather(visit.run("large", body={"code": code}), visit.run("small"))
         (accepted,) = visit.accepted("large")
-        assert "request" not in accepted
+        assert (accepted["request"]["code"], accepted["request"]["inputs"]) == ("", {})
         kept = await read_blob(serving, accepted["request_blob"])
         request = msgspec.json.decode(kept, type=RunRequest)
         assert (request.code, digest_bytes(kept)) == (code, accepted["request_blob"])

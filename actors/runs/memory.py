@@ -1,0 +1,160 @@
+"""What a node's sandbox remembers of sessions, and how it is brought to where a session stands.
+
+The sandbox's own memory of a session is a shortcut that is trusted only while it is known to stand
+where the journal does; else the session is rebuilt from where it was last kept and the runs after
+that. Keeping it anew, now and then, bounds what a rebuild has to run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from msgspec import UNSET
+
+from rookery.actors.kernel.inside import Ask
+from rookery.actors.runs.history import History, PastRun, Reader
+from rookery.actors.sandbox.concern import KeepSnapshot, KeptView
+from rookery.actors.sandbox.contract import Tool
+from rookery.actors.sandbox.pool import Sandbox
+from rookery.actors.sandbox.recorded import Batch
+from rookery.bus.ports import Blobs
+from rookery.schemas.calls import DrivingView
+from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.run import RunResult
+
+__all__ = ["SessionMemory"]
+
+KEEP_AFTER_MS = 200
+KEEP_AFTER_RUNS = 100
+
+
+class _Stand(NamedTuple):
+    """Where the sandbox's session stands."""
+
+    generation: int
+    runs: int
+    since_ms: int = 0
+    """Time that the programs of the runs since it was last kept have used."""
+    since_runs: int = 0
+
+
+class SessionMemory:
+    """One a node; lives on the bus's loop."""
+
+    def __init__(self, sandbox: Sandbox, reader: Reader, blobs: Blobs, ask: Ask) -> None:
+        self._sandbox, self._reader, self._blobs, self._ask = sandbox, reader, blobs, ask
+        self._stands: dict[str, _Stand] = {}
+
+    async def ready(
+        self, session: str, view: DrivingView, tools: Sequence[Tool]
+    ) -> Sequence[Batch]:
+        """The sandbox's session stands where the run begins; what the run was told before."""
+        stand = self._stands.get(session)
+        if stand and stand[:2] == (view.generation, view.runs_before) and not view.steps:
+            return await self._reader.known(view.forked)
+        self._stands.pop(session, None)
+        history = await self._history(session, view)
+        past = [run for run in history.runs if run.run_id != view.run_id]
+        await self._reopen(session, view, tools, history, past)
+        self._stands[session] = _Stand(view.generation, view.runs_before, 0, len(past))
+        running = [run for run in history.runs if run.run_id == view.run_id]
+        return running[-1].batches if running else await self._reader.known(view.forked)
+
+    async def wake(self, session: str, view: DrivingView, tools: Sequence[Tool]) -> None:
+        """The sandbox's session stands where the run was parked."""
+        data = await self._blobs.get(view.snapshot_blob)
+        await asyncio.to_thread(self._sandbox.restore, data, tools=tools, session_id=session)
+        self._stands[session] = _Stand(view.generation, view.runs_before)
+
+    async def park(self, session: str) -> tuple[str, str]:
+        """Keep the session with its waiting run, and let it go; the snapshot's id and blob."""
+        snapshot = await asyncio.to_thread(self._sandbox.snapshot, session)
+        blob = await self._blobs.put(snapshot.data)
+        await self.forget(session)
+        return snapshot.id, blob
+
+    async def keep(self, session: str) -> tuple[str, str, int]:
+        """Put the session as it stands into the blob store; the snapshot's id, blob and size."""
+        snapshot = await asyncio.to_thread(self._sandbox.snapshot, session)
+        return snapshot.id, await self._blobs.put(snapshot.data), len(snapshot.data)
+
+    async def ended(
+        self, session: str, view: DrivingView, result: RunResult, *, kept: bool
+    ) -> None:
+        """The run is over and stands; keep the session if a rebuild would take long by now."""
+        stand = self._stands.pop(session, None)
+        if stand is None:
+            return
+        stand = stand._replace(runs=view.runs_before + 1)
+        if kept:
+            tools_ms = sum(call.duration_ms for call in result.external_calls)
+            used_ms = max(0, result.metrics.duration_ms - tools_ms)
+            stand = stand._replace(
+                since_ms=stand.since_ms + used_ms, since_runs=stand.since_runs + 1
+            )
+        self._stands[session] = stand
+        if stand.since_ms >= KEEP_AFTER_MS or stand.since_runs >= KEEP_AFTER_RUNS:
+            await self.record(session, view)
+            self._stands[session] = stand._replace(since_ms=0, since_runs=0)
+
+    async def record(self, session: str, view: DrivingView) -> None:
+        """Keep the session as the run has left it, and say so in a fact."""
+        base = await self._reader.last_kept(session, view.generation)
+        runs = await self._reader.runs(session, view.generation, base)
+        ended = [run for run in runs if run.run_id == view.run_id and run.ended_at_sequence]
+        if not ended:
+            raise Failed("FACT_UNKNOWN", f"run {view.run_id} has no end in the journal")
+        snapshot_id, blob, size = await self.keep(session)
+        offer = ended[0].offer
+        keep = KeepSnapshot(
+            generation=view.generation,
+            snapshot_id=snapshot_id,
+            blob=blob,
+            language=offer.language,
+            build=offer.build,
+            after_sequence=ended[0].ended_at_sequence,
+            size_bytes=size,
+        )
+        await self._ask("sandbox", session, keep, KeptView)
+
+    async def forget(self, session: str) -> None:
+        """Whatever the sandbox remembers of the session is not to be trusted any more."""
+        if self._stands.pop(session, None) is not None:
+            try:
+                await asyncio.to_thread(self._sandbox.destroy, session)
+            except Refused:  # It has gone by itself.
+                return
+
+    async def _history(self, session: str, view: DrivingView) -> History:
+        """Of a life that has just begun, only where it comes from is to be asked."""
+        if view.runs_before or view.steps:
+            return await self._reader.history(session, view.generation)
+        return History(base=await self._reader.last_kept(session, view.generation), runs=[])
+
+    async def _reopen(
+        self,
+        session: str,
+        view: DrivingView,
+        tools: Sequence[Tool],
+        history: History,
+        past: list[PastRun],
+    ) -> None:
+        offer = past[0].offer if past else view.offer
+        assert offer is not UNSET
+        base = None if history.base is None else await self._blobs.get(history.base.blob)
+        recorded = [await self._reader.recorded(run) for run in past if run.kept]
+        created_ms = past[0].now_ms if past else view.started_at_ms
+        reopen: Any = self._sandbox.reopen
+        await asyncio.to_thread(
+            reopen,
+            session,
+            seed=bytes.fromhex(offer.seed),
+            created_ms=created_ms,
+            language=offer.language,
+            tools=tools,
+            limits=offer.limits,
+            base=base,
+            runs=recorded,
+        )

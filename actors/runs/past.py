@@ -1,0 +1,92 @@
+"""A session as it stood at some moment of its past, in a sandbox session of nobody's.
+
+It is brought back from facts and blobs alone: the live session, if this node has it at all, is
+neither used nor disturbed. What is done with it is for others to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from rookery.actors.runs.history import Kept, PastRun, Reader
+from rookery.actors.sandbox.contract import Tool
+from rookery.actors.sandbox.pool import Sandbox
+from rookery.actors.sandbox.snapshot import Snapshot, SnapshotHeader, open_snapshot, seal
+from rookery.bus.ports import Blobs
+
+__all__ = ["Past"]
+
+
+class Past:
+    """One a node; lives on the bus's loop. ``key`` seals the realm's snapshots."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        reader: Reader,
+        blobs: Blobs,
+        key: bytes,
+        new_name: Callable[[], str],
+    ) -> None:
+        self.sandbox, self.reader, self._blobs = sandbox, reader, blobs
+        self._key, self._new_name = key, new_name
+
+    @asynccontextmanager
+    async def standing(
+        self, base: Kept | None, runs: Sequence[PastRun], begun: PastRun
+    ) -> AsyncIterator[str]:
+        """The name of a sandbox session that stands as after ``runs``, which followed ``base``.
+        ``begun`` is the first run of its life, if there is no base."""
+        data = None if base is None else await self._blobs.get(base.blob)
+        recorded = [await self.reader.recorded(run) for run in runs if run.kept]
+        tools = await self.reader.tools((runs[-1] if runs else begun).offer)
+        name, offer, reopen = self._new_name(), begun.offer, _untyped(self.sandbox.reopen)
+        opening = asyncio.to_thread(
+            reopen,
+            name,
+            seed=bytes.fromhex(offer.seed),
+            created_ms=begun.now_ms,
+            language=offer.language,
+            tools=tools,
+            limits=offer.limits,
+            base=data,
+            runs=recorded,
+        )
+        opened = asyncio.ensure_future(opening)
+        try:
+            await asyncio.shield(opened)
+            yield name
+        finally:
+            await asyncio.wait({opened})  # A thread cannot be called off.
+            if opened.exception() is None:
+                await asyncio.to_thread(self.sandbox.destroy, name)
+
+    async def sealed(
+        self, session: str, base: Kept | None, runs: Sequence[PastRun], begun: PastRun
+    ) -> Snapshot:
+        """The session as it stood after ``runs``."""
+        async with self.standing(base, runs, begun) as name:
+            taken = await asyncio.to_thread(self.sandbox.snapshot, name)
+        return await asyncio.to_thread(self._named, taken.data, session)
+
+    async def looked_into(self, data: bytes, offered: Sequence[Tool]) -> SnapshotHeader:
+        """What a snapshot says of itself; ``Refused`` unless a session may go on from it here."""
+        tools = {tool.name: tool for tool in offered}
+        header, _ = await asyncio.to_thread(
+            open_snapshot, self._key, data, self.sandbox.builds, tools
+        )
+        return header
+
+    def _named(self, data: bytes, session: str) -> Snapshot:
+        header, saved = open_snapshot(self._key, data, self.sandbox.builds, None)
+        return seal(self._key, replace(header, session_id=session), saved)
+
+
+def _untyped(call: Callable[..., None]) -> Callable[..., Any]:
+    """``asyncio.to_thread`` cannot be told of so many arguments by name."""
+    return call

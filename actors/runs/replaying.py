@@ -1,0 +1,253 @@
+"""Running a past run again and comparing what it asks and comes to: the query ``replay``.
+
+It stands where the run began, by its session's last snapshot before and the runs in between, and is
+told what it was told then: no tool is called, nothing is put on record. How long it took is not
+compared, nor is fuel where another build of the guest runs it. Of a run that was ended by its time
+or by somebody only the calls are, since there is no telling how far it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from rookery.actors.runs.history import PastRun, plain
+from rookery.actors.runs.past import Past
+from rookery.actors.sandbox.contract import STATUSES, Answer, Call, Outcome, Waiting
+from rookery.actors.sandbox.recorded import RecordedCall
+from rookery.bus.ports import Delivery
+from rookery.schemas.codec import decode_command
+from rookery.schemas.commands import ReplayQuery, ReplayReport
+from rookery.schemas.digest import canonical_json, digest_bytes
+from rookery.schemas.errors import Refused
+from rookery.schemas.ids import check_session_id
+from rookery.schemas.run import RunRequest, RunResult, RunStatus
+
+__all__ = ["Replaying"]
+
+ANSWER_S: Final = 1.0
+"""Whoever waits for a long one hears from it so often."""
+TIME_FACTOR: Final = 10
+"""A run that came to its end in its time may take this much more of it: machines differ."""
+FUEL: Final = "fuel"
+OPEN_ENDED: Final = frozenset({RunStatus.TIMEOUT, RunStatus.CANCELLED})
+
+
+class _Differs(Exception):
+    """The replay is over: it went another way."""
+
+    def __init__(self, what: str, recorded: object, replayed: object) -> None:
+        super().__init__(what)
+        self.what, self.recorded, self.replayed = what, recorded, replayed
+
+
+class Replaying:
+    """One a node; lives on the bus's loop."""
+
+    def __init__(self, past: Past, patience_s: float = ANSWER_S) -> None:
+        self._past, self._patience_s = past, patience_s
+        self._going: dict[tuple[str, str], tuple[_Replay, asyncio.Task[ReplayReport]]] = {}
+
+    async def answer(self, delivery: Delivery) -> ReplayReport:
+        """The query ``replay``: how it ended, or how far it has come."""
+        session = check_session_id(delivery.key)
+        asked = decode_command(delivery.body, ReplayQuery, content_type=delivery.content_type)
+        key = session, asked.run_id
+        if key not in self._going:
+            replay = _Replay(self._past, session, asked.run_id)
+            self._going[key] = replay, asyncio.ensure_future(replay.go())
+        replay, going = self._going[key]
+        done, _ = await asyncio.wait({going}, timeout=self._patience_s)
+        if not done:
+            return replay.report
+        self._going.pop(key, None)
+        return going.result()
+
+    async def close(self) -> None:
+        """Nobody waits for replays any more."""
+        tasks = [task for _, task in self._going.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Replay:
+    def __init__(self, past: Past, session: str, run_id: str) -> None:
+        self._past, self._session = past, session
+        self.report = ReplayReport(run_id=run_id, session_id=session, state="replaying", runs=1)
+
+    async def go(self) -> ReplayReport:
+        """The whole of it."""
+        reader = self._past.reader
+        found = await reader.find(self._session, self.report.run_id)
+        base = await reader.kept_before(self._session, found)
+        *before, run = await reader.runs(self._session, found.generation, base, until=found.run_id)
+        recorded = _comparable(run, await reader.result(run))
+        earlier = [one for one in before if one.kept]
+        self._note(runs=len(earlier) + 1)
+        begun = before[0] if before else run
+        try:
+            async with self._past.standing(base, (), begun) as name:
+                for one in earlier:
+                    await self._again(name, one, await reader.result(one))
+                    self._note(runs_done=self.report.runs_done + 1)
+                outcome = await self._again(name, run, recorded)
+            self._compare(run, recorded, outcome)
+        except _Differs as differs:
+            self._note(
+                state="different",
+                difference=differs.what,
+                recorded=differs.recorded,
+                replayed=differs.replayed,
+            )
+        else:
+            self._note(state="equal", runs_done=self.report.runs)
+        return self.report
+
+    async def _again(self, name: str, run: PastRun, recorded: RunResult) -> Outcome:
+        """Let the run go as far as its record does."""
+        sandbox, told = self._past.sandbox, _Told(run)
+        tools = await self._past.reader.tools(run.offer)
+        request = _request(name, run, open_ended=recorded.status in OPEN_ENDED)
+        going = sandbox.submit(request, now_ms=run.now_ms, answer=told.answer, tools=tools)
+        outcome = await asyncio.wrap_future(going)
+        while isinstance(outcome, Waiting):
+            answers = told.answers(outcome.calls)
+            if answers is None:
+                break
+            going = sandbox.submit_resume(name, answers, answer=told.answer)
+            outcome = await asyncio.wrap_future(going)
+            if run.run_id == self.report.run_id:
+                self._note(calls=told.calls)
+        told.check_all_asked()
+        return outcome
+
+    def _compare(self, run: PastRun, recorded: RunResult, outcome: Outcome) -> None:
+        """Thing by thing; ``_Differs`` at the first that is not the same."""
+        self._note(calls=run.calls)
+        compared = [f"{run.calls} calls"]
+        if recorded.status not in OPEN_ENDED:
+            if isinstance(outcome, Waiting):
+                numbers = [call.id for call in outcome.calls]
+                raise _Differs("end", recorded.status, f"waits for calls {numbers}")
+            offer = run.offer
+            same_build = self._past.sandbox.builds.get(offer.language) == offer.build
+            for what, before, now in _aspects(recorded, outcome):
+                if what == FUEL and not same_build:
+                    continue
+                if before != now:
+                    self._note(compared=tuple(compared))
+                    raise _Differs(what, before, now)
+                compared.append(what)
+        self._note(compared=tuple(compared))
+
+    def _note(self, **fields: Any) -> None:
+        self.report = replace(self.report, **fields)
+
+
+class _Told:
+    """What a run was told, to be told again for the same questions. Also used in the sandbox's
+    thread, while whoever drives it waits."""
+
+    def __init__(self, run: PastRun) -> None:
+        self._run_id = run.run_id
+        self._batches = [batch for batch in run.batches if batch]
+        self._next = 0
+        self._differs: _Differs | None = None
+
+    @property
+    def calls(self) -> int:
+        return sum(map(len, self._batches[: self._next]))
+
+    def answer(self, call: Call) -> Answer | None:
+        """To a synchronous call; with ``None`` the run stops there."""
+        if call.awaited:
+            return None
+        try:
+            told = self._take([call])
+        except _Differs as differs:
+            self._differs = differs
+            return None
+        return None if told is None else told[call.id]
+
+    def answers(self, calls: Sequence[Call]) -> Mapping[int, Answer] | None:
+        """To all the calls a run waits for; ``None`` where its record ends."""
+        if self._differs is not None:
+            raise self._differs
+        return self._take(calls)
+
+    def check_all_asked(self) -> None:
+        """The run has asked for everything that it had asked for."""
+        if self._differs is not None:
+            raise self._differs
+        if self._next < len(self._batches):
+            missed = [_asked(call) for call in self._batches[self._next]]
+            raise _Differs(f"end of run {self._run_id}", missed, "asked for no more calls")
+
+    def _take(self, calls: Sequence[Call]) -> Mapping[int, Answer] | None:
+        if self._next == len(self._batches):
+            return None
+        batch = self._batches[self._next]
+        before, now = [_asked(call) for call in batch], [_asked(call) for call in calls]
+        if before != now:
+            numbers = ", ".join(str(call.number) for call in batch)
+            raise _Differs(f"request of call {numbers} of run {self._run_id}", before, now)
+        self._next += 1
+        return {call.number: call.answer for call in batch}
+
+
+def _asked(call: Call | RecordedCall) -> dict[str, Any]:
+    number = call.id if isinstance(call, Call) else call.number
+    return {"number": number, "name": call.name, "digest": call.digest}
+
+
+def _request(name: str, run: PastRun, *, open_ended: bool) -> RunRequest:
+    limits = run.offer.limits
+    if not open_ended:
+        limits = replace(
+            limits, wall_ms=TIME_FACTOR * limits.wall_ms, cpu_ms=TIME_FACTOR * limits.cpu_ms
+        )
+    return replace(plain(run.request), session_id=name, limits=limits, return_snapshot=False)
+
+
+def _comparable(run: PastRun, recorded: RunResult) -> RunResult:
+    """``Refused`` if there is nothing to compare with."""
+    if not run.ended_at_sequence or (run.result is UNSET and run.result_blob is UNSET):
+        raise Refused(
+            "GUARD_REJECTED",
+            f"run {run.run_id} has not come to a result yet",
+            hint=f"rookery runs show {run.run_id}",
+        )
+    error = recorded.error
+    if error is not None and error.code not in STATUSES:
+        text = f"run {run.run_id} was ended with {error.code}, and not by its program"
+        raise Refused("GUARD_REJECTED", text)
+    return recorded
+
+
+def _aspects(recorded: RunResult, replayed: RunResult) -> Iterator[tuple[str, object, object]]:
+    """What is the same whenever a run goes the same way, most telling first."""
+    for what, of in _ASPECTS.items():
+        yield what, of(recorded), of(replayed)
+
+
+def _text_digest(text: str) -> str:
+    return digest_bytes(text.encode())
+
+
+_ASPECTS: Final[Mapping[str, Any]] = {
+    "status": lambda result: result.status,
+    "error": lambda result: None if result.error is None else result.error.code,
+    "call records": lambda result: [
+        (call.name, call.request_digest, call.response_digest, call.status)
+        for call in result.external_calls
+    ],
+    "result": lambda result: digest_bytes(canonical_json(result.result)),
+    "stdout": lambda result: _text_digest(result.stdout),
+    "stderr": lambda result: _text_digest(result.stderr),
+    FUEL: lambda result: result.metrics.instructions,
+}

@@ -1,0 +1,191 @@
+"""Driving a node's runs: what the effects of turns come to.
+
+One run a session at a time; each is a ``Work``. Runs whose partition is lost are dropped as they
+stand, for the next owner takes them up from the record. It owns no rule of turns and no memory of
+sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from weakref import WeakValueDictionary
+
+import msgspec
+from msgspec import UNSET
+
+from rookery.actors.kernel.concern import Effect
+from rookery.actors.kernel.effects import Performer
+from rookery.actors.kernel.inside import Ask
+from rookery.actors.runs.driver import Driver
+from rookery.actors.runs.history import Reader
+from rookery.actors.runs.work import Board, Memory, Work
+from rookery.actors.turns.driving import (
+    Drive,
+    NoteResult,
+    StopDriving,
+    TellParked,
+    cancelled_result,
+)
+from rookery.bus.ports import Answer, Blobs
+from rookery.schemas.calls import (
+    CallsQuery,
+    CallsView,
+    DrivingQuery,
+    DrivingView,
+    Offer,
+    RunReady,
+    StepTaken,
+    WaitingQuery,
+    WaitingView,
+)
+from rookery.schemas.codec import encode_json
+from rookery.schemas.commands import RunAnswer
+from rookery.schemas.errors import CODES, CodedError
+from rookery.schemas.run import (
+    CallStatus,
+    ErrorObject,
+    ExternalCallRecord,
+    Metrics,
+    RunResult,
+    RunStatus,
+)
+
+__all__ = ["Runner"]
+
+log = logging.getLogger(__name__)
+
+NOT_OURS: Final = "PARTITION_UNOWNED"
+
+
+@dataclass(kw_only=True)
+class Runner:
+    """One a node; lives on the bus's loop."""
+
+    ask: Ask
+    board: Board
+    blobs: Blobs
+    reader: Reader
+    memory: Memory
+    driver: Callable[[], Driver]
+    check: Callable[[Offer], None]
+    """``Refused`` if this node no longer has what a run was given."""
+    note: Callable[[str, RunResult], None]
+    """What a run has come to, for those who are about to ask."""
+    answer: Callable[[Sequence[Answer]], None]
+    _works: dict[str, Work] = field(default_factory=dict)
+    _turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+
+    @property
+    def performers(self) -> Mapping[type[Effect], Performer]:
+        return {
+            Drive: self.drive,
+            StopDriving: self.stop,
+            NoteResult: self.note_result,
+            TellParked: self.tell_parked,
+        }
+
+    async def drive(self, effect: Drive) -> None:
+        """Take the run's steps until it has ended or is parked."""
+        async with self._turn(effect.session):
+            view = effect.view
+            if view.ended or view.parked or view.offer is UNSET:
+                return
+            if view.cancelling:
+                await self._end_at_rest(effect.session, view)
+                return
+            await self._drive(effect.session, view, view.offer)
+
+    async def stop(self, effect: StopDriving) -> None:
+        """Somebody wants the run to end now."""
+        work = self._works.get(effect.run_id)
+        if work is not None:
+            await work.stop()
+            return
+        query = DrivingQuery(run_id=effect.run_id)
+        view = await self.ask("turn", effect.session, query, DrivingView)
+        if view.cancelling:
+            await self._end_at_rest(effect.session, view)
+
+    async def let_go(self, session: str) -> None:
+        """The session has left the node's memory, for it is idle or another node's."""
+        async with self._turn(session):
+            await self.memory.forget(session)
+
+    async def note_result(self, effect: NoteResult) -> None:
+        self.note(effect.run_id, effect.result)
+
+    async def tell_parked(self, effect: TellParked) -> None:
+        """Not an end: who wants that is told it later, too. What came while the run was on its way
+        to rest has woken nobody."""
+        query = CallsQuery(run_id=effect.run_id)
+        known = (await self.ask("tool", effect.session, query, CallsView)).calls
+        waited = {call.operation_id for call in effect.calls}
+        if any(call.operation_id in waited and call.outcome is not UNSET for call in known):
+            ready = RunReady(run_id=effect.run_id)
+            await self.ask("turn", effect.session, ready, DrivingView)
+            return
+        who = WaitingQuery(run_id=effect.run_id)
+        waiting = await self.ask("session", effect.session, who, WaitingView)
+        said = encode_json(interim(effect))
+        self.answer([Answer(reply_to, said) for reply_to in waiting.reply_to])
+
+    def _turn(self, session: str) -> asyncio.Lock:
+        """Whoever has it may use the session's sandbox."""
+        lock = self._turns.get(session)
+        if lock is None:
+            lock = self._turns[session] = asyncio.Lock()
+        return lock
+
+    async def _drive(self, session: str, view: DrivingView, offer: Offer) -> None:
+        """What is ours to mend is tried again; what no trying again would mend ends the run."""
+        work = self._works[view.run_id] = Work(self, self.driver(), session, view)
+        try:
+            try:
+                self.check(offer)
+                await work.go()
+            except CodedError as error:
+                if error.code == NOT_OURS or CODES[error.code].retryable:
+                    raise
+                log.warning(
+                    "a run cannot be driven", extra={"run": view.run_id, "code": error.code}
+                )
+                await work.fail(error.code, error.message)
+        except BaseException:
+            await work.drop()
+            raise
+        finally:
+            del self._works[view.run_id]
+
+    async def _end_at_rest(self, session: str, view: DrivingView) -> None:
+        """Nobody drives it: it is parked, or was about to begin."""
+        result = cancelled_result(UNSET)
+        number = view.steps + 1
+        step = StepTaken(run_id=view.run_id, number=number, answered=False, result=result)
+        await self.ask("turn", session, step, DrivingView)
+
+
+def interim(effect: TellParked) -> RunAnswer:
+    """How a parked run stands, as its result would look if that were its end."""
+    for_approval = effect.code == "WAITING_FOR_APPROVAL"
+    status = RunStatus.WAITING_FOR_APPROVAL if for_approval else RunStatus.INTERRUPTED
+    names = ", ".join(call.name for call in effect.calls)
+    error = ErrorObject(
+        code=effect.code,
+        message=f"the run waits, and nothing of it is held in memory: {names}",
+        hint=f"rookery runs show {effect.run_id}",
+    )
+    result = RunResult.failed(status, error, "", Metrics())
+    records = tuple(
+        ExternalCallRecord(
+            name=call.name,
+            status=CallStatus.APPROVAL_PENDING if for_approval else CallStatus.ERROR,
+            request_digest=call.digest,
+        )
+        for call in effect.calls
+    )
+    told = msgspec.structs.replace(result, external_calls=records, snapshot_id=effect.snapshot_id)
+    return RunAnswer.of(told, effect.run_id, effect.session)

@@ -1,0 +1,272 @@
+"""Runs that a node drives: what facts of others, and a driver's steps, leave on record.
+
+A prepared run is started as soon as admission says so. A driver's step comes whole: the end of the
+last batch of calls, the boundary, and what is wanted next, in one message. Whoever asked for the
+end meanwhile is served first. Pure: rows are ``machine``'s, running programs is ``runner``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import UNSET
+from msgspec.structs import force_setattr
+
+from rookery.actors.kernel.concern import Effect
+from rookery.actors.turns.driving import (
+    Drive,
+    Immediate,
+    NoteResult,
+    Offers,
+    StopDriving,
+    TellParked,
+    cancelled_result,
+    refused_result,
+    resolved,
+    start_params,
+)
+from rookery.schemas.calls import DrivingView, Move, RunParked, StepTaken
+from rookery.schemas.envelope import Fact
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import session, tool
+from rookery.schemas.facts import turn as facts
+from rookery.schemas.run import RunResult
+from rookery.schemas.turn import TurnPhase, TurnTerminalCauseKind, TurnTerminalOutcome
+
+if TYPE_CHECKING:
+    from rookery.actors.turns.concern import Turns, TurnsConcern
+
+__all__ = ["DrivenRuns", "shown"]
+
+End = facts.Completed | facts.Failed | facts.Cancelled
+BOUNDARIES: Final = ("boundary_continue", "boundary_complete", "primitive_applied")
+
+
+class DrivenRuns:
+    """A concern's rules for the runs its node drives."""
+
+    def __init__(self, concern: TurnsConcern, offers: Offers | None) -> None:
+        self._concern, self._offers = concern, offers
+
+    def react(self, state: Turns, key: str, fact: Any) -> Sequence[Fact]:
+        """What a fact of admission's, or of the tools', means for the session's run."""
+        match fact:
+            case session.RunPrepared() | session.QueuedRunDrained():
+                return self._start(state, key, str(fact.run))
+            case session.BoundaryCancelRequested(now=True) | session.InputAccepted(immediate=True):
+                return self._ask_for_end(state, key, "cancel_now")
+            case (
+                session.BoundaryCancelRequested()
+                | session.RunInterruptRequested()
+                | session.InputAccepted(interrupt_yielding=True)
+            ):
+                return self._ask_for_end(state, key, "request_cancel_after_boundary")
+            case tool.Completed() | tool.Failed():
+                return self._came(state, fact)
+        return ()
+
+    def take(self, state: Turns, key: str, step: StepTaken) -> Sequence[Fact]:
+        """Put a driver's step on record, unless it stands or the run is over."""
+        driving = state.driving
+        if driving is None or driving.run_id != step.run_id or step.number <= driving.steps:
+            return ()
+        if state.turn.phase.is_terminal:
+            return ()
+        taken = _Taken(self._concern, state, key, step)
+        if state.turn.phase is TurnPhase.CANCELLING:
+            taken.cancel()
+        else:
+            taken.move(*resolved(driving.calls if step.answered else ()), *step.moves)
+        return taken.facts
+
+    def park(self, state: Turns, parked: RunParked) -> Sequence[Fact]:
+        """A run that is to end now does not go to rest first."""
+        driving, phase = state.driving, state.turn.phase
+        if driving is None or driving.run_id != parked.run_id or driving.parked:
+            return ()
+        if phase.is_terminal or phase is TurnPhase.CANCELLING:
+            return ()
+        fact = facts.Parked(
+            run=parked.run_id,
+            code=parked.code,
+            snapshot_id=parked.snapshot_id,
+            snapshot_blob=parked.snapshot_blob,
+            waits_for=parked.waits_for,
+        )
+        return (self._of_life(state, fact),)
+
+    def unpark(self, state: Turns, run_id: str) -> Sequence[Fact]:
+        """What the run waited for has come."""
+        driving = state.driving
+        if driving is None or driving.run_id != run_id or not driving.parked:
+            return ()
+        return (self._of_life(state, facts.Unparked(run=run_id)),)
+
+    def effects(self, state: Turns, fact: Fact) -> Sequence[Effect]:
+        """``state`` may be a later one: a run that has ended since needs no driver."""
+        driving = state.driving
+        if isinstance(fact, End) and fact.result is not UNSET and fact.result_blob is UNSET:
+            return (NoteResult(key=f"end/{fact.id}", run_id=fact.run, result=fact.result),)
+        if driving is None or fact.run != driving.run_id or state.turn.phase.is_terminal:
+            return ()
+        match fact:
+            case facts.PrimitiveApplied() | facts.Unparked() if not driving.parked:
+                view = shown(state, driving.run_id)
+                return (Drive(key=f"drive/{fact.id}", session=fact.session, view=view),)
+            case facts.Parked() if driving.parked:
+                waits = tuple(c for c in driving.calls if c.operation_id in fact.waits_for)
+                told = TellParked(
+                    key=f"parked/{fact.id}",
+                    session=fact.session,
+                    run_id=fact.run,
+                    code=fact.code,
+                    snapshot_id=fact.snapshot_id,
+                    calls=waits,
+                )
+                return (told,)
+            case facts.CancelRequested():
+                return (StopDriving(key=f"stop/{fact.id}", session=fact.session, run_id=fact.run),)
+        return ()
+
+    # --- reactions --------------------------------------------------------------------------------
+
+    def _start(self, state: Turns, key: str, run_id: str) -> Sequence[Fact]:
+        """A run that cannot be started ends at once: it was promised an end."""
+        asked, driving = state.asked.get(run_id), state.driving
+        if self._offers is None or asked is None or (driving and driving.run_id == run_id):
+            return ()
+        forked = asked.forked
+        try:
+            offer = self._offers(asked.request) if forked is UNSET else forked.offer
+            if isinstance(offer, Immediate):
+                return self._put(state, key, run_id, offer)
+            (started,) = self._concern.ask(
+                state, key, "start_conversation_run", start_params(run_id)
+            )
+        except Refused as refusal:
+            return self._fail(state, key, run_id, refusal)
+        force_setattr(started, "offer", offer)
+        force_setattr(started, "request", asked.request)
+        force_setattr(started, "request_blob", asked.request_blob)
+        force_setattr(started, "forked", forked)
+        after = self._concern.evolve(state, started)
+        return (started, *self._concern.ask(after, key, "primitive_applied", {}))
+
+    def _put(self, state: Turns, key: str, run_id: str, how: Immediate) -> Sequence[Fact]:
+        """What is only put into the session is done as soon as it is begun."""
+        params = {"run_id": run_id}
+        begun = self._concern.ask(state, key, how.value, params)
+        after = self._concern.evolve(state, *begun)
+        applied: Sequence[Fact] = ()
+        if how is Immediate.APPEND:
+            applied = self._concern.ask(after, key, "primitive_applied", {})
+            after = self._concern.evolve(after, *applied)
+        (ended,) = self._concern.ask(after, key, "run_completed", params)
+        force_setattr(ended, "result", RunResult())
+        return (*begun, *applied, ended)
+
+    def _fail(self, state: Turns, key: str, run_id: str, refusal: Refused) -> Sequence[Fact]:
+        params = {
+            "run_id": run_id,
+            "apply_cause": None,
+            "apply_message": None,
+            "outcome": TurnTerminalOutcome.FAILED.variant,
+            "cause_kind": TurnTerminalCauseKind.RUNTIME_APPLY_FAILURE.variant,
+            "error": f"{refusal.code}: {refusal.message}",
+        }
+        (failed,) = self._concern.ask(state, key, "run_failed", params)
+        force_setattr(failed, "result", refused_result(refusal))
+        return (failed,)
+
+    def _ask_for_end(self, state: Turns, key: str, on: str) -> Sequence[Fact]:
+        driving = state.driving
+        if driving is None or driving.run_id != state.host.current_run_id:
+            return ()
+        try:
+            return self._concern.ask(state, key, on, {})
+        except Refused:  # It has ended, or ends already.
+            return ()
+
+    def _came(self, state: Turns, fact: tool.Completed | tool.Failed) -> Sequence[Fact]:
+        driving = state.driving
+        if driving is None or fact.operation_id not in driving.waits_for:
+            return ()
+        return self.unpark(state, driving.run_id)
+
+    def _of_life(self, state: Turns, fact: Fact) -> Fact:
+        force_setattr(fact, "generation", state.generation)
+        return fact
+
+
+class _Taken:
+    """The facts of one step, each folded before the next is decided."""
+
+    def __init__(self, concern: TurnsConcern, state: Turns, key: str, step: StepTaken) -> None:
+        self.facts: list[Fact] = []
+        self._concern, self._state, self._key, self._step = concern, state, key, step
+
+    def move(self, *moves: Move) -> None:
+        """A boundary at which the run ends, because somebody wanted it to, is its last move."""
+        for move in moves:
+            fact = self._ask(move.input, move.params)
+            if isinstance(fact, facts.ToolCallsReturned):
+                force_setattr(fact, "calls", self._step.calls)
+            if isinstance(fact, End):
+                self._end(fact, self._step.result)
+            cancelled = self._state.turn.phase is TurnPhase.CANCELLED
+            if cancelled and move.input in BOUNDARIES:
+                self._cancelled("the run was cancelled at its boundary")
+                break
+        self._close()
+
+    def cancel(self) -> None:
+        self._ask("cancellation_observed", {})
+        self._cancelled("")
+        self._close()
+
+    def _cancelled(self, reason: str) -> None:
+        fact = self._ask("run_cancelled", {"run_id": self._step.run_id})
+        self._end(fact, cancelled_result(self._step.result, reason))
+
+    def _end(self, fact: Any, result: RunResult | Any) -> None:
+        """Of a cancelled run nothing is kept, whatever its program had come to."""
+        step = self._step
+        if isinstance(fact, facts.Cancelled) and result is not UNSET:
+            force_setattr(fact, "result", result)
+            return
+        force_setattr(fact, "result", result)
+        force_setattr(fact, "result_blob", step.result_blob)
+        force_setattr(fact, "kept", step.kept)
+
+    def _ask(self, on: str, params: Any) -> Any:
+        (fact,) = self._concern.ask(self._state, self._key, on, params)
+        self.facts.append(fact)
+        self._state = self._concern.evolve(self._state, fact)
+        return fact
+
+    def _close(self) -> None:
+        force_setattr(self.facts[-1], "step", self._step.number)
+
+
+def shown(state: Turns, run_id: str) -> DrivingView:
+    """For whoever drives the run: how far it has come, as far as that is remembered."""
+    driving, phase = state.driving, state.turn.phase
+    if driving is None or driving.run_id != run_id:
+        return DrivingView(run_id=run_id, ended="Forgotten")
+    return DrivingView(
+        run_id=run_id,
+        steps=driving.steps,
+        started_at_ms=driving.started_at_ms,
+        generation=state.generation,
+        runs_before=state.runs_ended - phase.is_terminal,
+        request=driving.request,
+        request_blob=driving.request_blob,
+        calls=driving.calls,
+        offer=driving.offer,
+        cancelling=phase is TurnPhase.CANCELLING,
+        ended=phase.value if phase.is_terminal else "",
+        parked=driving.parked,
+        snapshot_blob=driving.snapshot_blob,
+        forked=driving.forked,
+    )

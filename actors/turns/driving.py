@@ -1,0 +1,205 @@
+"""Driving a run, in data: what is kept of it, and a driver's results in the machine's words.
+
+What these leave on record is ``driven``'s to decide; running programs is ``runner``'s.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from rookery.actors.kernel.concern import Effect
+from rookery.schemas.calls import AskedCall, DrivingView, ForkedRun, Move, Offer
+from rookery.schemas.errors import CodedError
+from rookery.schemas.run import ErrorObject, Metrics, RunRequest, RunResult, RunStatus
+from rookery.schemas.turn import (
+    ContentShape,
+    TurnPrimitiveKind,
+    TurnTerminalCauseKind,
+    TurnTerminalOutcome,
+)
+
+__all__ = [
+    "Asked",
+    "Drive",
+    "Driving",
+    "Immediate",
+    "NoteResult",
+    "Offers",
+    "StopDriving",
+    "TellParked",
+    "calls_wanted",
+    "cancelled_result",
+    "ending",
+    "refused_result",
+    "resolved",
+    "start_params",
+]
+
+
+class Immediate(Enum):
+    """Runs that no driver is asked for: by the input that starts them."""
+
+    APPEND = "start_immediate_append"
+    CONTEXT = "start_immediate_context"
+
+
+class Offers(Protocol):
+    """What a node gives to the runs it starts."""
+
+    def __call__(self, request: RunRequest) -> Offer | Immediate:
+        """``Refused`` if this node cannot run such a program at all."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What an input of the session asks for, until its run has ended."""
+
+    request: RunRequest
+    request_blob: str | UnsetType = UNSET
+    forked: ForkedRun | UnsetType = UNSET
+
+
+class Driving(msgspec.Struct, frozen=True, kw_only=True):
+    """The run that a node drives, or drove last."""
+
+    run_id: str
+    offer: Offer
+    request: RunRequest
+    request_blob: str | UnsetType = UNSET
+    forked: ForkedRun | UnsetType = UNSET
+    started_at_ms: int
+    steps: int = 0
+    calls: tuple[AskedCall, ...] = ()
+    """Without their arguments: the driver waits for them."""
+    parked: str = ""
+    waits_for: tuple[str, ...] = ()
+    snapshot_id: str = ""
+    snapshot_blob: str = ""
+
+
+class Drive(Effect, frozen=True, kw_only=True):
+    """Take the run's steps until it has ended or is parked."""
+
+    session: str
+    view: DrivingView
+    """Where it stands."""
+
+
+class NoteResult(Effect, frozen=True, kw_only=True):
+    """The run has ended, and whoever waits for it is about to be told."""
+
+    run_id: str
+    result: RunResult
+
+
+class TellParked(Effect, frozen=True, kw_only=True):
+    """Whoever holds the line for the run's end is told what it waits for."""
+
+    session: str
+    run_id: str
+    code: str
+    snapshot_id: str
+    calls: tuple[AskedCall, ...]
+    """What it waits for."""
+
+
+class StopDriving(Effect, frozen=True, kw_only=True):
+    """The run is to end now."""
+
+    session: str
+    run_id: str
+
+
+def start_params(run_id: str) -> dict[str, Any]:
+    """A program stands where a conversation's turn would."""
+    return {
+        "run_id": run_id,
+        "primitive_kind_in": TurnPrimitiveKind.CONVERSATION_TURN,
+        "shape": ContentShape.CONVERSATION.variant,
+        "vision": False,
+        "image_results": False,
+        "max_retries": 0,
+    }
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def resolved(calls: tuple[AskedCall, ...]) -> tuple[Move, ...]:
+    """The last batch of calls is answered, and its boundary passed."""
+    if not calls:
+        return ()
+    operations = sorted(call.operation_id for call in calls)
+    return (
+        Move("ops_barrier_satisfied", {"operation_ids": operations}),
+        Move("tool_calls_resolved"),
+        Move("boundary_continue"),
+    )
+
+
+def calls_wanted(calls: tuple[AskedCall, ...]) -> tuple[Move, ...]:
+    """The driver wants these and waits for all of them."""
+    operations = sorted(call.operation_id for call in calls)
+    return (
+        Move("llm_returned_tool_calls", {"tool_count": len(calls)}),
+        Move("register_pending_ops", {"op_refs": operations, "barrier_ids": operations}),
+    )
+
+
+def ending(run_id: str, result: RunResult) -> tuple[Move, ...]:
+    """How a result ends the run."""
+    if result.status is RunStatus.OK:
+        return (
+            Move("llm_returned_terminal"),
+            Move("boundary_complete"),
+            Move("run_completed", {"run_id": run_id}),
+        )
+    error = result.error or ErrorObject(code="RUNTIME_ERROR", message=result.status)
+    text = f"{error.code}: {error.message}"
+    if result.status is RunStatus.CANCELLED:
+        return (Move("cancel_now"), *_CANCELLED, Move("run_cancelled", {"run_id": run_id}))
+    outcome, cause = TurnTerminalOutcome.FAILED, _CAUSES.get(error.code, _FATAL)
+    if result.status is RunStatus.TIMEOUT:
+        failing = Move("time_budget_exceeded")
+        outcome = TurnTerminalOutcome.TIME_BUDGET_EXCEEDED
+        cause = TurnTerminalCauseKind.TIME_BUDGET_EXCEEDED
+    elif error.code == "EXTERNAL_CALLS_EXCEEDED":
+        failing = Move("budget_exhausted")
+        outcome = TurnTerminalOutcome.BUDGET_EXHAUSTED
+        cause = TurnTerminalCauseKind.BUDGET_EXHAUSTED
+    else:
+        failing = Move("fatal_failure", {"cause_kind": cause.variant, "error": text})
+    failed = {
+        "run_id": run_id,
+        "apply_cause": None,
+        "apply_message": None,
+        "outcome": outcome.variant,
+        "cause_kind": cause.variant,
+        "error": text,
+    }
+    return (failing, Move("run_failed", failed))
+
+
+_CANCELLED: Final = (Move("cancellation_observed"),)
+_FATAL: Final = TurnTerminalCauseKind.FATAL_FAILURE
+_CAUSES: Final = {
+    "TOOL_ERROR": TurnTerminalCauseKind.TOOL_FAILURE,
+    "TIMEOUT_TOOL": TurnTerminalCauseKind.TOOL_FAILURE,
+}
+
+
+def cancelled_result(of: RunResult | UnsetType, reason: str = "") -> RunResult:
+    """What a cancelled run is answered, with what it had come to where that is known."""
+    error = ErrorObject(code="CANCELLED", message=reason or "the run was cancelled")
+    told = RunResult() if of is UNSET else of
+    made = RunResult.failed(RunStatus.CANCELLED, error, told.stdout, told.metrics)
+    return msgspec.structs.replace(made, stderr=told.stderr, external_calls=told.external_calls)
+
+
+def refused_result(refusal: CodedError) -> RunResult:
+    """What a run is answered that could not even be started."""
+    error = ErrorObject(code=refusal.code, message=refusal.message, hint=refusal.hint or None)
+    return RunResult.failed(RunStatus.VALIDATION_ERROR, error, "", Metrics())

@@ -1,0 +1,73 @@
+"""The approvals of a realm and what was granted: what ``rookery approvals`` lists.
+
+It works without any node, from the journal alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from rookery.actors.views.approval_table import ApprovalTable
+from rookery.actors.views.reading import Reading
+from rookery.bus.ports import Delivery, Filter, Journal
+from rookery.schemas.approval_listing import (
+    ApprovalList,
+    GrantedQuery,
+    GrantList,
+    ListedApproval,
+    ListedGrant,
+    PendingQuery,
+)
+from rookery.schemas.codec import decode_command
+
+__all__ = ["ApprovalsView"]
+
+L = TypeVar("L", ListedApproval, ListedGrant)
+
+
+class ApprovalsView:
+    """Lives on the bus's loop."""
+
+    def __init__(
+        self, journal: Journal, now_ms: Callable[[], int], *, session: str | None = None
+    ) -> None:
+        """Of one ``session``, or of all."""
+        self._table, self._now_ms = ApprovalTable(), now_ms
+        self._reading = Reading(journal, Filter("approval", session), self._table.take)
+
+    async def keep_up(self) -> None:
+        """Read along until cancelled."""
+        await self._reading.keep_up()
+
+    async def pending(self, query: PendingQuery) -> ApprovalList:
+        """The approvals that are asked for."""
+        await self._reading.refresh()
+        if query.approval_id is not None:
+            found = self._table.of(query.approval_id)
+            return ApprovalList() if found is None else ApprovalList(approvals=(found,), total=1)
+        listed = _of(query.session, self._table.approvals(ended=query.ended))
+        return ApprovalList(approvals=tuple(listed[: query.limit]), total=len(listed))
+
+    async def granted(self, query: GrantedQuery) -> GrantList:
+        """The grants that are asked for."""
+        await self._reading.refresh()
+        grants = self._table.grants(ended=query.ended, now_ms=self._now_ms())
+        listed = _of(query.session, grants)
+        return GrantList(grants=tuple(listed[: query.limit]), total=len(listed))
+
+    async def answer_pending(self, delivery: Delivery) -> ApprovalList:
+        """The query ``pending``."""
+        return await self.pending(
+            decode_command(delivery.body, PendingQuery, content_type=delivery.content_type)
+        )
+
+    async def answer_granted(self, delivery: Delivery) -> GrantList:
+        """The query ``granted``."""
+        return await self.granted(
+            decode_command(delivery.body, GrantedQuery, content_type=delivery.content_type)
+        )
+
+
+def _of(session: str | None, listed: Iterable[L]) -> list[L]:
+    return [one for one in listed if session in (None, one.session_id)]

@@ -1,0 +1,59 @@
+"""All runs of a realm, whichever node works on them: what ``runs list`` and ``runs show`` ask.
+
+It works without any node, from the journal alone.
+"""
+
+from __future__ import annotations
+
+from rookery.actors.views.reading import Reading
+from rookery.actors.views.run_table import RunRecord, RunTable
+from rookery.actors.views.waits import wait_of
+from rookery.bus.ports import Delivery, Filter, Journal
+from rookery.schemas.codec import decode_command
+from rookery.schemas.commands import RunsQuery
+from rookery.schemas.listing import RunList, RunView
+
+__all__ = ["RunsView"]
+
+
+class RunsView:
+    """Lives on the bus's loop."""
+
+    def __init__(self, journal: Journal, *, session: str | None = None) -> None:
+        """Of one ``session``, or of all."""
+        self._table = RunTable()
+        self._reading = Reading(journal, Filter(key=session), self._table.take)
+
+    async def keep_up(self) -> None:
+        """Read along until cancelled."""
+        await self._reading.keep_up()
+
+    async def list(self, query: RunsQuery) -> RunList:
+        """The runs that are asked for, newest first."""
+        await self._reading.refresh()
+        if query.run_id is not None:
+            record = self._table.of(query.run_id)
+            return RunList(runs=() if record is None else (self._view(record),))
+        records, following = self._table.page(query)
+        return RunList(runs=tuple(map(self._view, records)), next=following)
+
+    async def answer(self, delivery: Delivery) -> RunList:
+        """The query ``runs``."""
+        return await self.list(
+            decode_command(delivery.body, RunsQuery, content_type=delivery.content_type)
+        )
+
+    def _view(self, record: RunRecord) -> RunView:
+        return RunView(
+            run_id=record.run_id,
+            session_id=record.session,
+            status=record.status,
+            code=record.code or None,
+            language=record.language,
+            created_at_ms=record.created_at_ms,
+            started_at_ms=record.started_at_ms or None,
+            ended_at_ms=record.ended_at_ms or None,
+            calls=record.calls,
+            waits_for=wait_of(self._table, record),
+            position=record.position,
+        )

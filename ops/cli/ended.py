@@ -1,0 +1,63 @@
+"""The end of a run as a person reads it: output and result, or what went wrong and where.
+
+The program's own output and its result go to stdout; everything about the run goes to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from rookery.ops.cli.output import print_json, print_line
+from rookery.schemas.codec import encode_json
+from rookery.schemas.commands import RunAnswer
+from rookery.schemas.run import Diagnostic, ErrorObject, RunStatus, Severity, Span
+
+__all__ = ["show_end", "tell"]
+
+
+def show_end(answer: RunAnswer, code: str, *, json: bool) -> int:
+    """Print how a run of ``code`` ended; the exit code."""
+    if json:
+        print_json(answer)
+    else:
+        _show_streams(answer)
+        if answer.result is not None:
+            print_line(encode_json(answer.result).decode())
+        for diagnostic in answer.diagnostics:
+            if diagnostic.severity is not Severity.ERROR:
+                _show_problem(diagnostic, code, f"{diagnostic.severity} ")
+        if answer.error is not None:
+            _show_problem(answer.error, code)
+    return 0 if answer.status is RunStatus.OK else 1
+
+
+def tell(line: str) -> None:
+    """Say something about the run."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _show_streams(answer: RunAnswer) -> None:
+    for text, stream in ((answer.stdout, sys.stdout), (answer.stderr, sys.stderr)):
+        print(text, end="" if not text or text.endswith("\n") else "\n", file=stream, flush=True)
+
+
+def _show_problem(problem: ErrorObject | Diagnostic, code: str, kind: str = "") -> None:
+    """``CODE: message``, the line it is about with what is meant underlined, and what to do."""
+    tell(f"{kind}{problem.code}: {problem.message}")
+    if problem.span is not None:
+        for line in _pointed_at(problem.span, code):
+            tell(line)
+    if problem.hint:
+        tell(f"hint: {problem.hint}")
+
+
+def _pointed_at(span: Span, code: str) -> list[str]:
+    lines = code.splitlines()
+    if not 1 <= span.line <= len(lines):
+        return [f"  at line {span.line}"]
+    line, number = lines[span.line - 1], str(span.line)
+    begin = min(span.column, len(line) + 1)
+    end = len(line) + 1 if (span.end_line or span.line) > span.line else span.end_column
+    length = max(1, min(end or begin, len(line) + 1) - begin)
+    lead = "".join("\t" if c == "\t" else " " for c in line[: begin - 1])
+    return [f"  {number} | {line}", f"  {' ' * len(number)} | {lead}{'^' * length}"]

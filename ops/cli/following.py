@@ -1,0 +1,80 @@
+"""What a run that takes its time waits for, told in a line when it changes.
+
+Folded from the run's facts as they arrive; a run that ends soon says nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+
+from rookery.bus.client import Fields, Handle
+from rookery.schemas.errors import CodedError
+
+__all__ = ["Progress", "follow"]
+
+QUIET_S = 2.0
+"""A run that is over by then has nothing to tell."""
+
+
+class Progress:
+    """Where a run stands."""
+
+    def __init__(self) -> None:
+        self.parked: Fields | None = None
+        """The fact that says so, while the run is."""
+        self._stage = "is on its way"
+        self._calls: dict[str, str] = {}
+        """Those under way, by operation."""
+
+    def take(self, fact: Fields) -> None:
+        """One fact of the run."""
+        match fact:
+            case {"type": "session.input_accepted.v1"}:
+                self._stage = "waits for the session to be free"
+            case {"type": "turn.started.v1"}:
+                self._stage = "runs"
+            case {"type": "tool.requested.v1", "operation_id": operation, "name": name}:
+                self._calls[operation] = name
+            case {"type": "tool.completed.v1" | "tool.failed.v1" | "tool.withdrawn.v1"}:
+                self._calls.pop(fact["operation_id"], None)
+            case {"type": "turn.parked.v1"}:
+                self.parked = fact
+            case {"type": "turn.unparked.v1"}:
+                self.parked = None
+
+    @property
+    def line(self) -> str:
+        if self.parked is not None:
+            return f"is parked: {self.parked['code']}"
+        if self._calls:
+            return f"waits for {', '.join(sorted(self._calls.values()))}"
+        return self._stage
+
+
+async def follow(
+    handle: Handle, tell: Callable[[str], None], *, through_parks: bool
+) -> Fields | None:
+    """Tell how the run comes along until it ends or, unless that is waited for, too, until it is
+    parked: then the fact that says so."""
+    progress, told = Progress(), ""
+    taking = asyncio.create_task(_take(handle, progress, through_parks=through_parks))
+    try:
+        while not (await asyncio.wait({taking}, timeout=QUIET_S))[0]:
+            if progress.line != told:
+                told = progress.line
+                tell(f"run {handle.run_id or '(not accepted yet)'} {told}")
+        with suppress(CodedError):  # Why it cannot be followed is told by its answer.
+            taking.result()
+        return progress.parked
+    finally:
+        taking.cancel()
+
+
+async def _take(handle: Handle, progress: Progress, *, through_parks: bool) -> None:
+    async with aclosing(handle.events()) as facts:
+        async for fact in facts:
+            progress.take(fact)
+            if progress.parked is not None and not through_parks:
+                return

@@ -1,0 +1,64 @@
+"""Key files of approvers: made, read, and refused where others could read them too."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from rookery.actors.approvals.signing import KEY_BYTES, Signer, read_private_key, read_public_key
+from rookery.bus.clock import entropy
+from rookery.schemas.errors import Refused
+
+__all__ = ["make_key", "public_key_in", "signer_in"]
+
+_FILE_BYTES_MAX = 64 << 10
+_FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def make_key(path: Path) -> Signer:
+    """A new private key in a new file that only its owner may read."""
+    signer = Signer(entropy(KEY_BYTES))
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"{path} exists, and a key is never written over anything",
+            hint=f"use the key that is there: --key {path}",
+        ) from None
+    except OSError as error:
+        raise _cannot_be_used(path, error) from None
+    with os.fdopen(file, "w", encoding="ascii") as key:
+        key.write(signer.private_pem.rstrip() + "\n")
+    return signer
+
+
+def signer_in(path: Path) -> Signer:
+    """The private key in a file."""
+    text, mode = _read(path)
+    if mode & _FOR_OTHERS:
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"{path} can be read by others (mode {stat.S_IMODE(mode):04o}), so it proves nothing",
+            hint=f"chmod 600 {path}",
+        )
+    return read_private_key(text)
+
+
+def public_key_in(path: Path) -> str:
+    """The public key in a file, or of the private key in it, in hex."""
+    return read_public_key(_read(path)[0])
+
+
+def _read(path: Path) -> tuple[str, int]:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            return file.read(_FILE_BYTES_MAX).decode("ascii", "replace"), mode
+    except OSError as error:
+        raise _cannot_be_used(path, error) from None
+
+
+def _cannot_be_used(path: Path, error: OSError) -> Refused:
+    return Refused("INVALID_ARGUMENT", f"the key file {path}: {error.strerror}")

@@ -1,0 +1,63 @@
+"""How far a long journal was read, for whoever sits before a terminal.
+
+The line stands on stderr, is written over and is gone in the end; nothing else ever sees it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from typing import Final, TextIO
+
+from rookery.bus.journal import JetStreamJournal
+from rookery.bus.ports import Filter, Stored
+
+__all__ = ["Progress", "ShownJournal", "progress"]
+
+LONG_MESSAGES: Final = 20_000
+"""A shorter journal is read before anybody has read the line."""
+_ERASE: Final = "\r\x1b[K"
+
+
+class Progress:
+    """The line; a part of it is a share of ``total``."""
+
+    def __init__(self, total: int, stream: TextIO) -> None:
+        self._total, self._stream = total, stream
+        self._said = ""
+
+    def reached(self, done: int) -> None:
+        said = f"reading the journal: {100 * done // self._total} % of {self._total:,} messages"
+        if said != self._said:
+            self._stream.write(_ERASE + said)
+            self._stream.flush()
+            self._said = said
+
+    def erase(self) -> None:
+        self._stream.write(_ERASE)
+        self._stream.flush()
+
+
+@contextmanager
+def progress(total: int, stream: TextIO) -> Iterator[Progress | None]:
+    """``None`` where nobody would see it, or it would not be worth it."""
+    if total < LONG_MESSAGES or not stream.isatty():
+        yield None
+        return
+    shown = Progress(total, stream)
+    try:
+        yield shown
+    finally:
+        shown.erase()
+
+
+class ShownJournal(JetStreamJournal):
+    """A journal whose readers see how far they are."""
+
+    async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+        with progress(await self.end() - after, sys.stderr) as shown:
+            async for page in super().scan(where, after):
+                if shown is not None:
+                    shown.reached(page[-1].sequence - after)
+                yield page

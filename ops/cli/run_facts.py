@@ -1,0 +1,177 @@
+"""A run's facts as its timeline knows them: who said it, when, and in a few words for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from rookery.bus.ports import Stored
+
+__all__ = ["LANES", "Names", "RunFact", "facts_of_run", "words"]
+
+LANES: Final = {
+    "session": "admission",
+    "turn": "turns",
+    "tool": "tools",
+    "approval": "approvals",
+    "sandbox": "sandbox",
+}
+"""Family to its actor."""
+
+
+Said = dict[str, Any]
+
+
+class RunFact(NamedTuple):
+    """One fact; ``kind`` is its wire name without version."""
+
+    position: str
+    """``<sequence>.<n>``"""
+    kind: str
+    at_ms: int
+    said: Said
+
+    @property
+    def lane(self) -> str:
+        return LANES[self.kind.partition(".")[0]]
+
+
+def facts_of_run(run_id: str, messages: Iterable[Stored]) -> list[RunFact]:
+    """The facts of these messages that are about the run, in order."""
+    found = []
+    for stored in messages:
+        body = msgspec.json.decode(stored.body)
+        for number, fact in enumerate(body if isinstance(body, list) else [], 1):
+            if stored.entity.family in LANES and fact.get("run") == run_id:
+                kind = fact["type"].rpartition(".")[0]
+                found.append(RunFact(f"{stored.sequence}.{number}", kind, fact["at_ms"], fact))
+    return found
+
+
+class Names:
+    """What people call the calls of a run: by tool and number."""
+
+    def __init__(self, facts: Iterable[RunFact]) -> None:
+        self._names: dict[str, str] = {}
+        for fact in facts:
+            for call in (*fact.said.get("calls", ()), fact.said):
+                if "operation_id" in call and "number" in call:
+                    self._names[call["operation_id"]] = f"{call['name']} #{call['number']}"
+
+    def of(self, operation_id: str) -> str:
+        return self._names.get(operation_id, operation_id)
+
+
+def words(fact: RunFact, names: Names) -> str:
+    """What a fact says."""
+    said = fact.said
+    if fact.kind in _OF_APPROVALS:
+        return _OF_APPROVALS[fact.kind](names.of(said.get("operation_id", "")), said)
+    if fact.kind.startswith("tool."):
+        tell = _OF_CALLS.get(fact.kind, _of_call)
+        return tell(names.of(said.get("operation_id", "")), said)
+    if fact.kind == "turn.tool_calls_returned":
+        calls = [names.of(call["operation_id"]) for call in said.get("calls", ())]
+        return f"wants {', '.join(calls) or said.get('tool_count', 'calls')}"
+    if (say := _OF_OTHERS.get(fact.kind)) is not None:
+        return say(said)
+    return _and(_plain(fact.kind), _error(said))
+
+
+def _of_call(call: str, said: Said) -> str:
+    return _and(f"{call} {_plain(said['type'].rpartition('.')[0])}", _error(said))
+
+
+def _plain(kind: str) -> str:
+    return kind.partition(".")[2].replace("_", " ")
+
+
+def _and(what: str, more: Any) -> str:
+    return f"{what}: {more}" if more else what
+
+
+def _by(said: Said) -> str:
+    return f", says {said['resolved_by']}" if said.get("resolved_by") else ""
+
+
+def _counted(operations: Any) -> str:
+    return "1 call" if len(operations) == 1 else f"{len(operations)} calls"
+
+
+def _error(said: Said) -> str:
+    """Text, or an object with a code."""
+    error = said.get("error")
+    if isinstance(error, dict):
+        return f"{error.get('code')}: {error.get('message')}"
+    return " ".join(str(error or "").split())
+
+
+def _accepted(said: Said) -> str:
+    mode = said.get("mode", "queue")
+    return "accepted" if mode == "queue" else f"accepted, mode {mode}"
+
+
+def _to_end(said: Said) -> str:
+    when = "now" if said.get("now") else "at its next boundary"
+    return _and(f"is to end {when}", said.get("reason"))
+
+
+def _requested(call: str, said: Said) -> str:
+    return f"{call} requested" + (", waits for a place" if said.get("waits") else "")
+
+
+def _answered(call: str, said: Said) -> str:
+    verified = "verified" if said.get("verified") else "unverified"
+    decision = said["decision"].replace("_", " ")
+    return _and(f"{call} {decision} by {said['actor']}, {verified}", said.get("reason"))
+
+
+def _allowed(call: str, said: Said) -> str:
+    grant = said.get("session_grant_id")
+    return f"{call} allowed by " + (f"grant {grant}" if grant else f"its rule {said.get('rule')}")
+
+
+_OF_OTHERS: Final[dict[str, Callable[[Said], str]]] = {
+    "session.input_accepted": _accepted,
+    "session.run_prepared": lambda _: "has the session",
+    "session.queued_run_drained": lambda _: "has the session",
+    "session.run_committed": lambda _: "committed, the session is free",
+    "session.run_failed": lambda _: "failed, the session is free",
+    "session.run_rolled_back": lambda _: "rolled back, the session is free",
+    "session.boundary_cancel_requested": _to_end,
+    "session.input_cancelled": lambda said: _and("withdrawn", said.get("reason")),
+    "turn.ops_registered": lambda said: f"waits for {_counted(said['barrier_ids'])}",
+    "turn.ops_barrier_satisfied": lambda said: f"{_counted(said['operation_ids'])} answered",
+    "turn.parked": lambda said: f"parked: {said['code']}",
+}
+_OF_CALLS: Final[dict[str, Callable[[str, Said], str]]] = {
+    "tool.requested": _requested,
+    "tool.intent_recorded": lambda call, said: f"{call} is called, attempt {said['attempt']}",
+    "tool.completed": lambda call, said: (
+        f"{call} answered after {said['duration_ms']} ms{_by(said)}"
+    ),
+    "tool.failed": lambda call, said: f"{call} failed: {_error(said)}{_by(said)}",
+    "tool.recovery_required": lambda call, said: (
+        f"{call} may have acted, nobody knows: {said['reason']}"
+    ),
+    "tool.retry_allowed": lambda call, said: f"{call} is to be tried again{_by(said)}",
+}
+_OF_APPROVALS: Final[dict[str, Callable[[str, Said], str]]] = {
+    "approval.requested": lambda call, said: _and(f"{call} wants approval", said.get("why")),
+    "approval.dispatch_intended": lambda call, said: (
+        f"{call} is put before {', '.join(said['dispatchers'])}"
+    ),
+    "approval.escalated": lambda call, said: (
+        f"{call} is put before {', '.join(said['dispatchers'])}, too"
+    ),
+    "approval.answered": _answered,
+    "approval.answer_refused": lambda call, said: (
+        f"an answer of {said['actor']} to {call} does not count: {said['code']}"
+    ),
+    "approval.closed": lambda call, said: f"{call} may not: {said['reason_code']}",
+    "approval.auto_allowed": _allowed,
+    "approval.grant_issued": lambda call, _: f"{call} may be made, once",
+    "approval.grant_consumed": lambda call, _: f"{call} has used its grant",
+}

@@ -1,0 +1,251 @@
+"""``rookery runs``: what became of runs, what they wait for, and how to end the waiting.
+
+Any node answers for all of them; with none running the journal does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Final
+
+import msgspec
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+from msgspec import UNSET
+from rich.console import Console
+
+from rookery.actors.views.runs import RunsView
+from rookery.bus.clock import SystemClock
+from rookery.bus.ports import Filter, Stored
+from rookery.ops.cli.moments import moment_ms
+from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.ops.cli.realm import Realm, open_realm
+from rookery.ops.cli.run_facts import facts_of_run
+from rookery.ops.cli.timeline import GLYPHS, PLAIN_GLYPHS, draw, duration
+from rookery.schemas.calls import ToolFault
+from rookery.schemas.commands import CallReceipt, Cancel, ResolveCall, RunReceipt, RunsQuery
+from rookery.schemas.errors import Refused
+from rookery.schemas.ids import check_session_id
+from rookery.schemas.listing import RunList, RunState, RunView
+from rookery.schemas.run import Language
+
+__all__ = ["app"]
+
+app = App(name="runs", help_format="plaintext")
+for _name, _help in {
+    "replay": "Run a past run again, without calling any tool, and compare.",
+    "fork": "Begin a session at the last boundary of a past run at or before a sequence.",
+}.items():
+    app.command(f"rookery.ops.cli.replay:{_name}", name=_name, help=_help)
+
+PAGE_MAX: Final = 1_000
+
+ID = Annotated[str, Parameter(help="The run's id.")]
+Moment = Annotated[str | None, Parameter(help="Created then or later: 10m, 2h, 1d or a date.")]
+
+
+@app.command(name="list")
+def list_(
+    *,
+    status: Annotated[RunState | None, Parameter(help="Only runs that stand like this.")] = None,
+    session: Annotated[str | None, Parameter(help="Only runs of this session.")] = None,
+    language: Annotated[Language | None, Parameter(help="Only runs in this language.")] = None,
+    since: Moment = None,
+    limit: Annotated[int, Parameter(help="At most so many.", validator=Number(gte=1))] = 50,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """List the runs, newest first."""
+    query = RunsQuery(
+        session=session and check_session_id(session),
+        status=status,
+        language=language,
+        since_ms=None if since is None else moment_ms(since, SystemClock().now_ms()),
+    )
+    found = asyncio.run(_list(query, limit, options))
+    if options.json:
+        print_json(found)
+        return 0
+    print_table(
+        ["RUN", "SESSION", "STATUS", "CREATED", "TOOK", "CALLS", "WAITS FOR"],
+        [_row(run) for run in found.runs],
+        empty="no runs",
+    )
+    if found.next is not None:
+        print_line(f"the newest {len(found.runs)}; there are more, see --limit")
+    return 0
+
+
+@app.command
+def show(run: ID, *, options: Options = NO_OPTIONS) -> int:
+    """Show how a run went, fact by fact, and what it waits for."""
+    view, messages = asyncio.run(_show(run, options))
+    facts = facts_of_run(run, messages)
+    if options.json:
+        told = [{"position": fact.position, "fact": fact.said} for fact in facts]
+        print_json({"run": view, "facts": told})
+        return 0
+    for name, value in _lines(view):
+        print_line(f"{name:9}{value}")
+    print_line("")
+    console = Console(highlight=False)
+    glyphs = GLYPHS if "utf" in (console.encoding or "") else PLAIN_GLYPHS
+    for line in draw(view, facts, console.width, glyphs):
+        console.print(line, soft_wrap=True)
+    return 0
+
+
+@app.command
+def cancel(
+    run: ID,
+    *,
+    after_boundary: Annotated[
+        bool, Parameter(help="Let it come to its next boundary.", negative="")
+    ] = False,
+    reason: Annotated[str, Parameter(help="Why, for the record.")] = "",
+    options: Options = NO_OPTIONS,
+) -> int:
+    """End a run now, or withdraw it if it has not started."""
+    body = Cancel(run_id=run, reason=reason, now=not after_boundary)
+    receipt = asyncio.run(_command("cancel", run, body, RunReceipt, options))
+    if options.json:
+        print_json(receipt)
+    else:
+        print_line(f"{_asked(receipt)}; see: rookery runs show {run}")
+    return 0
+
+
+@app.command
+def resolve(
+    run: ID,
+    call: Annotated[str, Parameter(help="The call's id, as `runs show` prints it.")],
+    *,
+    completed: Annotated[str | None, Parameter(help="It acted; its answer, as JSON.")] = None,
+    failed: Annotated[str | None, Parameter(help="It failed; what the program is told.")] = None,
+    retry: Annotated[bool, Parameter(help="Call it again, come what may.", negative="")] = False,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Say what came of a call that nobody can know of."""
+    if (completed is not None) + (failed is not None) + retry != 1:
+        raise Refused("INVALID_ARGUMENT", "say exactly one of --completed, --failed and --retry")
+    body = ResolveCall(
+        run_id=run,
+        operation_id=call,
+        completed=UNSET if completed is None else _value(completed),
+        failed=UNSET if failed is None else ToolFault("TOOL_ERROR", failed),
+        retry=retry,
+    )
+    receipt = asyncio.run(_command("resolve", run, body, CallReceipt, options))
+    if options.json:
+        print_json(receipt)
+    else:
+        print_line(f"call {receipt.operation_id} is {receipt.state.replace('_', ' ')}")
+    return 0
+
+
+# --- asking ---------------------------------------------------------------------------------------
+
+
+async def _list(query: RunsQuery, limit: int, options: Options) -> RunList:
+    """Page by page, from a node or from the journal."""
+    found: list[RunView] = []
+    async with open_realm(options) as realm:
+        view = RunsView(realm.journal, session=query.session)
+        while True:
+            rest = min(limit - len(found), PAGE_MAX)
+            query = msgspec.structs.replace(query, limit=rest)
+            page = await realm.answer("runs", query, RunList)
+            page = await view.list(query) if page is None else page
+            found += page.runs
+            if page.next is None or len(found) == limit:
+                return RunList(runs=tuple(found), next=page.next)
+            query = msgspec.structs.replace(query, before=page.next)
+
+
+async def _show(run_id: str, options: Options) -> tuple[RunView, list[Stored]]:
+    """The run and the messages that tell of it."""
+    async with open_realm(options) as realm:
+        view = await _find(realm, run_id)
+        begin = int(view.position.partition(".")[0])
+        where = Filter(key=view.session_id, run=run_id)
+        pages = [page async for page in realm.journal.scan(where, begin - 1)]
+    return view, [stored for page in pages for stored in page]
+
+
+async def _find(realm: Realm, run_id: str) -> RunView:
+    """The run, wherever it is told of."""
+    found = await realm.answer("runs", RunsQuery(run_id=run_id), RunList)
+    if found is None:
+        found = await _find_alone(realm, run_id)
+    if not found.runs:
+        raise Refused("RUN_NOT_FOUND", f"no run {run_id[:80]!r} here", hint="rookery runs list")
+    return found.runs[0]
+
+
+async def _find_alone(realm: Realm, run_id: str) -> RunList:
+    """Without a node: its session first, then all that happened there."""
+    async for page in realm.journal.scan(Filter(run=run_id)):
+        view = RunsView(realm.journal, session=page[0].entity.key)
+        return await view.list(RunsQuery(run_id=run_id))
+    return RunList()
+
+
+async def _command(verb: str, run_id: str, body: object, kind: type[Any], options: Options) -> Any:
+    async with open_realm(options) as realm:
+        view = await _find(realm, run_id)
+        return await realm.ask(verb, view.session_id, body, kind)
+
+
+# --- telling --------------------------------------------------------------------------------------
+
+
+def _row(run: RunView) -> tuple[object, ...]:
+    wait = run.waits_for
+    return (
+        run.run_id,
+        run.session_id,
+        _status(run),
+        clock_time(run.created_at_ms),
+        _took(run),
+        run.calls,
+        "" if wait is None else f"{wait.what}, since {clock_time(wait.since_ms)}",
+    )
+
+
+def _lines(run: RunView) -> list[tuple[str, object]]:
+    return [
+        ("run", run.run_id),
+        ("session", run.session_id),
+        ("status", _status(run)),
+        ("language", run.language),
+        ("created", clock_time(run.created_at_ms)),
+        ("took", _took(run) or "not ended"),
+        ("calls", run.calls),
+    ]
+
+
+def _status(run: RunView) -> str:
+    """With its code, where that says more."""
+    says_more = run.code is not None and run.code != run.status.upper()
+    return f"{run.status} {run.code}" if says_more else str(run.status)
+
+
+def _took(run: RunView) -> str:
+    return "" if run.ended_at_ms is None else duration(run.ended_at_ms - run.created_at_ms)
+
+
+def _asked(receipt: RunReceipt) -> str:
+    if receipt.state in ("queued", "prepared"):
+        return f"run {receipt.run_id} was asked to end"
+    return f"run {receipt.run_id} has ended: {receipt.state.replace('_', ' ')}"
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"--completed is not JSON: {error}",
+            hint="text stands in double quotes: --completed '\"done\"'",
+        ) from None

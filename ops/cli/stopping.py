@@ -1,0 +1,39 @@
+"""How long-running commands hear that they are to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["Stopped", "stop_signals"]
+
+
+class Stopped(threading.Event):
+    """Set when somebody wants the command to end."""
+
+    reason = "stopped"
+
+    def drain(self) -> None:
+        """Somebody asked for it from elsewhere."""
+        self.reason = "drained"
+        self.set()
+
+
+@contextmanager
+def stop_signals() -> Iterator[Stopped]:
+    """SIGTERM and SIGINT set the event; from then on SIGINT is Python's own again."""
+    stopped = Stopped()
+
+    def stop(number: int, _: object) -> None:
+        stopped.reason = signal.Signals(number).name
+        stopped.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

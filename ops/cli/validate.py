@@ -1,0 +1,39 @@
+"""``rookery validate``: what would keep a program from running, without running any of it."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from rookery.bus.client import Client
+from rookery.ops.cli.ended import show_end
+from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.output import print_line
+from rookery.ops.cli.program import NO_WORDS, File, ProgramWords, request_of
+from rookery.ops.cli.reaching import Tools, reaching
+from rookery.schemas.commands import RunAnswer
+from rookery.schemas.run import RunStatus
+
+__all__ = ["app"]
+
+app = App(name="validate", help_format="plaintext")
+
+
+@app.default
+def validate(
+    file: File = None,
+    /,
+    *,
+    words: ProgramWords = NO_WORDS,
+    tools: Tools = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Say what is wrong with a program; nothing is executed and no session is touched."""
+    request = request_of(file, words)
+
+    async def check(client: Client) -> RunAnswer:
+        return await client.validate(request.session_id, request)
+
+    answer = reaching(options, tools, check)
+    if answer.status is RunStatus.OK and not options.json:
+        print_line("ok")
+    return show_end(answer, request.code, json=options.json)

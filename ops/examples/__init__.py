@@ -1,0 +1,1 @@
+"""Examples to read, to copy and to start a node with."""

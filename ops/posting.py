@@ -1,0 +1,52 @@
+"""Posting to one URL, whoever may be there: bounded in time and size, no redirect followed.
+
+What is said and what a response means is the caller's. A post blocks a thread, of which the caller
+has few.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from typing import Final
+
+from rookery.actors.approvals.dispatchers.webhook import Posted
+from rookery.actors.tools.http_transport import Exchange, HttpTransport, Request
+from rookery.actors.tools.registry import ToolError
+from rookery.actors.tools.urls import parse_url
+from rookery.schemas.errors import Refused
+
+__all__ = ["Posting"]
+
+TRY_S: Final = 10.0
+RESPONSE_BYTES_MAX: Final = 64 << 10
+
+
+class Posting:
+    """``Post`` of the dispatcher ``webhook``."""
+
+    def __init__(self, url: str, threads: Executor, *, try_s: float = TRY_S) -> None:
+        try:
+            self._target = parse_url(url)
+        except ToolError as error:
+            raise Refused("CONFIG_INVALID", f"approvals.webhook_url: {error}") from None
+        self._threads, self._try_s, self._transport = threads, try_s, HttpTransport()
+
+    async def __call__(self, headers: Mapping[str, str], body: bytes) -> Posted | None:
+        exchange = Exchange(
+            self._transport,
+            Request("POST", self._target, {**headers, "Content-Type": "application/json"}, body),
+            permits=lambda _: True,
+            body_bytes_max=RESPONSE_BYTES_MAX,
+            connect_timeout_s=self._try_s,
+        )
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._try_s):
+                response = await loop.run_in_executor(self._threads, exchange.run)
+        except (TimeoutError, ToolError):
+            return None
+        finally:
+            exchange.cut()
+        return Posted(response.status, response.headers, response.body)

@@ -1,0 +1,246 @@
+"""A node that drives its runs: sandbox, tools and runner, wired to the node's bus.
+
+Opened before the kernel, which needs the concerns, and bound to it afterwards, for performers ask
+its actors. Owns what is closed with the node; no rule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from rookery.actors.admission.telling import Results
+from rookery.actors.approvals.acting import ApprovalsActing
+from rookery.actors.approvals.concern import ApprovalsConcern
+from rookery.actors.approvals.dispatcher import Dispatcher
+from rookery.actors.approvals.settings import ApprovalSettings
+from rookery.actors.kernel.concern import Concern, Effect
+from rookery.actors.kernel.effects import Performer
+from rookery.actors.kernel.inside import Ask
+from rookery.actors.kernel.routing import Query
+from rookery.actors.kernel.tasks import Tasks
+from rookery.actors.runs.driver import SandboxDriver
+from rookery.actors.runs.forking import Forking
+from rookery.actors.runs.history import Reader
+from rookery.actors.runs.memory import SessionMemory
+from rookery.actors.runs.offering import NodeOffers
+from rookery.actors.runs.past import Past
+from rookery.actors.runs.replaying import Replaying
+from rookery.actors.runs.runner import Runner
+from rookery.actors.runs.saving import Saving
+from rookery.actors.runs.validating import Validation
+from rookery.actors.sandbox.concern import SandboxConcern
+from rookery.actors.sandbox.guest_build import GuestCache, cache_folder
+from rookery.actors.sandbox.opening import open_sandbox
+from rookery.actors.sandbox.pool import Sandbox
+from rookery.actors.sandbox.shared_build import SharedBuild
+from rookery.actors.tools.acting import Acting
+from rookery.actors.tools.board import CallBoard
+from rookery.actors.tools.concern import ToolsConcern
+from rookery.actors.tools.host import LocalTools, ToolHost
+from rookery.actors.tools.places import Places
+from rookery.actors.tools.registry import ToolRegistry
+from rookery.actors.tools.remote import RemoteTools
+from rookery.actors.tools.visible import LOCAL, VisibleTools
+from rookery.actors.turns.concern import TurnsConcern
+from rookery.actors.views.approvers import Approvers
+from rookery.bus.clock import SystemClock, entropy
+from rookery.bus.ports import Bus, Loop
+from rookery.ops.config import Approvals, Limits
+from rookery.schemas.run import SessionLimits
+
+__all__ = ["Runs"]
+
+T = TypeVar("T")
+
+KEY_BYTES = 32
+TOOLS_CLOSE_S = 5.0
+
+
+class Runs:
+    """Everything a node needs to drive runs."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        loop: Loop,
+        *,
+        sandbox: Sandbox,
+        registry: ToolRegistry,
+        remote: Sequence[RemoteTools],
+        visible: VisibleTools,
+        offers: NodeOffers,
+        epoch: str,
+        key: bytes,
+        payload_bytes_max: int,
+        approvals: ApprovalSettings,
+        approvers: Approvers,
+    ) -> None:
+        self._bus, self._loop, self._sandbox, self._epoch = bus, loop, sandbox, epoch
+        self._runner: Runner | None = None
+        self._ask: Ask | None = None
+        self._tasks = Tasks()
+        self.visible, self._local = visible, LocalTools(registry)
+        self._hosts: dict[str, ToolHost] = {crew.surface: crew for crew in remote}
+        self._hosts[LOCAL] = self._local
+        declared = [tool.capability for tool in self.visible]
+        self._places = Places(declared, loop, SystemClock().now_ms)
+        self._offers, self.approvers = offers, approvers
+        self.languages = frozenset(sandbox.builds)
+        self.results = Results(bus.journal, bus.blobs, bus.door)
+        self._reader = Reader(bus.journal, bus.blobs)
+        validation = Validation(sandbox, offers, self._reader, bytes_max=payload_bytes_max)
+        past = Past(sandbox, self._reader, bus.blobs, key, _name)
+        saving = Saving(past, bus.blobs, visible.offered, self._inside)
+        forking = Forking(past, saving, bus.blobs, offers.check, SystemClock().now_ms)
+        self._replaying = Replaying(past)
+        self.queries: Mapping[str, Query] = {
+            "validate": validation.answer,
+            "snapshot": saving.snapshot,
+            "restore": saving.restore,
+            "destroy": saving.destroy,
+            "replay": self._replaying.answer,
+            "fork": forking.answer,
+        }
+        self.concerns: Sequence[Concern] = (
+            TurnsConcern(offers, self._let_go),
+            ToolsConcern(
+                visible=self.visible,
+                places=self._places,
+                epoch=epoch,
+                approvals=bool(approvals.dispatchers),
+            ),
+            SandboxConcern(),
+            ApprovalsConcern(approvals, approvers.find),
+        )
+
+    @classmethod
+    async def open(
+        cls,
+        bus: Bus,
+        loop: Loop,
+        *,
+        node: str,
+        epoch: str,
+        limits: Limits,
+        registry: ToolRegistry,
+        surfaces: Sequence[str],
+        approvals: Approvals,
+    ) -> Runs:
+        """Ask the workers of ``surfaces`` what they serve, settle which guest the realm runs, and
+        load it."""
+        finding = (RemoteTools.find(bus.crews, surface) for surface in sorted(set(surfaces)))
+        remote = await asyncio.gather(*finding)
+        local = VisibleTools.local(registry)
+        visible = VisibleTools([*local, *(tool for crew in remote for tool in crew.visible)])
+        key = await bus.vault.secret("snapshots", entropy(KEY_BYTES))
+        cache = GuestCache(cache_folder(os.environ))
+        await SharedBuild(cache, bus.blobs, bus.claims, node).settle()
+        catalogue = await bus.blobs.put(visible.catalogue_bytes) if visible.offered else ""
+        sandbox = await asyncio.to_thread(open_sandbox, key, cache)
+        approvers = Approvers(bus)
+        await approvers.refresh()
+        offers = NodeOffers(
+            builds=sandbox.builds,
+            tools=visible.offered,
+            catalogue=catalogue,
+            defaults=SessionLimits(),
+            limits_max=SessionLimits(
+                memory_mb=limits.memory_mb_max,
+                cpu_ms=limits.cpu_ms_max,
+                wall_ms=limits.wall_ms_max,
+                max_stdout_bytes=limits.stdout_bytes_max,
+                max_external_calls=limits.external_calls_max,
+                max_stack_depth=limits.stack_depth_max,
+            ),
+            entropy=entropy,
+        )
+        return cls(
+            bus,
+            loop,
+            sandbox=sandbox,
+            registry=registry,
+            remote=remote,
+            visible=visible,
+            offers=offers,
+            epoch=epoch,
+            key=key,
+            payload_bytes_max=limits.payload_bytes_max,
+            approvals=_settings(bus.realm, approvals),
+            approvers=approvers,
+        )
+
+    def bind(
+        self, ask: Ask, dispatchers: Mapping[str, Dispatcher]
+    ) -> Mapping[type[Effect], Performer]:
+        """What the effects of runs, their calls and approvals come to."""
+        bus, board = self._bus, CallBoard()
+        reader, self._ask = self._reader, ask
+        acting = Acting(
+            ask=ask,
+            blobs=bus.blobs,
+            visible=self.visible,
+            hosts=self._hosts,
+            places=self._places,
+            board=board,
+            epoch=self._epoch,
+            now_ms=SystemClock().now_ms,
+        )
+        runner = self._runner = Runner(
+            ask=ask,
+            board=board,
+            blobs=bus.blobs,
+            reader=reader,
+            memory=SessionMemory(self._sandbox, reader, bus.blobs, ask),
+            driver=lambda: SandboxDriver(self._sandbox),
+            check=self._offers.check,
+            note=self.results.note,
+            answer=bus.door.answer,
+        )
+        asking = ApprovalsActing(
+            ask=ask, timers=bus.timers, dispatchers=dispatchers, tell=board.tell
+        )
+        performers: dict[type[Effect], Any] = {
+            **acting.performers,
+            **asking.performers,
+            **runner.performers,
+        }
+        return performers
+
+    def _let_go(self, session: str) -> None:
+        """Told by an actor."""
+        if self._runner is not None:
+            self._loop.post(self._tasks.begin, self._runner.let_go(session))
+
+    async def _inside(self, family: str, key: str, body: msgspec.Struct, answer: type[T]) -> T:
+        """Queries come when the kernel has started, and by then we are bound."""
+        assert self._ask is not None
+        return await self._ask(family, key, body, answer)
+
+    def close(self) -> None:
+        """After the kernel has let go of its runs."""
+        self._loop.run(self._replaying.close())
+        self._local.close(TOOLS_CLOSE_S)
+        self._sandbox.close()
+
+
+def _settings(realm: str, config: Approvals) -> ApprovalSettings:
+    return ApprovalSettings(
+        realm=realm,
+        dispatchers=config.dispatchers,
+        escalate_to=() if config.escalate_to is None else (config.escalate_to,),
+        escalate_after_ms=config.escalate_after_ms or 0,
+        timeout_ms=config.timeout_ms,
+        grant_ttl_ms=config.grant_ttl_ms,
+        session_grant_ttl_ms=config.session_grant_ttl_ms,
+        require_keys=config.require_keys,
+    )
+
+
+def _name() -> str:
+    """Of a sandbox session that is nobody's."""
+    return f"past-{entropy(12).hex()}"

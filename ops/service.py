@@ -1,0 +1,46 @@
+"""What a node tells those who look for services: its verbs with their schemas, and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, get_args
+
+import msgspec
+
+from rookery.bus.discovery import Endpoint, Service
+from rookery.ops.metrics import Metrics
+from rookery.schemas import typed_ids
+from rookery.schemas.codec import encode_json, strict
+from rookery.schemas.commands import ANSWERS, COMMANDS
+
+__all__ = ["service_of"]
+
+
+def service_of(
+    node: str, version: str, verbs: Iterable[str], metrics: Metrics, *, now_ms: int
+) -> Service:
+    """The service this node is."""
+    return Service(
+        node=node,
+        version=version,
+        started=datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(),
+        endpoints=tuple(_endpoint(verb) for verb in sorted(verbs)),
+        served=metrics.served,
+    )
+
+
+@cache
+def _endpoint(verb: str) -> Endpoint:
+    return Endpoint(verb, _schema(strict(COMMANDS[verb])), _schema(ANSWERS[verb]))
+
+
+def _schema(kind: Any) -> str:
+    """One of several structs is told by its fields, which a single schema of msgspec's cannot."""
+    kinds = get_args(kind) or (kind,)
+    schemas, made = msgspec.json.schema_components(
+        kinds, schema_hook=typed_ids.schema, ref_template="#/$defs/{name}"
+    )
+    said = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
+    return encode_json({**said, "$defs": made}).decode()

@@ -1,0 +1,193 @@
+"""Kill the node at every place while programs call tools, and compare with what the tools did.
+
+Goal: every run comes to the end it would have come to; what must not happen twice happened at most
+once, and nobody was told of it who could not know; what may happen twice did so under one key.
+Method: sessions of programs that pay and look, a tool process' own ledger, a successor for the
+node, and an operator who looks into the ledger before he says what became of a call.
+
+    python -m tests.chaos.run_kills [times each]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections import Counter
+from contextlib import closing, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rookery.actors.kernel.failpoints import FAILPOINTS
+from rookery.bus.server import EmbeddedServer
+from tests.chaos.digests import journaled
+from tests.nodes import NodeProcess, NotReady, node_on
+from tests.stock import Stock, stock, until
+
+__all__ = ["PROGRAMS", "RESULTS", "Story", "faults", "kill_at", "passes"]
+
+SESSIONS = ("one", "two")
+PROGRAMS = (
+    "import asyncio\ntotal = 1\ntotal",
+    "total += pay(2)\ntotal",
+    "a, b = await asyncio.gather(look('tea'), look('cake'))\ntotal += a + b\ntotal",
+    "try:\n    pay(-1)\nexcept Exception as refusal:\n    total += 100\ntotal",
+    "x = await look('milk')\ntotal += pay(x) + pay(x + 1)\ntotal",
+    "import random\ntotal += random.randrange(1)\ntotal",
+)
+RESULTS = (1, 5, 12, 112, 130, 130)
+
+_realms = count(1)
+
+
+class Done(NamedTuple):
+    """A line of the ledger."""
+
+    tool: str
+    key: str
+    result: int
+
+
+class Story(NamedTuple):
+    """What came of the sessions' programs."""
+
+    results: dict[str, list[Any]]
+    done: list[Done]
+    recovered: list[str]
+    """Operations an operator had to decide."""
+    killed: bool
+
+
+def passes(failpoint: str, times: int) -> list[str]:
+    """Where to kill so many times."""
+    return [f"{failpoint}@{3 + 7 * number}" for number in range(times)]
+
+
+async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> Story:
+    """The programs on a node that dies at ``failpoint``, if any, and its successor."""
+    realm, ledger = f"runs{next(_realms)}", folder / "ledger"
+    ledger.touch()
+
+    def node(**variables: str) -> NodeProcess:
+        tools = ("--driver", "sandbox", "--tools", "tests.chaos.ledger_tools:registry")
+        where = {"LEDGER": str(ledger), "PYTHONPATH": str(Path(__file__).parents[2])}
+        return node_on(server, realm, folder, *tools, **where, **variables)
+
+    mortal = node(ROOKERY_FAILPOINT=failpoint) if failpoint else node()
+    successor = node()
+    with closing(mortal), closing(successor):
+        with suppress(NotReady):
+            await asyncio.to_thread(mortal.start)
+        replacing = asyncio.create_task(_replace(mortal, successor))
+        try:
+            async with stock(server.url, realm) as client:
+                return await _tell(client, server, realm, ledger, mortal)
+        finally:
+            replacing.cancel()
+            with suppress(asyncio.CancelledError):
+                await replacing
+
+
+async def _replace(mortal: NodeProcess, successor: NodeProcess) -> None:
+    await until(lambda: not mortal.running, deadline_s=600)
+    await asyncio.to_thread(successor.start)
+
+
+async def _tell(
+    client: Stock, server: EmbeddedServer, realm: str, ledger: Path, mortal: NodeProcess
+) -> Story:
+    recovered: list[str] = []
+    operator = asyncio.create_task(_operate(client, ledger, recovered))
+    results = {session: list[Any]() for session in SESSIONS}
+
+    async def session(name: str) -> None:
+        for number, code in enumerate(PROGRAMS):
+            body = {"code": code}
+            answer = await client.ask("run", name, body, Nats_Msg_Id=f"{name}-{number}")
+            while answer.body.get("status") == "interrupted":  # It waits for the operator.
+                await asyncio.sleep(0.2)
+                answer = await client.ask("run", name, body, Nats_Msg_Id=f"{name}-{number}")
+            results[name].append(answer.body.get("result", answer.body))
+
+    try:
+        await asyncio.gather(*map(session, SESSIONS))
+    finally:
+        operator.cancel()
+    await journaled(server.url, realm)  # Which verifies it.
+    lines = ledger.read_text(encoding="utf-8").splitlines()
+    done = [Done(tool, key, int(result)) for tool, key, result in map(str.split, lines)]
+    return Story(results, done, recovered, killed=not mortal.running)
+
+
+async def _operate(client: Stock, ledger: Path, recovered: list[str]) -> None:
+    """Look into the ledger, and say what became of calls nobody knows of."""
+    subject, stream = f"rookery.{client.realm}.ev.tool.*", f"ROOKERY_{client.realm}_JOURNAL"
+    found = await client.jetstream.subscribe(subject, stream=stream, ordered_consumer=True)
+    while True:
+        with suppress(TimeoutError):
+            message = await found.next_msg(timeout=1.0)
+            for fact in _facts(message):
+                if fact["type"] == "tool.recovery_required.v1":
+                    recovered.append(fact["operation_id"])
+                    await _resolve(client, ledger, fact)
+
+
+async def _resolve(client: Stock, ledger: Path, fact: dict[str, Any]) -> None:
+    operation = fact["operation_id"]
+    lines = [line.split() for line in ledger.read_text(encoding="utf-8").splitlines()]
+    done = [int(result) for _, key, result in lines if key == operation]
+    said = {"completed": done[0]} if done else {"retry": True}
+    body = {"run_id": fact["run"], "operation_id": operation, **said}
+    await client.ask("resolve", fact["session"], body, Nats_Msg_Id=f"resolve-{operation}")
+
+
+def _facts(message: Any) -> list[dict[str, Any]]:
+    facts: list[dict[str, Any]] = json.loads(message.data)
+    return facts
+
+
+def faults(story: Story) -> list[str]:
+    """What is wrong with a story."""
+    found = [
+        f"{session} came to {results}"
+        for session, results in story.results.items()
+        if tuple(results) != RESULTS
+    ]
+    paid = Counter(done.key for done in story.done if done.tool == "pay")
+    found += [f"{key} was paid {times} times" for key, times in paid.items() if times > 1]
+    if len(paid) != 3 * len(SESSIONS):
+        found.append(f"{len(paid)} payments")
+    looks = {done.key for done in story.done if done.tool == "look"}
+    if len(looks) != 3 * len(SESSIONS):
+        found.append(f"{len(looks)} looks")
+    return found
+
+
+async def campaign(folder: Path, times: int) -> bool:
+    """Every failpoint so many times; prints a line a cell."""
+    clean = True
+    with EmbeddedServer(folder / "store") as server:
+        print(f"{'failpoint':20} {'killed':>6} {'asked':>5} {'done':>4}  verdict")
+        for failpoint in ("", *(spec for name in FAILPOINTS for spec in passes(name, times))):
+            cell = folder / (failpoint or "calm")
+            cell.mkdir()
+            story = await kill_at(server, cell, failpoint)
+            wrong = faults(story)
+            clean &= not wrong
+            row = f"{failpoint or 'none':20} {story.killed!s:>6} {len(story.recovered):5}"
+            print(f"{row} {len(story.done):4}  {'; '.join(wrong) or 'as it should be'}", flush=True)
+    return clean
+
+
+def main() -> int:
+    times = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    with tempfile.TemporaryDirectory() as folder:
+        clean = asyncio.run(campaign(Path(folder), times))
+    print("every run ended as it should" if clean else "NOT CLEAN")
+    return 0 if clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""A node may die while programs call tools. The long form: ``make chaos``."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rookery.bus.server import EmbeddedServer
+from tests.chaos.run_kills import faults, kill_at
+
+CELLS = ("", "append_sent@10", "acked@17", "effect_started@6", "effect_started@10", "evolved@31")
+
+
+@pytest.mark.parametrize("failpoint", CELLS)
+def test_runs_end_as_they_should_wherever_their_node_dies(
+    server: EmbeddedServer, tmp_path: Path, failpoint: str
+):
+    story = asyncio.run(kill_at(server, tmp_path, failpoint))
+    assert faults(story) == []
+    assert story.killed == bool(failpoint)

@@ -1,0 +1,59 @@
+"""Progress is for whoever sits before a terminal, and for nobody else."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+
+from rookery.ops.cli.moments import moment_ms
+from rookery.ops.cli.progress import LONG_MESSAGES, progress
+from rookery.schemas.errors import Refused
+
+NOW_MS = 1_700_000_000_000
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_long_reading_is_shown_in_one_line_that_is_gone_in_the_end():
+    terminal = Terminal()
+    with progress(200_000, terminal) as shown:
+        assert shown is not None
+        for done in (1, 1_999, 100_000, 200_000):
+            shown.reached(done)
+    said = terminal.getvalue().split("\r\x1b[K")
+    assert said == [
+        "",
+        *(f"reading the journal: {share} % of 200,000 messages" for share in (0, 50, 100)),
+        "",
+    ]
+
+
+@pytest.mark.parametrize("stream", [StringIO(), Terminal()], ids=["piped", "terminal"])
+def test_a_short_reading_and_a_piped_one_leave_no_trace(stream: StringIO):
+    with progress(LONG_MESSAGES - 1 if stream.isatty() else 10**9, stream) as shown:
+        assert shown is None
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("30s", NOW_MS - 30_000),
+        ("10m", NOW_MS - 600_000),
+        ("2h", NOW_MS - 7_200_000),
+        ("1d", NOW_MS - 86_400_000),
+        ("2023-11-14T22:13:20+00:00", NOW_MS),
+    ],
+)
+def test_a_moment_is_so_long_ago_or_a_date(text: str, moment: int):
+    assert moment_ms(text, NOW_MS) == moment
+
+
+@pytest.mark.parametrize("text", ["", "soon", "10", "-1h", "0001-01-01", "2023-13-01"])
+def test_what_is_no_moment_is_refused(text: str):
+    with pytest.raises(Refused):
+        moment_ms(text, NOW_MS)

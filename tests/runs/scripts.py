@@ -1,0 +1,216 @@
+"""What scripted drivers do: every way through a turn, those of a model included.
+
+A script is told what its calls came to and says what it wants next. It knows nothing of nodes,
+records or restarts: played again with the same answers, it says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NamedTuple
+
+from rookery.actors.runs.driver import Ends, Moves, Step, Wants
+from rookery.actors.sandbox.contract import Answer, Call
+from rookery.actors.turns.retry import LlmFailure, LlmFailureKind, RetryPolicy
+from rookery.schemas.calls import Arguments, Move
+from rookery.schemas.digest import digest_json
+from rookery.schemas.run import ErrorObject, Metrics, RunResult, RunStatus
+from rookery.schemas.turn import TurnTerminalCauseKind, TurnTerminalOutcome
+
+__all__ = ["SCRIPTS", "Pause", "Script"]
+
+
+class Pause(NamedTuple):
+    """The driver is busy, or waits, for so long."""
+
+    ms: int
+
+
+Script = Generator[Step | Pause, Mapping[int, Answer], None]
+
+SAID = Move("llm_returned_terminal")
+EXTRACT = Move("enter_extraction", {"max_retries": 1})
+ASKED_FOR_OUTPUT = Move("extraction_start")
+UNFIT = Move("extraction_validation_failed", {"error": "$.total is missing"})
+NO_ANSWER = LlmFailure(
+    provider="scripted", kind=LlmFailureKind.CALL_TIMEOUT, message="no answer", duration_ms=900
+)
+POLICY = RetryPolicy(max_retries=2, initial_delay_ms=1_000)
+
+
+def wants(*numbers: int, tool: str = "fetch", moves: tuple[Move, ...] = ()) -> Wants:
+    """Calls under these numbers, answered together."""
+    return Wants(tuple(_call(number, tool) for number in numbers), moves)
+
+
+def _call(number: int, tool: str) -> Call:
+    arguments = Arguments(kwargs={"a": number})
+    return Call(
+        id=number,
+        name=tool,
+        args=arguments.args,
+        kwargs=arguments.kwargs,
+        awaited=True,
+        digest=digest_json(arguments),
+    )
+
+
+def well(run: str, result: Any, *moves: Move) -> Ends:
+    """The run ends well, and this way."""
+    return Ends(
+        RunResult(result=result), kept=True, moves=(*moves, Move("run_completed", {"run_id": run}))
+    )
+
+
+def badly(run: str, code: str, cause: TurnTerminalCauseKind, failing: Move) -> Ends:
+    """The run ends with this error, and this way."""
+    failed = {
+        "run_id": run,
+        "apply_cause": None,
+        "apply_message": None,
+        "outcome": TurnTerminalOutcome.FAILED.variant,
+        "cause_kind": cause.variant,
+        "error": code,
+    }
+    error = ErrorObject(code=code, message="so the script says")
+    result = RunResult.failed(RunStatus.RESOURCE_EXHAUSTED, error, "", Metrics())
+    return Ends(result, kept=False, moves=(failing, Move("run_failed", failed)))
+
+
+# --- calls ----------------------------------------------------------------------------------------
+
+
+def talk(run: str) -> Script:
+    """A model that calls two tools, then one more, and then answers."""
+    del run
+    first = yield wants(1, 2)
+    second = yield wants(3)
+    yield Ends(RunResult(result=[first[1].value, first[2].value, second[3].value]), kept=True)
+
+
+def send_twice(run: str) -> Script:
+    """Calls that are not to be made twice, whatever happens to those who make them."""
+    del run
+    first = yield wants(1, tool="send")
+    second = yield wants(2, tool="send")
+    yield Ends(RunResult(result=[first[1].value, second[2].value]), kept=True)
+
+
+def provided_tools(run: str) -> Script:
+    """A provider runs tools of its own, says so, and then has nothing to call for."""
+    yield Moves((Move("llm_returned_tool_calls", {"tool_count": 1}), Move("tool_calls_resolved")))
+    yield Moves((Move("llm_returned_tool_calls", {"tool_count": 0}), Move("boundary_continue")))
+    yield well(run, "provided", SAID, Move("boundary_complete"))
+
+
+def leave_to_callback(run: str) -> Script:
+    """Somebody else is to finish what was begun, and the turn does not wait for it."""
+    yield Moves((Move("llm_returned_tool_calls", {"tool_count": 1}),))
+    operations = {"op_refs": [f"{run}-elsewhere"], "barrier_ids": []}
+    yield Moves((Move("register_pending_ops", operations),))
+    yield well(run, "later", Move("callback_pending"))
+
+
+# --- structured output ----------------------------------------------------------------------------
+
+
+def extract(run: str) -> Script:
+    """Structured output fits its schema at the second attempt."""
+    told = yield wants(1)
+    yield Moves((SAID, EXTRACT, ASKED_FOR_OUTPUT))
+    yield Moves((SAID, EXTRACT, UNFIT))
+    yield well(run, told[1].value, SAID, EXTRACT, Move("extraction_validation_passed"))
+
+
+def extract_in_vain(run: str) -> Script:
+    """It never fits, and the run completes without it."""
+    yield Moves((SAID, EXTRACT, ASKED_FOR_OUTPUT))
+    yield Moves((SAID, EXTRACT, UNFIT))
+    yield well(run, None, SAID, EXTRACT, UNFIT)
+
+
+def extract_nothing(run: str) -> Script:
+    """There is no structured output to be had."""
+    yield Moves((SAID, EXTRACT, ASKED_FOR_OUTPUT))
+    yield well(run, None, Move("extraction_failed", {"error": "the model refuses"}))
+
+
+# --- retries --------------------------------------------------------------------------------------
+
+
+def attempt_again(index: int) -> Generator[Step | Pause, Mapping[int, Answer], tuple[Move, ...]]:
+    """After ``index`` attempts: the failure stands, its delay passes; what follows then."""
+    planned = POLICY.schedule_retry(NO_ANSWER, index)
+    assert planned is not None
+    plan = planned.plan
+    failed = {
+        "failure_kind": planned.failure.kind.variant,
+        "retry_attempt": plan.attempt,
+        "max_retries": plan.max_retries,
+        "selected_delay_ms": plan.selected_delay_ms,
+        "error": planned.failure.message,
+    }
+    yield Moves((Move("recoverable_failure", failed),))
+    yield Pause(plan.selected_delay_ms)
+    return (Move("retry_requested", {"retry_attempt": plan.attempt}),)
+
+
+def retry(run: str) -> Script:
+    """A model that answers at its second attempt."""
+    again = yield from attempt_again(0)
+    told = yield wants(1, moves=again)
+    yield well(run, told[1].value, SAID, Move("boundary_complete"))
+
+
+def retry_in_vain(run: str) -> Script:
+    """A model that never answers."""
+    for index in range(POLICY.max_retries):
+        again = yield from attempt_again(index)
+        yield Moves(again)
+    assert POLICY.schedule_retry(NO_ANSWER, POLICY.max_retries) is None
+    cause = TurnTerminalCauseKind.RETRY_EXHAUSTED
+    failing = Move("fatal_failure", {"cause_kind": cause.variant, "error": "no answer"})
+    yield badly(run, "RUNTIME_ERROR", cause, failing)
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def turn_limit(run: str) -> Script:
+    yield wants(1)
+    cause = TurnTerminalCauseKind.TURN_LIMIT_REACHED
+    yield badly(run, "RUNTIME_ERROR", cause, Move("turn_limit_reached"))
+
+
+def budget(run: str) -> Script:
+    """Ends as the result says."""
+    del run
+    yield wants(1)
+    error = ErrorObject(code="EXTERNAL_CALLS_EXCEEDED", message="so the script says")
+    result = RunResult.failed(RunStatus.RESOURCE_EXHAUSTED, error, "", Metrics())
+    yield Ends(result, kept=False)
+
+
+def call_in_vain(run: str) -> Script:
+    """Its time is up while it waits for a call."""
+    told = yield wants(1)
+    yield well(run, told[1].value, SAID, Move("boundary_complete"))
+
+
+SCRIPTS: Mapping[str, Callable[[str], Script]] = {
+    script.__name__: script
+    for script in (
+        talk,
+        send_twice,
+        provided_tools,
+        leave_to_callback,
+        extract,
+        extract_in_vain,
+        extract_nothing,
+        retry,
+        retry_in_vain,
+        turn_limit,
+        budget,
+        call_in_vain,
+    )
+}

@@ -1,0 +1,176 @@
+"""When a session may begin with a memory, what is kept of it, and what admission makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+from rookery.actors.admission.fold import evolve
+from rookery.actors.admission.queue import NO_TURN, handle, restored
+from rookery.actors.admission.state import Admission
+from rookery.actors.sandbox.concern import (
+    KeepSnapshot,
+    KeptView,
+    RestoreSnapshot,
+    SandboxConcern,
+)
+from rookery.schemas.calls import ForkedRun, ForkPoint, Offer
+from rookery.schemas.commands import HandleInput
+from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import session
+from rookery.schemas.facts.sandbox import SnapshotRestored
+from rookery.schemas.run import Language, RunRequest, SessionLimits, SessionMeta
+
+CONCERN = SandboxConcern()
+SNAPSHOT = {"snapshot_id": "snap_1", "blob": "1", "language": Language.TYPESCRIPT, "build": "b"}
+POINT = ForkPoint(session="old", generation=1, run_id="r", calls=1, at_sequence=9)
+OFFER = Offer(language=Language.PYTHON, build="b", seed="00", limits=SessionLimits())
+FORKED = ForkedRun(of=POINT, begun_at_ms=5, offer=OFFER, batches=1, known_blob="2")
+
+
+def command(body: object, id: str = "c") -> Command[Any]:  # noqa: A002 - its name.
+    return Command(verb="inside", key="s", id=id, body=body)
+
+
+def keep(generation: int, after_sequence: int) -> KeepSnapshot:
+    return KeepSnapshot(
+        **SNAPSHOT, generation=generation, after_sequence=after_sequence, size_bytes=1
+    )
+
+
+def restore(asked_by: str = "q", **more: Any) -> RestoreSnapshot:
+    return RestoreSnapshot(**SNAPSHOT, size_bytes=1, asked_by=asked_by, **more)
+
+
+class Memory:
+    """The entity of one session."""
+
+    def __init__(self) -> None:
+        self.state = KeptView()
+
+    def told(self, phase: str, generation: int = 1) -> Memory:
+        """Admission has gone on."""
+        fact = session.ExecutorEnsured(session_id_in="s", phase=phase, generation=generation)
+        self.state = CONCERN.observe(self.state, fact)
+        return self
+
+    def ask(self, body: object) -> Sequence[Fact]:
+        facts = CONCERN.decide(self.state, command(body), now_ms=0)
+        for fact in facts:
+            self.state = CONCERN.evolve(self.state, fact)
+        assert CONCERN.load(CONCERN.dump(self.state)) == self.state
+        return facts
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+def test_what_is_kept_goes_forward():
+    memory = Memory().told("Attached")
+    assert len(memory.ask(keep(1, 7))) == 1
+    assert memory.ask(keep(1, 7)) == memory.ask(keep(1, 5)) == ()
+    assert len(memory.ask(keep(1, 8))) == 1
+
+
+def test_nothing_is_kept_of_a_life_that_is_over():
+    """It would hide the memory with which the next one began."""
+    memory = Memory().told("Destroyed")
+    (begun,) = memory.ask(restore())
+    assert memory.ask(keep(1, 99)) == ()
+    assert (begun.generation, memory.state.generation) == (2, 2)
+    assert Memory().told("Attached", 3).ask(keep(2, 99)) == ()
+
+
+# --- what is given --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", ["Idle", "Attached", "Running", "Retired", "Stopped"])
+def test_a_session_that_is_there_is_not_given_a_memory(phase: str):
+    with pytest.raises(Refused, match="SESSION_IDENTITY_IN_USE"):
+        Memory().told(phase).ask(restore())
+
+
+def test_a_life_is_given_one_memory_also_before_it_is_open():
+    memory = Memory()
+    memory.ask(restore("first"))
+    with pytest.raises(Refused, match="SESSION_IDENTITY_IN_USE"):
+        memory.ask(restore("second"))
+    assert memory.ask(restore("first")) == ()
+
+
+def test_a_command_sent_again_is_recognised_when_the_session_has_gone_on():
+    memory = Memory()
+    memory.ask(restore("first"))
+    memory.told("Running").ask(keep(1, 9))
+    assert memory.ask(restore("first")) == ()
+
+
+def test_a_memory_is_given_only_if_nothing_else_moved():
+    (begun,) = Memory().ask(restore())
+    (kept,) = Memory().told("Attached").ask(keep(1, 1))
+    assert (CONCERN.fenced([begun]), CONCERN.fenced([kept])) == (True, False)
+
+
+# --- what admission makes of it -------------------------------------------------------------------
+
+
+def given(generation: int = 1, **fork: Any) -> Command[SnapshotRestored]:
+    fact = SnapshotRestored(
+        **SNAPSHOT, size_bytes=1, asked_by="q", after_sequence=0, generation=generation, **fork
+    )
+    return command(fact, f"sandbox.s.{generation}/session")
+
+
+def admitted(state: Admission, fact: Command[SnapshotRestored]) -> tuple[Admission, list[str]]:
+    facts = restored(state, fact, now_ms=1)
+    for one in facts:
+        state = evolve(state, one)
+    return state, [type(one).__name__ for one in facts]
+
+
+NEW = Admission(meta=SessionMeta(id="s"))
+OPENED = ["Initialized", "Registered", "ExecutorEnsured"]
+
+
+def test_a_session_is_opened_by_its_memory():
+    state, kinds = admitted(NEW, given())
+    assert kinds == OPENED
+    assert (state.host.phase, state.meta.language) == ("Attached", Language.TYPESCRIPT)
+    assert admitted(state, given())[1] == []
+
+
+def test_a_destroyed_session_begins_its_next_life():
+    state, _ = admitted(NEW, given())
+    destroy = HandleInput(input="Destroy", params={"session_id_in": "s"})
+    for fact in handle(state, command(destroy), now_ms=1, turn=NO_TURN):
+        state = evolve(state, fact)
+    state, kinds = admitted(state, given(2))
+    assert (kinds, state.generation, state.host.phase) == (OPENED, 2, "Attached")
+
+
+def test_a_forked_run_is_prepared_with_the_session():
+    request = RunRequest(session_id="s", code="1")
+    fork = given(run="new", forked=FORKED, forked_from=POINT, request=request)
+    state, kinds = admitted(NEW, fork)
+    assert kinds == [*OPENED, "InputAccepted", "RunPrepared"]
+    assert state.host.current_run_id == "new"
+    (accepted,) = [f for f in restored(NEW, fork, now_ms=1) if isinstance(f, session.InputAccepted)]
+    assert (accepted.forked, accepted.request) == (FORKED, request)
+    assert accepted.request_blob is UNSET
+    assert (
+        msgspec.json.decode(msgspec.json.encode(accepted), type=session.InputAccepted) == accepted
+    )
+
+
+def test_a_fork_waits_its_turn_behind_an_input_that_was_quicker():
+    state, _ = admitted(NEW, given())
+    fork = given(run="new", forked=FORKED, request=RunRequest(session_id="s"))
+    state, _ = admitted(state, given(run="first", forked=FORKED, request=RunRequest()))
+    state, kinds = admitted(state, fork)
+    assert kinds == ["InputAccepted"]
+    assert (state.host.current_run_id, state.queue[0].run_id) == ("first", "new")

@@ -1,0 +1,218 @@
+"""A recorded history, run again in a sandbox: nothing it came to changes, and nothing is called."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rookery.actors.runs.history import Reader
+from rookery.actors.runs.past import Past
+from rookery.actors.runs.replaying import Replaying
+from rookery.actors.sandbox import Sandbox, open_sandbox
+from rookery.actors.tools.concern import ToolsConcern
+from rookery.actors.tools.fold import evolve
+from rookery.actors.tools.state import Tools
+from rookery.actors.turns.concern import TurnsConcern
+from rookery.actors.turns.snapshot import snapshot
+from rookery.actors.views.runs import RunsView
+from rookery.actors.views.sessions import SessionsView
+from rookery.bus.export import verify_lines
+from rookery.bus.ports import Bus, Delivery
+from rookery.schemas.codec import encode_json
+from rookery.schemas.commands import ReplayReport, RunsQuery, SessionsQuery
+from rookery.schemas.digest import digest_json
+from rookery.schemas.errors import Refused
+from tests.runs.golden import JOURNAL, Change, Fields, recorded, recorded_facts
+
+KEY = bytes(32)
+FOLDED_DIGEST = "18b69b21d2009062122f1d09e6a02d56bac59866e99161372abddd232765c56c"
+"""Of what the recorded history says of its sessions, runs, turns and calls."""
+
+STARTED = [(fact["session"], fact["run"]) for _, fact in recorded_facts() if "offer" in fact]
+CALLS = [1, 4, 1, 1, 0, 0, 0, 0, 2, 0]
+ENDED_BY_ITS_TIME = 5
+WHOLE = ("status", "error", "call records", "result", "stdout", "stderr", "fuel")
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with open_sandbox(KEY) as opened:
+        yield opened
+
+
+async def replayed(bus: Bus, sandbox: Sandbox, session: str, run_id: str) -> ReplayReport:
+    """Asked as often as need be."""
+    replaying = Replaying(past_of(bus, sandbox))
+    while (report := await replaying.answer(asked(session, run_id))).state == "replaying":
+        pass
+    return report
+
+
+def past_of(bus: Bus, sandbox: Sandbox) -> Past:
+    return Past(sandbox, Reader(bus.journal, bus.blobs), bus.blobs, KEY, lambda: "past")
+
+
+def asked(session: str, run_id: str) -> Delivery:
+    return Delivery("replay", session, "q", encode_json({"run_id": run_id}))
+
+
+def replay(sandbox: Sandbox, number: int, change: Change | None = None) -> ReplayReport:
+    """The run of this number among those that were started."""
+
+    async def told() -> ReplayReport:
+        bus = await recorded(change)
+        before = await bus.journal.end()
+        report = await replayed(bus, sandbox, *STARTED[number])
+        assert await bus.journal.end() == before
+        return report
+
+    report = asyncio.run(told())
+    assert sandbox.sessions() == []
+    return report
+
+
+def of_kind(kind: str, number: int, change: Change) -> Change:
+    """Change the fact of this kind and number."""
+    kinds = [fact["id"] for _, fact in recorded_facts() if fact["type"] == f"{kind}.v1"]
+    return lambda fact: change(fact) if fact["id"] == kinds[number] else None
+
+
+# --- the recorded history -------------------------------------------------------------------------
+
+
+def test_the_recorded_history_verifies():
+    with JOURNAL.open("rb") as lines:
+        assert verify_lines(lines).messages == max(sequence for sequence, _ in recorded_facts())
+
+
+def test_the_recorded_history_folds_to_what_it_always_did():
+    told = [asyncio.run(lists()), *turns_and_calls()]
+    assert digest_json(told) == FOLDED_DIGEST, told
+
+
+async def lists() -> list[Any]:
+    """What the lists of sessions and runs say."""
+    bus = await recorded()
+    sessions = await SessionsView(bus.journal).list(SessionsQuery())
+    return [sessions, await RunsView(bus.journal).list(RunsQuery())]
+
+
+def turns_and_calls() -> list[Any]:
+    """How every session's turn and its last run's calls stand."""
+    turns, tools = TurnsConcern(), dict[str, Tools]()
+    states: dict[str, Any] = {}
+    for _, fact in recorded_facts():
+        session, text = fact["session"], json.dumps([fact]).encode()
+        if fact["type"].startswith("turn."):
+            (said,) = turns.codec.decode(text)
+            states[session] = turns.evolve(states.get(session) or turns.initial(session), said)
+        elif fact["type"].startswith("tool."):
+            (said,) = ToolsConcern.codec.decode(text)
+            tools[session] = evolve(tools.get(session) or Tools(), said)
+    calls = {session: [c.known for c in of.of_run(of.run)] for session, of in tools.items()}
+    return [{session: snapshot(state.turn) for session, state in states.items()}, calls]
+
+
+@pytest.mark.parametrize("number", range(len(STARTED)))
+def test_a_recorded_run_comes_to_the_same(sandbox: Sandbox, number: int):
+    report = replay(sandbox, number)
+    assert (report.state, report.difference) == ("equal", None)
+    told = report.compared[0].removesuffix(" calls")
+    assert int(told) == report.calls == CALLS[number]
+    assert report.compared[1:] == (() if number == ENDED_BY_ITS_TIME else WHOLE)
+
+
+def test_fuel_is_compared_only_on_the_build_that_burned_it(sandbox: Sandbox):
+    def of_another_build(fact: Fields) -> None:
+        fact["offer"]["build"] = "another"
+
+    report = replay(sandbox, 1, of_kind("turn.started", 1, of_another_build))
+    assert (report.state, report.compared[1:]) == ("equal", WHOLE[:-1])
+
+
+# --- what is not the same -------------------------------------------------------------------------
+
+
+def result(**fields: Any) -> Change:
+    return lambda fact: fact["result"].update(fields)
+
+
+def first_call(**fields: Any) -> Change:
+    return lambda fact: fact["calls"][0].update(fields)
+
+
+def more_fuel(fact: Fields) -> None:
+    fact["result"]["metrics"]["instructions"] += 1
+
+
+def another_program(code: str) -> Change:
+    return lambda fact: fact["request"].update(code=code)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "number", "change"),
+    [
+        ("result", "turn.completed", 1, result(result=[2, 4])),
+        ("stdout", "turn.completed", 1, result(stdout="two at once\n")),
+        ("stderr", "turn.completed", 1, result(stderr="!")),
+        ("status", "turn.completed", 1, result(status="permission_denied")),
+        ("call records", "turn.completed", 1, result(external_calls=[])),
+        ("fuel", "turn.completed", 1, more_fuel),
+        ("request of call 1, 2, 3", "turn.tool_calls_returned", 1, first_call(digest="0" * 64)),
+        ("request of call 4", "tool.completed", 1, lambda fact: fact.update(value=7)),
+        ("request of call 1, 2, 3", "turn.started", 1, another_program("echo(1)")),
+        ("end", "turn.started", 1, another_program("1")),
+    ],
+)
+def test_the_first_difference_is_named(
+    sandbox: Sandbox, what: str, kind: str, number: int, change: Change
+):
+    report = replay(sandbox, 1, of_kind(kind, number, change))
+    told = (report.difference or "").removesuffix(f" of run {report.run_id}")
+    assert (report.state, told) == ("different", what)
+    assert report.recorded != report.replayed
+
+
+def test_a_run_before_that_went_another_way_is_named(sandbox: Sandbox):
+    changed = of_kind("tool.completed", 1, lambda fact: fact.update(value=7))
+    report = replay(sandbox, 2, changed)
+    assert report.difference == f"request of call 4 of run {STARTED[1][1]}"
+
+
+def test_a_run_that_nobody_drove_is_not_found(sandbox: Sandbox):
+    async def told() -> None:
+        bus = await recorded()
+        with pytest.raises(Refused, match="RUN_NOT_FOUND"):
+            await replayed(bus, sandbox, "ledger", STARTED[-1][1])
+
+    asyncio.run(told())
+
+
+def test_a_long_replay_says_how_far_it_is_and_goes_on(sandbox: Sandbox):
+    async def told() -> None:
+        bus = await recorded()
+        replaying = Replaying(past_of(bus, sandbox), patience_s=0)
+        reports = [await replaying.answer(asked(*STARTED[6]))]
+        while reports[-1].state == "replaying":
+            await asyncio.sleep(0.001)
+            reports.append(await replaying.answer(asked(*STARTED[6])))
+        done = [report.runs_done for report in reports]
+        assert done == sorted(done)
+        assert (reports[0].state, reports[-1].state) == ("replaying", "equal")
+        assert reports[-1].runs == done[-1] == 6, "the one that was ended left nothing"
+
+    asyncio.run(told())
+
+
+def test_replays_end_with_their_node(sandbox: Sandbox):
+    async def told() -> None:
+        replaying = Replaying(past_of(await recorded(), sandbox), patience_s=0)
+        assert (await replaying.answer(asked(*STARTED[5]))).state == "replaying"
+        await replaying.close()
+
+    asyncio.run(told())
+    assert sandbox.sessions() == []

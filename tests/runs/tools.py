@@ -1,0 +1,72 @@
+"""Tools for programs in tests: they wait, echo, and fail as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from rookery.actors import tool
+from rookery.actors.tools.registry import ToolCallContext, ToolError, ToolRegistry
+from rookery.schemas.capability import ApprovalMode
+from rookery.schemas.run import SideEffect
+
+__all__ = ["registry"]
+
+
+@tool
+def echo(value: Any) -> Any:
+    """Give it back."""
+    return value
+
+
+@tool
+async def echo_soon(value: Any) -> Any:
+    """Give it back when awaited."""
+    return value
+
+
+@tool(timeout_ms=60_000)
+def block(seconds: float, context: ToolCallContext) -> bool:
+    """Stand still, until it is over or nobody wants it any more; whether it came to the end."""
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        if context.cancelled():
+            return False
+        time.sleep(0.005)
+    return True
+
+
+@tool(timeout_ms=60_000)
+async def pause(seconds: float) -> float:
+    """Wait."""
+    await asyncio.sleep(seconds)
+    return seconds
+
+
+@tool(side_effect=SideEffect.WRITE, idempotent=False, timeout_ms=60_000)
+async def deliver(seconds: float) -> str:
+    """Takes its time and may not be done twice."""
+    await asyncio.sleep(seconds)
+    return "delivered"
+
+
+@tool
+def fail(code: str) -> None:
+    """Fail with this code."""
+    raise ToolError(code, "as it was told")
+
+
+@tool
+def blob(count: int) -> str:
+    """A long text."""
+    return "x" * count
+
+
+@tool(side_effect=SideEffect.WRITE, approval_policy=ApprovalMode.MANUAL)
+def risky(what: str) -> str:
+    """Not without asking somebody."""
+    return what
+
+
+registry = ToolRegistry.of(echo, echo_soon, block, pause, deliver, fail, blob, risky)
