@@ -21,7 +21,9 @@ MAY_IMPORT = {
 
 ALSO = {
     "actors/sandbox/guest/": ("guest", "wit_world"),  # A package of its own, inside the guest.
-    "actors/sandbox/": ("wasmtime",),
+    "actors/sandbox/": ("wasmtime", "tree_sitter", "tree_sitter_typescript"),
+    "actors/tools/": ("jsonschema", "referencing"),
+    "actors/approvals/": ("Crypto",),
 }
 
 
@@ -63,13 +65,18 @@ def test_only_the_bus_knows_nats():
 
 
 def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
-    """Read models in ``views`` fold the facts of every concern, ``actors/catalogue.py`` names the
-    machines of all, and no concern depends on them. Everybody may follow the session's host, whose
-    only writer is admission."""
-    shared = ("rookery.actors.kernel", "rookery.actors.admission.host")
+    """Read models in ``views`` fold the facts of every concern, ``runs`` drives programs between
+    them, ``actors/catalogue.py`` names the machines of all, and no concern depends on these.
+    Everybody may follow the session's host, whose only writer is admission; whoever takes in what
+    tools declare may read the rules of approvals, which are text."""
+    shared = (
+        "rookery.actors.kernel",
+        "rookery.actors.admission.host",
+        "rookery.actors.approvals.rules",
+    )
     found = []
     for module in modules("actors"):
-        if module.package in ("actors", "actors/views"):
+        if module.package in ("actors", "actors/views", "actors/runs"):
             continue
         own = f"rookery.actors.{module.path.split('/')[1]}"
         for line, name in imports(module):

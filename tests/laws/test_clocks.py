@@ -17,6 +17,7 @@ ALLOWED = {
     "actors/kernel/shell.py": (STOPWATCH,),
     "actors/kernel/decisions.py": (STOPWATCH,),
     "actors/kernel/committer.py": (STOPWATCH,),
+    "actors/kernel/routing.py": (STOPWATCH,),
     "actors/sandbox/stopwatch.py": ("time.perf_counter_ns", "time.thread_time_ns"),
     "actors/sandbox/guest/clock.py": ("time",),  # Inside the guest, where time is the host's
     "actors/sandbox/guest/app.py": ("random.seed",),  # to tell, and chance too.

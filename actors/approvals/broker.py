@@ -1,0 +1,290 @@
+"""The broker: a request is put before somebody, and nothing is let through on less than a record.
+
+The intent stands before a dispatcher sees the request, the result before anybody hears of it; where
+the result cannot be put on record, what cannot be known is, and the tool stays blocked. It has no
+clock of its own, waits for nobody a dispatcher does not wait for, and issues no grant.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple, Protocol
+
+from rookery.actors.approvals.dispatcher import (
+    Cancelled,
+    Decision,
+    Dispatched,
+    Dispatcher,
+    Pending,
+    Terms,
+    TimedOut,
+    Unavailable,
+)
+from rookery.schemas.agent_error import AgentError, AgentErrorKind, RetryClassification
+from rookery.schemas.approval_dispatch import (
+    approval_dispatch_intent_record,
+    approval_dispatch_result_record,
+)
+from rookery.schemas.approval_record import (
+    ApprovalBrokerOutcome,
+    ApprovalDecision,
+    ApprovalLifecycleStatus,
+    ApprovalRequest,
+    ApprovalTerminalStatus,
+    Denied,
+    denied,
+)
+from rookery.schemas.effects import EffectTerminalStatus
+from rookery.schemas.lifecycle import PendingSideEffect, RecoveryMarker
+from rookery.schemas.policy import ApprovalDecisionKind, MissingDependency
+from rookery.schemas.records import JournalRecord, JournalRecordBase
+from rookery.schemas.refs import SourceKind
+
+__all__ = [
+    "Broker",
+    "Ruling",
+    "RunJournal",
+    "base_of",
+    "intent_record",
+    "result_record",
+    "rule",
+    "rule_without_dispatcher",
+]
+
+log = logging.getLogger(__name__)
+
+DISPATCHER_ERROR: Final = "approval.dispatcher_error"
+_APPROVED: Final = {
+    ApprovalDecisionKind.APPROVED: ApprovalTerminalStatus.APPROVED,
+    ApprovalDecisionKind.APPROVED_FOR_SESSION: ApprovalTerminalStatus.APPROVED_FOR_SESSION,
+}
+
+
+class RunJournal(Protocol):
+    """The journal of one run, as the broker needs it."""
+
+    async def append(
+        self, record: JournalRecord, outcome: ApprovalBrokerOutcome | None = None
+    ) -> str:
+        """Put a record on record; its cursor. Whatever is raised means that it does not stand.
+
+        ``outcome`` comes with a result: what follows from it stands together with it.
+        """
+
+
+class Ruling(NamedTuple):
+    """What an end of asking means."""
+
+    outcome: ApprovalBrokerOutcome
+    effect: EffectTerminalStatus
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def rule(
+    request: ApprovalRequest, dispatched: Decision | TimedOut | Cancelled | Unavailable
+) -> Ruling:
+    """One row for every way asking can end."""
+    match dispatched:
+        case Decision(decision=decision):
+            return _rule_decision(request, decision)
+        case TimedOut():
+            status, effect = ApprovalTerminalStatus.TIMED_OUT, EffectTerminalStatus.TIMED_OUT
+            return _without_decision(request, status, "approval.timeout", effect)
+        case Cancelled():
+            status, effect = ApprovalTerminalStatus.CANCELLED, EffectTerminalStatus.CANCELLED
+            return _without_decision(request, status, "approval.cancelled", effect)
+        case Unavailable(reason_code=reason_code):
+            status = ApprovalTerminalStatus.DISPATCHER_UNAVAILABLE
+            return _without_decision(request, status, reason_code, EffectTerminalStatus.FAILED)
+
+
+def rule_without_dispatcher(request: ApprovalRequest) -> Ruling:
+    """Nobody can be asked: closed, whatever it is about."""
+    reason_code = MissingDependency.APPROVAL_DISPATCHER.reason_code
+    status = ApprovalTerminalStatus.DENIED
+    return _without_decision(request, status, reason_code, EffectTerminalStatus.FAILED)
+
+
+def _rule_decision(request: ApprovalRequest, decision: ApprovalDecision) -> Ruling:
+    """Whoever asks may not answer itself, whatever it says; then what was not offered."""
+    if request.source.kind == SourceKind.EXTENSION and decision.actor_ref == request.source:
+        return _denied(request, denied("approval.extension_self_response"))
+    if not request.allows_decision(decision.kind):
+        return _denied(request, denied("approval.decision_not_allowed"))
+    if isinstance(decision, Denied):
+        return _denied(request, decision)
+    status = _APPROVED[decision.kind]
+    outcome = ApprovalBrokerOutcome(
+        approval_request_id=request.approval_request_id,
+        status=status,
+        decision=decision,
+        reason_code=f"approval.{status}",
+    )
+    return Ruling(outcome, EffectTerminalStatus.COMPLETED)
+
+
+def _denied(request: ApprovalRequest, decision: Denied) -> Ruling:
+    outcome = ApprovalBrokerOutcome(
+        approval_request_id=request.approval_request_id,
+        status=ApprovalTerminalStatus.DENIED,
+        decision=decision,
+        reason_code=decision.reason_code,
+    )
+    return Ruling(outcome, EffectTerminalStatus.DENIED_BEFORE_EXECUTION)
+
+
+def _without_decision(
+    request: ApprovalRequest,
+    status: ApprovalTerminalStatus,
+    reason_code: str,
+    effect: EffectTerminalStatus,
+) -> Ruling:
+    outcome = ApprovalBrokerOutcome(
+        approval_request_id=request.approval_request_id,
+        status=status,
+        decision=None,
+        reason_code=reason_code,
+    )
+    return Ruling(outcome, effect)
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def base_of(request: ApprovalRequest, seq: int, what: str) -> JournalRecordBase:
+    """What every record about a request has."""
+    return JournalRecordBase(
+        journal_seq=seq,
+        record_id=f"journal.record.approval.{request.approval_request_id.as_str()}.{what}",
+        run_id=request.run_id,
+        session_id=request.session_id,
+        agent_id=request.agent_id,
+        turn_id=request.turn_id,
+        source=request.source,
+        destination=request.destination,
+        timestamp_millis=request.created_at_millis + seq,
+        runtime_package_fingerprint=request.runtime_package_fingerprint.as_str(),
+    )
+
+
+def intent_record(request: ApprovalRequest, seq: int) -> JournalRecord:
+    """Somebody is about to be asked."""
+    return approval_dispatch_intent_record(base_of(request, seq, "intent"), request)
+
+
+def result_record(request: ApprovalRequest, seq: int, ruling: Ruling) -> JournalRecord:
+    """Asking has ended so."""
+    return approval_dispatch_result_record(
+        base_of(request, seq, "result"),
+        request,
+        ApprovalLifecycleStatus(ruling.outcome.status.value),
+        ruling.effect,
+        f"approval dispatch for {request.canonical_tool_name}: {ruling.outcome.reason_code}",
+    )
+
+
+def _recovery_record(request: ApprovalRequest, seq: int) -> JournalRecord:
+    reason = "the result of an approval dispatch could not be put on record"
+    pending = PendingSideEffect(
+        effect_id=request.approval_dispatch_effect_id,
+        intent_record_id=base_of(request, seq, "intent").record_id,
+        unsafe_pending_reason=reason,
+    )
+    marker = RecoveryMarker(
+        unsafe_pending=(pending,), recovery_reason=reason, policy_refs=request.policy_refs
+    )
+    return JournalRecord.recovery(base_of(request, seq, "recovery"), marker)
+
+
+# --- asking ---------------------------------------------------------------------------------------
+
+
+class Broker:
+    """Asks for approvals of one run."""
+
+    def __init__(self, journal: RunJournal, *, first_seq: int = 1) -> None:
+        """``first_seq``: of the first record; the records after it count on."""
+        self._journal, self._next_seq = journal, first_seq
+        self._cancelled: set[str] = set()
+
+    def cancel_before_dispatch(self, request_id: str) -> None:
+        """The request of this id is not to be put before anybody."""
+        self._cancelled.add(request_id)
+
+    async def request_approval(
+        self, request: ApprovalRequest, dispatcher: Dispatcher | None, terms: Terms
+    ) -> ApprovalBrokerOutcome | Pending:
+        """How asking ended; only two statuses let a tool go on. ``AgentError`` if that cannot be
+        said."""
+        request.validate()
+        await self._append_unasked(request, intent_record(request, self._seq()))
+        request_id = request.approval_request_id.as_str()
+        if request_id in self._cancelled:
+            self._cancelled.remove(request_id)
+            return await self._end_unasked(request, rule(request, Cancelled()))
+        if dispatcher is None:
+            return await self._end_unasked(request, rule_without_dispatcher(request))
+        dispatched = await _ask(request, dispatcher, terms)
+        if isinstance(dispatched, Pending):
+            return dispatched
+        return await self._end_asked(request, rule(request, dispatched))
+
+    def _seq(self) -> int:
+        seq, self._next_seq = self._next_seq, self._next_seq + 1
+        return seq
+
+    async def _end_unasked(self, request: ApprovalRequest, ruling: Ruling) -> ApprovalBrokerOutcome:
+        record = result_record(request, self._seq(), ruling)
+        await self._append_unasked(request, record, ruling.outcome)
+        return ruling.outcome
+
+    async def _append_unasked(
+        self,
+        request: ApprovalRequest,
+        record: JournalRecord,
+        outcome: ApprovalBrokerOutcome | None = None,
+    ) -> None:
+        """Nobody knows of the request yet: if the record does not stand, nothing has happened."""
+        try:
+            await self._journal.append(record, outcome)
+        except Exception as error:
+            raise _journal_failure(request, error) from error
+
+    async def _end_asked(self, request: ApprovalRequest, ruling: Ruling) -> ApprovalBrokerOutcome:
+        """Somebody knows of the request: if its end does not stand, then that nobody knows it."""
+        seq = self._seq()
+        try:
+            await self._journal.append(result_record(request, seq, ruling), ruling.outcome)
+        except Exception as error:
+            try:
+                await self._journal.append(_recovery_record(request, seq))
+            except Exception as second:
+                raise _repair_needed(request, error) from second
+            raise _repair_needed(request, error) from error
+        return ruling.outcome
+
+
+async def _ask(request: ApprovalRequest, dispatcher: Dispatcher, terms: Terms) -> Dispatched:
+    try:
+        return await dispatcher.dispatch(request, terms)
+    except Exception:
+        log.exception("a dispatcher failed", extra={"dispatcher": dispatcher.name})
+        return Unavailable(DISPATCHER_ERROR)
+
+
+def _journal_failure(request: ApprovalRequest, error: Exception) -> AgentError:
+    return AgentError.new(
+        AgentErrorKind.JOURNAL_FAILURE,
+        RetryClassification.REPAIR_NEEDED,
+        f"an approval could not be put on record: {error}",
+    ).with_subject(request.subject_ref())
+
+
+def _repair_needed(request: ApprovalRequest, error: Exception) -> AgentError:
+    return AgentError.new(
+        AgentErrorKind.RECOVERY_REPAIR_NEEDED,
+        RetryClassification.REPAIR_NEEDED,
+        f"the end of an approval could not be put on record: {error}",
+    ).with_subject(request.subject_ref())

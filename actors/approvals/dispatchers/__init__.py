@@ -1,0 +1,1 @@
+"""The ways to an approver: the inbox, an outside service, a webhook."""

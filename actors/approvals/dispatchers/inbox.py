@@ -1,0 +1,18 @@
+"""The inbox: the approval waits until somebody looks. Nobody is told; the feed and the list do."""
+
+from __future__ import annotations
+
+from rookery.actors.approvals.dispatcher import Dispatched, Pending, Terms
+from rookery.schemas.approval_record import ApprovalRequest
+
+__all__ = ["InboxDispatcher"]
+
+
+class InboxDispatcher:
+    """``rookery approvals list``."""
+
+    name = "inbox"
+
+    async def dispatch(self, request: ApprovalRequest, terms: Terms) -> Dispatched:
+        del request, terms
+        return Pending()

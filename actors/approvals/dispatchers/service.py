@@ -1,0 +1,41 @@
+"""``service``: approvals are put to an outside service, by a request on a subject of its own.
+
+It decides at once, or says that it will: then its answer comes as the command ``decide``. It is
+asked once more after an outage or a crash, under the same id.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rookery.actors.approvals.dispatcher import Dispatched, Terms, Unavailable
+from rookery.actors.approvals.dispatchers.conversing import asked_id, asking, understood
+from rookery.bus.ports import Service
+from rookery.schemas.approval_record import ApprovalRequest
+from rookery.schemas.errors import Failed
+
+__all__ = ["ServiceDispatcher"]
+
+SILENCE_S_MAX: Final = 10.0
+"""Whoever has to think longer says so: ``pending``."""
+
+
+class ServiceDispatcher:
+    """One service."""
+
+    name = "service"
+
+    def __init__(
+        self, service: Service, realm: str, *, silence_s_max: float = SILENCE_S_MAX
+    ) -> None:
+        self._service, self._realm, self._silence_s_max = service, realm, silence_s_max
+
+    async def dispatch(self, request: ApprovalRequest, terms: Terms) -> Dispatched:
+        body = asking(self._realm, request, terms)
+        try:
+            answer = await self._service.ask(
+                asked_id(request), body, silence_s_max=self._silence_s_max
+            )
+        except Failed:
+            return Unavailable("service.no_answer")
+        return understood(request, answer)

@@ -1,0 +1,186 @@
+"""What follows from facts of approvals, and what whoever performs it puts back to the actor.
+
+Effects look at the asking as it stands, which after a crash is later than the fact: what is over is
+not done again. Performing is ``acting``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from rookery.actors.approvals.settings import ApprovalSettings
+from rookery.actors.approvals.state import Asked, Grant, GrantState, SessionApprovals
+from rookery.actors.kernel.concern import Effect
+from rookery.schemas.approval_answer import DecideApproval
+from rookery.schemas.approval_record import ApprovalBrokerOutcome
+from rookery.schemas.calls import KnownCall
+from rookery.schemas.envelope import Fact
+from rookery.schemas.facts import approval as facts
+from rookery.schemas.records import JournalRecord
+
+__all__ = [
+    "Arm",
+    "CheckAnswer",
+    "ConsumeGrant",
+    "Deny",
+    "Dispatch",
+    "DispatchBegins",
+    "DispatchEnded",
+    "DispatchLost",
+    "Release",
+    "Stands",
+    "StopAsking",
+    "TellWaiting",
+    "effects",
+]
+
+WAITING: Final = "WAITING_FOR_APPROVAL"
+
+
+class Arm(Effect, frozen=True, kw_only=True):
+    """Have the approval looked at again when it is due."""
+
+    session: str
+    approval_id: str
+    due_ms: int
+    escalate: bool = False
+
+
+class Dispatch(Effect, frozen=True, kw_only=True):
+    """Put the request before these."""
+
+    session: str
+    asked: Asked
+    dispatchers: tuple[str, ...]
+
+
+class StopAsking(Effect, frozen=True, kw_only=True):
+    """Nobody need answer any more."""
+
+    approval_id: str
+
+
+class TellWaiting(Effect, frozen=True, kw_only=True):
+    """Tell whoever waits for the call that it may take long."""
+
+    known: KnownCall
+
+
+class Release(Effect, frozen=True, kw_only=True):
+    """Have the call use its grant, and be made."""
+
+    session: str
+    grant: Grant
+
+
+class Deny(Effect, frozen=True, kw_only=True):
+    """Have the call fail."""
+
+    session: str
+    operation_id: str
+    message: str
+
+
+# --- what is put to the actor ---------------------------------------------------------------------
+
+
+class DispatchBegins(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody is about to be asked, if that is still wanted."""
+
+    approval_id: str
+
+
+class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A dispatcher brings this answer: does it count?"""
+
+    answer: DecideApproval
+
+
+class DispatchEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """Asking has ended so."""
+
+    approval_id: str
+    record: JournalRecord
+    outcome: ApprovalBrokerOutcome
+    answer: DecideApproval | None = None
+
+
+class DispatchLost(msgspec.Struct, frozen=True, kw_only=True):
+    """Asking has ended, and how could not be put on record."""
+
+    approval_id: str
+    record: JournalRecord
+
+
+class ConsumeGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """A call is about to be made on the grant."""
+
+    grant_id: str
+    operation_id: str
+    request_digest: str
+
+
+class Stands(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to all of these: whether it is so."""
+
+    stands: bool
+
+
+# --- what follows ---------------------------------------------------------------------------------
+
+
+def effects(state: SessionApprovals, fact: Fact, settings: ApprovalSettings) -> Sequence[Effect]:
+    """What to do because of ``fact``."""
+    match fact:
+        case facts.Requested() | facts.DispatchIntended() | facts.Escalated():
+            asked = state.of_approval(fact.approval_id)
+            return () if asked is None or not asked.pending else _pending(fact, asked, settings)
+        case facts.Closed():
+            asked = state.of_approval(fact.approval_id)
+            return () if asked is None else _closed(fact)
+        case facts.GrantIssued():
+            grant = state.grants.get(fact.grant_id)
+            return () if grant is None else _granted(fact, grant)
+    return ()
+
+
+def _pending(
+    fact: facts.Requested | facts.DispatchIntended | facts.Escalated,
+    asked: Asked,
+    settings: ApprovalSettings,
+) -> Sequence[Effect]:
+    session, key = fact.session, fact.id
+    if not isinstance(fact, facts.Requested):
+        names = fact.dispatchers
+        return (Dispatch(key=key, session=session, asked=asked, dispatchers=names),)
+    approval_id = asked.approval_id
+    known = KnownCall(operation_id=asked.operation_id, waits_for=WAITING)
+    found: list[Effect] = [
+        Arm(key=key, session=session, approval_id=approval_id, due_ms=asked.due_ms),
+        TellWaiting(key=key, known=known),
+    ]
+    if settings.escalate_to and settings.escalate_after_ms and not asked.escalated:
+        due_ms = asked.asked_at_ms + settings.escalate_after_ms
+        found.append(
+            Arm(key=key, session=session, approval_id=approval_id, due_ms=due_ms, escalate=True)
+        )
+    return found
+
+
+def _closed(fact: facts.Closed) -> Sequence[Effect]:
+    because = f": {fact.reason}" if fact.reason else ""
+    message = f"{fact.reason_code}{because}"
+    return (
+        StopAsking(key=fact.id, approval_id=fact.approval_id),
+        Deny(key=fact.id, session=fact.session, operation_id=fact.operation_id, message=message),
+    )
+
+
+def _granted(fact: facts.GrantIssued, grant: Grant) -> Sequence[Effect]:
+    stop = StopAsking(key=fact.id, approval_id=fact.approval_id)
+    if grant.state not in (GrantState.ISSUED, GrantState.CONSUMED):
+        return (stop,)
+    return (stop, Release(key=fact.id, session=fact.session, grant=grant))

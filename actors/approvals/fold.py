@@ -1,0 +1,225 @@
+"""What a fact makes of a session's approvals. Pure and total; rules and effects are elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from immutables import Map
+from msgspec.structs import replace
+
+from rookery.actors.approvals.state import (
+    Approver,
+    Asked,
+    Grant,
+    GrantState,
+    Refusals,
+    SessionApprovals,
+    SessionGrant,
+)
+from rookery.schemas.approval_record import ApprovalLifecycleStatus
+from rookery.schemas.facts import approval as facts
+
+__all__ = ["REFUSALS_WINDOW_MS", "fold"]
+
+REFUSALS_WINDOW_MS: Final = 60_000
+State = SessionApprovals
+
+
+def fold(state: State, fact: Any) -> State:
+    """The session's approvals after ``fact``, which is none of approval_lifecycle's."""
+    return _FOLDS[type(fact)](state, fact)
+
+
+# --- askings --------------------------------------------------------------------------------------
+
+
+def _request(state: State, fact: facts.Requested) -> State:
+    return _recorded(_want(state, fact, due_ms=fact.due_ms), fact)
+
+
+def _auto_allow(state: State, fact: facts.AutoAllowed) -> State:
+    return _want(state, fact, status=ApprovalLifecycleStatus.APPROVED)
+
+
+def _want(state: State, fact: facts.Requested | facts.AutoAllowed, **fields: Any) -> State:
+    asked = Asked(
+        approval_id=fact.approval_id,
+        operation_id=fact.operation_id,
+        run=fact.run,
+        generation=fact.generation,
+        attempt=fact.attempt,
+        tool=fact.tool,
+        surface=fact.surface,
+        side_effect=fact.side_effect,
+        idempotent=fact.idempotent,
+        schema_digest=fact.schema_digest,
+        policy=fact.policy,
+        request_digest=fact.request_digest,
+        arguments_ref=fact.arguments_ref,
+        summary=fact.summary,
+        asked_at_ms=fact.at_ms,
+        **fields,
+    )
+    state = _counted(state, fact)
+    return replace(state, asked=state.asked.set(fact.operation_id, asked))
+
+
+def _intend(state: State, fact: facts.DispatchIntended) -> State:
+    status = ApprovalLifecycleStatus.DISPATCH_INTENT_RECORDED
+    return _change(_recorded(state, fact), fact, status=status)
+
+
+def _escalate(state: State, fact: facts.Escalated) -> State:
+    return _change(state, fact, escalated=True)
+
+
+def _result(state: State, fact: facts.DispatchResulted) -> State:
+    return _recorded(state, fact)
+
+
+def _answer(state: State, fact: facts.Answered) -> State:
+    return _change(
+        _recorded(state, fact),
+        fact,
+        status=ApprovalLifecycleStatus(fact.decision),
+        answer_digest=fact.answer_digest,
+        verified=fact.verified,
+    )
+
+
+def _refuse(state: State, fact: facts.AnswerRefused) -> State:
+    refusals = state.refusals
+    if fact.at_ms - refusals.since_ms >= REFUSALS_WINDOW_MS:
+        refusals = Refusals(since_ms=fact.at_ms)
+    return replace(state, refusals=replace(refusals, count=refusals.count + 1))
+
+
+def _close(state: State, fact: facts.Closed) -> State:
+    status = ApprovalLifecycleStatus(fact.status.value)
+    return _change(_recorded(state, fact), fact, status=status, reason_code=fact.reason_code)
+
+
+# --- grants ---------------------------------------------------------------------------------------
+
+
+def _grant(state: State, fact: facts.GrantIssued) -> State:
+    grant = Grant(
+        grant_id=fact.grant_id,
+        approval_id=fact.approval_id,
+        operation_id=fact.operation_id,
+        request_digest=fact.request_digest,
+        expires_at_ms=fact.expires_at_ms,
+        session_grant_id=fact.session_grant_id,
+    )
+    state = replace(state, grants=state.grants.set(fact.grant_id, grant))
+    return _change(state, fact, grant_id=fact.grant_id)
+
+
+def _grant_session(state: State, fact: facts.SessionGrantIssued) -> State:
+    grant = SessionGrant(
+        grant_id=fact.grant_id,
+        tool=fact.tool,
+        policy=fact.policy,
+        generation=fact.generation,
+        expires_at_ms=fact.expires_at_ms,
+    )
+    return replace(state, session_grants=state.session_grants.set(fact.grant_id, grant))
+
+
+def _grant_is(reached: GrantState) -> Callable[[State, Any], State]:
+    def of(state: State, fact: Any) -> State:
+        grant_id = fact.grant_id
+        if (of_call := state.grants.get(grant_id)) is not None:
+            grants = state.grants.set(grant_id, replace(of_call, state=reached))
+            return replace(state, grants=grants)
+        if (of_session := state.session_grants.get(grant_id)) is not None:
+            session_grants = state.session_grants.set(grant_id, replace(of_session, state=reached))
+            return replace(state, session_grants=session_grants)
+        return state
+
+    return of
+
+
+# --- approvers ------------------------------------------------------------------------------------
+
+
+def _add(state: State, fact: facts.ApproverAdded) -> State:
+    approver = Approver(name=fact.name, key_id=fact.key_id, public_key=fact.public_key)
+    return replace(state, approvers=state.approvers.set(fact.key_id, approver))
+
+
+def _revoke(state: State, fact: facts.ApproverRevoked) -> State:
+    if fact.key_id not in state.approvers:
+        return state
+    return replace(state, approvers=state.approvers.delete(fact.key_id))
+
+
+_FOLDS: Final[dict[type, Callable[[State, Any], State]]] = {
+    facts.Requested: _request,
+    facts.AutoAllowed: _auto_allow,
+    facts.DispatchIntended: _intend,
+    facts.Escalated: _escalate,
+    facts.DispatchResulted: _result,
+    facts.RecoveryRequired: _result,
+    facts.Answered: _answer,
+    facts.AnswerRefused: _refuse,
+    facts.Closed: _close,
+    facts.GrantIssued: _grant,
+    facts.GrantConsumed: _grant_is(GrantState.CONSUMED),
+    facts.GrantExpired: _grant_is(GrantState.EXPIRED),
+    facts.GrantRevoked: _grant_is(GrantState.REVOKED),
+    facts.SessionGrantIssued: _grant_session,
+    facts.ApproverAdded: _add,
+    facts.ApproverRevoked: _revoke,
+}
+
+
+# --- what many of them do -------------------------------------------------------------------------
+
+
+def _change(state: State, fact: Any, **fields: Any) -> State:
+    """Of the asking a fact is about, should it be kept."""
+    asked = state.asked.get(fact.operation_id)
+    if asked is None or asked.approval_id != fact.approval_id:
+        return state
+    return replace(state, asked=state.asked.set(fact.operation_id, replace(asked, **fields)))
+
+
+def _recorded(state: State, fact: Any) -> State:
+    return replace(state, records=max(state.records, fact.record.journal_seq))
+
+
+def _counted(state: State, fact: facts.Requested | facts.AutoAllowed) -> State:
+    """A call, which counts once, however often it is asked for."""
+    state = _of_run(_of_life(state, fact.generation), fact.run)
+    if fact.attempt > 1:
+        return state
+    tool = fact.tool
+    return replace(
+        state,
+        in_run=state.in_run.set(tool, state.in_run.get(tool, 0) + 1),
+        in_session=state.in_session.set(tool, state.in_session.get(tool, 0) + 1),
+    )
+
+
+def _of_life(state: State, generation: int) -> State:
+    """With another life of the session, whatever was granted to this one is over."""
+    if generation <= state.generation:
+        return state
+    return replace(state, generation=generation, session_grants=Map(), in_session=Map())
+
+
+def _of_run(state: State, run: str) -> State:
+    """Once another run wants something, what came to its end is asked for no more."""
+    if run == state.run:
+        return state
+    asked, grants = state.asked, state.grants
+    for operation_id, one in state.asked.items():
+        grant = grants.get(one.grant_id)
+        if not one.pending and (grant is None or grant.state is not GrantState.ISSUED):
+            asked = asked.delete(operation_id)
+    for grant_id, grant in state.grants.items():
+        if grant.state is not GrantState.ISSUED:
+            grants = grants.delete(grant_id)
+    return replace(state, run=run, asked=asked, grants=grants, in_run=Map(), records=0)

@@ -1,0 +1,387 @@
+"""Rules of automatic approval: small expressions over one call, read by us and never executed.
+
+A rule is true, false, or cannot be said; only true allows, and then a person need not be asked::
+
+    side_effect == "read" or (args.amount <= 50 and args.to in ["ann", "bob"])
+    counts.session < 10 and starts_with(args.path, "/tmp/") and not (".." in args.path)
+
+Words: ``name``, ``surface``, ``side_effect``, ``idempotent`` and ``session`` of the call; ``args``,
+its arguments by name (``args.path``, ``args["path"]``), or by place where the tool takes a list
+(``args[0]``); ``counts.run`` and ``counts.session``, how often the tool was wanted there before.
+Values: numbers, texts in either quotes, ``true false null``, lists. Between them: ``or and not``,
+``== != < <= > >=``, ``in``, ``not in``, ``len(x)``, ``starts_with(x, y)``, ``ends_with(x, y)``.
+Numbers and texts are ordered among themselves, nothing is converted, and what is missing is an
+error. There are no loops, no assignments, no calls of anything else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from rookery.schemas.capability import AutoApproval, Capability
+from rookery.schemas.errors import Refused
+
+__all__ = ["CallSeen", "Rule", "RuleUndecided", "check_rule"]
+
+TEXT_MAX: Final = 2_000
+DEPTH_MAX: Final = 32
+
+
+class RuleUndecided(Exception):
+    """The rule cannot be said of this call."""
+
+
+class CallSeen(NamedTuple):
+    """What a rule may look at."""
+
+    name: str
+    surface: str
+    side_effect: str
+    idempotent: bool
+    session: str
+    args: Any
+    counts: Mapping[str, int]
+
+
+Says = Callable[[CallSeen], Any]
+
+
+class Rule:
+    """One rule, read."""
+
+    def __init__(self, text: str) -> None:
+        """``RULE_INVALID`` if it is none."""
+        if len(text) > TEXT_MAX:
+            raise _invalid(f"it has {len(text)} characters, the limit is {TEXT_MAX}")
+        self.text = text
+        self._says = _Reader(text).read()
+
+    @classmethod
+    def of(cls, text: str) -> Rule:
+        """The same for the same text: reading it once is enough."""
+        return _rule(text)
+
+    def allows(self, call: CallSeen) -> bool:
+        """Whether it is true of the call; ``RuleUndecided`` if that cannot be said."""
+        return _truth(self._says(call))
+
+
+@lru_cache(maxsize=512)
+def _rule(text: str) -> Rule:
+    return Rule(text)
+
+
+def check_rule(capability: Capability) -> None:
+    """Refuse a capability whose rule is none."""
+    policy = capability.approval_policy
+    if not isinstance(policy, AutoApproval):
+        return
+    try:
+        Rule.of(policy.auto.rule)
+    except Refused as refusal:
+        text = f"{capability.name[:80]}: {refusal.message}"
+        raise Refused("RULE_INVALID", text, hint=refusal.hint) from None
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+_TOKEN: Final = re.compile(
+    r"""\s*(?:
+      (?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?)(?![\w.])
+    | (?P<text>"(?:[^"\\]|\\.)*"|'[^'\\]*')
+    | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
+    | (?P<sign>==|!=|<=|>=|[<>()\[\],.])
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_LITERALS: Final = {"true": True, "false": False, "null": None}
+_KEYWORDS: Final = frozenset({"or", "and", "not", "in", *_LITERALS})
+_ORDER: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    at: int
+
+
+class _Reader:
+    """Reads by descent: one method for every way an expression can go on."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = list(_tokens(text))
+        self._next = 0
+        self._depth = 0
+
+    def read(self) -> Says:
+        says = self._any_of()
+        if self._token.kind != "end":
+            raise self._unexpected("the end")
+        return says
+
+    @property
+    def _token(self) -> _Token:
+        return self._tokens[self._next]
+
+    def _take(self, *texts: str) -> str:
+        """The next token, if it is one of these words or signs."""
+        token = self._token
+        if token.kind not in ("word", "sign") or token.text not in texts:
+            return ""
+        self._next += 1
+        return token.text
+
+    def _want(self, text: str) -> None:
+        if not self._take(text):
+            raise self._unexpected(text)
+
+    def _unexpected(self, wanted: str) -> Refused:
+        token = self._token
+        found = token.text or "the end"
+        return _invalid(f"expected {wanted} and found {found} at character {token.at + 1}")
+
+    def _any_of(self) -> Says:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise _invalid(f"it is nested deeper than {DEPTH_MAX} levels")
+        left = self._all_of()
+        while self._take("or"):
+            left = _either(left, self._all_of())
+        self._depth -= 1
+        return left
+
+    def _all_of(self) -> Says:
+        left = self._negated()
+        while self._take("and"):
+            left = _both(left, self._negated())
+        return left
+
+    def _negated(self) -> Says:
+        times = 0
+        while self._take("not"):
+            times += 1
+        says = self._compared()
+        return _not(says, odd=bool(times % 2)) if times else says
+
+    def _compared(self) -> Says:
+        left = self._value()
+        if sign := self._take("==", "!=", "<", "<=", ">", ">="):
+            return _compare(sign, left, self._value())
+        if self._take("in"):
+            return _within(left, self._value(), wanted=True)
+        if self._take("not"):
+            self._want("in")
+            return _within(left, self._value(), wanted=False)
+        return left
+
+    def _value(self) -> Says:
+        token = self._token
+        if self._take("("):
+            says = self._any_of()
+            self._want(")")
+            return says
+        if self._take("["):
+            return _list(self._until("]"))
+        self._next += token.kind in ("number", "text", "word")
+        match token.kind:
+            case "number" | "text":
+                return _constant(_literal(token))
+            case "word" if token.text in _LITERALS:
+                return _constant(_LITERALS[token.text])
+            case "word" if token.text in _FUNCTIONS and self._take("("):
+                return self._called(token.text)
+            case "word" if token.text in CallSeen._fields:
+                return self._path(_word(token.text))
+        self._next -= token.kind in ("number", "text", "word")
+        raise self._unexpected("a value")
+
+    def _until(self, close: str) -> list[Says]:
+        found: list[Says] = []
+        while not self._take(close):
+            if found:
+                self._want(",")
+            found.append(self._any_of())
+        return found
+
+    def _called(self, name: str) -> Says:
+        takes, function = _FUNCTIONS[name]
+        given = self._until(")")
+        if len(given) != takes:
+            raise _invalid(f"{name} takes {takes} values, given {len(given)}")
+        return lambda call: function(*(says(call) for says in given))
+
+    def _path(self, says: Says) -> Says:
+        while True:
+            if self._take("."):
+                token = self._token
+                if token.kind != "word":
+                    raise self._unexpected("a name")
+                self._next += 1
+                says = _part(says, token.text)
+            elif self._take("["):
+                token = self._token
+                if token.kind not in ("number", "text"):
+                    raise self._unexpected("a name or a number")
+                self._next += 1
+                says = _part(says, _literal(token))
+                self._want("]")
+            else:
+                return says
+
+
+def _tokens(text: str) -> list[_Token]:
+    found, at, end = [], 0, len(text.rstrip())
+    while at < end:
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
+            raise _invalid(f"it cannot be read at character {at + 1}: {text[at : at + 20].strip()}")
+        kind = match.lastgroup
+        found.append(_Token(kind, match[kind], match.start(kind)))
+        at = match.end()
+    return [*found, _Token("end", "", end)]
+
+
+def _literal(token: _Token) -> Any:
+    try:
+        return msgspec.json.decode(_quoted(token.text))
+    except msgspec.DecodeError as error:
+        raise _invalid(f"{token.text[:40]} at character {token.at + 1}: {error}") from None
+
+
+def _quoted(text: str) -> str:
+    if not text.startswith("'"):
+        return text
+    return '"' + text[1:-1].replace('"', '\\"') + '"'
+
+
+def _invalid(why: str) -> Refused:
+    return Refused("RULE_INVALID", f"this is no rule: {why}", hint="see actors/approvals/rules.py")
+
+
+# --- what is read, as functions of a call ---------------------------------------------------------
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise RuleUndecided(f"{_kind(value)} is neither true nor false")
+
+
+def _either(left: Says, right: Says) -> Says:
+    return lambda call: _truth(left(call)) or _truth(right(call))
+
+
+def _both(left: Says, right: Says) -> Says:
+    return lambda call: _truth(left(call)) and _truth(right(call))
+
+
+def _not(says: Says, *, odd: bool) -> Says:
+    return lambda call: _truth(says(call)) is not odd
+
+
+def _constant(value: Any) -> Says:
+    return lambda _: value
+
+
+def _list(items: list[Says]) -> Says:
+    return lambda call: [says(call) for says in items]
+
+
+def _word(name: str) -> Says:
+    return lambda call: getattr(call, name)
+
+
+def _part(says: Says, part: Any) -> Says:
+    def of(call: CallSeen) -> Any:
+        value = says(call)
+        match value:
+            case Mapping() if isinstance(part, str) and part in value:
+                return value[part]
+            case list() if type(part) is int and 0 <= part < len(value):
+                return value[part]
+        raise RuleUndecided(f"there is no {part!r} in {_kind(value)}")
+
+    return of
+
+
+def _compare(sign: str, left: Says, right: Says) -> Says:
+    if sign in ("==", "!="):
+        return lambda call: _same(left(call), right(call)) is (sign == "==")
+    return lambda call: _ordered(sign, left(call), right(call))
+
+
+def _ordered(sign: str, left: Any, right: Any) -> bool:
+    if {_kind(left), _kind(right)} not in ({"a number"}, {"a text"}):
+        raise RuleUndecided(f"{_kind(left)} and {_kind(right)} have no order")
+    return _ORDER[sign](left, right)
+
+
+def _same(left: Any, right: Any) -> bool:
+    """As JSON has it: 1 is 1.0 and is not true."""
+    if _kind(left) != _kind(right):
+        return False
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, Mapping):
+        return left.keys() == right.keys() and all(_same(left[k], right[k]) for k in left)
+    return bool(left == right)
+
+
+def _within(left: Says, right: Says, *, wanted: bool) -> Says:
+    return lambda call: _contains(right(call), left(call)) is wanted
+
+
+def _contains(whole: Any, part: Any) -> bool:
+    match whole:
+        case list():
+            return any(_same(item, part) for item in whole)
+        case str() | Mapping() if isinstance(part, str):
+            return part in whole
+    raise RuleUndecided(f"{_kind(part)} cannot be in {_kind(whole)}")
+
+
+def _length(value: Any) -> int:
+    if isinstance(value, str | list | Mapping):
+        return len(value)
+    raise RuleUndecided(f"{_kind(value)} has no length")
+
+
+def _texts(function: Callable[[str, str], bool]) -> Callable[[Any, Any], bool]:
+    def of(left: Any, right: Any) -> bool:
+        if isinstance(left, str) and isinstance(right, str):
+            return function(left, right)
+        raise RuleUndecided(f"{_kind(left)} and {_kind(right)} are not two texts")
+
+    return of
+
+
+_FUNCTIONS: Final[Mapping[str, tuple[int, Callable[..., Any]]]] = {
+    "len": (1, _length),
+    "starts_with": (2, _texts(str.startswith)),
+    "ends_with": (2, _texts(str.endswith)),
+}
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "a truth value"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a text"
+        case list():
+            return "a list"
+    return "an object"

@@ -1,0 +1,145 @@
+"""What approvals keep of a session: who is asked about which call, and what was granted.
+
+Of a call only what a request is made of again, never its arguments. What came to its end is kept
+until another run wants something. Data only; what facts make of it is ``fold``'s.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+from immutables import Map
+
+from rookery.actors.approvals.machine import Approvals
+from rookery.schemas.approval_record import ApprovalLifecycleStatus
+from rookery.schemas.run import SideEffect
+
+__all__ = [
+    "APPROVERS_KEY",
+    "STATE_SCHEMA",
+    "Approver",
+    "Asked",
+    "Grant",
+    "GrantState",
+    "Refusals",
+    "SessionApprovals",
+    "SessionGrant",
+]
+
+STATE_SCHEMA = 2
+APPROVERS_KEY = "_approvers"
+"""The one entity of the realm's approvers."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """One call, as somebody was asked about it last."""
+
+    approval_id: str
+    operation_id: str
+    run: str
+    generation: int
+    attempt: int
+    tool: str
+    surface: str
+    side_effect: SideEffect
+    idempotent: bool
+    schema_digest: str
+    policy: str
+    request_digest: str
+    arguments_ref: str
+    summary: str
+    asked_at_ms: int
+    due_ms: int = 0
+    """0 if nobody was asked."""
+    status: ApprovalLifecycleStatus = ApprovalLifecycleStatus.REQUESTED
+    reason_code: str = ""
+    grant_id: str = ""
+    answer_digest: str = ""
+    """Of the answer that counts."""
+    verified: bool = False
+    escalated: bool = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether an answer would count."""
+        return self.status in _PENDING
+
+
+_PENDING = (
+    ApprovalLifecycleStatus.REQUESTED,
+    ApprovalLifecycleStatus.DISPATCH_INTENT_RECORDED,
+)
+
+
+class GrantState(StrEnum):
+    ISSUED = "issued"
+    CONSUMED = "consumed"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """Leave for one call with exactly these arguments."""
+
+    grant_id: str
+    approval_id: str
+    operation_id: str
+    request_digest: str
+    expires_at_ms: int
+    session_grant_id: str = ""
+    state: GrantState = GrantState.ISSUED
+
+
+class SessionGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """Leave for every call of a tool in one life of the session, as long as it is ``issued``."""
+
+    grant_id: str
+    tool: str
+    policy: str
+    generation: int
+    expires_at_ms: int
+    state: GrantState = GrantState.ISSUED
+
+
+class Refusals(msgspec.Struct, frozen=True, kw_only=True):
+    """How many refused answers were recorded in the present minute."""
+
+    since_ms: int = 0
+    count: int = 0
+
+
+class Approver(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody whose key counts."""
+
+    name: str
+    key_id: str
+    public_key: str
+
+
+class SessionApprovals(msgspec.Struct, frozen=True, kw_only=True):
+    """All there is under one key."""
+
+    approvals: Approvals = Approvals()
+    """approval_lifecycle's view of it."""
+    generation: int = 0
+    run: str = ""
+    """The last run that wanted anything."""
+    asked: Map[str, Asked] = Map()
+    """By operation."""
+    grants: Map[str, Grant] = Map()
+    session_grants: Map[str, SessionGrant] = Map()
+    in_run: Map[str, int] = Map()
+    """How often each tool was wanted."""
+    in_session: Map[str, int] = Map()
+    records: int = 0
+    """Records of the run so far."""
+    refusals: Refusals = Refusals()
+    approvers: Map[str, Approver] = Map()
+    """By key id; only under ``_approvers``."""
+
+    def of_approval(self, approval_id: str) -> Asked | None:
+        """The call of an approval, asked for this time."""
+        operation_id = approval_id.split(".")[1] if "." in approval_id else ""
+        asked = self.asked.get(operation_id)
+        return asked if asked is not None and asked.approval_id == approval_id else None

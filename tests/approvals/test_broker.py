@@ -1,0 +1,260 @@
+"""The broker: every way asking may end, and every append that may fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rookery.actors.approvals.broker import Broker
+from rookery.actors.approvals.dispatcher import (
+    Cancelled,
+    Decision,
+    Dispatched,
+    Pending,
+    TimedOut,
+    Unavailable,
+)
+from rookery.schemas.agent_error import AgentError, AgentErrorKind, RetryClassification
+from rookery.schemas.approval_record import (
+    ApprovalBrokerOutcome,
+    ApprovalRequest,
+    Approved,
+    ApprovedForSession,
+    Denied,
+    approved,
+    approved_for_session,
+    denied,
+)
+from rookery.schemas.policy import ApprovalDecisionKind
+from rookery.schemas.records import JournalRecord, JournalRecordKind
+from rookery.schemas.refs import SourceKind, SourceRef
+from rookery.schemas.typed_ids import EffectId, TypedText
+from tests.approvals.requests import REQUEST, TERMS, Says, request
+
+
+class Ledger:
+    """A run's journal that fails when it is told to."""
+
+    def __init__(self, *failing: int) -> None:
+        self.failing = failing
+        self.tried: list[JournalRecord] = []
+        self.kept: list[JournalRecord] = []
+        self.outcomes: list[ApprovalBrokerOutcome | None] = []
+
+    async def append(
+        self, record: JournalRecord, outcome: ApprovalBrokerOutcome | None = None
+    ) -> str:
+        self.tried.append(record)
+        if len(self.tried) in self.failing:
+            raise OSError("no space left")
+        self.kept.append(record)
+        self.outcomes.append(outcome)
+        return f"journal.{len(self.kept)}"
+
+
+def text(value: Any) -> Any:
+    return value.as_str() if isinstance(value, TypedText) else value
+
+
+def asked(
+    dispatcher: Says | None,
+    *failing: int,
+    of: ApprovalRequest = REQUEST,
+    before: Callable[[Broker], None] = lambda broker: None,
+) -> tuple[Any, Ledger]:
+    """What comes of asking, raised or returned, and what is on record."""
+    ledger = Ledger(*failing)
+    broker = Broker(ledger)
+    before(broker)
+    try:
+        return asyncio.run(broker.request_approval(of, dispatcher, TERMS)), ledger
+    except AgentError as error:
+        return error, ledger
+
+
+ITSELF = SourceRef.new("agent.s", SourceKind.EXTENSION)
+ONLY_ONCE = request(allowed_decisions=(ApprovalDecisionKind.APPROVED, ApprovalDecisionKind.DENIED))
+SAID = {
+    "approved": approved("ann"),
+    "for session": approved_for_session("ann"),
+    "denied": denied("not.today"),
+}
+# fmt: off
+ROWS: list[tuple[str, ApprovalRequest, Dispatched | Exception | None, str, str, str, Any]] = [
+    ("approved", REQUEST, Decision(SAID["approved"]),
+     "approved", "approval.approved", "completed", SAID["approved"]),
+    ("approved for session", REQUEST, Decision(SAID["for session"]),
+     "approved_for_session", "approval.approved_for_session", "completed", SAID["for session"]),
+    ("denied", REQUEST, Decision(SAID["denied"]),
+     "denied", "not.today", "denied_before_execution", SAID["denied"]),
+    ("not allowed", ONLY_ONCE, Decision(SAID["for session"]),
+     "denied", "approval.decision_not_allowed", "denied_before_execution",
+     denied("approval.decision_not_allowed")),
+    ("approves itself", REQUEST, Decision(Approved(actor_ref=ITSELF)),
+     "denied", "approval.extension_self_response", "denied_before_execution",
+     denied("approval.extension_self_response")),
+    ("denies itself", REQUEST, Decision(Denied(reason_code="x", actor_ref=ITSELF)),
+     "denied", "approval.extension_self_response", "denied_before_execution",
+     denied("approval.extension_self_response")),
+    ("itself, and not allowed", ONLY_ONCE, Decision(ApprovedForSession(actor_ref=ITSELF)),
+     "denied", "approval.extension_self_response", "denied_before_execution",
+     denied("approval.extension_self_response")),
+    ("timed out", REQUEST, TimedOut(),
+     "timed_out", "approval.timeout", "timed_out", None),
+    ("called off", REQUEST, Cancelled(),
+     "cancelled", "approval.cancelled", "cancelled", None),
+    ("unavailable", REQUEST, Unavailable("pager.off"),
+     "dispatcher_unavailable", "pager.off", "failed", None),
+    ("raised", REQUEST, RuntimeError("boom"),
+     "dispatcher_unavailable", "approval.dispatcher_error", "failed", None),
+    ("missing", REQUEST, None,
+     "denied", "missing.approval_dispatcher", "failed", None),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(
+    ("of", "says", "status", "reason", "effect", "decision"),
+    [row[1:] for row in ROWS],
+    ids=[row[0] for row in ROWS],
+)
+def test_every_way_asking_can_end_has_its_row(
+    of: ApprovalRequest,
+    says: Dispatched | Exception | None,
+    status: str,
+    reason: str,
+    effect: str,
+    decision: Any,
+):
+    outcome, ledger = asked(None if says is None else Says(says), of=of)
+    assert (outcome.status, outcome.reason_code) == (status, reason)
+    assert outcome.decision == decision
+    assert outcome.releases_tool_execution() is status.startswith("approved")
+    intent, result = ledger.kept
+    recorded = result.payload.record
+    assert recorded.effect_result.terminal_status == effect
+    assert recorded.lifecycle_status == status
+    assert recorded.effect_result.effect_id == intent.payload.record.effect_intent.effect_id
+    assert ledger.outcomes == [None, outcome], "what follows stands together with the result"
+
+
+def test_somebody_else_of_the_same_name_is_not_the_one_who_asks():
+    outcome, _ = asked(Says(Decision(approved("agent.s"))))
+    assert outcome.releases_tool_execution()
+
+
+def test_only_an_extension_can_be_caught_answering_itself():
+    source = SourceRef.new("ann", SourceKind.USER)
+    answer = Decision(Approved(actor_ref=source))
+    outcome, _ = asked(Says(answer), of=request(source=source))
+    assert outcome.releases_tool_execution()
+
+
+def test_while_an_answer_is_pending_no_result_is_on_record():
+    outcome, ledger = asked(Says(Pending()))
+    assert outcome == Pending()
+    assert [record.record_id for record in ledger.kept] == [
+        "journal.record.approval.s.call-1.intent"
+    ]
+
+
+def test_the_records_have_the_seeds_names():
+    _, ledger = asked(Says(Decision(approved("ann"))))
+    assert [record.record_id for record in ledger.kept] == [
+        "journal.record.approval.s.call-1.intent",
+        "journal.record.approval.s.call-1.result",
+    ]
+    for seq, record in enumerate(ledger.kept, 1):
+        assert (record.journal_seq, record.timestamp_millis) == (seq, 1_000 + seq)
+        assert record.tags == ("approval",)
+        assert record.record_kind is JournalRecordKind.APPROVAL
+        assert [ref.as_str() for ref in record.related_refs] == ["effect.s.call-1"]
+        assert record.runtime_package_fingerprint == "sha256:x"
+    kinds = [record.event_index.event_kind for record in ledger.kept]
+    assert kinds == ["approval_dispatch_intent", "approval_dispatch_result"]
+
+
+def test_a_request_that_is_none_is_not_even_put_on_record():
+    error, ledger = asked(Says(Pending()), of=request(policy_refs=()))
+    assert error == AgentError.missing_required_field("approval_request.policy_refs")
+    assert ledger.tried == []
+
+
+def test_a_request_cancelled_before_is_put_before_nobody_and_the_mark_is_used_up():
+    dispatcher, ledger = Says(Decision(approved("ann"))), Ledger()
+    broker = Broker(ledger)
+    broker.cancel_before_dispatch("s.call-1")
+    broker.cancel_before_dispatch("s.call-2")
+
+    async def twice() -> list[Any]:
+        return [await broker.request_approval(REQUEST, dispatcher, TERMS) for _ in range(2)]
+
+    first, second = asyncio.run(twice())
+    assert (first.status, first.reason_code) == ("cancelled", "approval.cancelled")
+    assert second.status == "approved"
+    assert dispatcher.asked == ["s.call-1"]
+    assert [record.journal_seq for record in ledger.kept] == [1, 2, 3, 4]
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def kinds(error: AgentError) -> tuple[AgentErrorKind, RetryClassification]:
+    assert error.context.subject is not None
+    assert error.context.subject.as_str() == "s.call-1"
+    return error.kind, error.retry
+
+
+JOURNAL = (AgentErrorKind.JOURNAL_FAILURE, RetryClassification.REPAIR_NEEDED)
+RECOVERY = (AgentErrorKind.RECOVERY_REPAIR_NEEDED, RetryClassification.REPAIR_NEEDED)
+
+
+def test_without_an_intent_on_record_nobody_is_asked():
+    dispatcher = Says(Decision(approved("ann")))
+    error, ledger = asked(dispatcher, 1)
+    assert kinds(error) == JOURNAL
+    assert dispatcher.asked == []
+    assert len(ledger.tried) == 1
+
+
+@pytest.mark.parametrize("says", [row[2] for row in ROWS if row[2] is not None], ids=repr)
+def test_a_result_that_cannot_stand_leaves_a_recovery_record_and_lets_nothing_through(
+    says: Dispatched | Exception,
+):
+    error, ledger = asked(Says(says), 2)
+    assert kinds(error) == RECOVERY
+    intent, recovery = ledger.kept
+    assert recovery.record_kind is JournalRecordKind.RECOVERY
+    assert recovery.record_id == "journal.record.approval.s.call-1.recovery"
+    assert recovery.journal_seq == ledger.tried[1].journal_seq == 2
+    (pending,) = recovery.payload.unsafe_pending
+    assert pending.effect_id == EffectId("effect.s.call-1")
+    assert pending.intent_record_id == intent.record_id
+    assert (pending.idempotency_key, pending.dedupe_key) == (None, None)
+
+
+def test_a_recovery_record_that_cannot_stand_either_lets_nothing_through():
+    error, ledger = asked(Says(Decision(approved("ann"))), 2, 3)
+    assert kinds(error) == RECOVERY
+    assert len(ledger.kept) == 1
+
+
+def test_of_a_request_nobody_saw_no_recovery_is_needed():
+    error, ledger = asked(None, 2)
+    assert kinds(error) == JOURNAL
+    assert len(ledger.tried) == 2
+    error, ledger = asked(
+        Says(Pending()), 2, before=lambda broker: broker.cancel_before_dispatch("s.call-1")
+    )
+    assert kinds(error) == JOURNAL
+    assert len(ledger.tried) == 2
+
+
+@pytest.mark.parametrize("failing", [(1,), (2,), (2, 3)], ids=str)
+@pytest.mark.parametrize("says", list(SAID.values()), ids=list(SAID))
+def test_whichever_append_fails_no_outcome_is_told(failing: tuple[int, ...], says: Any):
+    error, _ = asked(Says(Decision(says)), *failing)
+    assert isinstance(error, AgentError)

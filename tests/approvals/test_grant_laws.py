@@ -1,0 +1,265 @@
+"""What no history of approvals may do, whoever answers, revokes, waits, changes or dies when.
+
+Method: steps drawn at random are taken by the real rules and performers (``histories``); laws are
+looked at over all facts and acts. At the end everything that is to be done is done, and what was
+granted and still holds must have been used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rookery.actors.approvals.effects import Release
+from rookery.actors.approvals.settings import ApprovalSettings
+from rookery.schemas.approval_record import ApprovalLifecycleStatus
+from rookery.schemas.calls import Arguments, CallAllowed
+from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule
+from rookery.schemas.commands import RevokeGrant
+from rookery.schemas.digest import digest_json
+from rookery.schemas.facts import approval, tool
+from tests.approvals.histories import History
+from tests.tools.workshop import capability
+
+GRANT_TTL_MS, SESSION_GRANT_TTL_MS, TIMEOUT_MS = 50_000, 100_000, 150_000
+CAPABILITIES = (
+    capability("guarded", approval_policy=ApprovalMode.MANUAL, concurrency=1_000),
+    capability(
+        "small",
+        approval_policy=AutoApproval(AutoRule("args.a < 2 and counts.session < 3")),
+        concurrency=1_000,
+    ),
+)
+CALLS = range(1, 5)
+
+calls = st.tuples(
+    st.just("call"),
+    st.sampled_from(CALLS),
+    st.sampled_from(["guarded", "small"]),
+    st.integers(0, 3),
+)
+answers = st.tuples(
+    st.just("answer"),
+    st.sampled_from(CALLS),
+    st.sampled_from(["approved", "approved_for_session", "approved_for_session", "denied"]),
+    st.sampled_from([*["as shown"] * 4, "other arguments", "another's approval", "late"]),
+)
+settles = st.tuples(st.just("settle"))
+performs = st.tuples(st.just("perform"), st.integers(0, 3))
+deaths = st.tuples(st.just("die in"), st.integers(0, 3), st.integers(1, 3))
+waits = st.tuples(
+    st.just("wait"),
+    st.sampled_from([1, GRANT_TTL_MS - 1, GRANT_TTL_MS, SESSION_GRANT_TTL_MS, TIMEOUT_MS]),
+)
+others = st.one_of(
+    deaths,
+    waits,
+    st.tuples(st.just("crash")),
+    st.tuples(st.just("revoke"), st.booleans(), st.integers(0, 2)),
+    st.tuples(st.just("forge"), st.sampled_from(CALLS), st.booleans()),
+    st.tuples(st.just("replay"), st.integers(0, 5)),
+)
+steps = st.lists(st.one_of(calls, answers, settles, performs, others), min_size=8, max_size=40)
+"""Half of them let the history get on, or it would never come to the places that matter."""
+ASKED = (("call", 1, "guarded", 1), ("settle",))
+OPENINGS = (
+    (),
+    (*ASKED, ("answer", 1, "approved", "as shown")),
+    (*ASKED, ("answer", 1, "approved_for_session", "as shown"), ("settle",)),
+    (
+        *(*ASKED, ("answer", 1, "approved_for_session", "as shown"), ("settle",)),
+        *(("call", 2, "guarded", 2), ("perform", 0)),
+    ),
+)
+
+
+class Told:
+    """A history, step by step."""
+
+    def __init__(self) -> None:
+        self.history = History(
+            *CAPABILITIES,
+            settings=ApprovalSettings(
+                timeout_ms=TIMEOUT_MS,
+                grant_ttl_ms=GRANT_TTL_MS,
+                session_grant_ttl_ms=SESSION_GRANT_TTL_MS,
+            ),
+        )
+        self.operations: dict[int, str] = {}
+        self.sent: list[Any] = []
+
+    def take(self, step: tuple[Any, ...]) -> None:
+        getattr(self, f"_{step[0].replace(' ', '_')}")(*step[1:])
+
+    def _call(self, number: int, name: str, amount: int) -> None:
+        if number not in self.operations:
+            self.operations[number] = self.history.call(number, name, a=amount)
+
+    def _is_asked(self, number: int) -> bool:
+        operation = self.operations.get(number)
+        requests = self.history.of(approval.Requested)
+        return any(one.operation_id == operation for one in requests)
+
+    def _answer(self, number: int, decision: str, how: str) -> None:
+        if not self._is_asked(number):
+            return
+        more = {}
+        if how == "other arguments":
+            more["request_digest"] = digest_json({"args": [], "kwargs": {"a": 9}})
+        if how == "another's approval":
+            requests = self.history.of(approval.Requested)
+            more["approval_id"] = requests[0].approval_id
+        if how == "late":  # The timer is late, too.
+            self.history.now_ms += TIMEOUT_MS
+        answer = self.history.answer_to(self.operations[number], decision, **more)
+        self.sent.append(answer)
+        self.history.put("approval", answer, verb="decide")
+
+    def _replay(self, number: int) -> None:
+        if number < len(self.sent):
+            self.history.put("approval", self.sent[number], verb="decide")
+
+    def _perform(self, number: int) -> None:
+        pending = self.history.pending
+        if pending:
+            self.history.perform(pending[number % len(pending)])
+
+    def _die_in(self, number: int, question: int) -> None:
+        """While a call is released, if one is, for there is most to lose."""
+        pending = self.history.pending
+        releases = [effect for effect in pending if isinstance(effect, Release)]
+        self.history.crash_in = question
+        if effects := releases or pending:
+            self.history.perform(effects[number % len(effects)])
+        self.history.crash_in = 0
+
+    def _crash(self) -> None:
+        self.history.crash()
+
+    def _wait(self, milliseconds: int) -> None:
+        self.history.pass_ms(milliseconds)
+
+    def _settle(self) -> None:
+        self.history.settle()
+
+    def _revoke(self, of_session: bool, number: int) -> None:
+        kind = approval.SessionGrantIssued if of_session else approval.GrantIssued
+        ids = [one.grant_id for one in self.history.of(kind)]
+        if number < len(ids):
+            self.history.put("approval", RevokeGrant(grant_id=ids[number]), verb="grants")
+
+    def _forge(self, number: int, named: bool) -> None:
+        """Somebody says that a call is allowed, on the grant of another one."""
+        if number not in self.operations:
+            return
+        grants = self.history.of(approval.GrantIssued)
+        allowed = CallAllowed(
+            operation_id=self.operations[number],
+            request_digest=digest_json({"args": [], "kwargs": {"a": 9}}),
+            grant_id=grants[0].grant_id if named and grants else "",
+        )
+        self.history.put("tool", allowed)
+
+
+def look(history: History) -> None:
+    """The laws that hold at every moment."""
+    made = {fact.operation_id: fact for fact in history.of(tool.IntentRecorded)}
+    used = {fact.grant_id: fact for fact in history.of(approval.GrantConsumed)}
+    issued = {fact.grant_id: fact for fact in history.of(approval.GrantIssued)}
+    wanted = {fact.operation_id: fact for fact in history.of(tool.Requested)}
+    assert len(used) == len(history.of(approval.GrantConsumed)), "no grant is used twice"
+    assert len({fact.grant_id for fact in made.values()}) == len(made), "nor by two calls"
+    for operation, intent in made.items():
+        consumed = used[intent.grant_id]
+        grant = issued[intent.grant_id]
+        assert consumed.operation_id == grant.operation_id == operation
+        assert consumed.at_ms < grant.expires_at_ms
+        assert grant.request_digest == wanted[operation].request_digest
+        before = history.facts[: history.facts.index(consumed)]
+        revoked = {f.grant_id for f in before if isinstance(f, approval.GrantRevoked)}
+        assert not {intent.grant_id, grant.session_grant_id} & revoked
+        assert history.facts.index(consumed) < history.facts.index(intent)
+        assert grant_has_a_reason(history, grant)
+    answered_once(history)
+    for operation, arguments in history.acts:
+        assert operation in made
+        assert digest_json(arguments) == wanted[operation].request_digest
+        assert isinstance(arguments, Arguments)
+
+
+def answered_once(history: History) -> None:
+    """An answer counts while it is asked for, in time, and if it is about what was shown."""
+    requests = {one.approval_id: one for one in history.of(approval.Requested)}
+    over: set[str] = set()
+    for fact in history.facts:
+        match fact:
+            case approval.Answered(approval_id=approval_id):
+                asked = requests[approval_id]
+                assert approval_id not in over
+                assert fact.at_ms < asked.due_ms
+                said = history.answer_to(
+                    asked.operation_id,
+                    fact.decision,
+                    approval_id=approval_id,
+                    request_digest=asked.request_digest,
+                )
+                assert fact.answer_digest == digest_json(said)
+                over.add(approval_id)
+            case approval.Closed(approval_id=approval_id):
+                over.add(approval_id)
+
+
+def grant_has_a_reason(history: History, grant: approval.GrantIssued) -> bool:
+    """Somebody's answer to exactly this request, or a rule, or a grant of the session in time."""
+    answers = [one for one in history.of(approval.Answered) if one.decision != "denied"]
+    if any(one.approval_id == grant.approval_id for one in answers):
+        (asked,) = [
+            one for one in history.of(approval.Requested) if one.approval_id == grant.approval_id
+        ]
+        return asked.request_digest == grant.request_digest
+    (allowed,) = [
+        one for one in history.of(approval.AutoAllowed) if one.approval_id == grant.approval_id
+    ]
+    if allowed.rule:
+        return not allowed.session_grant_id
+    (of_session,) = [
+        one
+        for one in history.of(approval.SessionGrantIssued)
+        if one.grant_id == allowed.session_grant_id
+    ]
+    before = history.facts[: history.facts.index(allowed)]
+    ended = {
+        one.grant_id
+        for one in before
+        if isinstance(one, approval.GrantRevoked | approval.GrantExpired)
+    }
+    assert of_session.tool == allowed.tool
+    return allowed.at_ms < of_session.expires_at_ms and of_session.grant_id not in ended
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(OPENINGS), steps)
+def test_no_history_releases_what_nobody_granted_and_none_loses_what_somebody_did(
+    opening: tuple[Any, ...], taken: list[tuple[Any, ...]]
+):
+    told = Told()
+    history = told.history
+    for step in (*opening, *taken):
+        told.take(step)
+        look(history)
+    history.crash()
+    history.settle()
+    look(history)
+    intents = Counter(fact.operation_id for fact in history.of(tool.IntentRecorded))
+    assert all(count == 1 for count in intents.values())
+    for operation, asked in history.approvals.asked.items():
+        granted = asked.status in (
+            ApprovalLifecycleStatus.APPROVED,
+            ApprovalLifecycleStatus.APPROVED_FOR_SESSION,
+        )
+        ended = {fact.operation_id for fact in history.of(tool.Failed)}
+        assert granted == (operation in intents), "an answered grant is used, or asked for anew"
+        assert (not granted and not asked.pending) == (operation in ended)
