@@ -38,9 +38,11 @@ class Asking:
         send: Callable[[], Awaitable[object]],
         patience: Patience,
         connected: Callable[[], bool],
+        settles: Callable[[dict[str, Any]], bool] = lambda _: True,
     ) -> None:
+        """``settles``: whether an answer is the last; else the same request is answered again."""
         self._reply, self.send, self._patience = reply, send, patience
-        self._connected = connected
+        self._connected, self._settles = connected, settles
         self.setback: CodedError | None = None
         """Why there is no answer yet, if anybody said so."""
 
@@ -53,7 +55,9 @@ class Asking:
             message = await self._reply.next(patience_s if up else _PAUSE_S_MAX)
             if message is not None:
                 try:
-                    return decode_answer(message)
+                    if self._settles(told := decode_answer(message)):
+                        return told
+                    continue
                 except Failed as setback:
                     if setback.code not in _TRY_AGAIN:
                         raise

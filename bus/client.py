@@ -54,6 +54,7 @@ from rookery.schemas.commands import (
 )
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.ids import check_command_id, check_session_id, uuid7
+from rookery.schemas.listing import RunState
 
 __all__ = ["Client", "Fields", "Handle", "connect", "new_id"]
 
@@ -193,11 +194,15 @@ class Client:
         *,
         message_id: str | None = None,
         mode: str = "queue",
+        through_parks: bool = True,
         **options: Unpack[RunOptions],
     ) -> Handle:
-        """``run``, to be followed meanwhile: it is ours to repeat until a node has accepted it."""
+        """``run``, to be followed meanwhile: it is ours to repeat until a node has accepted it.
+        Not ``through_parks``, the result of a run that waits for somebody is what it waits for."""
         message_id, body = _id(message_id), body_of(session, run, **options)
-        asking = self._asking_run("run", session, body, message_id, mode)
+        asking = self._asking_run(
+            "run", session, body, message_id, mode, through_parks=through_parks
+        )
         handle = await self._handle(session, message_id, asking)
         handle.answering()
         return handle
@@ -361,10 +366,18 @@ class Client:
             task.exception()  # Looked at by whoever holds the handle, if anybody does.
 
     def _asking_run(
-        self, verb: str, session: str, body: bytes, message_id: str | None, mode: str = ""
+        self,
+        verb: str,
+        session: str,
+        body: bytes,
+        message_id: str | None,
+        mode: str = "",
+        *,
+        through_parks: bool = True,
     ) -> Asking:
         send = self._sending(verb, check_session_id(session), body, message_id, mode)
-        return Asking(*send, self._run_patience, self._up)
+        settles = _is_end if through_parks else _is_answer
+        return Asking(*send, self._run_patience, self._up, settles)
 
     def _sending(
         self, verb: str, key: str, body: bytes, message_id: str | None, mode: str = ""
@@ -406,6 +419,16 @@ class Client:
 def new_id() -> str:
     """A message id nobody else has: one request has one, however often it is sent."""
     return uuid7(SystemClock().now_ms(), entropy(10))
+
+
+def _is_answer(_: Fields) -> bool:
+    return True
+
+
+def _is_end(told: Fields) -> bool:
+    """A parked run says how it stands, and answers once more when it has ended."""
+    status = told.get("status")
+    return status is None or RunState(status).is_end
 
 
 def _id(given: str | None) -> str:

@@ -101,9 +101,17 @@ class SyncClient:
         *,
         message_id: str | None = None,
         mode: str = "queue",
+        through_parks: bool = True,
         **options: Unpack[RunOptions],
     ) -> SyncHandle:
-        work = self._client.begin(session, run, message_id=message_id, mode=mode, **options)
+        work = self._client.begin(
+            session,
+            run,
+            message_id=message_id,
+            mode=mode,
+            through_parks=through_parks,
+            **options,
+        )
         return SyncHandle(self._thread, self._thread.run(work))
 
     def cancel(self, session: str, run_id: str, *, reason: str = "", now: bool = False) -> Fields:

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 _OPEN_PATIENCE_S = 2.0
 _RECONNECT_WAIT_S = 0.1
 _PING_INTERVAL_S = 10
+_FLUSH_S = 2
+"""A flush whose connection was lost waits in vain; so often it is looked for."""
 _NO_RESPONDERS = b"NATS/1.0 503"
 
 
@@ -111,9 +113,18 @@ class Connection:
         """
         subscription = await self._client.subscribe_batched(subject, on_batch, queue)
         if self._client.write_now():
-            with suppress(nats.errors.Error):
-                await self._client.flush(1)
+            await self.flushed()
         return subscription
+
+    async def flushed(self) -> bool:
+        """Wait until the server has handled what was sent, and what it had sent before that has
+        arrived; ``False`` if the connection is lost first."""
+        while self.connected:
+            with suppress(nats.errors.Error):
+                await self._client.flush(_FLUSH_S)
+                return True
+            await asyncio.sleep(0)
+        return False
 
     def send(self, messages: Sequence[Outgoing]) -> bool:
         """Write all, now. ``False`` and nothing sent while disconnected (never sent later).

@@ -113,8 +113,7 @@ class NatsWorkbench:
         self._draining = True
         for subscription in self._calls:
             await subscription.leave()
-        with suppress(nats.errors.Error):  # What was sent to us before comes before the answer.
-            await self._connection.client.flush(FLUSH_S)
+        await self._connection.flushed()  # What was sent to us before that has come.
         while self._calls:
             await self._calls.pop().cancel()
         while self._fetching:

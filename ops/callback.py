@@ -11,11 +11,10 @@ import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from socketserver import ThreadingTCPServer
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from rookery.actors.approvals.dispatchers.webhook_signing import SeenOnce, WebhookKey
+from rookery.ops.listening import Listening, QuietServer
 from rookery.schemas.approval_answer import DecideApproval
 from rookery.schemas.codec import JSON, decode_command, encode_json
 from rookery.schemas.errors import CodedError, Failed, Refused
@@ -68,49 +67,20 @@ class Callback:
             return _Said(_status_of(error), encode_json({"error": told}))
 
 
-class CallbackServer:
-    """Serves a ``Callback`` on a port of its own."""
+class CallbackServer(Listening):
+    """Serves a ``Callback``."""
 
     def __init__(self, host: str, port: int, callback: Callback) -> None:
-        try:
-            self._server = _Server((host, port), _handler(callback))
-        except OSError as error:
-            raise Refused(
-                "CONFIG_INVALID",
-                f"the callback's address {host}:{port} cannot be used: {error.strerror}",
-                hint="choose another approvals.callback_port; 0 takes a free one",
-            ) from None
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), name="rookery-callback", daemon=True
-        )
-        self._thread.start()
+        hint = "choose another approvals.callback_port; 0 takes a free one"
+        super().__init__(host, port, _handler(callback), what="callback", hint=hint, server=_Server)
 
     @property
     def url(self) -> str:
-        host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}{PATH}"
-
-    def close(self) -> None:
-        """Answer what has been asked, then free the port."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    def __enter__(self) -> CallbackServer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        return super().url + PATH
 
 
-class _Server(ThreadingTCPServer):
-    allow_reuse_address = True
-    daemon_threads = False  # Joined by server_close: an answer under way is finished.
+class _Server(QuietServer):
+    """No more threads than this, whoever comes."""
 
     def __init__(self, *args: Any) -> None:
         self._free = threading.BoundedSemaphore(AT_ONCE_MAX)
@@ -128,9 +98,6 @@ class _Server(ThreadingTCPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hung up while it was answered is nobody's trouble."""
 
 
 def _handler(callback: Callback) -> type[BaseHTTPRequestHandler]:

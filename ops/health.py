@@ -7,16 +7,13 @@ JSON line a check, 200 if all hold and 503 if one does not.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler
-from socketserver import ThreadingTCPServer
-from types import TracebackType
 
 import msgspec
 
+from rookery.ops.listening import Listening
 from rookery.schemas.codec import encode_json
-from rookery.schemas.errors import Refused
 
 __all__ = ["HealthServer", "Page", "Probe", "probe_page"]
 
@@ -54,54 +51,12 @@ def probe_page(checks: Callable[[], Sequence[Probe]]) -> Callable[[], Page]:
     return page
 
 
-class HealthServer:
-    """Serves pages on a port of its own, each request on a thread of its own."""
+class HealthServer(Listening):
+    """Serves pages, each request on a thread of its own."""
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], Page]]) -> None:
-        try:
-            self._server = _Server((host, port), _handler(pages))
-        except OSError as error:
-            raise Refused(
-                "CONFIG_INVALID",
-                f"metrics address {host}:{port} cannot be used: {error.strerror}",
-                hint="choose another --metrics-port; 0 takes a free one",
-            ) from None
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), name="rookery-health", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
-
-    def close(self) -> None:
-        """Answer what has been asked, then free the port."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    def __enter__(self) -> HealthServer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class _Server(ThreadingTCPServer):
-    """Not http.server's own: that one asks the DNS for its name before it serves anything."""
-
-    allow_reuse_address = True
-    daemon_threads = False  # Joined by server_close: an answer under way is finished.
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hung up while it was answered is nobody's trouble."""
+        hint = "choose another --metrics-port; 0 takes a free one"
+        super().__init__(host, port, _handler(pages), what="metrics", hint=hint)
 
 
 def _handler(pages: Mapping[str, Callable[[], Page]]) -> type[BaseHTTPRequestHandler]:

@@ -167,7 +167,6 @@ class Node:
         )
         if runs is not None:
             kernel.learn(runs.bind(kernel.ask, ways.dispatchers))
-            self._loop.run(runs.approvers.refresh())  # Whose word counts is known from the start.
         self.metrics.pull_from(self._readings)
         kernel.start()
         watches = [listed.keep_up(), approvals.keep_up(), self._watch_load(kernel)]

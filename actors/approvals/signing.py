@@ -45,11 +45,6 @@ class Signer:
         """As it stands in a file; not encrypted, so the file's mode is the lock."""
         return str(self._key.export_key(format="PEM"))
 
-    @property
-    def public_pem(self) -> str:
-        """As it is handed out."""
-        return str(self._key.public_key().export_key(format="PEM"))
-
     def sign(self, realm: str, answer: DecideApproval) -> DecideApproval:
         """The answer as this key's."""
         named = replace(answer, key_id=self.key_id, signature="")

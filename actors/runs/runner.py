@@ -28,7 +28,7 @@ from rookery.actors.turns.driving import (
     NoteResult,
     StopDriving,
     TellParked,
-    cancelled_result,
+    ended_at_rest,
 )
 from rookery.bus.ports import Answer, Blobs
 from rookery.schemas.calls import (
@@ -38,7 +38,6 @@ from rookery.schemas.calls import (
     DrivingView,
     Offer,
     RunReady,
-    StepTaken,
     WaitingQuery,
     WaitingView,
 )
@@ -162,10 +161,7 @@ class Runner:
 
     async def _end_at_rest(self, session: str, view: DrivingView) -> None:
         """Nobody drives it: it is parked, or was about to begin."""
-        result = cancelled_result(UNSET)
-        number = view.steps + 1
-        step = StepTaken(run_id=view.run_id, number=number, answered=False, result=result)
-        await self.ask("turn", session, step, DrivingView)
+        await self.ask("turn", session, ended_at_rest(view), DrivingView)
 
 
 def interim(effect: TellParked) -> RunAnswer:

@@ -20,7 +20,7 @@ from rookery.actors.runs.driver import Driver, Ends, Given, Moves, Step, Wants
 from rookery.actors.runs.history import Reader
 from rookery.actors.sandbox.contract import Answer, Call, Tool
 from rookery.actors.sandbox.recorded import Batch
-from rookery.actors.turns.driving import calls_wanted, cancelled_result, ending
+from rookery.actors.turns.driving import calls_wanted, cancelled_result, ended_at_rest, ending
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import (
     Arguments,
@@ -379,7 +379,7 @@ class Work:
         )
         view = await self._works.ask("turn", self._session, parked, DrivingView)
         if view.cancelling:
-            await self._give_up_at_rest(view)
+            await self._works.ask("turn", self._session, ended_at_rest(view), DrivingView)
 
     async def drop(self) -> None:
         """The run is another node's, or begins anew: nothing here counts any more."""
@@ -392,15 +392,6 @@ class Work:
         await self._works.memory.forget(self._session)
         failed = RunResult.failed(RunStatus.VALIDATION_ERROR, error, "", Metrics())
         await self._end(failed, kept=False)
-
-    async def _give_up_at_rest(self, view: DrivingView) -> None:
-        step = StepTaken(
-            run_id=view.run_id,
-            number=view.steps + 1,
-            answered=False,
-            result=cancelled_result(UNSET),
-        )
-        await self._works.ask("turn", self._session, step, DrivingView)
 
 
 def _now_s() -> float:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel.concern import Effect
-from rookery.schemas.calls import AskedCall, DrivingView, ForkedRun, Move, Offer
+from rookery.schemas.calls import AskedCall, DrivingView, ForkedRun, Move, Offer, StepTaken
 from rookery.schemas.errors import CodedError
 from rookery.schemas.run import ErrorObject, Metrics, RunRequest, RunResult, RunStatus
 from rookery.schemas.turn import (
@@ -33,6 +33,7 @@ __all__ = [
     "TellParked",
     "calls_wanted",
     "cancelled_result",
+    "ended_at_rest",
     "ending",
     "refused_result",
     "resolved",
@@ -197,6 +198,12 @@ def cancelled_result(of: RunResult | UnsetType, reason: str = "") -> RunResult:
     told = RunResult() if of is UNSET else of
     made = RunResult.failed(RunStatus.CANCELLED, error, told.stdout, told.metrics)
     return msgspec.structs.replace(made, stderr=told.stderr, external_calls=told.external_calls)
+
+
+def ended_at_rest(view: DrivingView) -> StepTaken:
+    """The last step of a run that is to end now and that nobody drives."""
+    result = cancelled_result(UNSET)
+    return StepTaken(run_id=view.run_id, number=view.steps + 1, answered=False, result=result)
 
 
 def refused_result(refusal: CodedError) -> RunResult:

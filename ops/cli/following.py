@@ -22,8 +22,8 @@ class Progress:
     """Where a run stands."""
 
     def __init__(self) -> None:
-        self.parked: Fields | None = None
-        """The fact that says so, while the run is."""
+        self._parked = ""
+        """What for, while the run is."""
         self._stage = "is on its way"
         self._calls: dict[str, str] = {}
         """Those under way, by operation."""
@@ -40,26 +40,23 @@ class Progress:
             case {"type": "tool.completed.v1" | "tool.failed.v1" | "tool.withdrawn.v1"}:
                 self._calls.pop(fact["operation_id"], None)
             case {"type": "turn.parked.v1"}:
-                self.parked = fact
+                self._parked = str(fact["code"])
             case {"type": "turn.unparked.v1"}:
-                self.parked = None
+                self._parked = ""
 
     @property
     def line(self) -> str:
-        if self.parked is not None:
-            return f"is parked: {self.parked['code']}"
+        if self._parked:
+            return f"is parked: {self._parked}"
         if self._calls:
             return f"waits for {', '.join(sorted(self._calls.values()))}"
         return self._stage
 
 
-async def follow(
-    handle: Handle, tell: Callable[[str], None], *, through_parks: bool
-) -> Fields | None:
-    """Tell how the run comes along until it ends or, unless that is waited for, too, until it is
-    parked: then the fact that says so."""
+async def follow(handle: Handle, tell: Callable[[str], None]) -> None:
+    """Tell how the run comes along until it ends."""
     progress, told = Progress(), ""
-    taking = asyncio.create_task(_take(handle, progress, through_parks=through_parks))
+    taking = asyncio.create_task(_take(handle, progress))
     try:
         while not (await asyncio.wait({taking}, timeout=QUIET_S))[0]:
             if progress.line != told:
@@ -67,14 +64,11 @@ async def follow(
                 tell(f"run {handle.run_id or '(not accepted yet)'} {told}")
         with suppress(CodedError):  # Why it cannot be followed is told by its answer.
             taking.result()
-        return progress.parked
     finally:
         taking.cancel()
 
 
-async def _take(handle: Handle, progress: Progress, *, through_parks: bool) -> None:
+async def _take(handle: Handle, progress: Progress) -> None:
     async with aclosing(handle.events()) as facts:
         async for fact in facts:
             progress.take(fact)
-            if progress.parked is not None and not through_parks:
-                return

@@ -10,10 +10,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated
 
-import msgspec
 from cyclopts import App, Parameter
 
-from rookery.bus.client import Client, Fields, Handle, new_id
+from rookery.bus.client import Client, Handle, new_id
 from rookery.ops.cli.ended import show_end, tell
 from rookery.ops.cli.following import follow
 from rookery.ops.cli.options import NO_OPTIONS, Options
@@ -23,7 +22,7 @@ from rookery.ops.cli.reaching import Tools, reaching
 from rookery.schemas.commands import RunAnswer
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import CodedError
-from rookery.schemas.run import ErrorObject, Metrics, RunRequest, RunResult, RunStatus
+from rookery.schemas.run import RunRequest
 
 __all__ = ["app"]
 
@@ -31,7 +30,6 @@ app = App(name="run", help_format="plaintext")
 
 ACCEPTED_S = 30.0
 CANCEL_S = 5.0
-WAITING = {"WAITING_FOR_APPROVAL": RunStatus.WAITING_FOR_APPROVAL}
 
 
 @app.default
@@ -83,34 +81,22 @@ class _Asked:
     async def ended(self, client: Client) -> RunAnswer:
         """How it ended or, if nobody wants to wait for that, what it is parked for."""
         session = self._request.session_id
-        handle = await client.begin(session, self._request, message_id=self._id, mode=self._mode)
-        answering = asyncio.create_task(handle.result())
+        handle = await client.begin(
+            session,
+            self._request,
+            message_id=self._id,
+            mode=self._mode,
+            through_parks=self._wait,
+        )
         say = _silently if self._quiet else tell
-        following = asyncio.create_task(follow(handle, say, through_parks=self._wait))
+        following = asyncio.create_task(follow(handle, say))
         try:
-            await asyncio.wait({answering, following}, return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done() and (parked := following.result()) is not None:
-                return _parked(parked, handle)
-            return await answering
+            return await handle.result()
         except asyncio.CancelledError:
             await _end(handle, say)
             raise
         finally:
             following.cancel()
-            answering.cancel()
-
-
-def _parked(fact: Fields, handle: Handle) -> RunAnswer:
-    """How a run stands that waits for somebody: not an end."""
-    code = str(fact["code"])
-    error = ErrorObject(
-        code=code,
-        message="the run is parked and nobody waits for it here",
-        hint=f"what it waits for: rookery runs show {handle.run_id}",
-    )
-    result = RunResult.failed(WAITING.get(code, RunStatus.INTERRUPTED), error, "", Metrics())
-    kept = msgspec.structs.replace(result, snapshot_id=fact["snapshot_id"])
-    return RunAnswer.of(kept, handle.run_id, handle.session)
 
 
 async def _end(handle: Handle, say: Callable[[str], None]) -> None:

@@ -27,12 +27,6 @@ OTHER = "other"
 """The session of another approval, which nobody answers."""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("server") / "store") as running:
-        yield running
-
-
 class Place(NamedTuple):
     """A realm with a node, approvers and another approval."""
 

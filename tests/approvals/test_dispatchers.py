@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -33,12 +33,6 @@ ANN = SourceRef.new("ann", SourceKind.USER)
 SUBJECT = "approvers.night-shift"
 PENDING = b'{"outcome":"pending"}'
 Says = Callable[[Message], bytes | None]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("server") / "store") as running:
-        yield running
 
 
 class Approver:

@@ -32,12 +32,6 @@ SECRET = "whsec_c2hhcmVkIGJ5IHR3byBzaWRlcywgYnkgbm8gb3RoZXI="
 SUBJECT = "approvers.night"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("server") / "store") as running:
-        yield running
-
-
 @pytest.fixture
 def web() -> Iterator[Web]:
     served = Web()

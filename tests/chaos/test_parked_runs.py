@@ -180,8 +180,9 @@ def test_of_calls_made_together_each_has_its_own_fate(realm: Realm):
             "[str(one)[:17] for one in both]"
         )
         await waiting.parked(code)
-        asked = {one["request_digest"]: one for one in await waiting.asked(2)}
-        first, second = asked.values()
+        asked = {one["operation_id"]: one for one in await waiting.asked(2)}
+        (step,) = waiting.programs.of("turn.tool_calls_returned")
+        first, second = (asked[call["operation_id"]] for call in step["calls"])
         await waiting.decide(second, "denied")
         await waiting.programs.seen("tool.failed")
         await waiting.decide(first)
@@ -211,7 +212,7 @@ def test_answered_while_no_node_is_there_the_run_goes_on_with_the_next_one(realm
     "place",
     [
         *("append_sent@2", "acked@2"),  # The answer's message.
-        *("appended@3", "evolved@3"),  # The grant's use.
+        *("appended@3", "acked@3"),  # The grant's use.
     ],
 )
 def test_a_node_killed_with_the_answer_in_its_hands_loses_nothing_of_it(realm: Realm, place: str):

@@ -1,0 +1,35 @@
+"""Who waits for a run waits through its parks, unless they say that they want to know of one."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from rookery.bus.server import EmbeddedServer
+from rookery.schemas.run import RunStatus
+from tests.approvals.court import Court, Parked
+
+
+def test_a_parked_run_is_waited_for_and_said_to_be_parked_only_to_who_asks(
+    server: EmbeddedServer, tmp_path: Path
+):
+    court = Court(server, "patience", tmp_path)
+
+    async def story() -> None:
+        async with court:
+            await court.name_approvers()
+            waiting = asyncio.create_task(court.client.run("s", "strike('s')"))
+            handle = await court.client.begin("t", "strike('t')", through_parks=False)
+            interim = await handle.result(30)
+            assert interim.status is RunStatus.WAITING_FOR_APPROVAL
+            assert interim.snapshot_id is not None
+            while not (asked := await court.client.approvals("s")):
+                await asyncio.sleep(0.02)
+            parked = Parked("s", handle, asked[0])
+            await asyncio.sleep(0.3)  # The node has told how the run stands long since.
+            assert not waiting.done()
+            await court.client.ask("decide", "s", court.signed(parked.answer()))
+            assert (await waiting).result == "struck s"
+
+    with court.node():
+        asyncio.run(story())
