@@ -27,6 +27,8 @@ class Progress:
         self._stage = "is on its way"
         self._calls: dict[str, str] = {}
         """Those under way, by operation."""
+        self._way_out: dict[str, str] = {}
+        """What somebody may do about a call that waits, by operation."""
 
     def take(self, fact: Fields) -> None:
         """One fact of the run."""
@@ -37,8 +39,15 @@ class Progress:
                 self._stage = "runs"
             case {"type": "tool.requested.v1", "operation_id": operation, "name": name}:
                 self._calls[operation] = name
+            case {"type": "approval.requested.v1", "operation_id": operation}:
+                self._way_out[operation] = f"rookery approvals show {fact['approval_id']}"
+            case {"type": "tool.recovery_required.v1", "operation_id": operation}:
+                self._way_out[operation] = f"rookery runs resolve {fact['run']} {operation}"
+            case {"type": "tool.allowed.v1" | "tool.retry_allowed.v1", "operation_id": operation}:
+                self._way_out.pop(operation, None)
             case {"type": "tool.completed.v1" | "tool.failed.v1" | "tool.withdrawn.v1"}:
                 self._calls.pop(fact["operation_id"], None)
+                self._way_out.pop(fact["operation_id"], None)
             case {"type": "turn.parked.v1"}:
                 self._parked = str(fact["code"])
             case {"type": "turn.unparked.v1"}:
@@ -47,7 +56,7 @@ class Progress:
     @property
     def line(self) -> str:
         if self._parked:
-            return f"is parked: {self._parked}"
+            return "; ".join([f"is parked: {self._parked}", *self._way_out.values()])
         if self._calls:
             return f"waits for {', '.join(sorted(self._calls.values()))}"
         return self._stage

@@ -44,7 +44,7 @@ class Bank:
         self.server, self.name, self.folder = server, name, folder
         realm = Realm(server, name, folder)
         realm.environment["COLUMNS"] = "200"
-        self.rookery = realm.rookery
+        self.rookery, self.started = realm.rookery, realm.started
         self._variables = variables
         (folder / "bank.py").write_text(BANK, encoding="utf-8")
 
@@ -122,6 +122,19 @@ def test_what_waits_is_listed_shown_and_approved(bank: Bank):
         assert said in " ".join(story.split())
     ended = bank.json("approvals", "show", approval_id)["approval"]
     assert (ended["state"], ended["actor"], ended["verified"]) == ("approved", "ann", False)
+
+
+def test_who_runs_it_sees_what_it_waits_for_and_is_given_its_result(bank: Bank):
+    with bank.started("run", "--session", "watched", "-e", "pay('Ann', 31)") as waits:
+        assert waits.stderr is not None
+        said = ""
+        while "approvals show" not in said:
+            said = waits.stderr.readline()
+            assert said, "it ended before its approval was given"
+        answered = bank.rookery("approvals", "approve", said.split()[-1])
+        assert answered.code == 0, answered
+        out, _ = waits.communicate(timeout=PATIENCE_S)
+    assert (waits.returncode, out) == (0, '"paid 31 to Ann"\n')
 
 
 def test_a_denial_reaches_the_program_which_may_catch_it(bank: Bank):
