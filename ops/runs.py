@@ -202,7 +202,11 @@ class Runs:
             answer=bus.door.answer,
         )
         asking = ApprovalsActing(
-            ask=ask, timers=bus.timers, dispatchers=dispatchers, tell=board.tell
+            ask=ask,
+            timers=bus.timers,
+            dispatchers=dispatchers,
+            tell=board.tell,
+            now_ms=SystemClock().now_ms,
         )
         performers: dict[type[Effect], Any] = {
             **acting.performers,

@@ -94,12 +94,15 @@ class ApprovalsConcern(MachinesConcern):
         if command.repeated:
             return self._repeat(state, command, now_ms)
         session, settings = command.key, self._settings
+        arrived_ms = command.arrived_ms or now_ms
         left: Sequence[Fact] = ()
         match command.body:
             case ApprovalWanted() as said:
                 left = wanted(state, session, said, settings, now_ms=now_ms)
             case DecideApproval() as answer:
-                left = self._answers.take(state, session, answer, now_ms=now_ms)
+                left = self._answers.take(
+                    state, session, answer, arrived_ms=arrived_ms, now_ms=now_ms
+                )
             case ConsumeGrant() as use:
                 left = consume(state, session, use, settings, now_ms=now_ms)
             case RevokeGrant() as asked:
@@ -160,7 +163,8 @@ class ApprovalsConcern(MachinesConcern):
         """What was refused before is refused again; the rest is answered as it stands."""
         match command.body:
             case DecideApproval() as answer if not self._answers.counted(state, answer):
-                self._answers.check(state, command.key, answer, now_ms=now_ms)
+                arrived_ms = command.arrived_ms or now_ms
+                self._answers.check(state, command.key, answer, arrived_ms=arrived_ms)
         return ()
 
     def _refusal(
@@ -173,7 +177,8 @@ class ApprovalsConcern(MachinesConcern):
     def _due(
         self, state: SessionApprovals, command: Command[Any], due: ApprovalDue
     ) -> Sequence[Fact]:
-        """By the server's clock: ours may be behind, and the timer fires once."""
+        """By the server's clock: ours may be behind, and the timer fires once. Whatever arrived
+        before it stands before it in the inbox, and was worked off."""
         if not command.id.startswith("timer/"):
             raise Refused("GUARD_REJECTED", "only a timer says that an approval is due")
         asked = state.of_approval(due.approval_id)

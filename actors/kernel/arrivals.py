@@ -52,6 +52,7 @@ def work_from(delivery: Delivery, concern: Concern, received_s: float, bytes_max
         reply_to=delivery.reply_to,
         waits=delivery.position is None and bool(delivery.reply_to),
         traceparent=delivery.traceparent,
+        arrived_ms=delivery.arrived_ms,
     )
     digest = sha3_256(delivery.body).hexdigest()[:16]
     return Work(command, digest, received_s, delivery)

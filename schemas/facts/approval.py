@@ -138,6 +138,8 @@ class Answered(_OfApproval, frozen=True, kw_only=True, tag="approval.answered.v1
     reason: str = ""
     answered_at_ms: int = 0
     """By the clock of who answered."""
+    arrived_ms: int = 0
+    """When it came to us; it may have been worked off long after."""
     answer_digest: str
     record: JournalRecord
 

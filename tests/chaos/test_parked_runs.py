@@ -6,6 +6,7 @@ What a call has done stands in a file, a line each time, so that twice would be 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from itertools import count
@@ -276,6 +277,62 @@ def test_time_runs_out_while_no_node_is_there(realm: Realm):
         await asyncio.to_thread(realm.careful, **short)
         assert await waiting.result() == "caught PERMISSION_DENIED: approval.timeout"
         assert (await waiting.decide(asked)).code == "APPROVAL_CLOSED"
+
+    told(realm, story)
+    assert realm.done == []
+
+
+async def time_runs_out(waiting: Waiting, asked: Fields) -> None:
+    """And the server has said so, to whoever will be there."""
+    client, fired = waiting.client, "approval_due.s"
+    subjects = f"rookery.{client.realm}.fired.*.{fired}"
+
+    async def said() -> dict[str, int]:
+        info = await client.jetstream.stream_info(
+            f"ROOKERY_{client.realm}_INBOX", subjects_filter=subjects
+        )
+        return info.state.subjects or {}
+
+    while not await said():
+        await asyncio.sleep(0.02)
+    assert time.time() * 1_000 >= asked["due_ms"]
+
+
+def test_an_answer_that_came_in_time_counts_for_a_node_that_starts_after_it(realm: Realm):
+    short = {"ROOKERY_APPROVALS_TIMEOUT_MS": "5000"}
+    first = realm.careful(**short)
+
+    async def story(waiting: Waiting) -> None:
+        asked = await waiting.parked("strike('it')")
+        first.kill()
+        await waiting.client.submit("decide", "s", answer(asked))
+        await time_runs_out(waiting, asked)
+        assert realm.done == []
+        await asyncio.to_thread(realm.careful, **short)
+        assert await waiting.result() == "did it"
+        (answered,) = waiting.programs.of("approval.answered")
+        assert answered["arrived_ms"] < asked["due_ms"] <= answered["at_ms"]
+        assert waiting.programs.of("approval.closed") == []
+        assert waiting.programs.of("approval.answer_refused") == []
+
+    told(realm, story)
+    assert realm.done == ["it"]
+
+
+def test_an_answer_that_came_too_late_is_refused_though_nobody_was_there_to_say_so(realm: Realm):
+    short = {"ROOKERY_APPROVALS_TIMEOUT_MS": "1500"}
+    first = realm.careful(**short)
+
+    async def story(waiting: Waiting) -> None:
+        asked = await waiting.parked(CAUGHT)
+        first.kill()
+        await time_runs_out(waiting, asked)
+        await waiting.client.submit("decide", "s", answer(asked))
+        await asyncio.to_thread(realm.careful, **short)
+        assert await waiting.result() == "caught PERMISSION_DENIED: approval.timeout"
+        (refused,) = await waiting.programs.seen("approval.answer_refused")
+        assert (refused["code"], refused["actor"]) == ("APPROVAL_CLOSED", "ann")
+        assert refused["approval_id"] == asked["approval_id"]
 
     told(realm, story)
     assert realm.done == []

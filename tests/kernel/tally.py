@@ -216,6 +216,18 @@ def _is_thirteen(fact: Any) -> bool:
     return isinstance(fact, Added) and fact.by == 13
 
 
+class PunctualTally(TallyConcern):
+    """Keeps when every command arrived, and when it was decided."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: dict[str, tuple[int, int]] = {}
+
+    def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        self.times[command.id] = command.arrived_ms, now_ms
+        return super().decide(state, command, now_ms=now_ms)
+
+
 class AskingTally(TallyConcern):
     """``look`` is a question for ``greet``, and so is any ``add`` of nothing."""
 
