@@ -24,6 +24,7 @@ from tests.stock import Fields, Stock, stock, until
 _realms = count(1)
 
 TOOLS = '''
+import asyncio
 from rookery.actors import tool
 
 def write(line):
@@ -41,6 +42,12 @@ async def gently(what: str) -> str:
     """The same, awaited."""
     return write(what)
 
+@tool(side_effect="write", approval_policy="manual")
+async def slowly(what: str) -> str:
+    """The same, and it takes its time."""
+    await asyncio.sleep(0.5)
+    return write(what)
+
 SMALL = {"auto": {"rule": "args.amount <= 10 and counts.session < 2"}}
 
 @tool(side_effect="write", approval_policy=SMALL)
@@ -53,7 +60,7 @@ def doubtful(even: int) -> str:
     """Its rule cannot be said of any call."""
     return write(even)
 
-TOOLS = [strike, gently, pay, doubtful]
+TOOLS = [strike, gently, slowly, pay, doubtful]
 '''
 CAUGHT = """
 try:
@@ -153,6 +160,23 @@ def test_a_call_waits_for_somebodys_word_and_is_made_once(realm: Realm):
 
     told(realm, story)
     assert realm.done == ["it"]
+
+
+def test_a_word_that_comes_while_the_run_is_still_parking_lets_its_call_be_made(realm: Realm):
+    """Parking takes a while with so much in memory, and somebody is quick."""
+    realm.careful()
+
+    async def story(waiting: Waiting) -> None:
+        code = "kept = 'x' * 10_000_000\nawait slowly('it')"
+        for number in range(1, 6):
+            run = waiting.programs.begin(code)
+            asked = (await waiting.asked(number))[-1]
+            await waiting.client.submit("decide", "s", answer(asked))
+            assert await waiting.result(number) == "did it"
+            await run
+
+    told(realm, story)
+    assert realm.done == ["it"] * 5
 
 
 def test_a_denied_call_is_an_exception_its_program_can_catch(realm: Realm):
