@@ -22,6 +22,7 @@ from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import verify
 from rookery.actors.approvals.state import Approver, Asked, SessionApprovals
 from rookery.actors.approvals.story import Counted, Story
+from rookery.actors.approvals.unread import UnreadAnswer
 from rookery.schemas.approval_answer import DecideApproval, DecisionReceipt
 from rookery.schemas.approval_record import (
     ApprovalBrokerOutcome,
@@ -41,6 +42,10 @@ FindApprover = Callable[[str], Approver | None]
 
 REFUSALS_MAX: Final = 10
 """Recorded a minute and session: whoever sends more is still refused."""
+
+
+MESSAGE_MAX: Final = 300
+"""Of a refusal's words: they may repeat what was sent."""
 
 
 class Answers(NamedTuple):
@@ -83,6 +88,13 @@ class Answers(NamedTuple):
         except Refused as refusal:
             return self._refused(state, answer, refusal, now_ms)
         return ()
+
+    def note_unread(
+        self, state: SessionApprovals, unread: UnreadAnswer, *, now_ms: int
+    ) -> Sequence[Fact]:
+        """Somebody sends what nobody can read."""
+        answer = DecideApproval(approval_id=unread.approval_id)
+        return self._refused(state, answer, unread.refusal, now_ms)
 
     def counted(self, state: SessionApprovals, answer: DecideApproval) -> bool:
         """Whether exactly this answer has been counted."""
@@ -178,7 +190,7 @@ class Answers(NamedTuple):
             approval_id=answer.approval_id[:200],
             operation_id=operation_of(answer.approval_id)[:64],
             code=refusal.code,
-            message=refusal.message,
+            message=refusal.message[:MESSAGE_MAX],
             decision=answer.decision[:40],
             actor=answer.actor[:80],
             key_id=answer.key_id[:40],

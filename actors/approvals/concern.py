@@ -30,6 +30,7 @@ from rookery.actors.approvals.machine import APPROVALS, Approvals
 from rookery.actors.approvals.naming import approver_receipt, name_approver
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.state import STATE_SCHEMA, SessionApprovals
+from rookery.actors.approvals.unread import UnreadAnswer, unread_answer
 from rookery.actors.kernel.concern import Effect
 from rookery.actors.kernel.handled import MachinesConcern, Part
 from rookery.schemas.answers import ApprovalView
@@ -103,6 +104,8 @@ class ApprovalsConcern(MachinesConcern):
                 left = self._answers.take(
                     state, session, answer, arrived_ms=arrived_ms, now_ms=now_ms
                 )
+            case UnreadAnswer() as unread:
+                left = self._answers.note_unread(state, unread, now_ms=now_ms)
             case ConsumeGrant() as use:
                 left = consume(state, session, use, settings, now_ms=now_ms)
             case RevokeGrant() as asked:
@@ -157,6 +160,9 @@ class ApprovalsConcern(MachinesConcern):
     def effects(self, state: SessionApprovals, fact: Fact) -> Sequence[Effect]:
         return effects(state, fact, self._settings)
 
+    def unread(self, verb: str, body: bytes, error: CodedError) -> msgspec.Struct | None:
+        return unread_answer(body, error) if verb == "decide" else None
+
     def _repeat(
         self, state: SessionApprovals, command: Command[Any], now_ms: int
     ) -> Sequence[Fact]:
@@ -165,6 +171,8 @@ class ApprovalsConcern(MachinesConcern):
             case DecideApproval() as answer if not self._answers.counted(state, answer):
                 arrived_ms = command.arrived_ms or now_ms
                 self._answers.check(state, command.key, answer, arrived_ms=arrived_ms)
+            case UnreadAnswer() as unread:
+                raise unread.refusal
         return ()
 
     def _refusal(
@@ -172,6 +180,8 @@ class ApprovalsConcern(MachinesConcern):
     ) -> msgspec.Struct | Refused:
         if isinstance(command.body, CheckAnswer):
             return Stands(stands=False)
+        if isinstance(command.body, UnreadAnswer):
+            return command.body.refusal
         return Refused(fact.code, fact.message)
 
     def _due(

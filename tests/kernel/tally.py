@@ -62,6 +62,7 @@ class SmallConcern:
 
     has_effects = False
     wants_repeats = False
+    keeps_bodies = True
     reacts_to: frozenset[str] = frozenset()
     observes: frozenset[str] = frozenset()
     verbs: Mapping[str, type[msgspec.Struct]] = {}
