@@ -12,15 +12,14 @@ before the timer that fires by that clock too, and by the node's where the sende
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from rookery.actors.approvals.broker import rule
 from rookery.actors.approvals.dispatcher import Decision
-from rookery.actors.approvals.fold import REFUSALS_WINDOW_MS
 from rookery.actors.approvals.requests import actor_ref, operation_of, request_of
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import verify
-from rookery.actors.approvals.state import Approver, Asked, SessionApprovals
+from rookery.actors.approvals.state import MESSAGE_MAX, Approver, Asked, SessionApprovals
 from rookery.actors.approvals.story import Counted, Story
 from rookery.actors.approvals.unread import UnreadAnswer
 from rookery.schemas.approval_answer import DecideApproval, DecisionReceipt
@@ -39,13 +38,6 @@ __all__ = ["Answers", "FindApprover", "receipt"]
 
 FindApprover = Callable[[str], Approver | None]
 """The approver a key id stands for, unless the key was revoked."""
-
-REFUSALS_MAX: Final = 10
-"""Recorded a minute and session: whoever sends more is still refused."""
-
-
-MESSAGE_MAX: Final = 300
-"""Of a refusal's words: they may repeat what was sent."""
 
 
 class Answers(NamedTuple):
@@ -180,11 +172,8 @@ class Answers(NamedTuple):
         self, state: SessionApprovals, answer: DecideApproval, refusal: Refused, now_ms: int
     ) -> Sequence[Fact]:
         """On record, unless there is nothing here to answer, or it was too often."""
-        refusals = state.refusals
-        recent = now_ms - refusals.since_ms < REFUSALS_WINDOW_MS
-        if (recent and refusals.count >= REFUSALS_MAX) or not (
-            state.asked or state.approvals.statuses
-        ):
+        known = state.asked or state.approvals.statuses
+        if not known or state.refusals.too_many(now_ms):
             raise refusal
         fact = facts.AnswerRefused(
             approval_id=answer.approval_id[:200],

@@ -27,7 +27,7 @@ from rookery.actors.approvals.effects import (
 from rookery.actors.approvals.fold import fold
 from rookery.actors.approvals.granting import consume, consumed, grant_receipt, revoke
 from rookery.actors.approvals.machine import APPROVALS, Approvals
-from rookery.actors.approvals.naming import approver_receipt, name_approver
+from rookery.actors.approvals.naming import approver_receipt, check_naming, name_approver
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.state import STATE_SCHEMA, SessionApprovals
 from rookery.actors.approvals.unread import UnreadAnswer, unread_answer
@@ -51,6 +51,9 @@ from rookery.schemas.facts import approval as facts
 __all__ = ["ApprovalsConcern", "SessionApprovals"]
 
 _VERBS = ("approvals", "decide", "grants", "approval_due", "approvers")
+
+
+_REFUSED = (facts.AnswerRefused, facts.ApproverRefused)
 
 
 def _show(approvals: Approvals, params: Mapping[str, Any]) -> ApprovalView:
@@ -80,12 +83,16 @@ class ApprovalsConcern(MachinesConcern):
     wants_repeats = True
 
     def __init__(
-        self, settings: ApprovalSettings | None = None, find_approver: FindApprover = _nobody
+        self,
+        settings: ApprovalSettings,
+        find_approver: FindApprover = _nobody,
+        *,
+        calls: bool = True,
     ) -> None:
-        """Without ``settings`` nobody here makes calls, and no effect is performed."""
+        """Not with ``calls``, nobody here makes any, and no effect is performed."""
         super().__init__()
-        self.has_effects = settings is not None
-        self._settings = settings or ApprovalSettings(dispatchers=())
+        self.has_effects = calls
+        self._settings = settings
         self._answers = Answers(self._settings, find_approver)
         self._dispatches = Dispatches(self._answers)
 
@@ -118,7 +125,7 @@ class ApprovalsConcern(MachinesConcern):
             case CheckAnswer() | DispatchEnded() | DispatchLost() as brought:
                 left = self._dispatches.take(state, session, brought, now_ms=now_ms)
             case NameApprover() as named:
-                left = name_approver(state, session, named)
+                left = name_approver(state, session, named, settings, now_ms)
             case HandleInput(params=params):
                 self._refuse_reserved(session, params)
                 left = super().decide(state, command, now_ms=now_ms)
@@ -134,7 +141,7 @@ class ApprovalsConcern(MachinesConcern):
         self, state: SessionApprovals, command: Command[Any], facts_left: Sequence[Fact]
     ) -> msgspec.Struct | CodedError:
         for fact in facts_left:
-            if isinstance(fact, facts.AnswerRefused) and command.reply_to:
+            if isinstance(fact, _REFUSED) and command.reply_to:
                 return self._refusal(command, fact)
         said: msgspec.Struct | CodedError = ApprovalNoted()
         match command.body:
@@ -173,10 +180,12 @@ class ApprovalsConcern(MachinesConcern):
                 self._answers.check(state, command.key, answer, arrived_ms=arrived_ms)
             case UnreadAnswer() as unread:
                 raise unread.refusal
+            case NameApprover() as named:
+                check_naming(state, command.key, named, self._settings)
         return ()
 
     def _refusal(
-        self, command: Command[Any], fact: facts.AnswerRefused
+        self, command: Command[Any], fact: facts.AnswerRefused | facts.ApproverRefused
     ) -> msgspec.Struct | Refused:
         if isinstance(command.body, CheckAnswer):
             return Stands(stands=False)

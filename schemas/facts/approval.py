@@ -233,6 +233,17 @@ class ApproverRevoked(Fact, frozen=True, kw_only=True, tag="approval.approver_re
     key_id: str
 
 
+class ApproverRefused(Fact, frozen=True, kw_only=True, tag="approval.approver_refused.v1"):
+    """Somebody who may not wanted to add an approver, or to revoke one. Not more than some a minute
+    are recorded."""
+
+    name: str
+    code: str
+    message: str
+    key_id: str = ""
+    """Of whoever signed it."""
+
+
 ApprovalFact = (
     Created
     | Restored
@@ -254,5 +265,6 @@ ApprovalFact = (
     | SessionGrantIssued
     | ApproverAdded
     | ApproverRevoked
+    | ApproverRefused
 )
 APPROVAL_FACTS = ApprovalFact

@@ -24,6 +24,7 @@ from rookery.bus.subjects import Subjects
 from rookery.schemas.approval_answer import DecideApproval
 from rookery.schemas.approval_listing import ListedApproval
 from rookery.schemas.codec import encode_json
+from rookery.schemas.commands import NameApprover
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed, Refused
@@ -123,11 +124,19 @@ class Court:
     async def name_approvers(self) -> None:
         for name, signer in (("ann", ANN), ("bob", BOB), ("cy", CY)):
             await self.name(name, signer)
-        await self.client.ask("approvers", APPROVERS_KEY, {"name": "cy"})
+        await self.say(await self.naming("cy"))
 
     async def name(self, name: str, signer: Signer) -> None:
-        body = {"name": name, "public_key": signer.public_key}
-        await self.client.ask("approvers", APPROVERS_KEY, body)
+        await self.say(await self.naming(name, signer.public_key))
+
+    async def naming(self, name: str, public_key: str = "", by: Signer = ANN) -> NameApprover:
+        """What somebody may say who names an approver, or revokes one."""
+        told = [one for one in await self.facts(APPROVERS_KEY) if "refused" not in one["type"]]
+        said = NameApprover(name=name, public_key=public_key, change=len(told) + 1)
+        return by.sign_naming(self.realm, said)
+
+    async def say(self, naming: NameApprover) -> None:
+        await self.client.ask("approvers", APPROVERS_KEY, naming)
 
     async def parked(self, session: str, tool: str = "strike") -> Parked:
         """A run of the session that has come to its call."""

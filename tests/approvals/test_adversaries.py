@@ -18,13 +18,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.approvals.answering import REFUSALS_MAX
+from rookery.actors.approvals.signing import Signer
+from rookery.actors.approvals.state import APPROVERS_KEY, REFUSALS_MAX
 from rookery.bus.client import new_id
 from rookery.bus.server import EmbeddedServer
 from rookery.schemas.approval_answer import DecideApproval
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
 from tests.approvals.court import (
+    ANN,
     BOB,
     CY,
     EVE,
@@ -275,6 +277,33 @@ def test_whoever_asks_cannot_answer_not_even_with_an_approvers_key(place: Place)
         while (code := await court.refused("selfish", itself)) == "APPROVER_UNKNOWN":
             await asyncio.sleep(0.2)  # A node hears of a key a moment after it was named.
         assert code == "SELF_APPROVAL"
+        await court.accepted(parked, court.signed(parked.answer()))
+
+    place.told(story)
+
+
+def test_nobody_makes_himself_an_approver(place: Place):
+    """Whoever may publish anything."""
+    mallory = Signer(b"m" * 32)
+
+    async def story(court: Court) -> None:
+        parked = await court.parked("usurped")
+        genuine = await court.naming("mallory", mallory.public_key)
+        for naming in (
+            replace(genuine, key_id="", signature=""),
+            replace(genuine, name="ann"),
+            mallory.sign_naming("court", genuine),
+            ANN.sign_naming("elsewhere", genuine),
+        ):
+            with pytest.raises(Refused) as refusal:
+                await court.say(naming)
+            left = (await court.facts(APPROVERS_KEY))[-1]
+            assert (left["type"], left["code"]) == (
+                "approval.approver_refused.v1",
+                refusal.value.code,
+            )
+        itself = court.signed(parked.answer(actor="mallory"), mallory)
+        assert await court.refused("usurped", on_the_wire(itself)) == "APPROVER_UNKNOWN"
         await court.accepted(parked, court.signed(parked.answer()))
 
     place.told(story)

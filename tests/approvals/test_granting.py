@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.approvals.answering import REFUSALS_MAX
 from rookery.actors.approvals.dispatcher import (
     Cancelled,
     Decision,
@@ -18,7 +17,7 @@ from rookery.actors.approvals.dispatcher import (
 from rookery.actors.approvals.effects import Arm, CheckAnswer, Release
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import Signer
-from rookery.actors.approvals.state import Approver
+from rookery.actors.approvals.state import REFUSALS_MAX, Approver
 from rookery.actors.tools.effects import Prepare
 from rookery.schemas.approval_answer import DecisionReceipt
 from rookery.schemas.approval_record import Denied, approved, approved_for_session
