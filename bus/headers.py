@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from rookery.bus.ports import Delivery, Position
+from rookery.bus.stored import Place
 from rookery.bus.subjects import decode_token
 from rookery.bus.wire import Message, header_value
 
@@ -73,14 +74,15 @@ def requested(message: Message, command_id: str, reply_to: str) -> Delivery:
     return _delivery(message, command_id, reply_to)
 
 
-def stored(message: Message, partition: int, sequence: int, attempt: int) -> Delivery:
+def stored(message: Message, partition: int, place: Place, attempt: int) -> Delivery:
     """A command or a fired timer, as it stands in the inbox."""
     fired = message.subject.split(".", 3)[2] == "fired"
     command_id = header_value(message.header, _TIMER if fired else _MESSAGE_ID)
     delivery = _delivery(
-        message, command_id or f"inbox.{sequence}", header_value(message.header, _REPLY)
+        message, command_id or f"inbox.{place.sequence}", header_value(message.header, _REPLY)
     )
-    delivery.position = Position(partition, sequence, "timers" if fired else "inbox")
+    delivery.position = Position(partition, place.sequence, "timers" if fired else "inbox")
+    delivery.arrived_ms = place.stored_at_ms
     delivery.attempt = attempt
     return delivery
 

@@ -17,7 +17,7 @@ from rookery.bus.connection import ApiError, Connection, Message, Outgoing, Subs
 from rookery.bus.cursor import ATTEMPTS_MAX, BATCH_MESSAGES_MAX, Cursor, Gate
 from rookery.bus.headers import stored
 from rookery.bus.ports import Delivery
-from rookery.bus.stored import place_of, status_of
+from rookery.bus.stored import Place, place_of, status_of
 from rookery.bus.subjects import Subjects
 from rookery.bus.takeover import Hold, Takeover
 from rookery.schemas.codec import encode_json
@@ -78,7 +78,7 @@ class Line:
         self._asked = 0
         """How many messages the open pull asks for; 0 if there is none."""
         self._watch: asyncio.TimerHandle | None = None
-        self._arrived: list[tuple[int, Message]] = []
+        self._arrived: list[tuple[Place, Message]] = []
         self._working: set[int] = set()
         self._last = 0
         self._ack = ""
@@ -155,7 +155,7 @@ class Line:
         subject, reply = f"{self._next}.{self._hold.consumer}", f"{self._inbox}.{self._pulls}"
         self._connection.send([*before, Outgoing(subject, query, reply)])
 
-    def _end_pull(self) -> list[tuple[int, Message]]:
+    def _end_pull(self) -> list[tuple[Place, Message]]:
         if self._watch is not None:
             self._watch.cancel()
         self._asked = 0
@@ -169,7 +169,7 @@ class Line:
         for message in messages:
             if message.reply:
                 if f".{self._hold.consumer}." in message.reply:
-                    self._arrived.append((place_of(message.reply).sequence, message))
+                    self._arrived.append((place_of(message.reply), message))
             elif message.subject == f"{self._inbox}.{self._pulls}":
                 end = message
         if len(self._arrived) >= self._asked or (self._arrived and end is not None):
@@ -193,13 +193,13 @@ class Line:
 
     # Working.
 
-    def _hand_over(self, arrived: list[tuple[int, Message]]) -> None:
+    def _hand_over(self, arrived: list[tuple[Place, Message]]) -> None:
         self._pause_s = _PAUSE_S_MIN
         partition, attempt = self._partition, self._cursor.attempt
-        batch = [stored(message, partition, at, attempt(at)) for at, message in arrived]
-        self._working = {at for at, _ in arrived}
-        self._last, last = arrived[-1]
-        self._ack = last.reply
+        batch = [stored(m, partition, place, attempt(place.sequence)) for place, m in arrived]
+        self._working = {place.sequence for place, _ in arrived}
+        place, last = arrived[-1]
+        self._last, self._ack = place.sequence, last.reply
         if batch[0].attempt > ATTEMPTS_MAX:
             self._spawn(self._set_aside(batch[0], self._last))
         else:

@@ -194,6 +194,8 @@ class Delivery(msgspec.Struct, eq=False, gc=False):
     traceparent: str = ""
     position: Position | None = None
     """``None`` for request-reply: nothing to acknowledge."""
+    arrived_ms: int = 0
+    """When the inbox took it in, by the server's clock; 0 at a door, where nobody stamps it."""
     attempt: int = 1
     """1 at first delivery."""
 

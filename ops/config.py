@@ -105,6 +105,8 @@ class Approvals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """How long an approval for the session holds."""
     require_keys: bool = False
     """Only answers signed with an approver's key count: ``rookery approvers add``."""
+    root_key: str = ""
+    """Public Ed25519 key, in hex or PEM, that may name approvers, the first one included."""
     service_subject: str = ""
     """Where the dispatcher ``service`` asks."""
     webhook_url: str = ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any
@@ -52,7 +52,7 @@ from rookery.ops.health import Probe
 from rookery.ops.metrics import Metrics, Reading
 from rookery.ops.presence import Presence, is_dead, presence_here, process_name
 from rookery.ops.reach import find_url, store_of
-from rookery.ops.runs import Runs
+from rookery.ops.runs import Runs, approval_settings
 from rookery.ops.server_checks import streams_there
 from rookery.ops.service import service_of
 from rookery.schemas.errors import CodedError, Failed
@@ -193,7 +193,12 @@ class Node:
             claims=ClaimRegistry(),
             driven=runs is not None,
         )
-        of_runs = (TurnsConcern(), ApprovalsConcern()) if runs is None else runs.concerns
+        of_runs: Sequence[Concern]
+        if runs is None:
+            approvals = approval_settings(self._config.realm, self._config.approvals)
+            of_runs = (TurnsConcern(), ApprovalsConcern(approvals, calls=False))
+        else:
+            of_runs = runs.concerns
         return [admission, *of_runs, SurfacesConcern(), LeasesConcern(), PeersConcern()]
 
     def _settings(self, here: Presence, epoch: str) -> Settings:

@@ -18,6 +18,7 @@ from rookery.actors.approvals.acting import ApprovalsActing
 from rookery.actors.approvals.concern import ApprovalsConcern
 from rookery.actors.approvals.dispatcher import Dispatcher
 from rookery.actors.approvals.settings import ApprovalSettings
+from rookery.actors.approvals.signing import read_public_key
 from rookery.actors.kernel.concern import Concern, Effect
 from rookery.actors.kernel.effects import Performer
 from rookery.actors.kernel.inside import Ask
@@ -51,9 +52,10 @@ from rookery.actors.views.approvers import Approvers
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, Loop
 from rookery.ops.config import Approvals, Limits
+from rookery.schemas.errors import Refused
 from rookery.schemas.run import SessionLimits
 
-__all__ = ["Runs"]
+__all__ = ["Runs", "approval_settings"]
 
 T = TypeVar("T")
 
@@ -170,7 +172,7 @@ class Runs:
             epoch=epoch,
             key=key,
             payload_bytes_max=limits.payload_bytes_max,
-            approvals=_settings(bus.realm, approvals),
+            approvals=approval_settings(bus.realm, approvals),
             approvers=approvers,
         )
 
@@ -202,7 +204,11 @@ class Runs:
             answer=bus.door.answer,
         )
         asking = ApprovalsActing(
-            ask=ask, timers=bus.timers, dispatchers=dispatchers, tell=board.tell
+            ask=ask,
+            timers=bus.timers,
+            dispatchers=dispatchers,
+            tell=board.tell,
+            now_ms=SystemClock().now_ms,
         )
         performers: dict[type[Effect], Any] = {
             **acting.performers,
@@ -228,7 +234,8 @@ class Runs:
         self._sandbox.close()
 
 
-def _settings(realm: str, config: Approvals) -> ApprovalSettings:
+def approval_settings(realm: str, config: Approvals) -> ApprovalSettings:
+    """``Refused`` if what is configured cannot be used."""
     return ApprovalSettings(
         realm=realm,
         dispatchers=config.dispatchers,
@@ -238,9 +245,19 @@ def _settings(realm: str, config: Approvals) -> ApprovalSettings:
         grant_ttl_ms=config.grant_ttl_ms,
         session_grant_ttl_ms=config.session_grant_ttl_ms,
         require_keys=config.require_keys,
+        root_key=_root_key(config.root_key),
     )
 
 
 def _name() -> str:
     """Of a sandbox session that is nobody's."""
     return f"past-{entropy(12).hex()}"
+
+
+def _root_key(text: str) -> str:
+    try:
+        return read_public_key(text) if text else ""
+    except Refused as refusal:
+        raise Refused(
+            "CONFIG_INVALID", f"approvals.root_key: {refusal.message}", hint=refusal.hint
+        ) from None

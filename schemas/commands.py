@@ -28,6 +28,7 @@ from rookery.schemas.approval_listing import (
 )
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.listing import RunList, RunState, ToolList
+from rookery.schemas.numbers import Unsigned
 from rookery.schemas.run import Language, RunRequest, RunResult, SessionMeta
 
 __all__ = [
@@ -113,8 +114,9 @@ class ApprovalDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class NameApprover(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say whose key counts (verb ``approvers``, key: ``_approvers``). Whoever may publish this says
-    who may approve: keep it to operators, by the server's permissions.
+    """Say whose key counts (verb ``approvers``, key: ``_approvers``). The first approver of a realm
+    is taken as named, unless it has a root key; every later change an approver's key signs, or that
+    one.
 
     With a key the approver is added, without one all keys of the name are revoked.
     """
@@ -122,6 +124,12 @@ class NameApprover(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     name: str
     public_key: str = ""
     """Ed25519, in hex."""
+    change: Unsigned = 0
+    """The how-manieth change of the realm's approvers this is, from 1: signed, it is made once."""
+    key_id: str = ""
+    """Of the approver's key it is signed with."""
+    signature: str = ""
+    """Ed25519 in hex, over everything else and the realm."""
 
 
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -246,6 +254,8 @@ class ApproverReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     key_ids: tuple[str, ...] = ()
+    changes: int = 0
+    """How many changes of the realm's approvers there were: the next is signed as one more."""
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):

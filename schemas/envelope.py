@@ -84,6 +84,9 @@ class Command(msgspec.Struct, Generic[Body], frozen=True, kw_only=True, gc=False
     waits: bool = False
     """Whoever asked holds the line, and is told how things stand if it may take long."""
     traceparent: str = ""
+    arrived_ms: int = 0
+    """When it came to us, however much later it is decided: by the server's clock if the inbox
+    kept it, by the node's if its sender held the line; 0 if it was made inside."""
     repeated: bool = False
     """The same id and body were worked off before; only concerns that ask for repeats see it."""
     blob: str = ""

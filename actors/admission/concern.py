@@ -47,6 +47,7 @@ class AdmissionConcern:
     observes: frozenset[str] = frozenset()
     has_effects = True
     wants_repeats = True
+    keeps_bodies = True
 
     def __init__(
         self,

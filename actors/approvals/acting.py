@@ -70,6 +70,7 @@ class ApprovalsActing:
     dispatchers: Mapping[str, Dispatcher]
     tell: Callable[[KnownCall], None]
     """Whoever waits for a call hears how it stands."""
+    now_ms: Callable[[], int]
     _asking: dict[str, set[asyncio.Task[Any]]] = field(default_factory=dict)
 
     @property
@@ -145,9 +146,11 @@ class ApprovalsActing:
 
     async def _dispatch(self, effect: Dispatch) -> None:
         asked, session = effect.asked, effect.session
+        if self.now_ms() >= asked.due_ms:
+            return  # No answer would count; one that came in time may still wait in the inbox.
         known = [self.dispatchers[name] for name in effect.dispatchers if name in self.dispatchers]
         request = request_of(session, asked)
-        panel = _Heard([_Listening(self.ask, session, asked, one) for one in known])
+        panel = _Heard([_Listening(self, session, asked, one) for one in known])
         broker = Broker(journal := _ActorsJournal(self.ask, session, asked, panel))
         journal.call_off = broker.cancel_before_dispatch
         try:
@@ -160,8 +163,10 @@ class _Listening:
     """A dispatcher whose answers are looked at before the broker hears of them: one that does not
     count is on record as refused, and the request goes on waiting for one that does."""
 
-    def __init__(self, ask: Ask, session: str, asked: Asked, dispatcher: Dispatcher) -> None:
-        self._ask, self._session, self._asked = ask, session, asked
+    def __init__(
+        self, acting: ApprovalsActing, session: str, asked: Asked, dispatcher: Dispatcher
+    ) -> None:
+        self._acting, self._session, self._asked = acting, session, asked
         self._dispatcher = dispatcher
 
     @property
@@ -172,26 +177,28 @@ class _Listening:
         said = await self._dispatcher.dispatch(request, terms)
         if not isinstance(said, Decision):
             return said
+        arrived_ms = self._acting.now_ms()
         answer = said.answer or _unsigned(self._asked, said.decision)
+        check = CheckAnswer(answer=answer, arrived_ms=arrived_ms)
         try:
-            looked_at = await self._ask(FAMILY, self._session, CheckAnswer(answer=answer), Stands)
+            looked_at = await self._acting.ask(FAMILY, self._session, check, Stands)
         except Refused:  # Too many of them were refused to record this one.
             return Pending()
         decision = decision_from_token(answer.decision, actor_ref(request, answer.actor))
         if not looked_at.stands or decision is None:
             return Pending()
-        return Decision(decision, answer)
+        return Decision(decision, answer, arrived_ms)
 
 
 class _Heard(Panel):
-    """Remembers the answer of the decision that ended it."""
+    """Remembers the decision that ended it."""
 
-    answer: DecideApproval | None = None
+    decision: Decision | None = None
 
     async def dispatch(self, request: ApprovalRequest, terms: Terms) -> Dispatched:
         said = await super().dispatch(request, terms)
         if isinstance(said, Decision):
-            self.answer = said.answer
+            self.decision = said
         return said
 
 
@@ -215,8 +222,13 @@ class _ActorsJournal:
         approval_id = self.asked.approval_id
         said: msgspec.Struct
         if outcome is not None:
+            heard = self.heard.decision
             said = DispatchEnded(
-                approval_id=approval_id, record=record, outcome=outcome, answer=self.heard.answer
+                approval_id=approval_id,
+                record=record,
+                outcome=outcome,
+                answer=None if heard is None else heard.answer,
+                arrived_ms=0 if heard is None else heard.arrived_ms,
             )
         elif record.record_kind is JournalRecordKind.RECOVERY:
             said = DispatchLost(approval_id=approval_id, record=record)

@@ -3,25 +3,28 @@
 An answer is about one asking and the exact arguments that were shown, comes in time, is not from
 whoever asks, and is signed where it says so or the realm wants it. Every other one is refused with
 a code. Grants are used in ``granting``.
+
+In time is what has arrived before ``due_ms``, however much later it is worked off. ``due_ms`` is by
+the clock of the node that asked; the arrival is by the server's where the inbox keeps the answer,
+before the timer that fires by that clock too, and by the node's where the sender holds the line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from rookery.actors.approvals.broker import rule
 from rookery.actors.approvals.dispatcher import Decision
-from rookery.actors.approvals.fold import REFUSALS_WINDOW_MS
 from rookery.actors.approvals.requests import actor_ref, operation_of, request_of
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import verify
-from rookery.actors.approvals.state import Approver, Asked, SessionApprovals
-from rookery.actors.approvals.story import Story
+from rookery.actors.approvals.state import MESSAGE_MAX, Approver, Asked, SessionApprovals
+from rookery.actors.approvals.story import Counted, Story
+from rookery.actors.approvals.unread import UnreadAnswer
 from rookery.schemas.approval_answer import DecideApproval, DecisionReceipt
 from rookery.schemas.approval_record import (
     ApprovalBrokerOutcome,
-    ApprovalDecision,
     decision_from_token,
 )
 from rookery.schemas.digest import digest_json
@@ -31,21 +34,10 @@ from rookery.schemas.facts import approval as facts
 from rookery.schemas.policy import ApprovalDecisionKind
 from rookery.schemas.typed_ids import IdValidationError
 
-__all__ = ["Answers", "Counted", "FindApprover", "receipt"]
+__all__ = ["Answers", "FindApprover", "receipt"]
 
 FindApprover = Callable[[str], Approver | None]
 """The approver a key id stands for, unless the key was revoked."""
-
-REFUSALS_MAX: Final = 10
-"""Recorded a minute and session: whoever sends more is still refused."""
-
-
-class Counted(NamedTuple):
-    """An answer that counts."""
-
-    asked: Asked
-    decision: ApprovalDecision
-    verified: bool
 
 
 class Answers(NamedTuple):
@@ -55,27 +47,46 @@ class Answers(NamedTuple):
     find_approver: FindApprover
 
     def take(
-        self, state: SessionApprovals, session: str, answer: DecideApproval, *, now_ms: int
+        self,
+        state: SessionApprovals,
+        session: str,
+        answer: DecideApproval,
+        *,
+        arrived_ms: int,
+        now_ms: int,
     ) -> Sequence[Fact]:
         """Somebody answers: it counts, or that it does not is on record."""
         try:
-            counted = self.check(state, session, answer, now_ms=now_ms)
+            counted = self.check(state, session, answer, arrived_ms=arrived_ms)
         except Refused as refusal:
             return self._refused(state, answer, refusal, now_ms)
         story = Story(state, session, counted.asked)
         ruling = rule(story.request, Decision(counted.decision))
-        story.answer(answer, counted.decision, verified=counted.verified).result(ruling)
+        story.answer(answer, counted).result(ruling)
         return self.follow(story, ruling.outcome, answer, counted, now_ms=now_ms)
 
     def look_at(
-        self, state: SessionApprovals, session: str, answer: DecideApproval, *, now_ms: int
+        self,
+        state: SessionApprovals,
+        session: str,
+        answer: DecideApproval,
+        *,
+        arrived_ms: int,
+        now_ms: int,
     ) -> Sequence[Fact]:
         """A dispatcher brings an answer: nothing, or that it does not count."""
         try:
-            self.check_dispatched(state, session, answer, now_ms=now_ms)
+            self.check_dispatched(state, session, answer, arrived_ms=arrived_ms)
         except Refused as refusal:
             return self._refused(state, answer, refusal, now_ms)
         return ()
+
+    def note_unread(
+        self, state: SessionApprovals, unread: UnreadAnswer, *, now_ms: int
+    ) -> Sequence[Fact]:
+        """Somebody sends what nobody can read."""
+        answer = DecideApproval(approval_id=unread.approval_id)
+        return self._refused(state, answer, unread.refusal, now_ms)
 
     def counted(self, state: SessionApprovals, answer: DecideApproval) -> bool:
         """Whether exactly this answer has been counted."""
@@ -83,17 +94,17 @@ class Answers(NamedTuple):
         return asked is not None and asked.answer_digest == digest_json(answer)
 
     def check(
-        self, state: SessionApprovals, session: str, answer: DecideApproval, *, now_ms: int
+        self, state: SessionApprovals, session: str, answer: DecideApproval, *, arrived_ms: int
     ) -> Counted:
         """The answer, as far as it counts; ``Refused`` if it does not."""
-        counted = self.check_dispatched(state, session, answer, now_ms=now_ms)
+        counted = self.check_dispatched(state, session, answer, arrived_ms=arrived_ms)
         asked, agent = counted.asked, f"agent.{session}"
         if answer.actor in (agent, session, asked.run, f"turn.{asked.run}"):
             raise Refused("SELF_APPROVAL", f"{answer.actor[:80]} has asked for this approval")
         return counted
 
     def check_dispatched(
-        self, state: SessionApprovals, session: str, answer: DecideApproval, *, now_ms: int
+        self, state: SessionApprovals, session: str, answer: DecideApproval, *, arrived_ms: int
     ) -> Counted:
         """The same of what a dispatcher brings, which the broker has a rule of its own for: who
         asks and answers itself has denied it."""
@@ -110,10 +121,10 @@ class Answers(NamedTuple):
             raise Refused("APPROVAL_MISMATCH", "the answer is about other arguments")
         if not asked.pending:
             raise Refused("APPROVAL_CLOSED", f"the approval is {asked.status}")
-        if now_ms >= asked.due_ms:
-            late_ms = now_ms - asked.due_ms
-            raise Refused("APPROVAL_CLOSED", f"the answer comes {late_ms} ms after its time")
-        return Counted(asked, decision, self._verified(answer))
+        if arrived_ms >= asked.due_ms:
+            late_ms = arrived_ms - asked.due_ms
+            raise Refused("APPROVAL_CLOSED", f"the answer came {late_ms} ms after its time")
+        return Counted(asked, decision, self._verified(answer), arrived_ms)
 
     def follow(
         self,
@@ -161,17 +172,14 @@ class Answers(NamedTuple):
         self, state: SessionApprovals, answer: DecideApproval, refusal: Refused, now_ms: int
     ) -> Sequence[Fact]:
         """On record, unless there is nothing here to answer, or it was too often."""
-        refusals = state.refusals
-        recent = now_ms - refusals.since_ms < REFUSALS_WINDOW_MS
-        if (recent and refusals.count >= REFUSALS_MAX) or not (
-            state.asked or state.approvals.statuses
-        ):
+        known = state.asked or state.approvals.statuses
+        if not known or state.refusals.too_many(now_ms):
             raise refusal
         fact = facts.AnswerRefused(
             approval_id=answer.approval_id[:200],
             operation_id=operation_of(answer.approval_id)[:64],
             code=refusal.code,
-            message=refusal.message,
+            message=refusal.message[:MESSAGE_MAX],
             decision=answer.decision[:40],
             actor=answer.actor[:80],
             key_id=answer.key_id[:40],

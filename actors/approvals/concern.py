@@ -27,9 +27,10 @@ from rookery.actors.approvals.effects import (
 from rookery.actors.approvals.fold import fold
 from rookery.actors.approvals.granting import consume, consumed, grant_receipt, revoke
 from rookery.actors.approvals.machine import APPROVALS, Approvals
-from rookery.actors.approvals.naming import approver_receipt, name_approver
+from rookery.actors.approvals.naming import approver_receipt, check_naming, name_approver
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.state import STATE_SCHEMA, SessionApprovals
+from rookery.actors.approvals.unread import UnreadAnswer, unread_answer
 from rookery.actors.kernel.concern import Effect
 from rookery.actors.kernel.handled import MachinesConcern, Part
 from rookery.schemas.answers import ApprovalView
@@ -50,6 +51,9 @@ from rookery.schemas.facts import approval as facts
 __all__ = ["ApprovalsConcern", "SessionApprovals"]
 
 _VERBS = ("approvals", "decide", "grants", "approval_due", "approvers")
+
+
+_REFUSED = (facts.AnswerRefused, facts.ApproverRefused)
 
 
 def _show(approvals: Approvals, params: Mapping[str, Any]) -> ApprovalView:
@@ -79,12 +83,16 @@ class ApprovalsConcern(MachinesConcern):
     wants_repeats = True
 
     def __init__(
-        self, settings: ApprovalSettings | None = None, find_approver: FindApprover = _nobody
+        self,
+        settings: ApprovalSettings,
+        find_approver: FindApprover = _nobody,
+        *,
+        calls: bool = True,
     ) -> None:
-        """Without ``settings`` nobody here makes calls, and no effect is performed."""
+        """Not with ``calls``, nobody here makes any, and no effect is performed."""
         super().__init__()
-        self.has_effects = settings is not None
-        self._settings = settings or ApprovalSettings(dispatchers=())
+        self.has_effects = calls
+        self._settings = settings
         self._answers = Answers(self._settings, find_approver)
         self._dispatches = Dispatches(self._answers)
 
@@ -94,12 +102,17 @@ class ApprovalsConcern(MachinesConcern):
         if command.repeated:
             return self._repeat(state, command, now_ms)
         session, settings = command.key, self._settings
+        arrived_ms = command.arrived_ms or now_ms
         left: Sequence[Fact] = ()
         match command.body:
             case ApprovalWanted() as said:
                 left = wanted(state, session, said, settings, now_ms=now_ms)
             case DecideApproval() as answer:
-                left = self._answers.take(state, session, answer, now_ms=now_ms)
+                left = self._answers.take(
+                    state, session, answer, arrived_ms=arrived_ms, now_ms=now_ms
+                )
+            case UnreadAnswer() as unread:
+                left = self._answers.note_unread(state, unread, now_ms=now_ms)
             case ConsumeGrant() as use:
                 left = consume(state, session, use, settings, now_ms=now_ms)
             case RevokeGrant() as asked:
@@ -112,7 +125,7 @@ class ApprovalsConcern(MachinesConcern):
             case CheckAnswer() | DispatchEnded() | DispatchLost() as brought:
                 left = self._dispatches.take(state, session, brought, now_ms=now_ms)
             case NameApprover() as named:
-                left = name_approver(state, session, named)
+                left = name_approver(state, session, named, settings, now_ms)
             case HandleInput(params=params):
                 self._refuse_reserved(session, params)
                 left = super().decide(state, command, now_ms=now_ms)
@@ -128,7 +141,7 @@ class ApprovalsConcern(MachinesConcern):
         self, state: SessionApprovals, command: Command[Any], facts_left: Sequence[Fact]
     ) -> msgspec.Struct | CodedError:
         for fact in facts_left:
-            if isinstance(fact, facts.AnswerRefused) and command.reply_to:
+            if isinstance(fact, _REFUSED) and command.reply_to:
                 return self._refusal(command, fact)
         said: msgspec.Struct | CodedError = ApprovalNoted()
         match command.body:
@@ -154,26 +167,37 @@ class ApprovalsConcern(MachinesConcern):
     def effects(self, state: SessionApprovals, fact: Fact) -> Sequence[Effect]:
         return effects(state, fact, self._settings)
 
+    def unread(self, verb: str, body: bytes, error: CodedError) -> msgspec.Struct | None:
+        return unread_answer(body, error) if verb == "decide" else None
+
     def _repeat(
         self, state: SessionApprovals, command: Command[Any], now_ms: int
     ) -> Sequence[Fact]:
         """What was refused before is refused again; the rest is answered as it stands."""
         match command.body:
             case DecideApproval() as answer if not self._answers.counted(state, answer):
-                self._answers.check(state, command.key, answer, now_ms=now_ms)
+                arrived_ms = command.arrived_ms or now_ms
+                self._answers.check(state, command.key, answer, arrived_ms=arrived_ms)
+            case UnreadAnswer() as unread:
+                raise unread.refusal
+            case NameApprover() as named:
+                check_naming(state, command.key, named, self._settings)
         return ()
 
     def _refusal(
-        self, command: Command[Any], fact: facts.AnswerRefused
+        self, command: Command[Any], fact: facts.AnswerRefused | facts.ApproverRefused
     ) -> msgspec.Struct | Refused:
         if isinstance(command.body, CheckAnswer):
             return Stands(stands=False)
+        if isinstance(command.body, UnreadAnswer):
+            return command.body.refusal
         return Refused(fact.code, fact.message)
 
     def _due(
         self, state: SessionApprovals, command: Command[Any], due: ApprovalDue
     ) -> Sequence[Fact]:
-        """By the server's clock: ours may be behind, and the timer fires once."""
+        """By the server's clock: ours may be behind, and the timer fires once. Whatever arrived
+        before it stands before it in the inbox, and was worked off."""
         if not command.id.startswith("timer/"):
             raise Refused("GUARD_REJECTED", "only a timer says that an approval is due")
         asked = state.of_approval(due.approval_id)

@@ -35,7 +35,9 @@ class Dispatches(NamedTuple):
         now_ms: int,
     ) -> Sequence[Fact]:
         if isinstance(said, CheckAnswer):
-            return self.answers.look_at(state, session, said.answer, now_ms=now_ms)
+            return self.answers.look_at(
+                state, session, said.answer, arrived_ms=said.arrived_ms, now_ms=now_ms
+            )
         asked = state.of_approval(said.approval_id)
         if asked is None or not asked.pending:
             return ()
@@ -55,9 +57,9 @@ class Dispatches(NamedTuple):
         if answer is None:
             story.tell(facts.DispatchResulted, record=story.numbered(said.record))
             return story.close(said.outcome).facts
-        counted = self.answers.check_dispatched(state, session, answer, now_ms=now_ms)
+        counted = self.answers.check_dispatched(state, session, answer, arrived_ms=said.arrived_ms)
         ruling = rule(story.request, Decision(counted.decision))
         if ruling.outcome.decision == counted.decision:
-            story.answer(answer, counted.decision, verified=counted.verified)
+            story.answer(answer, counted)
         story.tell(facts.DispatchResulted, record=story.numbered(said.record))
         return self.answers.follow(story, ruling.outcome, answer, counted, now_ms=now_ms)

@@ -41,6 +41,8 @@ class Decision(msgspec.Struct, frozen=True):
     decision: ApprovalDecision
     answer: DecideApproval | None = None
     """As it came, with its signature; without one nobody's key stands for the decision."""
+    arrived_ms: int = 0
+    """When it came, by the node's clock; 0 until somebody has looked at one."""
 
 
 class TimedOut(msgspec.Struct, frozen=True):

@@ -97,6 +97,7 @@ class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A dispatcher brings this answer: does it count?"""
 
     answer: DecideApproval
+    arrived_ms: int
 
 
 class DispatchEnded(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +107,8 @@ class DispatchEnded(msgspec.Struct, frozen=True, kw_only=True):
     record: JournalRecord
     outcome: ApprovalBrokerOutcome
     answer: DecideApproval | None = None
+    arrived_ms: int = 0
+    """When the answer came."""
 
 
 class DispatchLost(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from rookery.actors.approvals.state import (
+    REFUSALS_WINDOW_MS,
     Approver,
     Asked,
     Grant,
@@ -20,9 +21,8 @@ from rookery.actors.approvals.state import (
 from rookery.schemas.approval_record import ApprovalLifecycleStatus
 from rookery.schemas.facts import approval as facts
 
-__all__ = ["REFUSALS_WINDOW_MS", "fold"]
+__all__ = ["fold"]
 
-REFUSALS_WINDOW_MS: Final = 60_000
 State = SessionApprovals
 
 
@@ -88,7 +88,7 @@ def _answer(state: State, fact: facts.Answered) -> State:
     )
 
 
-def _refuse(state: State, fact: facts.AnswerRefused) -> State:
+def _refuse(state: State, fact: facts.AnswerRefused | facts.ApproverRefused) -> State:
     refusals = state.refusals
     if fact.at_ms - refusals.since_ms >= REFUSALS_WINDOW_MS:
         refusals = Refusals(since_ms=fact.at_ms)
@@ -146,10 +146,12 @@ def _grant_is(reached: GrantState) -> Callable[[State, Any], State]:
 
 def _add(state: State, fact: facts.ApproverAdded) -> State:
     approver = Approver(name=fact.name, key_id=fact.key_id, public_key=fact.public_key)
-    return replace(state, approvers=state.approvers.set(fact.key_id, approver))
+    approvers = state.approvers.set(fact.key_id, approver)
+    return replace(state, approvers=approvers, changes=state.changes + 1)
 
 
 def _revoke(state: State, fact: facts.ApproverRevoked) -> State:
+    state = replace(state, changes=state.changes + 1)
     if fact.key_id not in state.approvers:
         return state
     return replace(state, approvers=state.approvers.delete(fact.key_id))
@@ -172,6 +174,7 @@ _FOLDS: Final[dict[type, Callable[[State, Any], State]]] = {
     facts.SessionGrantIssued: _grant_session,
     facts.ApproverAdded: _add,
     facts.ApproverRevoked: _revoke,
+    facts.ApproverRefused: _refuse,
 }
 
 

@@ -1,7 +1,8 @@
-"""Approvers: who is added under which key, and revoked. Pure.
+"""Approvers: who is added under which key, and revoked; and who may say so. Pure.
 
-Whoever may give these commands says who may approve; the server's permissions are what keeps them
-to operators.
+The first approver of a realm is taken as named, unless the realm has a root key. From then on every
+change is signed by a standing approver's key, or by the root key, and stands once: a signature is
+over the number of the change. Somebody always stands who can sign the next one.
 """
 
 from __future__ import annotations
@@ -10,20 +11,51 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from rookery.actors.approvals.signing import key_id_of, read_public_key
-from rookery.actors.approvals.state import APPROVERS_KEY, SessionApprovals
+from rookery.actors.approvals.settings import ApprovalSettings
+from rookery.actors.approvals.signing import key_id_of, read_public_key, verify_naming
+from rookery.actors.approvals.state import APPROVERS_KEY, MESSAGE_MAX, SessionApprovals
 from rookery.schemas.commands import ApproverReceipt, NameApprover
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval as facts
 
-__all__ = ["approver_receipt", "name_approver"]
+__all__ = ["approver_receipt", "check_naming", "name_approver"]
 
 _NAME: Final = re.compile(r"(?!agent\.)[A-Za-z0-9_.@+-]{1,64}")
 
 
-def name_approver(state: SessionApprovals, key: str, asked: NameApprover) -> Sequence[Fact]:
-    """Add a key of the approver, or revoke all of them."""
+def name_approver(
+    state: SessionApprovals, key: str, asked: NameApprover, settings: ApprovalSettings, now_ms: int
+) -> Sequence[Fact]:
+    """Add a key of the approver, or revoke all of them; or that somebody may not is on record."""
+    changes = _changes(state, key, asked)
+    try:
+        _authorize(state, asked, settings, changes)
+    except Refused as refusal:
+        if state.refusals.too_many(now_ms):
+            raise
+        refused = facts.ApproverRefused(
+            name=asked.name,
+            code=refusal.code,
+            message=refusal.message[:MESSAGE_MAX],
+            key_id=asked.key_id[:40],
+        )
+        return (refused,)
+    return changes
+
+
+def check_naming(
+    state: SessionApprovals, key: str, asked: NameApprover, settings: ApprovalSettings
+) -> None:
+    """``Refused`` unless it stands, or might be said now."""
+    _authorize(state, asked, settings, _changes(state, key, asked))
+
+
+def approver_receipt(state: SessionApprovals, name: str) -> ApproverReceipt:
+    return ApproverReceipt(name=name, key_ids=tuple(_keys_of(state, name)), changes=state.changes)
+
+
+def _changes(state: SessionApprovals, key: str, asked: NameApprover) -> Sequence[Fact]:
     if key != APPROVERS_KEY:
         raise Refused("INVALID_ARGUMENT", f"approvers stand under the key {APPROVERS_KEY}")
     if not _NAME.fullmatch(asked.name):
@@ -33,14 +65,14 @@ def name_approver(state: SessionApprovals, key: str, asked: NameApprover) -> Seq
             hint="1 to 64 letters, digits or _.@+- and nothing that looks like an agent's",
         )
     if asked.public_key:
-        return _add(state, asked)
+        return _added(state, asked)
     keys = _keys_of(state, asked.name)
     if not keys:
         raise Refused("APPROVER_UNKNOWN", f"no key of {asked.name} is known")
     return [facts.ApproverRevoked(name=asked.name, key_id=key_id) for key_id in keys]
 
 
-def _add(state: SessionApprovals, asked: NameApprover) -> Sequence[Fact]:
+def _added(state: SessionApprovals, asked: NameApprover) -> Sequence[Fact]:
     public_key = read_public_key(asked.public_key)
     key_id = key_id_of(public_key)
     known = state.approvers.get(key_id)
@@ -51,8 +83,31 @@ def _add(state: SessionApprovals, asked: NameApprover) -> Sequence[Fact]:
     return ()
 
 
-def approver_receipt(state: SessionApprovals, name: str) -> ApproverReceipt:
-    return ApproverReceipt(name=name, key_ids=tuple(_keys_of(state, name)))
+def _authorize(
+    state: SessionApprovals,
+    asked: NameApprover,
+    settings: ApprovalSettings,
+    changes: Sequence[Fact],
+) -> None:
+    """What changes nothing may be said by anybody, and the first approver has nobody to sign."""
+    root = settings.root_key
+    if not changes or not (state.approvers or root):
+        return
+    if not asked.signature:
+        raise Refused("SIGNATURE_REQUIRED", "an approver has to sign this: --as KEYFILE")
+    if root and asked.key_id == key_id_of(root):
+        public_key = root
+    elif (approver := state.approvers.get(asked.key_id)) is not None:
+        public_key = approver.public_key
+    else:
+        raise Refused("APPROVER_UNKNOWN", f"{asked.key_id[:40]!r} is no approver's key")
+    if not verify_naming(settings.realm, asked, public_key):
+        raise Refused("SIGNATURE_INVALID", "something else was signed, or with another key")
+    if asked.change != state.changes + 1:
+        text = f"this is signed as change {asked.change}, and the next one is {state.changes + 1}"
+        raise Refused("GUARD_REJECTED", text)
+    if not root and not asked.public_key and len(changes) == len(state.approvers):
+        raise Refused("GUARD_REJECTED", "nobody could name the next approver: add that one first")
 
 
 def _keys_of(state: SessionApprovals, name: str) -> list[str]:

@@ -17,12 +17,27 @@ error. There are no loops, no assignments, no calls of anything else.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from rookery.actors.approvals.rule_words import (
+    FUNCTIONS,
+    CallSeen,
+    RuleUndecided,
+    Says,
+    both,
+    compare,
+    constant,
+    either,
+    list_of,
+    negation,
+    part_of,
+    truth,
+    within,
+    word,
+)
 from rookery.schemas.capability import AutoApproval, Capability
 from rookery.schemas.errors import Refused
 
@@ -30,25 +45,6 @@ __all__ = ["CallSeen", "Rule", "RuleUndecided", "check_rule"]
 
 TEXT_MAX: Final = 2_000
 DEPTH_MAX: Final = 32
-
-
-class RuleUndecided(Exception):
-    """The rule cannot be said of this call."""
-
-
-class CallSeen(NamedTuple):
-    """What a rule may look at."""
-
-    name: str
-    surface: str
-    side_effect: str
-    idempotent: bool
-    session: str
-    args: Any
-    counts: Mapping[str, int]
-
-
-Says = Callable[[CallSeen], Any]
 
 
 class Rule:
@@ -68,7 +64,7 @@ class Rule:
 
     def allows(self, call: CallSeen) -> bool:
         """Whether it is true of the call; ``RuleUndecided`` if that cannot be said."""
-        return _truth(self._says(call))
+        return truth(self._says(call))
 
 
 @lru_cache(maxsize=512)
@@ -101,12 +97,6 @@ _TOKEN: Final = re.compile(
 )
 _LITERALS: Final = {"true": True, "false": False, "null": None}
 _KEYWORDS: Final = frozenset({"or", "and", "not", "in", *_LITERALS})
-_ORDER: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-}
 
 
 class _Token(NamedTuple):
@@ -156,14 +146,14 @@ class _Reader:
             raise _invalid(f"it is nested deeper than {DEPTH_MAX} levels")
         left = self._all_of()
         while self._take("or"):
-            left = _either(left, self._all_of())
+            left = either(left, self._all_of())
         self._depth -= 1
         return left
 
     def _all_of(self) -> Says:
         left = self._negated()
         while self._take("and"):
-            left = _both(left, self._negated())
+            left = both(left, self._negated())
         return left
 
     def _negated(self) -> Says:
@@ -171,17 +161,17 @@ class _Reader:
         while self._take("not"):
             times += 1
         says = self._compared()
-        return _not(says, odd=bool(times % 2)) if times else says
+        return negation(says, odd=bool(times % 2)) if times else says
 
     def _compared(self) -> Says:
         left = self._value()
         if sign := self._take("==", "!=", "<", "<=", ">", ">="):
-            return _compare(sign, left, self._value())
+            return compare(sign, left, self._value())
         if self._take("in"):
-            return _within(left, self._value(), wanted=True)
+            return within(left, self._value(), wanted=True)
         if self._take("not"):
             self._want("in")
-            return _within(left, self._value(), wanted=False)
+            return within(left, self._value(), wanted=False)
         return left
 
     def _value(self) -> Says:
@@ -191,17 +181,17 @@ class _Reader:
             self._want(")")
             return says
         if self._take("["):
-            return _list(self._until("]"))
+            return list_of(self._until("]"))
         self._next += token.kind in ("number", "text", "word")
         match token.kind:
             case "number" | "text":
-                return _constant(_literal(token))
+                return constant(_literal(token))
             case "word" if token.text in _LITERALS:
-                return _constant(_LITERALS[token.text])
-            case "word" if token.text in _FUNCTIONS and self._take("("):
+                return constant(_LITERALS[token.text])
+            case "word" if token.text in FUNCTIONS and self._take("("):
                 return self._called(token.text)
             case "word" if token.text in CallSeen._fields:
-                return self._path(_word(token.text))
+                return self._path(word(token.text))
         self._next -= token.kind in ("number", "text", "word")
         raise self._unexpected("a value")
 
@@ -214,7 +204,7 @@ class _Reader:
         return found
 
     def _called(self, name: str) -> Says:
-        takes, function = _FUNCTIONS[name]
+        takes, function = FUNCTIONS[name]
         given = self._until(")")
         if len(given) != takes:
             raise _invalid(f"{name} takes {takes} values, given {len(given)}")
@@ -227,13 +217,13 @@ class _Reader:
                 if token.kind != "word":
                     raise self._unexpected("a name")
                 self._next += 1
-                says = _part(says, token.text)
+                says = part_of(says, token.text)
             elif self._take("["):
                 token = self._token
                 if token.kind not in ("number", "text"):
                     raise self._unexpected("a name or a number")
                 self._next += 1
-                says = _part(says, _literal(token))
+                says = part_of(says, _literal(token))
                 self._want("]")
             else:
                 return says
@@ -266,122 +256,3 @@ def _quoted(text: str) -> str:
 
 def _invalid(why: str) -> Refused:
     return Refused("RULE_INVALID", f"this is no rule: {why}", hint="see actors/approvals/rules.py")
-
-
-# --- what is read, as functions of a call ---------------------------------------------------------
-
-
-def _truth(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise RuleUndecided(f"{_kind(value)} is neither true nor false")
-
-
-def _either(left: Says, right: Says) -> Says:
-    return lambda call: _truth(left(call)) or _truth(right(call))
-
-
-def _both(left: Says, right: Says) -> Says:
-    return lambda call: _truth(left(call)) and _truth(right(call))
-
-
-def _not(says: Says, *, odd: bool) -> Says:
-    return lambda call: _truth(says(call)) is not odd
-
-
-def _constant(value: Any) -> Says:
-    return lambda _: value
-
-
-def _list(items: list[Says]) -> Says:
-    return lambda call: [says(call) for says in items]
-
-
-def _word(name: str) -> Says:
-    return lambda call: getattr(call, name)
-
-
-def _part(says: Says, part: Any) -> Says:
-    def of(call: CallSeen) -> Any:
-        value = says(call)
-        match value:
-            case Mapping() if isinstance(part, str) and part in value:
-                return value[part]
-            case list() if type(part) is int and 0 <= part < len(value):
-                return value[part]
-        raise RuleUndecided(f"there is no {part!r} in {_kind(value)}")
-
-    return of
-
-
-def _compare(sign: str, left: Says, right: Says) -> Says:
-    if sign in ("==", "!="):
-        return lambda call: _same(left(call), right(call)) is (sign == "==")
-    return lambda call: _ordered(sign, left(call), right(call))
-
-
-def _ordered(sign: str, left: Any, right: Any) -> bool:
-    if {_kind(left), _kind(right)} not in ({"a number"}, {"a text"}):
-        raise RuleUndecided(f"{_kind(left)} and {_kind(right)} have no order")
-    return _ORDER[sign](left, right)
-
-
-def _same(left: Any, right: Any) -> bool:
-    """As JSON has it: 1 is 1.0 and is not true."""
-    if _kind(left) != _kind(right):
-        return False
-    if isinstance(left, list):
-        return len(left) == len(right) and all(map(_same, left, right))
-    if isinstance(left, Mapping):
-        return left.keys() == right.keys() and all(_same(left[k], right[k]) for k in left)
-    return bool(left == right)
-
-
-def _within(left: Says, right: Says, *, wanted: bool) -> Says:
-    return lambda call: _contains(right(call), left(call)) is wanted
-
-
-def _contains(whole: Any, part: Any) -> bool:
-    match whole:
-        case list():
-            return any(_same(item, part) for item in whole)
-        case str() | Mapping() if isinstance(part, str):
-            return part in whole
-    raise RuleUndecided(f"{_kind(part)} cannot be in {_kind(whole)}")
-
-
-def _length(value: Any) -> int:
-    if isinstance(value, str | list | Mapping):
-        return len(value)
-    raise RuleUndecided(f"{_kind(value)} has no length")
-
-
-def _texts(function: Callable[[str, str], bool]) -> Callable[[Any, Any], bool]:
-    def of(left: Any, right: Any) -> bool:
-        if isinstance(left, str) and isinstance(right, str):
-            return function(left, right)
-        raise RuleUndecided(f"{_kind(left)} and {_kind(right)} are not two texts")
-
-    return of
-
-
-_FUNCTIONS: Final[Mapping[str, tuple[int, Callable[..., Any]]]] = {
-    "len": (1, _length),
-    "starts_with": (2, _texts(str.startswith)),
-    "ends_with": (2, _texts(str.endswith)),
-}
-
-
-def _kind(value: Any) -> str:
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return "a truth value"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a text"
-        case list():
-            return "a list"
-    return "an object"

@@ -21,3 +21,6 @@ class ApprovalSettings(NamedTuple):
     session_grant_ttl_ms: int = 24 * 3_600_000
     require_keys: bool = False
     """An answer that no approver's key has signed does not count."""
+    root_key: str = ""
+    """Public key, in hex, that may name approvers whoever else may; without one the first approver
+    is taken as named."""

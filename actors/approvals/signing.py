@@ -1,4 +1,4 @@
-"""Ed25519 as approvals use it: keys out of files, answers signed and checked.
+"""Ed25519 as approvals use it: keys out of files, answers and namings signed and checked.
 
 Keys travel as hex, and as PEM in files; a key is named by the first 16 hex digits of its SHA3-256.
 Whose key it is, and whether it still counts, is not known here.
@@ -10,14 +10,26 @@ from typing import Final
 
 from Crypto.PublicKey import ECC
 from Crypto.Signature import eddsa
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from rookery.schemas.approval_answer import DecideApproval, signed_bytes
-from rookery.schemas.digest import digest_bytes
+from rookery.schemas.commands import NameApprover
+from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import Refused
 
-__all__ = ["Signer", "key_id_of", "read_private_key", "read_public_key", "signed_bytes", "verify"]
+__all__ = [
+    "Signer",
+    "key_id_of",
+    "naming_bytes",
+    "read_private_key",
+    "read_public_key",
+    "signed_bytes",
+    "verify",
+    "verify_naming",
+]
 
+NAMING_DOMAIN: Final = "rookery.approver.naming.v1"
+"""A signature over the naming of an approver is one over no answer."""
 KEY_BYTES: Final = 32
 KEY_ID_DIGITS: Final = 16
 _MODE: Final = "rfc8032"
@@ -48,16 +60,39 @@ class Signer:
     def sign(self, realm: str, answer: DecideApproval) -> DecideApproval:
         """The answer as this key's."""
         named = replace(answer, key_id=self.key_id, signature="")
-        signature = eddsa.new(self._key, _MODE).sign(signed_bytes(realm, named))
-        return replace(named, signature=signature.hex())
+        return replace(named, signature=self._signature(signed_bytes(realm, named)))
+
+    def sign_naming(self, realm: str, naming: NameApprover) -> NameApprover:
+        """The naming of an approver as this key's."""
+        named = replace(naming, key_id=self.key_id, signature="")
+        return replace(named, signature=self._signature(naming_bytes(realm, named)))
+
+    def _signature(self, said: bytes) -> str:
+        signature: bytes = eddsa.new(self._key, _MODE).sign(said)
+        return signature.hex()
 
 
 def verify(realm: str, answer: DecideApproval, public_key: str) -> bool:
     """Whether exactly this was signed, for this realm, with the key."""
+    return _verified(signed_bytes(realm, answer), answer.signature, public_key)
+
+
+def verify_naming(realm: str, naming: NameApprover, public_key: str) -> bool:
+    """The same of the naming of an approver."""
+    return _verified(naming_bytes(realm, naming), naming.signature, public_key)
+
+
+def naming_bytes(realm: str, naming: NameApprover) -> bytes:
+    """What is signed: everything it says, and the realm it says it in."""
+    said = asdict(naming)
+    del said["signature"]
+    return canonical_json({"domain": NAMING_DOMAIN, "realm": realm, **said})
+
+
+def _verified(said: bytes, signature: str, public_key: str) -> bool:
     try:
         key = eddsa.import_public_key(bytes.fromhex(public_key))
-        signature = bytes.fromhex(answer.signature)
-        eddsa.new(key, _MODE).verify(signed_bytes(realm, answer), signature)
+        eddsa.new(key, _MODE).verify(said, bytes.fromhex(signature))
     except ValueError:
         return False
     return True

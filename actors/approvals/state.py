@@ -17,6 +17,9 @@ from rookery.schemas.run import SideEffect
 
 __all__ = [
     "APPROVERS_KEY",
+    "MESSAGE_MAX",
+    "REFUSALS_MAX",
+    "REFUSALS_WINDOW_MS",
     "STATE_SCHEMA",
     "Approver",
     "Asked",
@@ -27,7 +30,12 @@ __all__ = [
     "SessionGrant",
 ]
 
-STATE_SCHEMA = 2
+STATE_SCHEMA = 3
+REFUSALS_WINDOW_MS = 60_000
+REFUSALS_MAX = 10
+"""Recorded a minute and session: whoever sends more is still refused."""
+MESSAGE_MAX = 300
+"""Of a refusal's words on record: they may repeat what was sent."""
 APPROVERS_KEY = "_approvers"
 """The one entity of the realm's approvers."""
 
@@ -108,6 +116,10 @@ class Refusals(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int = 0
     count: int = 0
 
+    def too_many(self, now_ms: int) -> bool:
+        """Whether the next one is refused and not recorded."""
+        return now_ms - self.since_ms < REFUSALS_WINDOW_MS and self.count >= REFUSALS_MAX
+
 
 class Approver(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody whose key counts."""
@@ -137,6 +149,8 @@ class SessionApprovals(msgspec.Struct, frozen=True, kw_only=True):
     refusals: Refusals = Refusals()
     approvers: Map[str, Approver] = Map()
     """By key id; only under ``_approvers``."""
+    changes: int = 0
+    """How often an approver was added or revoked."""
 
     def of_approval(self, approval_id: str) -> Asked | None:
         """The call of an approval, asked for this time."""

@@ -6,7 +6,7 @@ It knows what a step looks like on record, and no reason for any.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -32,9 +32,18 @@ from rookery.schemas.facts import approval as facts
 from rookery.schemas.records import JournalRecord, JournalRecordKind
 from rookery.schemas.typed_ids import ApprovalRequestId
 
-__all__ = ["Story"]
+__all__ = ["Counted", "Story"]
 
 REASON_MAX: Final = 1_000
+
+
+class Counted(NamedTuple):
+    """An answer that counts."""
+
+    asked: Asked
+    decision: ApprovalDecision
+    verified: bool
+    arrived_ms: int
 
 
 class Story:
@@ -73,10 +82,9 @@ class Story:
         """Nobody has to be asked."""
         return self.tell(facts.AutoAllowed, **_call(self._asked), **by)
 
-    def answer(
-        self, answer: DecideApproval, decision: ApprovalDecision, *, verified: bool
-    ) -> Story:
+    def answer(self, answer: DecideApproval, counted: Counted) -> Story:
         """Somebody's answer counts."""
+        decision = counted.decision
         request_id = ApprovalRequestId(self._asked.approval_id)
         record = self._record(
             "responded", RespondedRecord(request_id=request_id, decision=decision)
@@ -85,10 +93,11 @@ class Story:
             facts.Answered,
             decision=token_of(decision),
             actor=answer.actor,
-            verified=verified,
+            verified=counted.verified,
             key_id=answer.key_id,
             reason=answer.reason[:REASON_MAX],
             answered_at_ms=answer.answered_at_ms,
+            arrived_ms=counted.arrived_ms,
             answer_digest=digest_json(answer),
             record=record,
         )

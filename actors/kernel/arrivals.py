@@ -1,16 +1,17 @@
 """From a door's delivery to a command an actor can decide on: named, checked and decoded.
 
 Nothing a client sends gets further than this without having its form; what has not is refused with
-a code. It owns no state and no thread.
+a code, unless its concern wants that on record. It owns no state and no thread.
 """
 
 from __future__ import annotations
 
 from hashlib import sha3_256
 
+import msgspec
 from msgspec.structs import asdict
 
-from rookery.actors.kernel.concern import Concern
+from rookery.actors.kernel.concern import Concern, Recording
 from rookery.actors.kernel.entity import Work
 from rookery.bus.ports import Answer, Delivery
 from rookery.schemas.codec import decode_command, encode_json
@@ -26,8 +27,7 @@ _MODES = {mode.value: mode for mode in Mode} | {"": Mode.QUEUE}
 
 def work_from(delivery: Delivery, concern: Concern, received_s: float, bytes_max: int) -> Work:
     """The work a delivery asks for, or a coded refusal."""
-    kind = concern.verbs.get(delivery.verb)
-    if kind is None:
+    if delivery.verb not in concern.verbs:
         known = ", ".join(sorted(concern.verbs))
         raise Refused("UNKNOWN_VERB", f"no verb {delivery.verb[:80]!r}", hint=f"known: {known}")
     concern.check_key(delivery.key)
@@ -45,16 +45,28 @@ def work_from(delivery: Delivery, concern: Concern, received_s: float, bytes_max
         verb=delivery.verb,
         key=delivery.key,
         id=delivery.id,
-        body=decode_command(
-            delivery.body, kind, content_type=delivery.content_type, bytes_max=bytes_max
-        ),
+        body=_read(delivery, concern, bytes_max),
         mode=mode,
         reply_to=delivery.reply_to,
         waits=delivery.position is None and bool(delivery.reply_to),
         traceparent=delivery.traceparent,
+        arrived_ms=delivery.arrived_ms,
     )
     digest = sha3_256(delivery.body).hexdigest()[:16]
     return Work(command, digest, received_s, delivery)
+
+
+def _read(delivery: Delivery, concern: Concern, bytes_max: int) -> msgspec.Struct:
+    """The body, or what its concern would rather decide on than have it refused."""
+    verb, body = delivery.verb, delivery.body
+    content_type, kind = delivery.content_type, concern.verbs[verb]
+    try:
+        return decode_command(body, kind, content_type=content_type, bytes_max=bytes_max)
+    except CodedError as error:
+        unread = concern.unread(verb, body, error) if isinstance(concern, Recording) else None
+        if unread is None:
+            raise
+        return unread
 
 
 def unchecked(delivery: Delivery, received_s: float) -> Work:

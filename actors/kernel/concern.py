@@ -16,7 +16,7 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError
 
-__all__ = ["Concern", "Diverting", "Effect"]
+__all__ = ["Concern", "Diverting", "Effect", "Recording"]
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +46,8 @@ class Concern(Protocol):
     """Whether any fact of the family calls for an effect."""
     wants_repeats: bool
     """Whether ``decide`` is asked about a command that was worked off before."""
+    keeps_bodies: bool
+    """Whether a body too large for a fact is kept as a blob, before anything is decided on it."""
 
     def check_key(self, key: str) -> None:
         """Refuse a key no entity of this family can have."""
@@ -86,6 +88,15 @@ class Concern(Protocol):
 
     def load(self, data: bytes) -> Any:
         """The state ``dump`` wrote."""
+
+
+@runtime_checkable
+class Recording(Protocol):
+    """A concern that has it on record when it is sent what it cannot read."""
+
+    def unread(self, verb: str, body: bytes, error: CodedError) -> msgspec.Struct | None:
+        """What to decide on instead of a body that does not have the verb's form; ``None`` if the
+        refusal is to leave nothing."""
 
 
 @runtime_checkable

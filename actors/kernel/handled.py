@@ -59,6 +59,7 @@ class MachinesConcern:
     observes: frozenset[str] = frozenset()
     has_effects = False
     wants_repeats = False
+    keeps_bodies = False
 
     def __init__(self) -> None:
         machines = [(part, part.machine.inputs) for part in self.parts]

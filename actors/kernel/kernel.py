@@ -93,7 +93,9 @@ class Kernel:
         reactions = Reactions(self._concerns, self._mailboxes, self._horizon)
         self._fetching = Fetching(bus, {c.family: c.codec for c in self._concerns}, reactions)
         self._effects = Effects(performers, self._horizon, self.failpoints)
-        self._routing = Routing(bus, self._concerns, self._mailboxes, queries, self.observer)
+        self._routing = Routing(
+            bus, self._concerns, self._mailboxes, queries, self.observer, now_ms=self.now_ms
+        )
         self._committer = Committer(
             bus.journal,
             reactions,

@@ -37,6 +37,7 @@ class NodesConcern:
     observes: frozenset[str] = frozenset()
     has_effects = False
     wants_repeats = False
+    keeps_bodies = False
 
     def check_key(self, key: str) -> None:
         del key

@@ -40,8 +40,11 @@ class Routing:
         mailboxes: Mapping[str, Mailbox],
         queries: Mapping[str, Query],
         observer: Observer,
+        *,
+        now_ms: Callable[[], int],
     ) -> None:
         self._bus, self._queries, self._observer = bus, queries, observer
+        self._now_ms = now_ms
         self._homes = {verb: mailboxes[c.family] for c in concerns for verb in c.verbs}
         self.inside = Inside(mailboxes)
         self.tasks = Tasks()
@@ -53,9 +56,12 @@ class Routing:
         return frozenset((*self._homes, *self._queries))
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Hand a batch to the actors concerned, keeping its order for each of them."""
+        """Hand a batch to the actors concerned, keeping its order for each of them. What nobody
+        has stamped arrives now."""
         batches: dict[Mailbox, Arrivals] = {}
+        now_ms = self._now_ms()
         for delivery in deliveries:
+            delivery.arrived_ms = delivery.arrived_ms or now_ms
             home = self._homes.get(delivery.verb)
             if home is not None:
                 batches.setdefault(home, Arrivals()).append(delivery)

@@ -147,7 +147,7 @@ class FamilyActor(pykka.ThreadingActor):
 
     def _take_in(self, work: Work, size_bytes: int) -> Entity:
         entity = self._queue(work)
-        if size_bytes > BLOB_BYTES_MIN:
+        if size_bytes > BLOB_BYTES_MIN and self._concern.keeps_bodies:
             entity.loads += 1
             self._hub.keep(entity, work, self._mailbox)
         return entity

@@ -127,7 +127,7 @@ class Work:
 
     async def go(self) -> None:
         """Until the run has ended or is parked."""
-        view = self._view
+        view, goes_on = self._view, False
         assert view.offer is not UNSET
         try:
             step = await self._begin(view)
@@ -137,10 +137,11 @@ class Work:
             await self._give_up()
             return
         except _Parks as parks:
-            await self._park(parks)
+            goes_on = await self._park(parks)
             return
         finally:
-            self._works.board.cancel_run(view.run_id)
+            if not goes_on:  # What it waits for may have begun while it was being parked.
+                self._works.board.cancel_run(view.run_id)
             for making in self._making:
                 making.cancel()
         await self._end(step.result, kept=step.kept, moves=step.moves)
@@ -368,7 +369,8 @@ class Work:
         )
         await self._works.ask("turn", self._session, step, DrivingView)
 
-    async def _park(self, parks: _Parks) -> None:
+    async def _park(self, parks: _Parks) -> bool:
+        """Whether the run is to go on when what it waits for has come."""
         snapshot_id, blob = await self._works.memory.park(self._session)
         parked = RunParked(
             run_id=self._view.run_id,
@@ -380,6 +382,7 @@ class Work:
         view = await self._works.ask("turn", self._session, parked, DrivingView)
         if view.cancelling:
             await self._works.ask("turn", self._session, ended_at_rest(view), DrivingView)
+        return not view.cancelling and not view.ended
 
     async def drop(self) -> None:
         """The run is another node's, or begins anew: nothing here counts any more."""

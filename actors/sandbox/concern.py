@@ -86,6 +86,7 @@ class SandboxConcern:
     observes: frozenset[str] = frozenset({"session"})
     has_effects = False
     wants_repeats = False
+    keeps_bodies = False
 
     def check_key(self, key: str) -> None:
         check_session_id(key)

@@ -42,6 +42,7 @@ class ToolsConcern:
     observes: frozenset[str] = frozenset()
     has_effects = True
     wants_repeats = False
+    keeps_bodies = False
 
     def __init__(
         self, *, visible: VisibleTools, places: Places, epoch: str, approvals: bool = False

@@ -18,7 +18,7 @@ from rookery.schemas.facts.approval import (
     ApproverRevoked,
 )
 
-__all__ = ["ListedKey", "keys_of"]
+__all__ = ["ListedKey", "changes_of", "keys_of"]
 
 _CODEC: FactCodec[ApprovalFact] = FactCodec(APPROVAL_FACTS)
 
@@ -52,3 +52,9 @@ def keys_of(messages: Iterable[Stored]) -> list[ListedKey]:
                         known, revoked_at_ms=fact.at_ms
                     )
     return list(keys.values())
+
+
+def changes_of(messages: Iterable[Stored]) -> int:
+    """How often a key was added or revoked."""
+    told = (fact for stored in messages for fact in _CODEC.decode(stored.body))
+    return sum(isinstance(fact, ApproverAdded | ApproverRevoked) for fact in told)

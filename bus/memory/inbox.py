@@ -41,7 +41,9 @@ class MemoryCommands:
         position = Position(partition, sequence, source)
         command_id = command.id or f"inbox.{sequence}"
         self.shares[partition].put(
-            msgspec.structs.replace(command, id=command_id, position=position)
+            msgspec.structs.replace(
+                command, id=command_id, position=position, arrived_ms=self._now_ms()
+            )
         )
         return sequence
 

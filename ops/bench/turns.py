@@ -63,6 +63,7 @@ class TurnsConcern:
     observes: frozenset[str] = frozenset()
     has_effects = False
     wants_repeats = False
+    keeps_bodies = False
 
     def check_key(self, key: str) -> None:
         check_session_id(key)

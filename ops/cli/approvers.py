@@ -1,4 +1,7 @@
-"""``rookery approvers``: whose word counts. Of a key, only the public half goes anywhere."""
+"""``rookery approvers``: whose word counts, said by somebody whose word counts already.
+
+Of a key, only the public half goes anywhere.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
+from msgspec.structs import replace
 
+from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
-from rookery.actors.views.approver_keys import ListedKey, keys_of
-from rookery.bus.ports import Filter
+from rookery.actors.views.approver_keys import ListedKey, changes_of, keys_of
+from rookery.bus.ports import Filter, Stored
 from rookery.ops.cli.at_hand import server_at_hand
-from rookery.ops.cli.keys import make_key, public_key_in
+from rookery.ops.cli.keys import make_key, public_key_in, signer_in
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.ops.cli.realm import Realm, open_realm
@@ -24,6 +29,9 @@ __all__ = ["app", "keys_there"]
 app = App(name="approvers", help_format="plaintext")
 
 Name = Annotated[str, Parameter(help="What the approver is called.")]
+As = Annotated[
+    Path | None, Parameter(name="--as", help="Private key of an approver, or the root key.")
+]
 
 
 @app.command
@@ -34,16 +42,18 @@ def add(
     generate: Annotated[
         Path | None, Parameter(help="File to make for a new private key, mode 0600.")
     ] = None,
+    as_: As = None,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Let answers signed with a key count as this approver's. A name may have several."""
     if (key is None) == (generate is None):
         raise Refused("INVALID_ARGUMENT", "say exactly one of --key and --generate")
+    signer = None if as_ is None else signer_in(as_)
     asyncio.run(_reachable(options))
     public = make_key(generate).public_key if generate is not None else ""
     public = public_key_in(key) if key is not None else public
     body = NameApprover(name=name, public_key=public)
-    return _said(asyncio.run(_name(body, options)), options)
+    return _said(asyncio.run(_name(body, signer, options)), options)
 
 
 @app.command(name="list")
@@ -70,15 +80,20 @@ def list_(
 
 
 @app.command
-def revoke(name: Name, *, options: Options = NO_OPTIONS) -> int:
+def revoke(name: Name, *, as_: As = None, options: Options = NO_OPTIONS) -> int:
     """Let nothing signed with this approver's keys count any more."""
-    return _said(asyncio.run(_name(NameApprover(name=name), options)), options)
+    signer = None if as_ is None else signer_in(as_)
+    return _said(asyncio.run(_name(NameApprover(name=name), signer, options)), options)
 
 
 async def keys_there(realm: Realm) -> list[ListedKey]:
     """All keys the realm was ever told of."""
-    pages = [page async for page in realm.journal.scan(Filter("approval", APPROVERS_KEY))]
-    return keys_of(stored for page in pages for stored in page)
+    return keys_of(await _told(realm))
+
+
+async def _told(realm: Realm) -> list[Stored]:
+    pages = realm.journal.scan(Filter("approval", APPROVERS_KEY))
+    return [stored async for page in pages for stored in page]
 
 
 async def _keys(options: Options) -> list[ListedKey]:
@@ -92,8 +107,11 @@ async def _reachable(options: Options) -> None:
         await realm.ask("pending", APPROVERS_KEY, {"limit": 1}, dict)
 
 
-async def _name(body: NameApprover, options: Options) -> ApproverReceipt:
+async def _name(body: NameApprover, signer: Signer | None, options: Options) -> ApproverReceipt:
     async with open_realm(options) as realm:
+        if signer is not None:
+            change = changes_of(await _told(realm)) + 1
+            body = signer.sign_naming(realm.subjects.realm, replace(body, change=change))
         return await realm.ask("approvers", APPROVERS_KEY, body, ApproverReceipt)
 
 

@@ -168,7 +168,7 @@ _OF_APPROVALS: Final[dict[str, Callable[[str, Said], str]]] = {
     ),
     "approval.answered": _answered,
     "approval.answer_refused": lambda call, said: (
-        f"an answer of {said['actor']} to {call} does not count: {said['code']}"
+        f"an answer of {said['actor'] or 'somebody'} to {call} does not count: {said['code']}"
     ),
     "approval.closed": lambda call, said: f"{call} may not: {said['reason_code']}",
     "approval.auto_allowed": _allowed,

@@ -138,6 +138,8 @@ class Answered(_OfApproval, frozen=True, kw_only=True, tag="approval.answered.v1
     reason: str = ""
     answered_at_ms: int = 0
     """By the clock of who answered."""
+    arrived_ms: int = 0
+    """When it came to us; it may have been worked off long after."""
     answer_digest: str
     record: JournalRecord
 
@@ -231,6 +233,17 @@ class ApproverRevoked(Fact, frozen=True, kw_only=True, tag="approval.approver_re
     key_id: str
 
 
+class ApproverRefused(Fact, frozen=True, kw_only=True, tag="approval.approver_refused.v1"):
+    """Somebody who may not wanted to add an approver, or to revoke one. Not more than some a minute
+    are recorded."""
+
+    name: str
+    code: str
+    message: str
+    key_id: str = ""
+    """Of whoever signed it."""
+
+
 ApprovalFact = (
     Created
     | Restored
@@ -252,5 +265,6 @@ ApprovalFact = (
     | SessionGrantIssued
     | ApproverAdded
     | ApproverRevoked
+    | ApproverRefused
 )
 APPROVAL_FACTS = ApprovalFact

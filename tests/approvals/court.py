@@ -24,16 +24,29 @@ from rookery.bus.subjects import Subjects
 from rookery.schemas.approval_answer import DecideApproval
 from rookery.schemas.approval_listing import ListedApproval
 from rookery.schemas.codec import encode_json
+from rookery.schemas.commands import NameApprover
+from rookery.schemas.digest import digest_bytes
 from rookery.schemas.envelope import EntityId
-from rookery.schemas.errors import Refused
+from rookery.schemas.errors import Failed, Refused
 from tests.nodes import NodeProcess, node_on
 
-__all__ = ["ANN", "BOB", "CY", "EVE", "Court", "Parked", "Sent", "on_the_wire"]
+__all__ = [
+    "ANN",
+    "BOB",
+    "CY",
+    "EVE",
+    "PAYLOAD_BYTES_MAX",
+    "Court",
+    "Parked",
+    "Sent",
+    "on_the_wire",
+]
 
 ANN, BOB, CY, EVE = (Signer(letter * 32) for letter in (b"a", b"b", b"c", b"e"))
 """Two approvers, one that was revoked, and somebody."""
-Sent = Mapping[str, Any]
+Sent = Mapping[str, Any] | msgspec.Raw
 """An answer as it goes over the wire."""
+PAYLOAD_BYTES_MAX = 128 << 10
 
 _TOOLS = '''
 from rookery.actors import tool
@@ -89,7 +102,11 @@ class Court:
         self._inbox = JetStreamInbox(self._connection, subjects)
 
     def node(self, **variables: str) -> NodeProcess:
-        keys = {"ROOKERY_APPROVALS_REQUIRE_KEYS": "true", "ROOKERY_NODE_DRIVER": "sandbox"}
+        keys = {
+            "ROOKERY_APPROVALS_REQUIRE_KEYS": "true",
+            "ROOKERY_LIMITS_PAYLOAD_BYTES_MAX": str(PAYLOAD_BYTES_MAX),
+            "ROOKERY_NODE_DRIVER": "sandbox",
+        }
         tools = ("--tools", "strikes:TOOLS")
         return node_on(self.server, self.realm, self.folder, *tools, **(keys | variables))
 
@@ -107,11 +124,19 @@ class Court:
     async def name_approvers(self) -> None:
         for name, signer in (("ann", ANN), ("bob", BOB), ("cy", CY)):
             await self.name(name, signer)
-        await self.client.ask("approvers", APPROVERS_KEY, {"name": "cy"})
+        await self.say(await self.naming("cy"))
 
     async def name(self, name: str, signer: Signer) -> None:
-        body = {"name": name, "public_key": signer.public_key}
-        await self.client.ask("approvers", APPROVERS_KEY, body)
+        await self.say(await self.naming(name, signer.public_key))
+
+    async def naming(self, name: str, public_key: str = "", by: Signer = ANN) -> NameApprover:
+        """What somebody may say who names an approver, or revokes one."""
+        told = [one for one in await self.facts(APPROVERS_KEY) if "refused" not in one["type"]]
+        said = NameApprover(name=name, public_key=public_key, change=len(told) + 1)
+        return by.sign_naming(self.realm, said)
+
+    async def say(self, naming: NameApprover) -> None:
+        await self.client.ask("approvers", APPROVERS_KEY, naming)
 
     async def parked(self, session: str, tool: str = "strike") -> Parked:
         """A run of the session that has come to its call."""
@@ -130,15 +155,27 @@ class Court:
 
     async def refused(self, session: str, sent: Sent) -> str:
         """Send this and see that it is refused, on record, and changes nothing; the code."""
+        code: str = (await self.refusal(session, sent))["code"]
+        return code
+
+    async def refusal(self, session: str, sent: Sent) -> dict[str, Any]:
+        """The same; what is on record."""
         before, struck = await self.facts(session), self.struck()
         with pytest.raises(Refused) as refusal:
             await self.client.ask("decide", session, sent)
-        left = (await self.facts(session))[len(before) :]
-        assert [(fact["type"], fact["code"]) for fact in left] == [
-            ("approval.answer_refused.v1", refusal.value.code)
-        ]
+        (left,) = (await self.facts(session))[len(before) :]
+        assert (left["type"], left["code"]) == ("approval.answer_refused.v1", refusal.value.code)
         assert self.struck() == struck
-        return refusal.value.code
+        assert not await self.keeps(sent)
+        return left
+
+    async def keeps(self, sent: Sent) -> bool:
+        """Whether it stands in the blob store."""
+        try:
+            await self.client.snapshot_bytes(digest_bytes(encode_json(sent)))
+        except Failed as failure:
+            return failure.code != "BLOB_NOT_FOUND"
+        return True
 
     async def publish(self, session: str, sent: Sent) -> None:
         """To the durable inbox, where it waits for whoever comes."""

@@ -8,6 +8,7 @@ handed to the effects again, as a successor would that had lost its horizon.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -72,6 +73,8 @@ class History:
         self.pending: list[Effect] = []
         self.acts: list[tuple[str, Arguments]] = []
         self.timers: dict[str, Timer] = {}
+        self.inbox: deque[Command[Any]] = deque()
+        """What nobody has worked off yet, in the order in which it came."""
         self.waiting: list[str] = []
         """Calls of which was told that they may take long."""
         self.crash_in = 0
@@ -83,6 +86,7 @@ class History:
             timers=self,
             dispatchers={one.name: one for one in dispatchers},
             tell=lambda known: self.waiting.append(known.operation_id),
+            now_ms=lambda: self.now_ms,
         )
 
     @property
@@ -97,11 +101,27 @@ class History:
     # --- what actors do ---------------------------------------------------------------------------
 
     def put(self, family: str, body: Any, command_id: str = "", verb: str = "inside") -> Any:
-        """A command; its answer, or the error it is refused with."""
+        """A command that is worked off as it comes; its answer, or the error it is refused with."""
+        return self._take(family, self._command(body, command_id, verb))
+
+    def arrive(self, body: Any, command_id: str = "", verb: str = "decide") -> Command[Any]:
+        """Into the inbox of approvals."""
+        command = self._command(body, command_id, verb, arrived_ms=self.now_ms)
+        self.inbox.append(command)
+        return command
+
+    def work_off(self) -> None:
+        """A node is there, and takes what stands in the inbox."""
+        while self.inbox:
+            self._take("approval", self.inbox.popleft())
+
+    def _command(self, body: Any, command_id: str, verb: str, **more: int) -> Command[Any]:
         self._commands += 1
-        concern = self.concerns[family]
         name = command_id or f"c{self._commands}"
-        command = Command(verb=verb, key=SESSION, id=name, body=body, reply_to="r")
+        return Command(verb=verb, key=SESSION, id=name, body=body, reply_to="r", **more)
+
+    def _take(self, family: str, command: Command[Any]) -> Any:
+        concern = self.concerns[family]
         try:
             facts = concern.decide(self.states[family], command, now_ms=self.now_ms)
         except CodedError as error:
@@ -195,13 +215,18 @@ class History:
 
     def pass_ms(self, milliseconds: int) -> None:
         """Time goes by, and timers fire."""
+        self.pass_unwatched_ms(milliseconds)
+        self.work_off()
+
+    def pass_unwatched_ms(self, milliseconds: int) -> None:
+        """No node is there: what the server's timers say waits, like all that comes."""
         self.now_ms += milliseconds
         due = [timer for timer in self.timers.values() if timer.due_ms <= self.now_ms]
         for timer in sorted(due, key=lambda timer: timer.due_ms):
             del self.timers[timer.id]
             concern = self.concerns["approval"]
             body = msgspec.json.decode(timer.body, type=concern.verbs[timer.verb])
-            self.put("approval", body, f"timer/{timer.id}/{timer.due_ms}", timer.verb)
+            self.arrive(body, f"timer/{timer.id}/{timer.due_ms}", timer.verb)
 
     # --- what people and programs do --------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """Answers nobody may count, each refused and on record, and then the untouched one, accepted.
 
-The list is generated: every field of a signed answer is changed, dropped, and swapped for the one
-of another approval's answer. What needs more than a field stands below by name. A field that is
-added to the answer is attacked without a line here.
+The list is generated: every field of a signed answer is changed, dropped, swapped for the one of
+another approval's answer, and damaged in every way that keeps the answer from being read. What
+needs more than a field stands below by name. A field that is added to the answer is attacked
+without a line here.
 """
 
 from __future__ import annotations
@@ -13,14 +14,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.approvals.answering import REFUSALS_MAX
+from rookery.actors.approvals.signing import Signer
+from rookery.actors.approvals.state import APPROVERS_KEY, REFUSALS_MAX
 from rookery.bus.client import new_id
 from rookery.bus.server import EmbeddedServer
 from rookery.schemas.approval_answer import DecideApproval
-from tests.approvals.court import BOB, CY, EVE, Court, Parked, Sent, on_the_wire
+from rookery.schemas.codec import encode_json
+from rookery.schemas.errors import Refused
+from tests.approvals.court import (
+    ANN,
+    BOB,
+    CY,
+    EVE,
+    PAYLOAD_BYTES_MAX,
+    Court,
+    Parked,
+    Sent,
+    on_the_wire,
+)
 
 FIELDS = DecideApproval.__struct_fields__
 OTHER = "other"
@@ -89,6 +104,105 @@ def test_an_answer_with_one_field_tampered_with_is_refused(place: Place, field: 
             sent[field] = swapped[field] if how == "swapped" else changed(sent[field])
         await court.refused(parked.session, sent)
         await court.accepted(parked, answer)
+
+    place.told(story)
+
+
+def wrong_type(sent: dict[str, Any], field: str) -> bytes:
+    return encode_json(sent | {field: [sent[field]]})
+
+
+def unknown_field(sent: dict[str, Any], field: str) -> bytes:
+    return encode_json(sent | {f"{field}_too": sent[field]})
+
+
+def cut_off(sent: dict[str, Any], field: str) -> bytes:
+    return encode_json(sent)[: _value_at(sent, field) + 2]
+
+
+def nul(sent: dict[str, Any], field: str) -> bytes:
+    body, at = encode_json(sent), _value_at(sent, field) + 2
+    return body[:at] + b"\0" + body[at:]
+
+
+def large(sent: dict[str, Any], field: str) -> bytes:
+    """As large as a body may be, and read."""
+    return _padded(sent, field, PAYLOAD_BYTES_MAX - len(encode_json(sent)))
+
+
+def too_large(sent: dict[str, Any], field: str) -> bytes:
+    return _padded(sent, field, PAYLOAD_BYTES_MAX)
+
+
+def _padded(sent: dict[str, Any], field: str, more: int) -> bytes:
+    body, at = encode_json(sent), _value_at(sent, field) + 1
+    return body[:at] + b"1" * more + body[at:]
+
+
+def _value_at(sent: dict[str, Any], field: str) -> int:
+    name = f'"{field}":'.encode()
+    return encode_json(sent).index(name) + len(name)
+
+
+DAMAGES: dict[Callable[[dict[str, Any], str], bytes], str] = {
+    wrong_type: "INVALID_ARGUMENT",
+    unknown_field: "UNKNOWN_FIELD",
+    cut_off: "INVALID_JSON",
+    nul: "INVALID_JSON",
+    large: "",  # Whatever is wrong with such a value.
+    too_large: "PAYLOAD_TOO_LARGE",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_an_answer_that_is_damaged_at_any_field_is_refused(
+    place: Place, damage: Callable[[dict[str, Any], str], bytes]
+):
+    async def story(court: Court) -> None:
+        parked = await court.parked(damage.__name__)
+        answer = court.signed(parked.answer())
+        for field in FIELDS:
+            body = damage(on_the_wire(answer), field)
+            left = await court.refusal(parked.session, msgspec.Raw(body))
+            assert left["code"] == (DAMAGES[damage] or left["code"])
+            assert len(encode_json(left)) < 2_000
+            if field != "approval_id":
+                assert left["approval_id"] == answer.approval_id
+        await court.accepted(parked, answer)
+
+    place.told(story)
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"null", b"[[[[", b"\x82\xa1", b"{" * 5_000])
+def test_what_is_no_answer_at_all_is_refused_too(place: Place, body: bytes):
+    async def story(court: Court) -> None:
+        assert (await court.refusal(OTHER, msgspec.Raw(body)))["approval_id"] == ""
+
+    place.told(story)
+
+
+def test_garbage_for_a_session_nobody_knows_leaves_nothing(place: Place):
+    async def story(court: Court) -> None:
+        large = court.signed(replace(place.other.answer(), reason="x" * (PAYLOAD_BYTES_MAX // 2)))
+        cut_short = msgspec.Raw(encode_json(large)[:-1])
+        for sent in (msgspec.Raw(b"{"), cut_short, on_the_wire(large)):
+            with pytest.raises(Refused):
+                await court.client.ask("decide", "nobody", sent)
+            assert not await court.keeps(sent)
+        assert await court.facts("nobody") == []
+
+    place.told(story)
+
+
+def test_garbage_that_is_sent_again_is_refused_again_and_recorded_once(place: Place):
+    async def story(court: Court) -> None:
+        parked, garbage, message_id = await court.parked("garbled"), msgspec.Raw(b"{"), new_id()
+        for _ in range(2):
+            with pytest.raises(Refused, match="INVALID_JSON"):
+                await court.client.ask("decide", "garbled", garbage, message_id=message_id)
+        kinds = [fact["type"] for fact in await court.facts("garbled")]
+        assert kinds.count("approval.answer_refused.v1") == 1
+        await court.accepted(parked, court.signed(parked.answer()))
 
     place.told(story)
 
@@ -168,6 +282,33 @@ def test_whoever_asks_cannot_answer_not_even_with_an_approvers_key(place: Place)
     place.told(story)
 
 
+def test_nobody_makes_himself_an_approver(place: Place):
+    """Whoever may publish anything."""
+    mallory = Signer(b"m" * 32)
+
+    async def story(court: Court) -> None:
+        parked = await court.parked("usurped")
+        genuine = await court.naming("mallory", mallory.public_key)
+        for naming in (
+            replace(genuine, key_id="", signature=""),
+            replace(genuine, name="ann"),
+            mallory.sign_naming("court", genuine),
+            ANN.sign_naming("elsewhere", genuine),
+        ):
+            with pytest.raises(Refused) as refusal:
+                await court.say(naming)
+            left = (await court.facts(APPROVERS_KEY))[-1]
+            assert (left["type"], left["code"]) == (
+                "approval.approver_refused.v1",
+                refusal.value.code,
+            )
+        itself = court.signed(parked.answer(actor="mallory"), mallory)
+        assert await court.refused("usurped", on_the_wire(itself)) == "APPROVER_UNKNOWN"
+        await court.accepted(parked, court.signed(parked.answer()))
+
+    place.told(story)
+
+
 def test_an_answer_taken_to_another_session_is_refused_there(place: Place):
     async def story(court: Court) -> None:
         parked = await court.parked("carried")
@@ -237,13 +378,16 @@ def test_two_answers_at_once_are_one(place: Place):
     place.told(story)
 
 
-def test_a_flood_of_forgeries_is_refused_and_does_not_fill_the_journal(place: Place):
+@pytest.mark.parametrize("code", ["APPROVER_UNKNOWN", "INVALID_JSON"])
+def test_a_flood_is_refused_and_does_not_fill_the_journal(place: Place, code: str):
     async def story(court: Court) -> None:
-        parked = await court.parked("flood")
+        parked = await court.parked(f"flood-{code.lower()}")
         for number in range(2 * REFUSALS_MAX):
-            answer = parked.answer()
-            sent = court.signed(replace(answer, reason=str(number)), EVE)
-            with pytest.raises(Exception, match="APPROVER_UNKNOWN"):
+            answer = replace(parked.answer(), reason=str(number))
+            sent: Sent = on_the_wire(court.signed(answer, EVE))
+            if code == "INVALID_JSON":
+                sent = msgspec.Raw(encode_json(sent)[:-1])
+            with pytest.raises(Refused, match=code):
                 await court.client.ask("decide", parked.session, sent)
         kinds = [fact["type"] for fact in await court.facts(parked.session)]
         assert kinds.count("approval.answer_refused.v1") == REFUSALS_MAX
@@ -273,7 +417,7 @@ def test_an_answer_after_its_time_does_not_count(server: EmbeddedServer, tmp_pat
 def test_answers_that_meet_a_crash_count_as_they_would_have(
     server: EmbeddedServer, tmp_path: Path, number: int
 ):
-    """The node is killed with a forgery, the answer and the answer played again in its inbox. The
+    """The node is killed with a forgery, garbage, the answer and the answer again in its inbox. The
     call may be tried again, under its key: the kill may fall between its intent and its result."""
 
     async def story() -> None:
@@ -284,6 +428,7 @@ def test_answers_that_meet_a_crash_count_as_they_would_have(
                 answer = court.signed(parked.answer())
                 sent: list[Sent] = [
                     on_the_wire(replace(answer, reason="forged")),
+                    msgspec.Raw(b"{"),
                     on_the_wire(answer),
                     on_the_wire(answer),
                 ]
@@ -297,6 +442,6 @@ def test_answers_that_meet_a_crash_count_as_they_would_have(
             kinds = [fact["type"] for fact in await court.facts("s")]
             for once in ("answered", "grant_issued", "grant_consumed"):
                 assert kinds.count(f"approval.{once}.v1") == 1, kinds
-            assert kinds.count("approval.answer_refused.v1") == 2, kinds
+            assert kinds.count("approval.answer_refused.v1") == 3, kinds
 
     asyncio.run(story())

@@ -1,8 +1,8 @@
 """What no history of approvals may do, whoever answers, revokes, waits, changes or dies when.
 
 Method: steps drawn at random are taken by the real rules and performers (``histories``); laws are
-looked at over all facts and acts. At the end everything that is to be done is done, and what was
-granted and still holds must have been used.
+looked at over all facts and acts. At the end everything that is to be done is done: what arrived in
+time has counted however late it was worked off, and what was granted and still holds was used.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rookery.schemas.calls import Arguments, CallAllowed
 from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule
 from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.digest import digest_json
+from rookery.schemas.envelope import Command
 from rookery.schemas.facts import approval, tool
 from tests.approvals.histories import History
 from tests.tools.workshop import capability
@@ -47,6 +48,17 @@ answers = st.tuples(
     st.sampled_from(["approved", "approved_for_session", "approved_for_session", "denied"]),
     st.sampled_from([*["as shown"] * 4, "other arguments", "another's approval", "late"]),
 )
+unwatched = st.tuples(
+    st.just("sleep"),
+    st.sampled_from([1, TIMEOUT_MS - 1, TIMEOUT_MS]),
+)
+sent = st.tuples(
+    st.just("send"),
+    st.sampled_from(CALLS),
+    st.sampled_from(["approved", "denied"]),
+    st.sampled_from(["as shown", "as shown", "other arguments"]),
+)
+"""While no node is there."""
 settles = st.tuples(st.just("settle"))
 performs = st.tuples(st.just("perform"), st.integers(0, 3))
 deaths = st.tuples(st.just("die in"), st.integers(0, 3), st.integers(1, 3))
@@ -62,13 +74,16 @@ others = st.one_of(
     st.tuples(st.just("forge"), st.sampled_from(CALLS), st.booleans()),
     st.tuples(st.just("replay"), st.integers(0, 5)),
 )
-steps = st.lists(st.one_of(calls, answers, settles, performs, others), min_size=8, max_size=40)
+steps = st.lists(
+    st.one_of(calls, answers, sent, unwatched, settles, performs, others), min_size=8, max_size=40
+)
 """Half of them let the history get on, or it would never come to the places that matter."""
 ASKED = (("call", 1, "guarded", 1), ("settle",))
 OPENINGS = (
     (),
     (*ASKED, ("answer", 1, "approved", "as shown")),
     (*ASKED, ("answer", 1, "approved_for_session", "as shown"), ("settle",)),
+    (*ASKED, ("send", 1, "approved", "as shown"), ("sleep", TIMEOUT_MS)),
     (
         *(*ASKED, ("answer", 1, "approved_for_session", "as shown"), ("settle",)),
         *(("call", 2, "guarded", 2), ("perform", 0)),
@@ -89,7 +104,8 @@ class Told:
             ),
         )
         self.operations: dict[int, str] = {}
-        self.sent: list[Any] = []
+        self.sent: list[Command[Any]] = []
+        """Every answer, as it arrived."""
 
     def take(self, step: tuple[Any, ...]) -> None:
         getattr(self, f"_{step[0].replace(' ', '_')}")(*step[1:])
@@ -104,6 +120,10 @@ class Told:
         return any(one.operation_id == operation for one in requests)
 
     def _answer(self, number: int, decision: str, how: str) -> None:
+        self._send(number, decision, how)
+        self.history.work_off()
+
+    def _send(self, number: int, decision: str, how: str) -> None:
         if not self._is_asked(number):
             return
         more = {}
@@ -115,12 +135,15 @@ class Told:
         if how == "late":  # The timer is late, too.
             self.history.now_ms += TIMEOUT_MS
         answer = self.history.answer_to(self.operations[number], decision, **more)
-        self.sent.append(answer)
-        self.history.put("approval", answer, verb="decide")
+        self.sent.append(self.history.arrive(answer))
+
+    def _sleep(self, milliseconds: int) -> None:
+        self.history.pass_unwatched_ms(milliseconds)
 
     def _replay(self, number: int) -> None:
         if number < len(self.sent):
-            self.history.put("approval", self.sent[number], verb="decide")
+            self.sent.append(self.history.arrive(self.sent[number].body))
+            self.history.work_off()
 
     def _perform(self, number: int) -> None:
         pending = self.history.pending
@@ -199,7 +222,7 @@ def answered_once(history: History) -> None:
             case approval.Answered(approval_id=approval_id):
                 asked = requests[approval_id]
                 assert approval_id not in over
-                assert fact.at_ms < asked.due_ms
+                assert fact.arrived_ms < asked.due_ms
                 said = history.answer_to(
                     asked.operation_id,
                     fact.decision,
@@ -210,6 +233,24 @@ def answered_once(history: History) -> None:
                 over.add(approval_id)
             case approval.Closed(approval_id=approval_id):
                 over.add(approval_id)
+
+
+def first_in_time_counts(told: Told) -> None:
+    """Of the answers to a request, about what was shown: whatever stood in the inbox meanwhile."""
+    counted = {one.approval_id: one for one in told.history.of(approval.Answered)}
+    for asked in told.history.of(approval.Requested):
+        in_time = [
+            command
+            for command in told.sent
+            if command.body.approval_id == asked.approval_id
+            and command.body.request_digest == asked.request_digest
+            and command.arrived_ms < asked.due_ms
+        ]
+        answered = counted.get(asked.approval_id)
+        assert bool(in_time) == (answered is not None)
+        if answered is not None:
+            assert answered.answer_digest == digest_json(in_time[0].body)
+            assert answered.arrived_ms == in_time[0].arrived_ms
 
 
 def grant_has_a_reason(history: History, grant: approval.GrantIssued) -> bool:
@@ -250,9 +291,11 @@ def test_no_history_releases_what_nobody_granted_and_none_loses_what_somebody_di
     for step in (*opening, *taken):
         told.take(step)
         look(history)
+    history.work_off()
     history.crash()
     history.settle()
     look(history)
+    first_in_time_counts(told)
     intents = Counter(fact.operation_id for fact in history.of(tool.IntentRecorded))
     assert all(count == 1 for count in intents.values())
     for operation, asked in history.approvals.asked.items():

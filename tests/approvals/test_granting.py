@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.approvals.answering import REFUSALS_MAX
 from rookery.actors.approvals.dispatcher import (
     Cancelled,
     Decision,
@@ -15,10 +14,10 @@ from rookery.actors.approvals.dispatcher import (
     TimedOut,
     Unavailable,
 )
-from rookery.actors.approvals.effects import Arm, Release
+from rookery.actors.approvals.effects import Arm, CheckAnswer, Release
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import Signer
-from rookery.actors.approvals.state import Approver
+from rookery.actors.approvals.state import REFUSALS_MAX, Approver
 from rookery.actors.tools.effects import Prepare
 from rookery.schemas.approval_answer import DecisionReceipt
 from rookery.schemas.approval_record import Denied, approved, approved_for_session
@@ -191,6 +190,61 @@ def test_an_answer_that_comes_with_its_time_is_too_late_even_before_the_timer():
     operation_id = asked(told)
     told.now_ms += HOUR_MS
     assert told.decide(operation_id).code == "APPROVAL_CLOSED"
+
+
+def test_an_answer_that_came_in_time_counts_however_late_it_is_worked_off():
+    told = history(timeout_ms=HOUR_MS)
+    operation_id = asked(told)
+    told.pass_unwatched_ms(HOUR_MS - 1)
+    arrived_ms = told.now_ms
+    told.arrive(told.answer_to(operation_id))
+    told.pass_unwatched_ms(10 * HOUR_MS)
+    told.crash()
+    told.settle()
+    told.work_off()
+    told.settle()
+    (answered,) = told.of(approval.Answered)
+    assert (answered.arrived_ms, answered.at_ms) == (arrived_ms, arrived_ms + 10 * HOUR_MS)
+    assert len(told.acts) == 1
+
+
+def test_a_dispatcher_that_would_be_asked_after_the_time_overtakes_no_answer_in_the_inbox():
+    says = Says(Pending())
+    told = History(
+        GUARDED,
+        settings=ApprovalSettings(timeout_ms=HOUR_MS, dispatchers=("says",)),
+        dispatchers=(says,),
+    )
+    operation_id = asked(told)
+    told.arrive(told.answer_to(operation_id))
+    told.pass_unwatched_ms(HOUR_MS)
+    says.what = TimedOut()
+    told.crash()
+    told.settle()
+    assert len(says.asked) == 1
+    told.work_off()
+    told.settle()
+    assert len(told.acts) == 1
+
+
+def test_a_decision_that_a_dispatcher_brought_in_time_counts_though_its_record_took_longer():
+    says = Says(Decision(approved("zoe")))
+    told = History(
+        GUARDED,
+        settings=ApprovalSettings(timeout_ms=HOUR_MS, dispatchers=("says",)),
+        dispatchers=(says,),
+    )
+
+    async def slowly(family: str, key: str, body: Any, answer: type[Any]) -> Any:
+        told.now_ms += HOUR_MS * isinstance(body, CheckAnswer)
+        return await told.ask(family, key, body, answer)
+
+    told.acting.ask = slowly
+    told.call(1, "guarded", a=1)
+    told.settle()
+    (answered,) = told.of(approval.Answered)
+    assert answered.at_ms == answered.arrived_ms + HOUR_MS
+    assert len(told.acts) == 1
 
 
 def test_after_a_while_without_an_answer_somebody_else_is_asked_too():

@@ -134,6 +134,25 @@ def test_fired_timers_and_commands_stand_in_one_line(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
+def test_what_came_before_a_timer_was_due_stands_before_it_and_says_so_to_every_owner(
+    realm: Realm,
+) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as first, realm.bus() as second:
+            due_ms = _now_ms(realm) + 300
+            await submitted(first, "s", b"in time")
+            await first.timers.arm(_timer("t", due_ms, b"due"))
+            await realm.elapse(1)
+            left = await (await opened(first, "s", does=False)).has(1)
+            taken = await (await opened(second, "s")).has(2)
+            in_time, due = taken
+            assert [one.body for one in taken] == [b"in time", b"due"]
+            assert in_time.arrived_ms < due_ms <= due.arrived_ms
+            assert left[0].arrived_ms == in_time.arrived_ms
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("due_ms", [-1, DUE_MS_MAX + 1, 253_402_300_800_000])
 def test_a_time_that_cannot_be_kept_is_refused(realm: Realm, due_ms: int) -> None:
     async def scenario() -> None:

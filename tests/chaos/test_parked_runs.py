@@ -6,6 +6,7 @@ What a call has done stands in a file, a line each time, so that twice would be 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from itertools import count
@@ -23,6 +24,7 @@ from tests.stock import Fields, Stock, stock, until
 _realms = count(1)
 
 TOOLS = '''
+import asyncio
 from rookery.actors import tool
 
 def write(line):
@@ -40,6 +42,12 @@ async def gently(what: str) -> str:
     """The same, awaited."""
     return write(what)
 
+@tool(side_effect="write", approval_policy="manual")
+async def slowly(what: str) -> str:
+    """The same, and it takes its time."""
+    await asyncio.sleep(0.5)
+    return write(what)
+
 SMALL = {"auto": {"rule": "args.amount <= 10 and counts.session < 2"}}
 
 @tool(side_effect="write", approval_policy=SMALL)
@@ -52,7 +60,7 @@ def doubtful(even: int) -> str:
     """Its rule cannot be said of any call."""
     return write(even)
 
-TOOLS = [strike, gently, pay, doubtful]
+TOOLS = [strike, gently, slowly, pay, doubtful]
 '''
 CAUGHT = """
 try:
@@ -152,6 +160,23 @@ def test_a_call_waits_for_somebodys_word_and_is_made_once(realm: Realm):
 
     told(realm, story)
     assert realm.done == ["it"]
+
+
+def test_a_word_that_comes_while_the_run_is_still_parking_lets_its_call_be_made(realm: Realm):
+    """Parking takes a while with so much in memory, and somebody is quick."""
+    realm.careful()
+
+    async def story(waiting: Waiting) -> None:
+        code = "kept = 'x' * 10_000_000\nawait slowly('it')"
+        for number in range(1, 6):
+            run = waiting.programs.begin(code)
+            asked = (await waiting.asked(number))[-1]
+            await waiting.client.submit("decide", "s", answer(asked))
+            assert await waiting.result(number) == "did it"
+            await run
+
+    told(realm, story)
+    assert realm.done == ["it"] * 5
 
 
 def test_a_denied_call_is_an_exception_its_program_can_catch(realm: Realm):
@@ -276,6 +301,62 @@ def test_time_runs_out_while_no_node_is_there(realm: Realm):
         await asyncio.to_thread(realm.careful, **short)
         assert await waiting.result() == "caught PERMISSION_DENIED: approval.timeout"
         assert (await waiting.decide(asked)).code == "APPROVAL_CLOSED"
+
+    told(realm, story)
+    assert realm.done == []
+
+
+async def time_runs_out(waiting: Waiting, asked: Fields) -> None:
+    """And the server has said so, to whoever will be there."""
+    client, fired = waiting.client, "approval_due.s"
+    subjects = f"rookery.{client.realm}.fired.*.{fired}"
+
+    async def said() -> dict[str, int]:
+        info = await client.jetstream.stream_info(
+            f"ROOKERY_{client.realm}_INBOX", subjects_filter=subjects
+        )
+        return info.state.subjects or {}
+
+    while not await said():
+        await asyncio.sleep(0.02)
+    assert time.time() * 1_000 >= asked["due_ms"]
+
+
+def test_an_answer_that_came_in_time_counts_for_a_node_that_starts_after_it(realm: Realm):
+    short = {"ROOKERY_APPROVALS_TIMEOUT_MS": "5000"}
+    first = realm.careful(**short)
+
+    async def story(waiting: Waiting) -> None:
+        asked = await waiting.parked("strike('it')")
+        first.kill()
+        await waiting.client.submit("decide", "s", answer(asked))
+        await time_runs_out(waiting, asked)
+        assert realm.done == []
+        await asyncio.to_thread(realm.careful, **short)
+        assert await waiting.result() == "did it"
+        (answered,) = waiting.programs.of("approval.answered")
+        assert answered["arrived_ms"] < asked["due_ms"] <= answered["at_ms"]
+        assert waiting.programs.of("approval.closed") == []
+        assert waiting.programs.of("approval.answer_refused") == []
+
+    told(realm, story)
+    assert realm.done == ["it"]
+
+
+def test_an_answer_that_came_too_late_is_refused_though_nobody_was_there_to_say_so(realm: Realm):
+    short = {"ROOKERY_APPROVALS_TIMEOUT_MS": "1500"}
+    first = realm.careful(**short)
+
+    async def story(waiting: Waiting) -> None:
+        asked = await waiting.parked(CAUGHT)
+        first.kill()
+        await time_runs_out(waiting, asked)
+        await waiting.client.submit("decide", "s", answer(asked))
+        await asyncio.to_thread(realm.careful, **short)
+        assert await waiting.result() == "caught PERMISSION_DENIED: approval.timeout"
+        (refused,) = await waiting.programs.seen("approval.answer_refused")
+        assert (refused["code"], refused["actor"]) == ("APPROVAL_CLOSED", "ann")
+        assert refused["approval_id"] == asked["approval_id"]
 
     told(realm, story)
     assert realm.done == []

@@ -62,6 +62,7 @@ class SmallConcern:
 
     has_effects = False
     wants_repeats = False
+    keeps_bodies = True
     reacts_to: frozenset[str] = frozenset()
     observes: frozenset[str] = frozenset()
     verbs: Mapping[str, type[msgspec.Struct]] = {}
@@ -214,6 +215,18 @@ class FrailTally(TallyConcern):
 
 def _is_thirteen(fact: Any) -> bool:
     return isinstance(fact, Added) and fact.by == 13
+
+
+class PunctualTally(TallyConcern):
+    """Keeps when every command arrived, and when it was decided."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: dict[str, tuple[int, int]] = {}
+
+    def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        self.times[command.id] = command.arrived_ms, now_ms
+        return super().decide(state, command, now_ms=now_ms)
 
 
 class AskingTally(TallyConcern):

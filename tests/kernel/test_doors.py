@@ -9,7 +9,7 @@ import pytest
 
 from rookery.bus.ports import Answer, Delivery
 from rookery.schemas.errors import Failed, Refused
-from tests.kernel.tally import AskingTally, FrailTally, Total
+from tests.kernel.tally import AskingTally, FrailTally, PunctualTally, Total
 from tests.kernel.world import World
 
 
@@ -50,6 +50,23 @@ def test_a_malformed_command_is_refused_and_leaves_no_fact(
     world.start()
     assert world.told("add", **command).code == code
     assert world.stored() == []
+
+
+def test_a_command_knows_when_it_arrived_however_long_it_waited(world: World):
+    concern = PunctualTally()
+    node = world.start([concern])
+    world.told("add", by=1)
+    node.journal.hold_appends()
+    world.ask("add", by=2)
+    world.settle()
+    came_ms = world.now_ms()
+    behind = world.ask("add", id="asked", by=3)
+    world.submit("add", id="submitted", by=4)
+    world.pass_s(1)
+    node.release()
+    world.until(lambda: behind.answers and "submitted" in concern.times)
+    for arrived_ms, decided_ms in (concern.times["asked"], concern.times["submitted"]):
+        assert came_ms <= arrived_ms <= decided_ms - 1_000
 
 
 def test_queries_are_answered(world: World):

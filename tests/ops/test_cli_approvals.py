@@ -191,9 +191,17 @@ def test_an_approver_signs_with_a_key_nobody_else_can_read(bank: Bank):
 
     listed = bank.json("approvers", "list")
     assert [(one["name"], one["revoked_at_ms"]) for one in listed] == [("ann", None)]
-    assert bank.rookery("approvers", "revoke", "ann").out == "ann has no key that counts\n"
-    assert bank.json("approvers", "list") == []
-    assert [one["name"] for one in bank.json("approvers", "list", "--all")] == ["ann"]
+    other = str(bank.folder / "bob.pem")
+    alone = bank.rookery("approvers", "add", "bob", "--generate", other)
+    assert (alone.code, "--as KEYFILE" in alone.err) == (3, True)
+    assert bank.rookery("approvers", "add", "bob", "--key", other, "--as", str(key)).code == 0
+    revoked = bank.rookery("approvers", "revoke", "ann", "--as", other)
+    assert revoked.out == "ann has no key that counts\n"
+    assert bank.rookery("approvers", "revoke", "bob", "--as", str(key)).code == 3
+    last = bank.rookery("approvers", "revoke", "bob", "--as", other)
+    assert "add that one first" in last.err
+    assert [one["name"] for one in bank.json("approvers", "list")] == ["bob"]
+    assert {one["name"] for one in bank.json("approvers", "list", "--all")} == {"ann", "bob"}
     again = bank.rookery("approvers", "add", "ann", "--generate", str(key))
     assert (again.code, "exists" in again.err) == (2, True)
 

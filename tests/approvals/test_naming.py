@@ -1,0 +1,165 @@
+"""Who may name approvers: the first is taken as named, and from then on one who stands signs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from rookery.actors.approvals.concern import ApprovalsConcern
+from rookery.actors.approvals.settings import ApprovalSettings
+from rookery.actors.approvals.signing import Signer
+from rookery.actors.approvals.state import APPROVERS_KEY, REFUSALS_MAX
+from rookery.ops.config import Approvals
+from rookery.ops.runs import approval_settings
+from rookery.schemas.commands import ApproverReceipt, NameApprover
+from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import approval
+
+REALM = "bench"
+ANN, BOB, EVE, ROOT = (Signer(letter * 32) for letter in (b"a", b"b", b"e", b"r"))
+
+
+class Register:
+    """The approvers of a realm, as their actor keeps them."""
+
+    def __init__(self, root_key: str = "") -> None:
+        self.concern = ApprovalsConcern(ApprovalSettings(realm=REALM, root_key=root_key))
+        self.state: Any = self.concern.initial(APPROVERS_KEY)
+        self.facts: list[Fact] = []
+
+    def say(self, naming: NameApprover, *, repeated: bool = False) -> Any:
+        """What whoever says it is told."""
+        command = Command(
+            verb="approvers",
+            key=APPROVERS_KEY,
+            id="c",
+            body=naming,
+            reply_to="r",
+            repeated=repeated,
+        )
+        try:
+            left: Sequence[Fact] = self.concern.decide(self.state, command, now_ms=1_000)
+        except Refused as refusal:
+            return refusal
+        for fact in left:
+            self.state = self.concern.evolve(self.state, fact)
+        self.facts += left
+        return self.concern.answer(self.state, command, left)
+
+    def naming(self, name: str, key: Signer | None = None) -> NameApprover:
+        """Without a key, the name is revoked."""
+        public_key = "" if key is None else key.public_key
+        return NameApprover(name=name, public_key=public_key, change=self.state.changes + 1)
+
+    def signed(self, name: str, key: Signer | None = None, by: Signer = ANN) -> NameApprover:
+        return by.sign_naming(REALM, self.naming(name, key))
+
+    def refused(self, naming: NameApprover) -> str:
+        """Say it, and see that it changes nothing and is on record; the code."""
+        before, standing = len(self.facts), self.state.approvers
+        said = self.say(naming)
+        assert isinstance(said, Refused)
+        (left,) = self.facts[before:]
+        assert isinstance(left, approval.ApproverRefused)
+        assert (left.name, left.code) == (naming.name, said.code)
+        assert self.state.approvers == standing
+        return said.code
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(one.name for one in self.state.approvers.values())
+
+
+def test_the_first_approver_is_taken_as_named_and_signs_the_next():
+    register = Register()
+    receipt = register.say(register.naming("ann", ANN))
+    assert receipt == ApproverReceipt(name="ann", key_ids=(ANN.key_id,), changes=1)
+    assert register.refused(register.naming("eve", EVE)) == "SIGNATURE_REQUIRED"
+    assert register.say(register.signed("bob", BOB)).changes == 2
+    assert register.say(register.signed("ann", by=BOB)).key_ids == ()
+    assert register.names == ["bob"]
+    assert register.refused(register.signed("eve", EVE, by=ANN)) == "APPROVER_UNKNOWN"
+
+
+@pytest.mark.parametrize("how", ["changed", "dropped"])
+@pytest.mark.parametrize("field", NameApprover.__struct_fields__)
+def test_a_naming_with_one_field_tampered_with_adds_nobody(field: str, how: str):
+    register = Register()
+    register.say(register.naming("ann", ANN))
+    genuine = register.signed("bob", BOB)
+    others = EVE.sign_naming("elsewhere", NameApprover(name="eve", public_key=EVE.public_key))
+    given: Any = {"changed": getattr(others, field), "dropped": type(getattr(others, field))()}
+    before = register.state.approvers
+    assert isinstance(register.say(replace(genuine, **{field: given[how]})), Refused)
+    assert register.state.approvers == before
+    assert register.say(genuine).key_ids == (BOB.key_id,)
+
+
+def test_a_naming_of_another_realm_or_hand_is_refused_and_recorded():
+    register = Register()
+    register.say(register.naming("ann", ANN))
+    naming = register.naming("eve", EVE)
+    assert register.refused(ANN.sign_naming("elsewhere", naming)) == "SIGNATURE_INVALID"
+    assert register.refused(EVE.sign_naming(REALM, naming)) == "APPROVER_UNKNOWN"
+    forged = replace(EVE.sign_naming(REALM, naming), key_id=ANN.key_id)
+    assert register.refused(forged) == "SIGNATURE_INVALID"
+
+
+def test_a_naming_that_somebody_plays_again_stands_no_second_time():
+    register = Register()
+    register.say(register.naming("ann", ANN))
+    added = register.signed("bob", BOB)
+    register.say(added)
+    assert register.say(added).changes == 2, "it stands, so nothing is to be done"
+    register.say(register.signed("bob"))
+    assert register.refused(added) == "GUARD_REJECTED"
+    assert register.names == ["ann"]
+
+
+def test_the_same_command_again_is_told_the_same():
+    register = Register()
+    first, unsigned = register.naming("ann", ANN), register.naming("eve", EVE)
+    assert register.say(first) == register.say(first, repeated=True)
+    register.refused(unsigned)
+    assert register.say(unsigned, repeated=True).code == "SIGNATURE_REQUIRED"
+
+
+def test_somebody_always_stands_who_can_name_the_next():
+    register = Register()
+    register.say(register.naming("ann", ANN))
+    assert register.refused(register.signed("ann")) == "GUARD_REJECTED"
+    register.say(register.signed("bob", BOB))
+    register.say(register.signed("ann"))
+    assert register.names == ["bob"]
+
+
+def test_with_a_root_key_even_the_first_has_to_be_signed_and_the_last_may_go():
+    register = Register(ROOT.public_key)
+    assert register.refused(register.naming("eve", EVE)) == "SIGNATURE_REQUIRED"
+    register.say(register.signed("ann", ANN, by=ROOT))
+    register.say(register.signed("bob", BOB, by=ANN))
+    register.say(register.signed("bob", by=ROOT))
+    register.say(register.signed("ann"))
+    assert register.names == []
+    assert register.refused(register.naming("eve", EVE)) == "SIGNATURE_REQUIRED"
+    register.say(register.signed("ann", ANN, by=ROOT))
+    assert register.names == ["ann"]
+
+
+def test_a_root_key_that_is_none_is_refused_where_it_is_configured():
+    configured = approval_settings(REALM, Approvals(root_key=ROOT.private_pem))
+    assert configured.root_key == ROOT.public_key
+    with pytest.raises(Refused, match="CONFIG_INVALID"):
+        approval_settings(REALM, Approvals(root_key=ROOT.public_key[:-1]))
+
+
+def test_a_flood_of_namings_does_not_fill_the_journal():
+    register = Register()
+    register.say(register.naming("ann", ANN))
+    for number in range(2 * REFUSALS_MAX):
+        assert isinstance(register.say(register.naming(f"eve{number}", EVE)), Refused)
+    assert len(register.facts) == 1 + REFUSALS_MAX
