@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,7 @@ from rookery.schemas.commands import (
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.ids import check_command_id, check_session_id, uuid7
 from rookery.schemas.listing import RunState
+from rookery.schemas.run import Language, SessionLimits
 
 __all__ = ["Client", "Fields", "Handle", "connect", "new_id"]
 
@@ -226,6 +227,22 @@ class Client:
         return await self.ask("fork", into, body)
 
     # --- sessions ---------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        session: str,
+        *,
+        language: Language | str = Language.PYTHON,
+        limits: SessionLimits | Mapping[str, int] | None = None,
+    ) -> Fields:
+        """Begin a session with limits of its own before its first run; asked for again, it is left
+        as it is."""
+        given = SessionLimits() if limits is None else limits
+        return await self.ask("create", session, {"language": language, "limits": given})
+
+    async def set_limits(self, session: str, **limits: int) -> Fields:
+        """Give a session other limits, from its next run on; those not named stay."""
+        return await self.ask("limits", session, limits)
 
     async def snapshot(self, session: str) -> Fields:
         """Keep a session as its last run has left it; none may be under way."""

@@ -7,7 +7,7 @@ everything that is more than waiting is ``rookery.bus.client``'s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Unpack
 
@@ -17,6 +17,7 @@ from rookery.bus.loop import LoopThread
 from rookery.schemas.approval_answer import DecideApproval, DecisionReceipt
 from rookery.schemas.approval_listing import ListedApproval, ListedGrant
 from rookery.schemas.commands import GrantReceipt, RunAnswer
+from rookery.schemas.run import Language, SessionLimits
 
 __all__ = ["SyncClient", "SyncHandle", "connect_sync"]
 
@@ -122,6 +123,18 @@ class SyncClient:
 
     def fork(self, session: str, run_id: str, at_sequence: int, into: str) -> Fields:
         return self._thread.run(self._client.fork(session, run_id, at_sequence, into))
+
+    def create(
+        self,
+        session: str,
+        *,
+        language: Language | str = Language.PYTHON,
+        limits: SessionLimits | Mapping[str, int] | None = None,
+    ) -> Fields:
+        return self._thread.run(self._client.create(session, language=language, limits=limits))
+
+    def set_limits(self, session: str, **limits: int) -> Fields:
+        return self._thread.run(self._client.set_limits(session, **limits))
 
     def snapshot(self, session: str) -> Fields:
         return self._thread.run(self._client.snapshot(session))

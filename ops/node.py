@@ -57,6 +57,7 @@ from rookery.ops.server_checks import streams_there
 from rookery.ops.service import service_of
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts.node import Started, Stopped
+from rookery.schemas.limits import check_run_limits
 from rookery.schemas.run import Language
 
 __all__ = ["Node"]
@@ -192,6 +193,7 @@ class Node:
             realm_load=self._load,
             claims=ClaimRegistry(),
             driven=runs is not None,
+            judge=check_run_limits if runs is None else runs.judge,
         )
         of_runs: Sequence[Concern]
         if runs is None:

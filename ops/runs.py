@@ -92,10 +92,13 @@ class Runs:
         declared = [tool.capability for tool in self.visible]
         self._places = Places(declared, loop, SystemClock().now_ms)
         self._offers, self.approvers = offers, approvers
+        self.judge = offers.judge
         self.languages = frozenset(sandbox.builds)
         self.results = Results(bus.journal, bus.blobs, bus.door)
         self._reader = Reader(bus.journal, bus.blobs)
-        validation = Validation(sandbox, offers, self._reader, bytes_max=payload_bytes_max)
+        validation = Validation(
+            sandbox, offers, self._reader, self._inside, bytes_max=payload_bytes_max
+        )
         past = Past(sandbox, self._reader, bus.blobs, key, _name)
         saving = Saving(past, bus.blobs, visible.offered, self._inside)
         forking = Forking(past, saving, bus.blobs, offers.check, SystemClock().now_ms)
@@ -150,7 +153,6 @@ class Runs:
             builds=sandbox.builds,
             tools=visible.offered,
             catalogue=catalogue,
-            defaults=SessionLimits(),
             limits_max=SessionLimits(
                 memory_mb=limits.memory_mb_max,
                 cpu_ms=limits.cpu_ms_max,

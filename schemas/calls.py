@@ -60,6 +60,9 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     seed: str
     """Hex; all the chance a session sees comes from its first run's."""
     limits: SessionLimits
+    """In force for the run."""
+    session_limits: SessionLimits | UnsetType = UNSET
+    """Those of its session then, if they are not the defaults."""
     tools: tuple[OfferedTool, ...] = ()
     catalogue: str = ""
     """Digest, in the blob store, of the JSON list of what the tools declared."""

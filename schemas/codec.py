@@ -19,6 +19,7 @@ import msgspec
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.hints import hint_for
 from rookery.schemas.typed_ids import read, written
 from rookery.schemas.upcast import NO_UPCASTS, Upcasts
 
@@ -116,7 +117,7 @@ def decode_command(
     except msgspec.ValidationError as error:
         message = str(error)
         code = "UNKNOWN_FIELD" if "unknown field" in message else "INVALID_ARGUMENT"
-        raise Refused(code, message) from None
+        raise Refused(code, message, hint=hint_for(kind, message)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused("INVALID_JSON", str(error)) from None
 

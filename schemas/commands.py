@@ -29,7 +29,16 @@ from rookery.schemas.approval_listing import (
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.listing import RunList, RunState, ToolList
 from rookery.schemas.numbers import Unsigned
-from rookery.schemas.run import Language, RunRequest, RunResult, SessionMeta
+from rookery.schemas.run import (
+    Language,
+    NoneOrMore,
+    RunRequest,
+    RunResult,
+    SessionLimits,
+    SessionMeta,
+    SomeOfIt,
+    StackDepth,
+)
 
 __all__ = [
     "ANSWERS",
@@ -38,6 +47,8 @@ __all__ = [
     "ApproverReceipt",
     "CallReceipt",
     "Cancel",
+    "ChangeLimits",
+    "CreateSession",
     "DecideApproval",
     "DecisionReceipt",
     "DestroySession",
@@ -134,6 +145,33 @@ class NameApprover(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Ask what a session is; leaves no fact."""
+
+
+class CreateSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Begin a session before its first run (verb ``create``). One that is there already, with the
+    same language and limits, is left as it is."""
+
+    language: Language = Language.PYTHON
+    limits: SessionLimits = SessionLimits()
+    """Of each of its runs that names none."""
+
+
+class ChangeLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Give a session other limits, from its next run on (verb ``limits``). What is left out stays
+    as it is."""
+
+    memory_mb: SomeOfIt | UnsetType = UNSET
+    cpu_ms: SomeOfIt | UnsetType = UNSET
+    wall_ms: SomeOfIt | UnsetType = UNSET
+    max_stdout_bytes: NoneOrMore | UnsetType = UNSET
+    max_external_calls: NoneOrMore | UnsetType = UNSET
+    max_stack_depth: StackDepth | UnsetType = UNSET
+
+    def of(self, limits: SessionLimits) -> SessionLimits:
+        """``limits``, so changed."""
+        said = msgspec.structs.asdict(self).items()
+        changed = {name: value for name, value in said if value is not UNSET}
+        return msgspec.structs.replace(limits, **changed)
 
 
 class SnapshotSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -342,6 +380,8 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "sessions": SessionsQuery,
     "runs": RunsQuery,
     "tools": ToolsQuery,
+    "create": CreateSession,
+    "limits": ChangeLimits,
     "snapshot": SnapshotSession,
     "restore": RestoreSession,
     "destroy": DestroySession,
@@ -370,6 +410,8 @@ ANSWERS: dict[str, Any] = {
     "sessions": SessionList,
     "runs": RunList,
     "tools": ToolList,
+    "create": SessionView,
+    "limits": SessionView,
     "snapshot": SnapshotView,
     "restore": SnapshotView,
     "destroy": SessionView,

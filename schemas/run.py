@@ -8,9 +8,10 @@ struct ignores them.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 __all__ = [
     "SNAPSHOT_VERSION",
@@ -80,15 +81,29 @@ class CallStatus(StrEnum):
     APPROVAL_PENDING = "approval_pending"
 
 
+U16_MAX, U32_MAX = (1 << 16) - 1, (1 << 32) - 1
+
+
+def _told(least: int, most: int) -> Meta:
+    """A range that schemas and hints tell and that the door judges (``limits``): decoding does not,
+    for what stands in a fact is never refused."""
+    return Meta(extra_json_schema={"minimum": least, "maximum": most})
+
+
+SomeOfIt = Annotated[int, _told(1, U32_MAX)]
+NoneOrMore = Annotated[int, _told(0, U32_MAX)]
+StackDepth = Annotated[int, _told(1, U16_MAX)]
+
+
 class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one run may use."""
 
-    memory_mb: int = 64
-    cpu_ms: int = 2_000
-    wall_ms: int = 5_000
-    max_stdout_bytes: int = 65_536
-    max_external_calls: int = 32
-    max_stack_depth: int = 256
+    memory_mb: SomeOfIt = 64
+    cpu_ms: SomeOfIt = 2_000
+    wall_ms: SomeOfIt = 5_000
+    max_stdout_bytes: NoneOrMore = 65_536
+    max_external_calls: NoneOrMore = 32
+    max_stack_depth: StackDepth = 256
 
 
 class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +178,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     language: Language = Language.PYTHON
     code: str = ""
     inputs: dict[str, Any] = {}
-    timeout_ms: int | None = None
+    timeout_ms: SomeOfIt | None = None
     limits: SessionLimits | None = None
     return_snapshot: bool = False
     validate_only: bool = False

@@ -6,7 +6,7 @@ asked gets a receipt: of a run at its end, of everything else at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,24 +14,55 @@ import msgspec
 from rookery.actors.admission.claim import ClaimRegistry, SessionClaim
 from rookery.actors.admission.fold import answers, evolve
 from rookery.actors.admission.load import RealmLoad
-from rookery.actors.admission.queue import Quotas, accept, cancel, finish, handle, restored
+from rookery.actors.admission.queue import (
+    Quotas,
+    accept,
+    cancel,
+    change_limits,
+    check_language,
+    create,
+    finish,
+    handle,
+    of_session,
+    restored,
+    unknown_session,
+)
 from rookery.actors.admission.state import STATE_SCHEMA, Admission, EndedInput, dump, load
 from rookery.actors.admission.telling import as_answer
 from rookery.actors.kernel.concern import Effect
 from rookery.schemas.calls import WaitingQuery, WaitingView
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.commands import COMMANDS, Cancel, HandleInput, SessionQuery
+from rookery.schemas.commands import (
+    COMMANDS,
+    Cancel,
+    ChangeLimits,
+    CreateSession,
+    HandleInput,
+    SessionQuery,
+)
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.limits import check_run_limits
 from rookery.schemas.run import RunRequest, SessionMeta
 
 __all__ = ["AdmissionConcern"]
 
-VERBS = ("run", "cancel", "admission", "session")
+_RULES: dict[type, Callable[..., Sequence[facts.SessionFact]]] = {
+    CreateSession: create,
+    ChangeLimits: change_limits,
+    Cancel: cancel,
+    Completed: finish,
+    Failed: finish,
+    Cancelled: finish,
+    SnapshotRestored: restored,
+}
+"""What needs to know nothing but the session's state."""
+
+VERBS = ("run", "create", "limits", "cancel", "admission", "session")
 FENCED = (facts.Retired, facts.Destroyed, facts.Reset)
 """What closes a session may only stand if no family of it has moved on unseen."""
 
@@ -57,9 +88,11 @@ class AdmissionConcern:
         realm_load: RealmLoad,
         claims: ClaimRegistry,
         driven: bool = False,
+        judge: Callable[[RunRequest], None] = check_run_limits,
     ) -> None:
-        """``driven``: the node takes the steps of its runs; else somebody outside ends them."""
-        self._driven = driven
+        """``driven``: the node takes the steps of its runs; else somebody outside ends them.
+        ``judge``: ``Refused`` if no run could be made of a request, in whatever session."""
+        self._driven, self._judge = driven, judge
         self.reacts_to = frozenset({"turn", "sandbox"}) if driven else frozenset()
         self._queued_max, self._in_flight_max = queued_max, in_flight_max
         self._load, self._claims = realm_load, claims
@@ -93,22 +126,26 @@ class AdmissionConcern:
                     "nothing is validated here: whoever drives the runs of this node is outside",
                     hint="ask a node whose driver is its sandbox",
                 )
-            case RunRequest():
+            case RunRequest() as request:
+                self._check(state, of_session(command.key, request), repeated=command.repeated)
                 in_flight = self._load.with_session(command.key, state.owed)
                 quotas = Quotas(self._queued_max, self._in_flight_max, in_flight)
                 return accept(state, command, now_ms=now_ms, quotas=quotas)
-            case Cancel():
-                return cancel(state, command, now_ms=now_ms)
             case HandleInput():
                 return handle(state, command, now_ms=now_ms, driven=self._driven)
-            case Completed() | Failed() | Cancelled():
-                return finish(state, command, now_ms=now_ms)
-            case SnapshotRestored():
-                return restored(state, command, now_ms=now_ms)
             case SessionQuery() if not state.meta.created_at:
-                raise Refused("SESSION_NOT_FOUND", f"there is no session {command.key}")
-            case _:
-                return []
+                raise unknown_session(command.key)
+            case body:
+                rule = _RULES.get(type(body))
+                return [] if rule is None else rule(state, command, now_ms=now_ms)
+
+    def _check(self, state: Admission, request: RunRequest, *, repeated: bool) -> None:
+        """What was taken in once is not judged again."""
+        if repeated:
+            return
+        self._judge(request)
+        if self._driven and state.is_open:
+            check_language(state.meta, request.language)
 
     def evolve(self, state: Admission, fact: facts.SessionFact) -> Admission:
         return evolve(state, fact)

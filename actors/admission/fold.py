@@ -18,7 +18,7 @@ from rookery.actors.admission.state import Admission, EndedInput, OwedInput
 from rookery.actors.kernel.concern import Effect
 from rookery.schemas.commands import RunReceipt
 from rookery.schemas.facts import session as facts
-from rookery.schemas.run import ErrorObject
+from rookery.schemas.run import ErrorObject, SessionLimits
 
 __all__ = ["Await", "SendAnswer", "SendResult", "answers", "evolve"]
 
@@ -98,10 +98,16 @@ def evolve(state: Admission, fact: facts.SessionFact) -> Admission:
 
 
 def _begin(state: Admission, fact: facts.Initialized) -> Admission:
-    meta = replace(state.meta, created_at=fact.at_ms, last_used_at=fact.at_ms)
+    meta = replace(
+        state.meta, created_at=fact.at_ms, last_used_at=fact.at_ms, limits=SessionLimits()
+    )
     if fact.language is not UNSET:
         meta = replace(meta, language=fact.language)
     return replace(state, meta=meta)
+
+
+def _limit(state: Admission, fact: facts.LimitsSet) -> Admission:
+    return replace(state, meta=replace(state.meta, limits=fact.limits))
 
 
 def _enqueue(state: Admission, fact: facts.InputAccepted) -> Admission:
@@ -200,6 +206,7 @@ def _without(queue: tuple[OwedInput, ...], owed: OwedInput) -> tuple[OwedInput, 
 
 _FOLDS: dict[type, Callable[[Admission, Any], Admission]] = {
     facts.Initialized: _begin,
+    facts.LimitsSet: _limit,
     facts.InputAccepted: _enqueue,
     facts.RunPrepared: _take_up,
     facts.QueuedRunDrained: _take_up,

@@ -24,21 +24,21 @@ from rookery.actors.kernel.host import (
     ATTACHED,
     DESTROYED,
     IDLE,
-    INITIALIZING,
     RETIRED,
     RUNNING,
     STOPPED,
     Host,
 )
 from rookery.actors.kernel.rows import Machine, RejectionKind, TransitionRejected
-from rookery.schemas.commands import Cancel, HandleInput
+from rookery.schemas.commands import Cancel, ChangeLimits, CreateSession, HandleInput
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
 from rookery.schemas.ids import derived_uuid7
-from rookery.schemas.run import ErrorObject, Language, RunRequest
+from rookery.schemas.limits import check_limits
+from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionLimits, SessionMeta
 
 __all__ = [
     "NO_TURN",
@@ -47,10 +47,14 @@ __all__ = [
     "TurnEnd",
     "accept",
     "cancel",
+    "change_limits",
+    "check_language",
+    "create",
     "finish",
     "handle",
     "of_session",
     "restored",
+    "unknown_session",
 ]
 
 TurnEnd = Completed | Failed | Cancelled
@@ -91,6 +95,40 @@ def accept(
     decision.open()
     decision.accept(command, request)
     return decision.settle()
+
+
+def create(
+    state: Admission, command: Command[CreateSession], *, now_ms: int
+) -> list[facts.SessionFact]:
+    """Open the session before its first run. If it is open as it was asked for, nothing follows."""
+    if command.repeated:
+        return []
+    asked, meta = command.body, state.meta
+    check_limits(asked.limits)
+    decision = _Decision(state, command, now_ms)
+    if not state.is_open:
+        decision.open(asked.language)
+    elif (meta.language, meta.limits) != (asked.language, asked.limits):
+        raise Refused(
+            "SESSION_IDENTITY_IN_USE",
+            f"there is a session {command.key}, with another language or other limits",
+            hint=f"rookery sessions show {command.key}",
+        )
+    decision.limit(asked.limits)
+    return decision.settle()
+
+
+def change_limits(
+    state: Admission, command: Command[ChangeLimits], *, now_ms: int
+) -> list[facts.SessionFact]:
+    """Give the session other limits; a run that has started keeps its own."""
+    if command.repeated:
+        return []
+    if not state.is_open:
+        raise unknown_session(command.key)
+    decision = _Decision(state, command, now_ms)
+    decision.limit(check_limits(command.body.of(state.meta.limits)))
+    return decision.facts
 
 
 def cancel(state: Admission, command: Command[Cancel], *, now_ms: int) -> list[facts.SessionFact]:
@@ -141,8 +179,11 @@ def restored(
     fact = command.body
     decision = _Decision(state, command, now_ms)
     decision.open(fact.language)
-    if fact.run is not UNSET and fact.generation == decision.state.generation:
-        decision.go_on(fact)
+    if fact.generation == decision.state.generation:
+        if fact.limits is not UNSET:
+            decision.limit(fact.limits)
+        if fact.run is not UNSET:
+            decision.go_on(fact)
     return decision.settle()
 
 
@@ -195,7 +236,7 @@ class _Decision:
 
     def open(self, language: Language | UnsetType = UNSET) -> None:
         """Make the session one that takes inputs; a destroyed one begins another life."""
-        if self.state.host.phase in (INITIALIZING, DESTROYED):
+        if not self.state.is_open:
             self._generation += self.state.host.phase == DESTROYED
             begun = facts.Initialized(language=language)
             self.note(LIFECYCLE.decide(Host(), "Initialize", begun))
@@ -205,6 +246,10 @@ class _Decision:
             self.ask(
                 LIFECYCLE, "EnsureSessionWithExecutor", facts.ExecutorEnsured(session_id_in=key)
             )
+
+    def limit(self, limits: SessionLimits) -> None:
+        if limits != self.state.meta.limits:
+            self.note(facts.LimitsSet(limits=limits))
 
     def accept(self, command: Command[RunRequest], request: RunRequest) -> None:
         """Draining is Running on the way back to Retired: to new inputs it is Retired already."""
@@ -318,9 +363,27 @@ def of_session(key: str, request: RunRequest) -> RunRequest:
     return replace(request, session_id=key)
 
 
+def check_language(meta: SessionMeta, language: Language) -> None:
+    """An open session speaks the language it was begun in: its memory is of one."""
+    if language is not meta.language:
+        raise Refused(
+            "UNSUPPORTED_FEATURE",
+            f"session {meta.id} speaks {meta.language}",
+            hint=f"run {language} in another session",
+        )
+
+
+def unknown_session(key: str) -> Refused:
+    return Refused("SESSION_NOT_FOUND", f"there is no session {key}", hint="rookery sessions list")
+
+
 def _check_session(key: str, given: object) -> None:
     if given != key:
-        raise Refused("INVALID_ARGUMENT", f"session {given!r} is not {key!r}, the subject's")
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"session {given!r} is not {key!r}, the subject's",
+            hint="leave it out of the body, or send it to that session's subject",
+        )
 
 
 def _check_quotas(state: Admission, quotas: Quotas) -> None:

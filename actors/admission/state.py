@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from immutables import Map
 
-from rookery.actors.kernel.host import Host
+from rookery.actors.kernel.host import DESTROYED, INITIALIZING, Host
 from rookery.schemas.commands import RunReceipt, SessionView
 from rookery.schemas.run import ErrorObject, SessionMeta
 
@@ -135,6 +135,11 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     current: OwedInput | None = None
     """The input whose run is the host's current one."""
     ended: EndedInputs = EndedInputs()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a life of the session has begun and not ended."""
+        return self.host.phase not in (INITIALIZING, DESTROYED)
 
     @property
     def owed(self) -> int:

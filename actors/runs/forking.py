@@ -70,7 +70,8 @@ class Forking:
         self._check(place.run.offer)
         begun = place.before[0] if place.before else place.run
         runs = [*place.before, place.run] if place.over else place.before
-        snapshot = await self._past.sealed(session, place.base, runs, begun)
+        limits = place.run.offer.session_limits
+        snapshot = await self._past.sealed(session, place.base, runs, begun, limits)
         restoring = RestoreSnapshot(
             snapshot_id=snapshot.id,
             blob=await self._blobs.put(snapshot.data),
@@ -79,6 +80,7 @@ class Forking:
             size_bytes=len(snapshot.data),
             asked_by=delivery.id,
             forked_from=_point(asked.session, place),
+            limits=limits,
         )
         if not place.over:
             restoring = await self._with_run(session, asked.session, place, restoring)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from msgspec import UNSET
@@ -20,7 +21,7 @@ from rookery.actors.sandbox.contract import Tool
 from rookery.actors.sandbox.pool import Sandbox
 from rookery.actors.sandbox.recorded import Batch
 from rookery.bus.ports import Blobs
-from rookery.schemas.calls import DrivingView
+from rookery.schemas.calls import DrivingView, Offer
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import RunResult
 
@@ -68,16 +69,16 @@ class SessionMemory:
         await asyncio.to_thread(self._sandbox.restore, data, tools=tools, session_id=session)
         self._stands[session] = _Stand(view.generation, view.runs_before)
 
-    async def park(self, session: str) -> tuple[str, str]:
+    async def park(self, session: str, offer: Offer) -> tuple[str, str]:
         """Keep the session with its waiting run, and let it go; the snapshot's id and blob."""
-        snapshot = await asyncio.to_thread(self._sandbox.snapshot, session)
-        blob = await self._blobs.put(snapshot.data)
+        snapshot_id, blob, _ = await self.keep(session, offer)
         await self.forget(session)
-        return snapshot.id, blob
+        return snapshot_id, blob
 
-    async def keep(self, session: str) -> tuple[str, str, int]:
+    async def keep(self, session: str, offer: Offer) -> tuple[str, str, int]:
         """Put the session as it stands into the blob store; the snapshot's id, blob and size."""
-        snapshot = await asyncio.to_thread(self._sandbox.snapshot, session)
+        taking = partial(self._sandbox.snapshot, session, limits=offer.session_limits)
+        snapshot = await asyncio.to_thread(taking)
         return snapshot.id, await self._blobs.put(snapshot.data), len(snapshot.data)
 
     async def ended(
@@ -106,8 +107,8 @@ class SessionMemory:
         ended = [run for run in runs if run.run_id == view.run_id and run.ended_at_sequence]
         if not ended:
             raise Failed("FACT_UNKNOWN", f"run {view.run_id} has no end in the journal")
-        snapshot_id, blob, size = await self.keep(session)
         offer = ended[0].offer
+        snapshot_id, blob, size = await self.keep(session, offer)
         keep = KeepSnapshot(
             generation=view.generation,
             snapshot_id=snapshot_id,
@@ -116,6 +117,7 @@ class SessionMemory:
             build=offer.build,
             after_sequence=ended[0].ended_at_sequence,
             size_bytes=size,
+            limits=offer.session_limits,
         )
         await self._ask("sandbox", session, keep, KeptView)
 

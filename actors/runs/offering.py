@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rookery.actors.sandbox.validate import limits_in_force
+from msgspec import UNSET, UnsetType
+
+from rookery.actors.sandbox.validate import check_request, limits_in_force
 from rookery.schemas.calls import Offer, OfferedTool
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language, RunRequest, SessionLimits
@@ -27,29 +29,29 @@ class NodeOffers:
         builds: Mapping[Language, str],
         tools: tuple[OfferedTool, ...],
         catalogue: str,
-        defaults: SessionLimits,
         limits_max: SessionLimits,
         entropy: Callable[[int], bytes],
     ) -> None:
-        """``limits_max`` caps whatever a request asks for."""
+        """``limits_max`` caps whatever a request or a session asks for."""
         self._builds, self._tools, self._catalogue = dict(builds), tools, catalogue
-        self._defaults, self._max, self._entropy = defaults, limits_max, entropy
+        self._max, self._entropy = limits_max, entropy
         self._digests = {tool.name: tool.schema_digest for tool in tools}
 
-    def __call__(self, request: RunRequest) -> Offer:
-        build = self._builds.get(request.language)
-        if build is None:
-            known = ", ".join(sorted(self._builds))
-            raise Refused(
-                "UNSUPPORTED_FEATURE",
-                f"there is no {request.language} here",
-                hint=f"languages: {known}",
-            )
+    def judge(self, request: RunRequest) -> None:
+        """Whether there could be a run of this here, in whatever session."""
+        check_request(request)
+        self._build(request.language)
+
+    def __call__(
+        self, request: RunRequest, session_limits: SessionLimits | UnsetType = UNSET
+    ) -> Offer:
+        own = SessionLimits() if session_limits is UNSET else session_limits
         return Offer(
             language=request.language,
-            build=build,
+            build=self._build(request.language),
             seed=self._entropy(SEED_BYTES).hex(),
-            limits=self._capped(limits_in_force(request, self._defaults)),
+            limits=self._capped(limits_in_force(request, own)),
+            session_limits=session_limits,
             tools=self._tools,
             catalogue=self._catalogue,
         )
@@ -63,6 +65,16 @@ class NodeOffers:
                     f"the run was given a tool {tool.name} with other schemas than there are now",
                     hint="go on with it where it was started, or start it anew",
                 )
+
+    def _build(self, language: Language) -> str:
+        build = self._builds.get(language)
+        if build is None:
+            raise Refused(
+                "UNSUPPORTED_FEATURE",
+                f"there is no {language} here",
+                hint=f"languages: {', '.join(sorted(self._builds))}",
+            )
+        return build
 
     def _capped(self, limits: SessionLimits) -> SessionLimits:
         names = SessionLimits.__struct_fields__

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec import UnsetType
 
 from rookery.actors.runs.history import Kept, PastRun, Reader
 from rookery.actors.sandbox.contract import Tool
 from rookery.actors.sandbox.pool import Sandbox
-from rookery.actors.sandbox.snapshot import Snapshot, SnapshotHeader, open_snapshot, seal
+from rookery.actors.sandbox.snapshot import Snapshot, SnapshotHeader, open_snapshot, relabelled
 from rookery.bus.ports import Blobs
+from rookery.schemas.run import SessionLimits
 
 __all__ = ["Past"]
 
@@ -67,12 +69,21 @@ class Past:
                 await asyncio.to_thread(self.sandbox.destroy, name)
 
     async def sealed(
-        self, session: str, base: Kept | None, runs: Sequence[PastRun], begun: PastRun
+        self,
+        session: str,
+        base: Kept | None,
+        runs: Sequence[PastRun],
+        begun: PastRun,
+        limits: SessionLimits | UnsetType,
     ) -> Snapshot:
-        """The session as it stood after ``runs``."""
+        """The session as it stood after ``runs``, and with these limits."""
         async with self.standing(base, runs, begun) as name:
             taken = await asyncio.to_thread(self.sandbox.snapshot, name)
-        return await asyncio.to_thread(self._named, taken.data, session)
+        return await self.labelled(taken.data, session_id=session, limits=limits)
+
+    async def labelled(self, data: bytes, **changed: object) -> Snapshot:
+        """The snapshot, with another header."""
+        return await asyncio.to_thread(partial(relabelled, self._key, data, **changed))
 
     async def looked_into(self, data: bytes, offered: Sequence[Tool]) -> SnapshotHeader:
         """What a snapshot says of itself; ``Refused`` unless a session may go on from it here."""
@@ -81,10 +92,6 @@ class Past:
             open_snapshot, self._key, data, self.sandbox.builds, tools
         )
         return header
-
-    def _named(self, data: bytes, session: str) -> Snapshot:
-        header, saved = open_snapshot(self._key, data, self.sandbox.builds, None)
-        return seal(self._key, replace(header, session_id=session), saved)
 
 
 def _untyped(call: Callable[..., None]) -> Callable[..., Any]:

@@ -13,9 +13,11 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec import UnsetType
+
 from rookery.actors.kernel.host import DESTROYED
 from rookery.actors.kernel.inside import Ask
-from rookery.actors.runs.history import History, PastRun
+from rookery.actors.runs.history import History, Kept, PastRun
 from rookery.actors.runs.past import Past
 from rookery.actors.sandbox.concern import KeepSnapshot, KeptView, RestoreSnapshot
 from rookery.actors.sandbox.contract import Tool
@@ -33,6 +35,8 @@ from rookery.schemas.commands import (
 )
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.limits import unless_default
+from rookery.schemas.run import SessionLimits
 
 __all__ = ["Saving"]
 
@@ -55,15 +59,16 @@ class Saving:
         if life.phase == DESTROYED:
             raise Refused("SESSION_NOT_FOUND", f"session {session} was destroyed")
         history = await self._past.reader.history(session, life.generation)
+        limits, base = unless_default(life.meta.limits), history.base
         if history.runs:
-            kept = await self._keep(session, life.generation, history)
-            return _view(session, kept)
-        if history.base is None:
+            return _view(session, await self._keep(session, life.generation, history, limits))
+        if base is None:
             raise Refused(
                 "GUARD_REJECTED",
                 f"session {session} has run nothing yet, and so has no memory to keep",
             )
-        base = history.base
+        if base.limits != limits:
+            return _view(session, await self._keep_anew(session, base, limits))
         return SnapshotView(
             session_id=session,
             generation=base.generation,
@@ -90,6 +95,7 @@ class Saving:
             build=header.build,
             size_bytes=len(data),
             asked_by=asked_by,
+            limits=header.limits,
         )
         try:
             return await self.begin(session, restoring)
@@ -112,11 +118,15 @@ class Saving:
         life = await self._session(session)
         return life if life.phase == DESTROYED else await self._end(session)
 
-    async def _keep(self, session: str, generation: int, history: History) -> KeptView:
+    async def _keep(
+        self, session: str, generation: int, history: History, limits: SessionLimits | UnsetType
+    ) -> KeptView:
         last = history.runs[-1]
         if not last.ended_at_sequence:
             raise _under_way(last)
-        snapshot = await self._past.sealed(session, history.base, history.runs, history.runs[0])
+        snapshot = await self._past.sealed(
+            session, history.base, history.runs, history.runs[0], limits
+        )
         keep = KeepSnapshot(
             generation=generation,
             snapshot_id=snapshot.id,
@@ -125,6 +135,24 @@ class Saving:
             build=last.offer.build,
             after_sequence=last.ended_at_sequence,
             size_bytes=len(snapshot.data),
+            limits=limits,
+        )
+        return await self._ask("sandbox", session, keep, KeptView)
+
+    async def _keep_anew(
+        self, session: str, base: Kept, limits: SessionLimits | UnsetType
+    ) -> KeptView:
+        """The memory is what it was, the session has got other limits since."""
+        snapshot = await self._past.labelled(await self._blobs.get(base.blob), limits=limits)
+        keep = KeepSnapshot(
+            generation=base.generation,
+            snapshot_id=snapshot.id,
+            blob=await self._blobs.put(snapshot.data),
+            language=base.language,
+            build=base.build,
+            after_sequence=base.after_sequence,
+            size_bytes=len(snapshot.data),
+            limits=limits,
         )
         return await self._ask("sandbox", session, keep, KeptView)
 

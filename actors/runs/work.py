@@ -30,6 +30,7 @@ from rookery.schemas.calls import (
     DrivingView,
     KnownCall,
     Move,
+    Offer,
     RunParked,
     StepTaken,
 )
@@ -72,10 +73,10 @@ class Memory(Protocol):
     async def wake(self, session: str, view: DrivingView, tools: Sequence[Tool]) -> None:
         """The session stands where the run was parked."""
 
-    async def park(self, session: str) -> tuple[str, str]:
+    async def park(self, session: str, offer: Offer) -> tuple[str, str]:
         """Keep the session with its waiting run, and let it go; the snapshot's id and blob."""
 
-    async def keep(self, session: str) -> tuple[str, str, int]:
+    async def keep(self, session: str, offer: Offer) -> tuple[str, str, int]:
         """Keep the session as it stands; the snapshot's id, blob and size."""
 
     async def ended(
@@ -302,10 +303,14 @@ class Work:
         return waiting.result()
 
     @property
-    def _limit_ms(self) -> int:
+    def _offer(self) -> Offer:
         offer = self._view.offer
         assert offer is not UNSET
-        return offer.limits.wall_ms
+        return offer
+
+    @property
+    def _limit_ms(self) -> int:
+        return self._offer.limits.wall_ms
 
     @property
     def _left_ms(self) -> float:
@@ -332,7 +337,7 @@ class Work:
         """The run's last step. A driver that was stopped has come to nothing that counts."""
         works, run_id = self._works, self._view.run_id
         if kept and result.snapshot_id is not None:
-            snapshot_id, _, _ = await works.memory.keep(self._session)
+            snapshot_id, _, _ = await works.memory.keep(self._session, self._offer)
             result = msgspec.structs.replace(result, snapshot_id=snapshot_id)
         step = StepTaken(
             run_id=run_id,
@@ -371,7 +376,7 @@ class Work:
 
     async def _park(self, parks: _Parks) -> bool:
         """Whether the run is to go on when what it waits for has come."""
-        snapshot_id, blob = await self._works.memory.park(self._session)
+        snapshot_id, blob = await self._works.memory.park(self._session, self._offer)
         parked = RunParked(
             run_id=self._view.run_id,
             code=parks.code,

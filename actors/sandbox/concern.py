@@ -24,7 +24,7 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.facts import sandbox as facts
 from rookery.schemas.facts.session import SessionFact
 from rookery.schemas.ids import check_session_id
-from rookery.schemas.run import Language, RunRequest
+from rookery.schemas.run import Language, RunRequest, SessionLimits
 
 __all__ = ["KeepSnapshot", "KeptView", "RestoreSnapshot", "SandboxConcern"]
 
@@ -39,6 +39,7 @@ class KeepSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     build: str
     after_sequence: int
     size_bytes: int
+    limits: SessionLimits | UnsetType = UNSET
 
 
 class RestoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +56,7 @@ class RestoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     forked: ForkedRun | UnsetType = UNSET
     request: RunRequest | UnsetType = UNSET
     request_blob: str | UnsetType = UNSET
+    limits: SessionLimits | UnsetType = UNSET
 
 
 class KeptView(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +68,7 @@ class KeptView(msgspec.Struct, frozen=True, kw_only=True):
     blob: str = ""
     size_bytes: int = 0
     after_sequence: int = 0
+    limits: SessionLimits | UnsetType = UNSET
     asked_by: str = ""
     """The command with which that life began, if it began with a memory."""
     run_id: str = ""
@@ -112,6 +115,7 @@ class SandboxConcern:
             blob=fact.blob,
             size_bytes=fact.size_bytes,
             after_sequence=fact.after_sequence,
+            limits=fact.limits,
         )
         if isinstance(fact, facts.SnapshotKept):
             return kept
@@ -144,9 +148,12 @@ class SandboxConcern:
 
 
 def _keep(state: KeptView, keep: KeepSnapshot) -> Sequence[Fact]:
-    """What comes late, of a life that is over or of an earlier moment, is worth nothing."""
+    """What comes late, of a life that is over or of an earlier moment, is worth nothing; nor is
+    what is known."""
     late = keep.generation < max(state.generation, state.life)
-    if late or keep.after_sequence <= state.after_sequence:
+    if late or keep.after_sequence < state.after_sequence:
+        return ()
+    if keep.after_sequence == state.after_sequence and keep.limits == state.limits:
         return ()
     return (facts.SnapshotKept(**asdict(keep)),)
 

@@ -15,6 +15,7 @@ from typing import Any, Self, cast
 
 import msgspec
 import wasmtime
+from msgspec import UNSET, UnsetType
 
 from rookery.actors.sandbox.contract import (
     Answer,
@@ -44,6 +45,7 @@ from rookery.actors.sandbox.validate import check_request, limits_in_force, tool
 from rookery.actors.sandbox.workers import Beat, Workers
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.limits import check_limits
 from rookery.schemas.run import (
     SNAPSHOT_VERSION,
     ErrorObject,
@@ -133,6 +135,7 @@ class Sandbox:
     ) -> None:
         """A new session. All its randomness comes from ``seed``."""
         check_session_id(session_id)
+        check_limits(limits)
         self._open(session_id, language, tools_by_name(tools), Session.begin(limits, seed, now_ms))
 
     def reopen(
@@ -280,13 +283,14 @@ class Sandbox:
 
     # --- snapshots --------------------------------------------------------------------------
 
-    def snapshot(self, session_id: str) -> Snapshot:
-        """The session as it stands, waiting run included."""
+    def snapshot(self, session_id: str, *, limits: SessionLimits | UnsetType = UNSET) -> Snapshot:
+        """The session as it stands, waiting run included. ``limits`` are for whoever restores it
+        elsewhere, and mean nothing here."""
         lane = self._lane(session_id)
         session = _session(lane)
 
         def work(job: Job) -> None:
-            _finish(job, self._seal(session))
+            _finish(job, self._seal(session, limits))
 
         taken: Snapshot = self._submit(lane, work).result()
         return taken
@@ -339,7 +343,6 @@ class Sandbox:
             if request.language != session.language:
                 text = f"session {session.id} speaks {session.language}"
                 raise Refused("UNSUPPORTED_FEATURE", text, hint="run it in another session")
-            limits_in_force(request, session.limits)
         except Refused as refusal:
             return refused(refusal)
         return None
@@ -370,13 +373,14 @@ class Sandbox:
         self._note_live(session)
         self._shelves[session.language].fill()
 
-    def _seal(self, session: Session) -> Snapshot:
+    def _seal(self, session: Session, limits: SessionLimits | UnsetType = UNSET) -> Snapshot:
         header = SnapshotHeader(
             version=SNAPSHOT_VERSION,
             session_id=session.id,
             language=session.language,
             build=self.builds[session.language],
             tools={name: tool.schema_digest for name, tool in sorted(session.tools.items())},
+            limits=limits,
         )
         return seal(self._key, header, session.save())
 

@@ -19,6 +19,8 @@ from rookery.schemas.run import (
 __all__ = ["refused", "result_of"]
 
 _HINTS = {
+    "SYNTAX_ERROR": "the parser gave up there; what is wrong may stand before it",
+    "TOOL_ERROR": "describe_tool(NAME) says what a tool takes; a program may catch its failures",
     "TIMEOUT_WALL": "ask for less at a time, or raise wall_ms",
     "TIMEOUT_CPU": "compute less at a time, or raise cpu_ms",
     "MEMORY_EXCEEDED": "hold less at a time, or raise memory_mb",

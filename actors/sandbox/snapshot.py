@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rookery.actors.sandbox.contract import Image, Tool
 from rookery.actors.sandbox.run_log import RunLog
@@ -25,6 +26,7 @@ __all__ = [
     "Snapshot",
     "SnapshotHeader",
     "open_snapshot",
+    "relabelled",
     "resealed",
     "seal",
     "snapshot_id",
@@ -45,6 +47,8 @@ class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
     build: str
     tools: dict[str, str]
     """Name to schema digest."""
+    limits: SessionLimits | UnsetType = UNSET
+    """Of the realm's session, if not the defaults; those in the body are the sandbox's own."""
 
 
 class SavedSession(msgspec.Struct):
@@ -87,6 +91,12 @@ def resealed(key: bytes, new_key: bytes, data: bytes) -> bytes:
     read_header(key, data)
     sealed = data[:-_MAC_BYTES]
     return sealed + hmac.digest(new_key, sealed, _MAC)
+
+
+def relabelled(key: bytes, data: bytes, **changed: Any) -> Snapshot:
+    """The snapshot with another header."""
+    header = msgspec.structs.replace(read_header(key, data), **changed)
+    return seal(key, header, _read_body(data[:-_MAC_BYTES]))
 
 
 def read_header(key: bytes, data: bytes) -> SnapshotHeader:

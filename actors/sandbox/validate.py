@@ -11,36 +11,30 @@ from rookery.actors.sandbox.discovery import DISCOVERY
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.limits import check_run_limits
 from rookery.schemas.run import RunRequest, SessionLimits
 
 __all__ = ["check_request", "limits_in_force", "tools_by_name"]
-
-_LIMIT_MAX, _DEPTH_MAX = (1 << 32) - 1, (1 << 16) - 1
 
 
 def limits_in_force(request: RunRequest, session: SessionLimits) -> SessionLimits:
     """The request's over the session's, for this run only; ``timeout_ms`` replaces ``wall_ms``."""
     limits = request.limits or session
-    if request.timeout_ms is not None:
-        limits = msgspec.structs.replace(limits, wall_ms=request.timeout_ms)
-    for name in SessionLimits.__struct_fields__:
-        value, most = getattr(limits, name), _DEPTH_MAX if name == "max_stack_depth" else _LIMIT_MAX
-        if not 0 <= value <= most:
-            raise Refused(
-                "INVALID_ARGUMENT",
-                f"{name} is {value}, not within 0 and {most}",
-                hint="leave it out to get the default",
-            )
-    return limits
+    if request.timeout_ms is None:
+        return limits
+    return msgspec.structs.replace(limits, wall_ms=request.timeout_ms)
 
 
 def check_request(request: RunRequest) -> None:
-    """Refuse what could not travel into a guest as it is."""
+    """Refuse what could not travel into a guest as it is, or could do nothing there."""
     check_session_id(request.session_id)
+    check_run_limits(request)
     try:
         request.code.encode()
     except UnicodeEncodeError:
-        raise Refused("SYNTAX_ERROR", "the source is not Unicode text") from None
+        raise Refused(
+            "SYNTAX_ERROR", "the source is not Unicode text", hint="send it as UTF-8"
+        ) from None
     for name in request.inputs:
         if not name.isidentifier() or name.startswith("__"):
             raise Refused(

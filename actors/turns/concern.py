@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 from immutables import Map
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict, force_setattr, replace
 
 from rookery.actors.admission.host import follow
@@ -42,7 +42,8 @@ from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import session
 from rookery.schemas.facts import turn as facts
-from rookery.schemas.run import RunRequest
+from rookery.schemas.limits import unless_default
+from rookery.schemas.run import RunRequest, SessionLimits
 
 __all__ = ["Turns", "TurnsConcern"]
 
@@ -65,6 +66,8 @@ class Turns(SessionState, frozen=True, kw_only=True):
     driving: Driving | None = None
     runs_ended: int = 0
     """Of this life of the session, those that a node drove."""
+    limits: SessionLimits | UnsetType = UNSET
+    """The session's, if they are not the defaults."""
 
 
 def _show_turn(turn: Turn, _: Params) -> TurnView:
@@ -202,11 +205,15 @@ class TurnsConcern(SessionConcern):
 
 
 def _remember(state: Turns, fact: session.SessionFact) -> Turns:
-    """What an input asks for is known until its run has ended."""
+    """What an input asks for is known until its run has ended; what the session gives, for life."""
     match fact:
         case session.InputAccepted(request=RunRequest() as request, run=str(run_id)):
             asked = Asked(request=request, request_blob=fact.request_blob, forked=fact.forked)
             return replace(state, asked=state.asked.set(run_id, asked))
+        case session.Initialized():
+            return replace(state, limits=UNSET)
+        case session.LimitsSet():
+            return replace(state, limits=unless_default(fact.limits))
         case (
             session.RunCommitted(run=str(run_id))
             | session.RunFailed(run=str(run_id))

@@ -138,7 +138,7 @@ class DrivenRuns:
             return ()
         forked = asked.forked
         try:
-            offer = self._offers(asked.request) if forked is UNSET else forked.offer
+            offer = self._offers(asked.request, state.limits) if forked is UNSET else forked.offer
             if isinstance(offer, Immediate):
                 return self._put(state, key, run_id, offer)
             (started,) = self._concern.ask(

@@ -14,7 +14,14 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.kernel.concern import Effect
 from rookery.schemas.calls import AskedCall, DrivingView, ForkedRun, Move, Offer, StepTaken
 from rookery.schemas.errors import CodedError
-from rookery.schemas.run import ErrorObject, Metrics, RunRequest, RunResult, RunStatus
+from rookery.schemas.run import (
+    ErrorObject,
+    Metrics,
+    RunRequest,
+    RunResult,
+    RunStatus,
+    SessionLimits,
+)
 from rookery.schemas.turn import (
     ContentShape,
     TurnPrimitiveKind,
@@ -51,7 +58,9 @@ class Immediate(Enum):
 class Offers(Protocol):
     """What a node gives to the runs it starts."""
 
-    def __call__(self, request: RunRequest) -> Offer | Immediate:
+    def __call__(
+        self, request: RunRequest, session_limits: SessionLimits | UnsetType
+    ) -> Offer | Immediate:
         """``Refused`` if this node cannot run such a program at all."""
 
 

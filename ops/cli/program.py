@@ -7,7 +7,7 @@ request is a good one is for the node to say.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,9 +17,10 @@ from cyclopts import Parameter
 
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.limits import limit_hint
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
-__all__ = ["NO_WORDS", "File", "ProgramWords", "request_of"]
+__all__ = ["NO_WORDS", "File", "ProgramWords", "language_of", "limits_of", "request_of"]
 
 STDIN = "-"
 SUFFIXES = {".ts": Language.TYPESCRIPT, ".mts": Language.TYPESCRIPT, ".py": Language.PYTHON}
@@ -63,7 +64,7 @@ def request_of(file: str | None, words: ProgramWords, **more: Any) -> RunRequest
         code=_source(file, words.code),
         inputs=dict(_input(text) for text in words.input or ()),
         timeout_ms=words.timeout_ms,
-        limits=_limits(words.limit or ()),
+        limits=SessionLimits(**limits_of(words.limit, "--limit ")) if words.limit else None,
         **more,
     )
 
@@ -96,6 +97,11 @@ def _text(file: str, data: bytes) -> str:
 def _language(said: str | None, file: str | None) -> Language:
     if said is None:
         return SUFFIXES.get(Path(file or "").suffix, Language.PYTHON)
+    return language_of(said)
+
+
+def language_of(said: str) -> Language:
+    """The language somebody calls by one of its names."""
     try:
         return Language(said)
     except ValueError:
@@ -104,7 +110,7 @@ def _language(said: str | None, file: str | None) -> Language:
 
 
 def _input(text: str) -> tuple[str, Any]:
-    name, value = _pair(text, "--input", "NAME=JSON")
+    name, value = _pair(text, "--input ", "NAME=JSON")
     data = _bytes(value[1:]) if value.startswith("@") else value.encode()
     try:
         return name, msgspec.json.decode(data)
@@ -116,13 +122,11 @@ def _input(text: str) -> tuple[str, Any]:
         ) from None
 
 
-def _limits(texts: Sequence[str]) -> SessionLimits | None:
-    if not texts:
-        return None
-    known: Mapping[str, int] = msgspec.structs.asdict(SessionLimits())
-    given = {}
-    for text in texts:
-        name, value = _pair(text, "--limit", "NAME=NUMBER")
+def limits_of(texts: Sequence[str], option: str = "") -> dict[str, int]:
+    """The limits that are named, by NAME=NUMBER."""
+    known, given = SessionLimits.__struct_fields__, dict[str, int]()
+    for said in texts:
+        name, value = _pair(said, option, "NAME=NUMBER")
         if name not in known:
             raise Refused(
                 "INVALID_ARGUMENT", f"no limit {name!r}", hint=f"there are {', '.join(known)}"
@@ -130,12 +134,13 @@ def _limits(texts: Sequence[str]) -> SessionLimits | None:
         try:
             given[name] = int(value)
         except ValueError:
-            raise Refused("INVALID_ARGUMENT", f"--limit {name}: {value!r} is no number") from None
-    return SessionLimits(**given)
+            text = f"{option}{name}: {value!r} is no number"
+            raise Refused("INVALID_ARGUMENT", text, hint=limit_hint(name)) from None
+    return given
 
 
 def _pair(text: str, option: str, form: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise Refused("INVALID_ARGUMENT", f"{option} {text!r} is not {form}")
+        raise Refused("INVALID_ARGUMENT", f"{option}{text!r} is not {form}")
     return name, value

@@ -17,6 +17,7 @@ from rookery.ops.cli.moments import moment_ms
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.ops.cli.realm import open_realm
+from rookery.ops.cli.session_limits import limit_words
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import SessionList, SessionsQuery, SessionView
 from rookery.schemas.errors import Refused
@@ -27,12 +28,17 @@ from rookery.schemas.run import Language, SessionMeta
 __all__ = ["app"]
 
 app = App(name="sessions", help_format="plaintext")
-for _name, _help in {
-    "snapshot": "Keep a session as its last run has left it.",
-    "restore": "Begin a session with the memory of a snapshot.",
-    "destroy": "End a session's life; the next run begins another, with no memory of this one.",
+for _name, (_module, _help) in {
+    "create": ("session_limits", "Begin a session, with limits of its own, before its first run."),
+    "limits": ("session_limits", "Give a session other limits, from its next run on."),
+    "snapshot": ("session_memory", "Keep a session as its last run has left it."),
+    "restore": ("session_memory", "Begin a session with the memory of a snapshot."),
+    "destroy": (
+        "session_memory",
+        "End a session's life; the next run begins another, with no memory of this one.",
+    ),
 }.items():
-    app.command(f"rookery.ops.cli.session_memory:{_name}", name=_name, help=_help)
+    app.command(f"rookery.ops.cli.{_module}:{_name}", name=_name, help=_help)
 
 Limit = Annotated[int, Parameter(help="At most so many.", validator=Number(gte=1, lte=1_000))]
 ID = Annotated[str, Parameter(help="The session's id.")]
@@ -124,6 +130,7 @@ def _lines(view: SessionView) -> list[tuple[str, object]]:
         ("phase", view.phase),
         ("generation", view.generation),
         ("language", meta.language),
+        ("limits", limit_words(meta.limits)),
         ("created", clock_time(meta.created_at)),
         ("last used", clock_time(meta.last_used_at)),
         ("run", view.current_run_id or "none"),

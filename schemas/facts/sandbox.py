@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from rookery.schemas.calls import ForkedRun, ForkPoint
 from rookery.schemas.envelope import Fact
 from rookery.schemas.numbers import Unsigned
-from rookery.schemas.run import Language, RunRequest
+from rookery.schemas.run import Language, RunRequest, SessionLimits
 
 __all__ = ["SANDBOX_FACTS", "SandboxFact"]
 
@@ -27,6 +27,8 @@ class SnapshotKept(Fact, frozen=True, kw_only=True, tag="sandbox.snapshot_kept.v
     after_sequence: Unsigned
     """Where the last run it knows of ended: the sequence of the turn's last fact."""
     size_bytes: Unsigned
+    limits: SessionLimits | UnsetType = UNSET
+    """The session's, if they are not the defaults; who restores it is given them."""
 
 
 class SnapshotRestored(Fact, frozen=True, kw_only=True, tag="sandbox.snapshot_restored.v1"):
@@ -50,6 +52,8 @@ class SnapshotRestored(Fact, frozen=True, kw_only=True, tag="sandbox.snapshot_re
     """Of ``run``."""
     request_blob: str | UnsetType = UNSET
     """As of ``session.input_accepted``."""
+    limits: SessionLimits | UnsetType = UNSET
+    """The session's from now on, if they are not the defaults."""
 
 
 SandboxFact = SnapshotKept | SnapshotRestored

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from rookery.schemas.calls import ForkedRun
 from rookery.schemas.envelope import Fact, Mode
-from rookery.schemas.run import ErrorObject, Language, RunRequest
+from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionLimits
 
 __all__ = ["SESSION_FACTS", "SessionFact"]
 
@@ -136,6 +136,12 @@ class WorkIngested(_Row, frozen=True, kw_only=True, tag="session.work_ingested.v
     origin: str
 
 
+class LimitsSet(_OfSession, frozen=True, kw_only=True, tag="session.limits_set.v1"):
+    """Runs of this life that start from now on and name no limits have these."""
+
+    limits: SessionLimits
+
+
 class InputAccepted(_Row, frozen=True, kw_only=True, tag="session.input_accepted.v1"):
     """The session owes this input an end: exactly one terminal fact follows some day.
 
@@ -231,6 +237,7 @@ SessionFact = (
     | BoundaryCancelRequested
     | QueuedRunDrained
     | WorkIngested
+    | LimitsSet
     | InputAccepted
     | RunPrepared
     | RunCommitted

@@ -33,6 +33,10 @@ def driving(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) ->
     """A realm whose node runs programs."""
     folder, realm = tmp_path_factory.mktemp("driving"), "driving"
     flags = ("--driver", "sandbox", "--tools", "tests.runs.tools:registry")
-    variables = {"PYTHONPATH": str(Path(__file__).parents[2]), "ROOKERY_APPROVALS_DISPATCHERS": ","}
+    variables = {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "ROOKERY_APPROVALS_DISPATCHERS": ",",
+        "ROOKERY_LIMITS_PAYLOAD_BYTES_MAX": str(PAYLOAD_BYTES_MAX),
+    }
     with node_on(server, realm, folder, *flags, **variables) as node:
         yield Serving(server, node, realm, folder)

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from rookery.bus.client_sync import SyncClient
 from tests.runs.serving import Serving
 from tests.stock import Answer, Fields, Stock, stock, until
 
-__all__ = ["ENDS", "Programs", "told"]
+__all__ = ["ENDS", "Programs", "ended", "told"]
 
 ENDS = (
     "turn.completed.v1",
@@ -92,6 +93,16 @@ class Programs:
 
         await until(over, f"{self.session} is at rest")
         assert self.ends() == dict.fromkeys(accepted, 1)
+
+
+def ended(client: SyncClient, session: str, run_id: str) -> list[Fields]:
+    """All that stands of a session, up to where this run was over."""
+    found = []
+    for fact in client.events(key=session):
+        found.append(fact)
+        if fact["type"] == "session.run_committed.v1" and fact["run"] == run_id:
+            return found
+    raise AssertionError("the feed has no end")
 
 
 def told(serving: Serving, session: str, story: Callable[[Programs], Awaitable[None]]) -> None:

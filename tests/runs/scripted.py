@@ -150,12 +150,12 @@ class ScriptMemory:
         data = await self._blobs.get(view.snapshot_blob)
         self.told[session] = msgspec.json.decode(data, type=list[dict[int, Answer]])
 
-    async def park(self, session: str) -> tuple[str, str]:
-        snapshot_id, blob, _ = await self.keep(session)
+    async def park(self, session: str, offer: Offer) -> tuple[str, str]:
+        snapshot_id, blob, _ = await self.keep(session, offer)
         await self.forget(session)
         return snapshot_id, blob
 
-    async def keep(self, session: str) -> tuple[str, str, int]:
+    async def keep(self, session: str, offer: Offer) -> tuple[str, str, int]:
         data = msgspec.json.encode(self.told[session])
         blob = await self._blobs.put(data)
         return f"snap_{blob}", blob, len(data)
@@ -242,7 +242,7 @@ class ScriptedWorld(World):
         )
         kernel.learn({**acting.performers, **runner.performers})
 
-    def offer(self, request: RunRequest) -> Offer | Immediate:
+    def offer(self, request: RunRequest, session_limits: Any) -> Offer | Immediate:
         """What is no script is put into the session as it is."""
         if request.code in IMMEDIATE:
             return IMMEDIATE[request.code]

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from rookery.actors.admission.fold import evolve
 from rookery.actors.admission.queue import NO_TURN, handle, restored
@@ -77,6 +78,14 @@ def test_what_is_kept_goes_forward():
     assert len(memory.ask(keep(1, 8))) == 1
 
 
+def test_the_same_memory_is_kept_again_only_with_other_limits():
+    memory, limits = Memory().told("Attached"), SessionLimits(cpu_ms=9)
+    memory.ask(keep(1, 7))
+    (anew,) = memory.ask(replace(keep(1, 7), limits=limits))
+    assert (anew.limits, memory.state.limits) == (limits, limits)
+    assert memory.ask(replace(keep(1, 7), limits=limits)) == ()
+
+
 def test_nothing_is_kept_of_a_life_that_is_over():
     """It would hide the memory with which the next one began."""
     memory = Memory().told("Destroyed")
@@ -142,6 +151,16 @@ def test_a_session_is_opened_by_its_memory():
     assert kinds == OPENED
     assert (state.host.phase, state.meta.language) == ("Attached", Language.TYPESCRIPT)
     assert admitted(state, given())[1] == []
+
+
+def test_its_limits_come_with_a_memory_also_if_an_input_was_quicker():
+    limits = SessionLimits(cpu_ms=9)
+    state, kinds = admitted(NEW, given(limits=limits))
+    assert (kinds, state.meta.limits) == ([*OPENED, "LimitsSet"], limits)
+    quicker, _ = admitted(NEW, given())
+    state, kinds = admitted(quicker, given(limits=limits))
+    assert (kinds, state.meta.limits) == (["LimitsSet"], limits)
+    assert admitted(quicker, given(2, limits=limits))[1] == [], "of a life that is not this one"
 
 
 def test_a_destroyed_session_begins_its_next_life():

@@ -18,55 +18,6 @@ from tests.runs.programs import Programs, told
 from tests.runs.serving import Serving
 from tests.stock import Fields, Stock, stock, until
 
-REMEMBER = "kept = 41"
-
-
-class Wrong(NamedTuple):
-    """A request that is wrong, and what is said to it."""
-
-    code: str
-    body: Fields
-    status: str = "validation_error"
-    span: tuple[int, int] | None = None
-
-
-WRONG = {
-    "a syntax error": Wrong("SYNTAX_ERROR", {"code": "kept = 1\nif kept"}, span=(2, 8)),
-    "an unknown tool": Wrong("UNKNOWN_TOOL", {"code": "nothing('x')"}, span=(1, 1)),
-    "a blocked import": Wrong("UNSUPPORTED_FEATURE", {"code": "kept = 1\nimport os"}, span=(2, 8)),
-    "a language nobody can": Wrong("UNSUPPORTED_FEATURE", {"code": "1", "language": "ts"}),
-    "a limit below zero": Wrong("INVALID_ARGUMENT", {"code": "kept = 1", "limits": {"cpu_ms": -1}}),
-    "a limit beyond reason": Wrong("INVALID_ARGUMENT", {"code": "kept = 1", "timeout_ms": 1 << 40}),
-    "an input that is no name": Wrong("INVALID_ARGUMENT", {"code": "1", "inputs": {"a b": 1}}),
-    "a call that does not fit its schema": Wrong(
-        "TOOL_ERROR", {"code": "block('long')"}, "runtime_error", (1, 1)
-    ),
-    "a result that is not JSON": Wrong("RESULT_NOT_SERIALIZABLE", {"code": "{1, 2}"}),
-}
-HINTED = {"SYNTAX_ERROR", "TOOL_ERROR"}
-"""Say what is wrong and where, and nobody knows more."""
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_request_is_told_by_code_hint_and_place_and_changes_nothing(
-    driving: Serving, what: str
-):
-    wrong = WRONG[what]
-
-    async def story(programs: Programs) -> None:
-        await programs.run(REMEMBER)
-        answer = await programs.run(**wrong.body)
-        error = answer["error"]
-        assert (error["code"], answer["status"]) == (wrong.code, wrong.status), answer
-        assert error["message"]
-        assert error["hint"] or wrong.code in HINTED
-        assert answer["diagnostics"] == [{"severity": "error", **error}]
-        if wrong.span:
-            assert (error["span"]["line"], error["span"]["column"]) == wrong.span
-        assert (await programs.run("kept + 1"))["result"] == 42
-
-    told(driving, f"wrong-{list(WRONG).index(what)}", story)
-
 
 def test_what_is_no_request_at_all_is_refused_and_leaves_no_session(driving: Serving):
     refused: dict[str, object] = {

@@ -23,7 +23,7 @@ from rookery.bus.server import EmbeddedServer
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Refused
 from tests.nodes import NodeProcess, Said, node_on, rookery_here
-from tests.runs.programs import Programs, told
+from tests.runs.programs import Programs, ended, told
 from tests.runs.serving import Serving
 
 HERE = str(Path(__file__).parents[2])
@@ -140,7 +140,7 @@ def test_what_has_no_memory_cannot_be_kept(driving: Serving, client: SyncClient)
 def test_while_a_run_is_under_way_a_session_is_neither_kept_nor_destroyed(driving: Serving):
     async def story(programs: Programs) -> None:
         await programs.run("x = 1")
-        running = programs.begin("await pause(60)")
+        running = programs.begin("await pause(60)", timeout_ms=60_000)
         (started,) = (await programs.seen("turn.started", 2))[1:]
         await programs.seen("tool.intent_recorded")
         for command in ("snapshot", "destroy"):
@@ -269,15 +269,6 @@ def forked_run(
         found.append(fact)
         if fact["type"] == "turn.completed.v1":
             return answer.run_id, answer.result, found
-    raise AssertionError("the feed has no end")
-
-
-def ended(client: SyncClient, session: str, run_id: str) -> list[Fields]:
-    found = []
-    for fact in client.events(key=session):
-        found.append(fact)
-        if fact["type"] == "session.run_committed.v1" and fact["run"] == run_id:
-            return found
     raise AssertionError("the feed has no end")
 
 

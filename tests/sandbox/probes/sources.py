@@ -78,7 +78,7 @@ _REQUESTS: dict[str, tuple[dict[str, Any], End]] = {
     "a negative limit": ({"limits": {"wall_ms": -1}}, INVALID),
     "a limit beyond all bounds": ({"limits": {"memory_mb": 1 << 64}}, INVALID),
     "a stack beyond all bounds": ({"limits": {"max_stack_depth": 1 << 31}}, INVALID),
-    "no stack": ({"limits": {"max_stack_depth": 0}}, STACK),
+    "no stack": ({"limits": {"max_stack_depth": 0}}, INVALID),
 }
 
 PROBES: tuple[Probe, ...] = (
