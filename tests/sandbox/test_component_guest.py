@@ -81,8 +81,10 @@ def test_a_limit_leaves_the_session_at_the_start_of_the_run(fallback: Stage, nam
 
 def test_what_wasmtime_tells_in_words_has_its_code_too(fallback: Stage):
     deep = "x = []\nfor _ in range(10 ** 5): x = [x]\nrepr(x)"
-    assert fallback.code(deep) == "STACK_OVERFLOW"
-    assert fallback.code("1", inputs={"x": "x" * 100_000_000}) == "MEMORY_EXCEEDED"
+    patient = {"cpu_ms": 60_000, "wall_ms": 60_000}
+    assert fallback.code(deep, limits=patient) == "STACK_OVERFLOW"
+    large = {"x": "x" * 100_000_000}
+    assert fallback.code("1", inputs=large, limits=patient) == "MEMORY_EXCEEDED"
     outcome = fallback.run("import inspect\ninspect.os.abort()")
     assert outcome.error is not None
     assert outcome.error.message.endswith("wasm `unreachable` instruction executed")
