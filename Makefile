@@ -59,6 +59,7 @@ chaos: $(VENV)/.ready-dev
 	@$(BIN)/python -m tests.sandbox.many_sessions
 	@echo "== every probe of the sandbox, and how late it ended"
 	@$(BIN)/python -m tests.sandbox.probes
+	@$(BIN)/python -m tests.sandbox.probes --fallback
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

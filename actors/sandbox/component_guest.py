@@ -1,20 +1,23 @@
 """The fallback: the Python guest as one component, where its modules cannot be linked by hand.
 
 Its memory is out of reach, so there are no images: sessions come back by running their runs again.
-Slower, but the same semantics. wasmtime-py raises what a host function raised from a place all
-threads share, so one thread at a time is let in, and the instance's own note decides what happened.
+Slower, but the same semantics, and nothing of the machine it is on (``component_wasi``).
+wasmtime-py raises what a host function raised from a place all threads share, so one thread at a
+time is let in, and the instance's own note decides what happened.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha3_256
 from typing import Any
 
 import wasmtime
-from wasmtime.component import Linker, Record
+from wasmtime.component import Linker, ResourceAny
 
+from rookery.actors.sandbox.component_wasi import answer_to, resource_type, wasi_of
 from rookery.actors.sandbox.contract import Host, Image, Step, Surroundings
 from rookery.actors.sandbox.guest_build import GuestCache
 from rookery.actors.sandbox.guest_protocol import read_step
@@ -25,9 +28,9 @@ from rookery.schemas.run import Language
 __all__ = ["ComponentGuest", "ComponentInstance"]
 
 _MEMORY_BYTES_MAX = 4 << 30
-_RANDOM, _WALL_CLOCK = "wasi:random/random@0.2.9", "wasi:clocks/wall-clock@0.2.9"
-"""The versions componentize-py writes; an interface is replaced as a whole, under its own name."""
-_one_at_a_time = threading.RLock()
+_PATIENCE_S = 0.01
+"""Between two looks at the limits of a run that waits to be let in."""
+_one_at_a_time = threading.Lock()
 
 
 class ComponentGuest:
@@ -40,6 +43,7 @@ class ComponentGuest:
         self.build = sha3_256(source).hexdigest()
         self.engine = engine
         self.component = cache.native_component(engine, source)
+        self.wasi = wasi_of(engine, self.component)
 
     def instance(self) -> ComponentInstance:
         return ComponentInstance(self)
@@ -62,10 +66,9 @@ class ComponentInstance:
         self.memory_bytes = 0
         self._machine = ComponentMachine(guest.engine, _MEMORY_BYTES_MAX)
         store = self._machine.store
-        store.set_wasi(wasmtime.WasiConfig())
         with _one_at_a_time:
             self._machine.enter()
-            instance = self._linker(guest.engine).instantiate(store, guest.component)
+            instance = self._linker(guest).instantiate(store, guest.component)
             serve = instance.get_func(store, "serve")
         if serve is None:
             raise Failed("GUEST_BUILD_FAILED", "the component exports no serve")
@@ -78,14 +81,16 @@ class ComponentInstance:
         machine = self._machine
         self.host, machine.watch = host, host.watch
         machine.refuel()
-        with _one_at_a_time:
+        while not _one_at_a_time.acquire(timeout=_PATIENCE_S):
+            host.watch()
+        try:
             machine.enter()
-            try:
-                reply = self._serve(machine.store, request.decode())
-            except (wasmtime.WasmtimeError, wasmtime.Trap, GuestStopped) as error:
-                raise _reason(machine, str(error)) from None
-            finally:
-                self.fuel_used = machine.fuel_used
+            reply = self._serve(machine.store, request.decode())
+        except (wasmtime.WasmtimeError, wasmtime.Trap, GuestStopped) as error:
+            raise _reason(machine, str(error)) from None
+        finally:
+            _one_at_a_time.release()
+            self.fuel_used = machine.fuel_used
         return read_step(reply.encode())
 
     def image(self) -> Image | None:
@@ -97,21 +102,34 @@ class ComponentInstance:
     def close(self) -> None:
         self._machine.close()
 
-    def _linker(self, engine: wasmtime.Engine) -> Linker:
-        linker = Linker(engine)
-        linker.allow_shadowing = True
-        linker.add_wasip2()
+    def emitted(self, channel: int, text: bytes) -> bool:
+        return self.host.emit(channel, text)
+
+    def _linker(self, guest: ComponentGuest) -> Linker:
+        linker = Linker(guest.engine)
         with linker.root() as root:
             root.add_func("call-tool", self._noted(self._call_tool))
             root.add_func("emit", self._noted(self._emit))
             root.add_func("pass-time", self._noted(self._pass_time))
-            with root.add_instance(_RANDOM) as interface:
-                interface.add_func("get-random-bytes", self._noted(self._random_bytes))
-                interface.add_func("get-random-u64", self._noted(self._random_number))
-            with root.add_instance(_WALL_CLOCK) as interface:
-                interface.add_func("now", self._noted(self._now))
-                interface.add_func("resolution", self._noted(self._resolution))
+            for wanted in guest.wasi:
+                with root.add_instance(wanted.name) as interface:
+                    for name in wanted.resources:
+                        interface.add_resource(name, resource_type(name), _forget)
+                    for name in wanted.functions:
+                        answer = partial(self._answer, answer_to(wanted.name, name))
+                        interface.add_func(name, self._noted(answer))
         return linker
+
+    def _answer(self, answer: Callable[..., Any], *arguments: Any) -> Any:
+        return answer(self, *map(self._number, arguments))
+
+    def _number(self, argument: Any) -> Any:
+        """A handle is lent, and given back by reading the number it was made with."""
+        if isinstance(argument, list):
+            return [self._number(item) for item in argument]
+        if isinstance(argument, ResourceAny):
+            return argument.to_host(self._machine.store).rep
+        return argument
 
     def _noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What it raises stops the guest, and is found again whatever wasmtime-py makes of it."""
@@ -132,7 +150,12 @@ class ComponentInstance:
         return called
 
     def _call_tool(self, name: str, arguments: str) -> str:
-        return self.host.call(name, arguments.encode()).decode()
+        """While the outside world is busy, others are let in."""
+        _one_at_a_time.release()
+        try:
+            return self.host.call(name, arguments.encode()).decode()
+        finally:
+            _one_at_a_time.acquire()
 
     def _emit(self, channel: int, text: str) -> bool:
         return self.host.emit(channel, text.encode())
@@ -140,18 +163,9 @@ class ComponentInstance:
     def _pass_time(self, duration_ns: int) -> None:
         self.surroundings.pass_time(duration_ns)
 
-    def _random_bytes(self, count: int) -> bytes:
-        return self.surroundings.random_bytes(count)
 
-    def _random_number(self) -> int:
-        return int.from_bytes(self.surroundings.random_bytes(8))
-
-    def _now(self) -> Record:
-        seconds, nanoseconds = divmod(self.surroundings.read_clock_ns(), 10**9)
-        return _instant(seconds, nanoseconds)
-
-    def _resolution(self) -> Record:
-        return _instant(0, 1000)
+def _forget(_store: object, _number: int) -> None:
+    """Nothing is kept open behind a handle."""
 
 
 def _reason(machine: ComponentMachine, error: str) -> GuestStopped:
@@ -162,9 +176,3 @@ def _reason(machine: ComponentMachine, error: str) -> GuestStopped:
     if "beyond end of memory" in cause:
         machine.stopped = GuestStopped("MEMORY_EXCEEDED", "the interpreter ran out of memory")
     return machine.reason(cause, None)
-
-
-def _instant(seconds: int, nanoseconds: int) -> Record:
-    record = Record()
-    vars(record).update(seconds=seconds, nanoseconds=nanoseconds)
-    return record

@@ -1,21 +1,24 @@
 """QuickJS as the quickjs-rs wheel ships it, driven through the functions its module exports.
 
-Owns handles, strings on their way in and out, and what the engine may ask of its host: a clock,
-randomness, output, tool calls. Knows neither TypeScript nor sessions.
+Owns handles, strings on their way in and out, and how many frames a program may have. Knows neither
+TypeScript nor sessions.
 """
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import wasmtime
 
 from rookery.actors.sandbox.contract import Host, Surroundings
+from rookery.actors.sandbox.counted_frames import FRAMES_AT, STACK_LIMIT_AT, count_frames
+from rookery.actors.sandbox.javascript_answers import ASKED, answer_to
 from rookery.actors.sandbox.wasm import Externs, GuestStopped, Linker, Machine, Prepared
 from rookery.schemas.errors import Failed
 
@@ -24,20 +27,28 @@ __all__ = ["Engine", "JavaScriptMachine", "engine_bytes"]
 _MEMORY_BYTES_MAX = 4 << 30
 """Until a run brings its own limit: an image is loaded before."""
 _SCRATCH_BYTES = 64
+_FRAMES_PLACE = 32
+"""In the scratch: the number of frames left."""
+_STACK_BYTES: Final = (1 << 20) - 0x5A3D
+"""The engine is told so once, to see where it keeps it. What it does not do is heed it."""
+_STACK_TOP_BYTES = 1 << 12
+"""How far from where it begins the stack may be when the engine looks for its top."""
+_OWN_FRAMES = 1000
+"""For what the prelude does beside the program."""
+_SIX_FRAMES = "(function nest(n) { if (n) nest(n - 1) })(5)"
 _SHORT_BYTES = 4096
 """Texts up to here travel through a place of their own, longer ones through one made for them."""
 _SCRIPT_NAME: Final = b"eval_script"
 """What the engine calls every source it is given; the place in its memory where that stands."""
 _PRELUDE_NAME: Final = b"rookery-api"
 _RUN_NAME: Final = "run-%07d"
-_BAD_DESCRIPTOR = 8
-_RANDOM_BYTES_MAX = 1 << 20
+_METHODS = ("begin", "watch", "settle", "pump", "fire", "refuse")
 _OK = 0
 _word = struct.Struct("<i")
 
 
 def engine_bytes() -> bytes:
-    return files("quickjs_rs").joinpath("_guest.wasm").read_bytes()
+    return count_frames(files("quickjs_rs").joinpath("_guest.wasm").read_bytes())
 
 
 def _scripts() -> str:
@@ -47,8 +58,17 @@ def _scripts() -> str:
     return f"({session})({{text: ({text})(), ...__host}})"
 
 
+class Places(NamedTuple):
+    """Where the engine keeps in its memory what it lets nobody set."""
+
+    script_name: int
+    stack_limit: int
+
+
 class Engine:
     """Once a process: the module and its host functions."""
+
+    places: Places | None = None
 
     def __init__(self, engine: wasmtime.Engine, module: wasmtime.Module) -> None:
         self.engine, self.module = engine, module
@@ -56,7 +76,7 @@ class Engine:
         self.imports: list[tuple[bytes, bytes]] = []
         for wanted in module.imports:
             name = wanted.name or ""
-            self.linker.define(wanted.module.encode(), name.encode(), wanted.type, _answer_to(name))
+            self.linker.define(wanted.module.encode(), name.encode(), wanted.type, answer_to(name))
             self.imports.append((wanted.module.encode(), name.encode()))
         self.kinds = {
             export.name: (len(export.type.params), len(export.type.results))
@@ -74,7 +94,7 @@ class JavaScriptMachine(Machine):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine.engine, _MEMORY_BYTES_MAX)
         self.surroundings = Surroundings()
-        self._kinds = engine.kinds
+        self._engine, self._kinds = engine, engine.kinds
         self._functions: dict[str, Prepared] = {}
         wanted = Externs(len(engine.imports))
         for place, (module, name) in enumerate(engine.imports):
@@ -87,21 +107,44 @@ class JavaScriptMachine(Machine):
         self._externs = [state]
         self._boot()
 
+    def prove_limits(self) -> None:
+        """On a machine that does nothing else: whether the frames of programs are counted."""
+        for frames, fits in ((7, True), (6, False)):  # The script itself has one.
+            self.frames_left = frames
+            status, _ = self._evaluated("eval_code", _SIX_FRAMES)
+            if (status == _OK) is not fits:
+                raise Failed("GUEST_BUILD_FAILED", "the JavaScript engine does not count frames")
+
+    @property
+    def frames_left(self) -> int:
+        """Kept where the engine counts them: in memory, so a run that sleeps takes it along."""
+        return int(_word.unpack(self.read(self._frames_at, 4))[0])
+
+    @frames_left.setter
+    def frames_left(self, frames: int) -> None:
+        self.write(self._frames_at, _word.pack(frames))
+
     # --- what a step is made of -----------------------------------------------------------------
 
     def ask(self, method: str, *texts: str) -> str:
         """What a method of the prelude says."""
-        handles = [self.text(text) for text in texts]
-        handle = self._applied(method, handles)
-        for given in handles:
-            self._c("free_value", given)
-        return self._taken_text(handle)
+        with self._frames_of_its_own():
+            handles = [self.text(text) for text in texts]
+            handle = self._applied(method, handles)
+            for given in handles:
+                self._c("free_value", given)
+            return self._taken_text(handle)
 
     def tell(self, method: str, handle: int) -> str:
         """The same with a value, which is given away."""
-        told = self._applied(method, [handle])
+        with self._frames_of_its_own():
+            told = self._applied(method, [handle])
         self._c("free_value", handle)
         return self._taken_text(told)
+
+    def fire(self) -> None:
+        """The timer that is due: the program's work, and counted."""
+        self._c("free_value", self._applied("fire", []))
 
     def evaluate(self, code: str) -> tuple[bool, int]:
         """Whether it could begin, and its promise; or else its error."""
@@ -151,6 +194,13 @@ class JavaScriptMachine(Machine):
 
     def emitted(self, channel: int, text: bytes) -> bool:
         return self.host.emit(channel, text)
+
+    @contextmanager
+    def _frames_of_its_own(self) -> Iterator[None]:
+        """What the prelude does for a program does not count as the program's."""
+        left, self.frames_left = self.frames_left, _OWN_FRAMES
+        yield
+        self.frames_left = left
 
     def _taken_text(self, handle: int) -> str:
         text = self.read_text(handle)
@@ -216,10 +266,13 @@ class JavaScriptMachine(Machine):
         self._scratch = self._c("qjs_alloc", _SCRATCH_BYTES)
         self._short = self._c("qjs_alloc", _SHORT_BYTES)
         self._undefined = self._c("new_undefined")
-        self._name_at = self._found(_SCRIPT_NAME)
+        self._c("set_max_stack_size", _STACK_BYTES)
+        places = self._places()
+        self._count_frames(places.stack_limit)
+        self._name_at = places.script_name
         self.write(self._name_at, _PRELUDE_NAME)
         bridge, world = self._c("new_object"), self._c("global_object")
-        for name in _ASKED:
+        for name in ASKED:
             with self._bytes(name.encode()) as (pointer, length):
                 self._set(bridge, name, self._c("new_function", pointer, length))
         self._set(world, "__host", bridge)
@@ -231,12 +284,35 @@ class JavaScriptMachine(Machine):
         for handle in (world, session, forgotten):
             self._c("free_value", handle)
 
-    def _found(self, constant: bytes) -> int:
-        memory = self.read(0, self.size)
-        at = memory.find(constant)
-        if at < 0 or memory.find(constant, at + 1) >= 0:
-            raise Failed("GUEST_BUILD_FAILED", "the JavaScript engine is not the one expected")
-        return at
+    def _count_frames(self, stack_limit_at: int) -> None:
+        self._frames_at = self._scratch + _FRAMES_PLACE
+        self.frames_left = _OWN_FRAMES
+        counting = Externs(2)
+        places = {FRAMES_AT: self._frames_at, STACK_LIMIT_AT: stack_limit_at}
+        for place, (name, at) in enumerate(places.items()):
+            self.fetch(self._instance, name.encode(), counting, place)
+            self.set_value(counting.array[place], at)
+        self._externs.append(counting)
+
+    def _places(self) -> Places:
+        """Looked for once: at this point of its life one machine is as the other."""
+        if self._engine.places is None:
+            memory = self.read(0, self.size)
+            limits = self._stack_limits(memory)
+            names = _occurrences(memory, _SCRIPT_NAME)
+            if len(limits) != 1 or len(names) != 1:
+                raise Failed("GUEST_BUILD_FAILED", "the JavaScript engine is not the one expected")
+            self._engine.places = Places(script_name=names[0], stack_limit=limits[0])
+        return self._engine.places
+
+    def _stack_limits(self, memory: bytes) -> list[int]:
+        """One stands behind the size of the stack and the top of it, and is not in force."""
+        found = []
+        for at in _occurrences(memory, struct.pack("<I", _STACK_BYTES)):
+            _, top, limit = struct.unpack_from("<3I", memory, at)
+            if 0 <= self.stack_pointer - top < _STACK_TOP_BYTES and limit == 0:
+                found.append(at + 8)
+        return found
 
     def _set(self, handle: int, name: str, value: int) -> None:
         with self._bytes(name.encode()) as (pointer, length):
@@ -249,94 +325,5 @@ class JavaScriptMachine(Machine):
         return self._out()
 
 
-# --- what the engine asks ---------------------------------------------------------------------
-
-
-def _call(machine: JavaScriptMachine, asked: str) -> int:
-    name, _, arguments = asked.partition(" ")
-    return machine.text(machine.host.call(name, arguments.encode()).decode())
-
-
-def _random(machine: JavaScriptMachine) -> int:
-    words = struct.unpack("<4I", machine.surroundings.random_bytes(16))
-    return machine.text(str(list(words)))
-
-
-def _sleep(machine: JavaScriptMachine, duration_ms: str) -> int:
-    """The prelude says it; a program that found the way here may say anything."""
-    try:
-        duration_ns = int(float(duration_ms) * 1e6)
-    except (ValueError, OverflowError):
-        raise GuestStopped("RUNTIME_ERROR", "the guest slept for no time there is") from None
-    machine.surroundings.pass_time(duration_ns + 1)
-    return machine.text("")
-
-
-def _stdout(machine: JavaScriptMachine, text: str) -> int:
-    machine.emitted(1, f"{text}\n".encode())
-    return machine.text("")
-
-
-def _stderr(machine: JavaScriptMachine, text: str) -> int:
-    machine.emitted(2, f"{text}\n".encode())
-    return machine.text("")
-
-
-_ASKED: Mapping[str, Callable[..., int]] = {
-    "call": _call,
-    "random": _random,
-    "sleep": _sleep,
-    "stdout": _stdout,
-    "stderr": _stderr,
-}
-_ARITIES = {"call": 1, "random": 0, "sleep": 1, "stdout": 1, "stderr": 1}
-_METHODS = ("begin", "watch", "settle", "pump", "refuse")
-
-
-def _host_call(
-    machine: JavaScriptMachine, name: int, length: int, _this: int, count: int, arguments: int
-) -> int:
-    asked = machine.read(name, length).decode(errors="replace")
-    if asked not in _ASKED or count != _ARITIES[asked]:
-        raise GuestStopped("RUNTIME_ERROR", "the guest asked its host for something unknown")
-    handles = struct.unpack(f"<{count}i", machine.read(arguments, 4 * count))
-    return _ASKED[asked](machine, *(machine.read_text(handle) for handle in handles))
-
-
-def _clock(machine: JavaScriptMachine, _clock: int, _precision: int, result: int) -> int:
-    machine.write(result, struct.pack("<Q", machine.surroundings.read_clock_ns()))
-    return 0
-
-
-def _random_get(machine: JavaScriptMachine, pointer: int, count: int) -> int:
-    if not 0 <= count <= _RANDOM_BYTES_MAX:
-        raise GuestStopped("RUNTIME_ERROR", f"the guest asked for {count} random bytes")
-    machine.write(pointer, machine.surroundings.random_bytes(count))
-    return 0
-
-
-def _no_environment(machine: JavaScriptMachine, count: int, size: int) -> int:
-    machine.write(count, bytes(4))
-    machine.write(size, bytes(4))
-    return 0
-
-
-def _exit(_machine: JavaScriptMachine, _code: int) -> None:
-    raise GuestStopped("RUNTIME_ERROR", "the program ended its interpreter")
-
-
-_ANSWERS: Mapping[str, Callable[..., Any]] = {
-    "host_call": _host_call,
-    "clock_time_get": _clock,
-    "random_get": _random_get,
-    "environ_sizes_get": _no_environment,
-    "proc_exit": _exit,
-}
-
-
-def _answer_to(name: str) -> Callable[..., Any]:
-    """Descriptors do not exist; modules are not found; nobody interrupts this way."""
-    if answer := _ANSWERS.get(name):
-        return answer
-    refusal = _BAD_DESCRIPTOR if name.startswith("fd_") else 0
-    return lambda _machine, *_arguments: refusal
+def _occurrences(memory: bytes, what: bytes) -> list[int]:
+    return [found.start() for found in re.finditer(re.escape(what), memory)]

@@ -1,9 +1,7 @@
 """The TypeScript guest: programs without their types, in an engine whose memory is in reach.
 
 Owns the way a step travels in and out. Sessions, limits and what the host answers to tool calls are
-not its business, and neither is how types are found. How deep calls nest is for the engine's own
-stack to say, some 2,000 plain ones: it counts no frames, so ``max_stack_depth`` is not told to it,
-and a program cannot catch that it ran out.
+not its business, and neither is how types are found.
 """
 
 from __future__ import annotations
@@ -34,12 +32,13 @@ from rookery.actors.sandbox.memory_image import Pristine, apply_pages, dirty_pag
 from rookery.actors.sandbox.syntax import Watch
 from rookery.actors.sandbox.transforming import Transformer, transformer_bytes
 from rookery.actors.sandbox.typescript import RefusedSource, Script, translate
-from rookery.schemas.run import Language
+from rookery.schemas.run import ErrorObject, Language
 
 __all__ = ["JavaScriptGuest", "JavaScriptInstance"]
 
 _encode = msgspec.json.encode
 _HERE = Path(__file__).parent
+_NO_FRAME = ErrorObject(code="STACK_OVERFLOW", message="the program may not have a single frame")
 _WRITERS = ("blanking.py", "session_script.py", "source_edits.py", "typescript.py")
 
 
@@ -108,9 +107,9 @@ class JavaScriptGuest:
             if self._parts is None:
                 sources = {0: engine_bytes(), 1: transformer_bytes()}
                 modules = self._cache.modules(self._engine, sources, "TypeScript")
-                self._parts = _Compiled(
-                    Engine(self._engine, modules[0]), Transformer(self._engine, modules[1])
-                )
+                engine = Engine(self._engine, modules[0])
+                JavaScriptMachine(engine).prove_limits()
+                self._parts = _Compiled(engine, Transformer(self._engine, modules[1]))
             return self._parts
 
 
@@ -171,6 +170,8 @@ class JavaScriptInstance:
 
     def _run(self, program: Program, host: Host) -> Step:
         machine = self._machine
+        if not program.depth:
+            return Ended(error=_NO_FRAME)
         script = translate(program.code, program.tools, self._guest.transform, host.watch)
         self._script = script
         begin = {
@@ -183,6 +184,7 @@ class JavaScriptInstance:
         }
         if problem := machine.ask("begin", _encode(begin).decode()):
             return self._told(problem, host)
+        machine.frames_left = program.depth
         machine.name_next_script()
         begun, handle = machine.evaluate(f"\n{script.text}")
         if not begun:
@@ -203,6 +205,7 @@ class JavaScriptInstance:
             self._machine.work_off()
             if reply := self._machine.ask("pump"):
                 return self._told(reply, host)
+            self._machine.fire()
 
     def _told(self, reply: str, host: Host) -> Step:
         said = read_said(reply)

@@ -359,7 +359,8 @@ def driven(turn: Turn, instance: Instance) -> Step | Suspended:
     except GuestStopped as stopped:
         if stopped.code == "REPLAY_DIVERGED":
             raise Failed("REPLAY_DIVERGED", stopped.message) from None
-        return Stopped(error=ErrorObject(code=stopped.code, message=stopped.message))
+        code, message, hint = stopped.code, stopped.message, stopped.hint
+        return Stopped(error=ErrorObject(code=code, message=message, hint=hint))
 
 
 def _resumed(call: Call, told: Told) -> ResumedCall:

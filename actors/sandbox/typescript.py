@@ -25,6 +25,7 @@ _SOURCE_BYTES_MAX = 1 << 20
 _NODES_MAX = 200_000
 _NESTING_MAX = 500
 _TOO_LARGE_HINT = "pass data as inputs, and split the program into several runs"
+_TOO_DEEP_HINT = "name the parts of what is nested; max_stack_depth counts calls only"
 _ENUM = re.compile(r"^var (\w+) = /\* @__PURE__ \*/ function\(\1\)", re.MULTILINE)
 
 Transform = Callable[[bytes, Watch], str]
@@ -86,7 +87,9 @@ def _parsed(data: bytes, watch: Watch) -> Node:
     if root.descendant_count > _NODES_MAX:
         raise _too_large(f"{root.descendant_count} syntax nodes", _NODES_MAX)
     if is_deeper(root, _NESTING_MAX):
-        raise _refused("STACK_OVERFLOW", f"the source is nested more than {_NESTING_MAX} deep")
+        text = f"the source is nested more than {_NESTING_MAX} deep"
+        error = ErrorObject(code="STACK_OVERFLOW", message=text, hint=_TOO_DEEP_HINT)
+        raise RefusedSource(error)
     watch()
     return root
 

@@ -36,6 +36,7 @@ THREAD_STACK_BYTES: Final = 16 << 20
 PAGE_BYTES: Final = 1 << 16
 
 _WASM_STACK_BYTES = 2 << 20  # CPython traps with the default; above this Engine() aborts.
+_OUT_OF_STACK = "nest calls and data less deep; a higher max_stack_depth does not help here"
 _FUEL = 1 << 62
 _GO_ON: Any = 0
 _EXTERN_BYTES = ctypes.sizeof(ffi.wasmtime_extern_t)
@@ -55,9 +56,9 @@ _running = threading.local()
 class GuestStopped(Exception):
     """The guest did not return: this machine is spent."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, hint: str | None = None) -> None:
         super().__init__(f"{code}: {message}")
-        self.code, self.message = code, message
+        self.code, self.message, self.hint = code, message, hint
 
 
 def make_engine() -> wasmtime.Engine:
@@ -118,7 +119,8 @@ class Machine:
         if said is not None:
             return said
         if code is wasmtime.TrapCode.STACK_OVERFLOW:
-            return GuestStopped("STACK_OVERFLOW", "the interpreter ran out of stack")
+            text = "the interpreter itself ran out of stack"
+            return GuestStopped("STACK_OVERFLOW", text, hint=_OUT_OF_STACK)
         if self.memory_bytes_max - self.size < PAGE_BYTES:
             return GuestStopped("MEMORY_EXCEEDED", "the interpreter ran out of memory")
         what = code.name.lower().replace("_", " ") if code else error.partition("\n")[0]
@@ -147,6 +149,10 @@ class Machine:
     def value(self, extern: Extern) -> int:
         """Of a global."""
         return int(wasmtime.Global._from_raw(extern.of.global_).value(self.store))
+
+    def set_value(self, extern: Extern, value: int) -> None:
+        """Of a global."""
+        wasmtime.Global._from_raw(extern.of.global_).set_value(self.store, value)
 
     def length(self, extern: Extern) -> int:
         """Of a table."""

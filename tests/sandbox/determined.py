@@ -12,19 +12,32 @@ import msgspec
 from rookery.actors.sandbox import Answer, Call, Sandbox, Waiting, open_sandbox
 from rookery.actors.sandbox.contract import Image, Surroundings
 from rookery.actors.sandbox.snapshot import open_snapshot, seal
-from rookery.schemas.run import RunResult
+from rookery.schemas.run import Language, RunResult
 from tests.sandbox.programs import without_time
 from tests.sandbox.stage import KEY, TOOLS, Stage
 from tests.sandbox.varied import PROGRAMS
+from tests.sandbox.varied_typescript import TYPESCRIPT_PROGRAMS
 
 __all__ = ["WAYS", "Fate"]
 
-_FIRST = """
+_FIRST = {
+    Language.PYTHON: """
 import random
 kept = {'a': [1.5, {'b', 'c'}], 'n': random.random()}
 def more(): return len(kept) + add(1)
 more()
-"""
+""",
+    Language.TYPESCRIPT: """
+let kept: any = { a: [1.5, new Set(['b', 'c'])], n: Math.random() }
+const fib = (n: number): number => n < 2 ? n : fib(n - 1) + fib(n - 2)
+fib(5) + add(1)
+""",
+}
+_ENDLESS = {
+    Language.PYTHON: "kept = print(more)\nwhile True: pass",
+    Language.TYPESCRIPT: "kept = fib(3); while (true);",
+}
+_VARIED = {Language.PYTHON: PROGRAMS, Language.TYPESCRIPT: TYPESCRIPT_PROGRAMS}
 _OFFERED = {tool.name: tool for tool in TOOLS}
 
 
@@ -56,17 +69,17 @@ def sleep(stage: Stage) -> None:
 
 def fail(stage: Stage) -> None:
     """The session comes back by running its runs again."""
-    assert stage.code("kept = print(more)\nwhile True: pass", limits={"cpu_ms": 20})
+    assert stage.code(_ENDLESS[stage.language], limits={"cpu_ms": 20})
 
 
 WAYS: dict[str, Callable[[Stage], None]] = {"stay": stay, "sleep": sleep, "fail": fail}
 
 
-def fate(sandbox: Sandbox, name: str, way: Callable[[Stage], None]) -> Fate:
-    stage = Stage(sandbox, "determined")
-    stage.value(_FIRST, answer=answer)
+def fate(sandbox: Sandbox, code: str, language: Language, way: Callable[[Stage], None]) -> Fate:
+    stage = Stage(sandbox, "determined", language=language)
+    stage.value(_FIRST[language], answer=answer)
     way(stage)
-    outcome, snapshots = stage.try_run(PROGRAMS[name], answer=answer), []
+    outcome, snapshots = stage.try_run(code, answer=answer), []
     while isinstance(outcome, Waiting):
         snapshots.append(timeless(stage))
         told = {call.id: Answer("yes", duration_ms=1) for call in outcome.calls}
@@ -90,7 +103,11 @@ def timeless(stage: Stage) -> str:
 def main() -> None:
     way = WAYS[sys.argv[1]]
     with open_sandbox(KEY) as sandbox:
-        fates = {name: fate(sandbox, name, way) for name in PROGRAMS}
+        fates = {
+            f"{language}: {name}": fate(sandbox, code, language, way)
+            for language, programs in _VARIED.items()
+            for name, code in programs.items()
+        }
     sys.stdout.buffer.write(msgspec.json.encode(fates))
 
 

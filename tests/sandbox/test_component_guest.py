@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import wasmtime
 
-from rookery.actors.sandbox import Answer, Sandbox, Waiting
+from rookery.actors.sandbox import Answer, Call, Sandbox, Waiting
 from rookery.actors.sandbox.component_guest import ComponentGuest
 from rookery.actors.sandbox.guest_build import GuestCache
 from rookery.actors.sandbox.link import LinkPlan
@@ -81,11 +83,56 @@ def test_a_limit_leaves_the_session_at_the_start_of_the_run(fallback: Stage, nam
 
 def test_what_wasmtime_tells_in_words_has_its_code_too(fallback: Stage):
     deep = "x = []\nfor _ in range(10 ** 5): x = [x]\nrepr(x)"
-    assert fallback.code(deep) == "STACK_OVERFLOW"
-    assert fallback.code("1", inputs={"x": "x" * 100_000_000}) == "MEMORY_EXCEEDED"
+    patient = {"cpu_ms": 60_000, "wall_ms": 60_000}
+    assert fallback.code(deep, limits=patient) == "STACK_OVERFLOW"
+    large = {"x": "x" * 100_000_000}
+    assert fallback.code("1", inputs=large, limits=patient) == "MEMORY_EXCEEDED"
     outcome = fallback.run("import inspect\ninspect.os.abort()")
     assert outcome.error is not None
     assert outcome.error.message.endswith("wasm `unreachable` instruction executed")
+
+
+def test_a_tool_that_takes_its_time_holds_up_nobody_else(fallback: Stage, whole: Sandbox):
+    asked, finish = threading.Event(), threading.Event()
+
+    def slow(_call: Call) -> Answer:
+        asked.set()
+        finish.wait(60)
+        return Answer(3)
+
+    patient = {"wall_ms": 60_000}
+    with ThreadPoolExecutor(1) as pool:
+        held_up = pool.submit(fallback.value, "add(1)", answer=slow, limits=patient)
+        assert asked.wait(60)
+        other = Stage(whole, "other")
+        assert other.value("add(1, 1)", limits=patient) == 2
+        other.end()
+        assert not held_up.done()
+        finish.set()
+        assert held_up.result(60) == 3
+
+
+def test_who_waits_to_be_let_in_waits_no_longer_than_its_limit(fallback: Stage, whole: Sandbox):
+    """Only one of them computes at a time, and the other's clock goes on."""
+    asked = threading.Event()
+
+    def begun(_call: Call) -> Answer:
+        asked.set()
+        return Answer(1)
+
+    endless = {"cpu_ms": 60_000, "wall_ms": 60_000}
+    other = Stage(whole, "other")
+    other.run("1")
+    with ThreadPoolExecutor(1) as pool:
+        computes = pool.submit(
+            fallback.code, "add(1)\nwhile True: pass", answer=begun, limits=endless
+        )
+        assert asked.wait(60)
+        assert other.code("1", limits={"wall_ms": 50}) == "TIMEOUT_WALL"
+        assert not computes.done()
+        whole.cancel(fallback.name)
+        assert computes.result(60) == "CANCELLED"
+    other.end()
 
 
 def test_a_run_sleeps_by_its_record_alone(fallback: Stage, whole: Sandbox):

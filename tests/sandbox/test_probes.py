@@ -10,11 +10,13 @@ import pytest
 import wasmtime
 
 from rookery.actors.sandbox import Sandbox
+from rookery.actors.sandbox.component_guest import ComponentGuest
+from rookery.actors.sandbox.guest_build import GuestCache
 from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
 from rookery.actors.sandbox.python_guest import PythonGuest
 from rookery.schemas.errors import Refused
 from tests.sandbox.probes.canary import Canary, canary
-from tests.sandbox.probes.catalogue import PYTHON, TYPESCRIPT
+from tests.sandbox.probes.catalogue import COMPONENT, PYTHON, TYPESCRIPT
 from tests.sandbox.probes.probe import Probe
 from tests.sandbox.probes.shooting import Range
 from tests.sandbox.probes.tampered import FOREIGN, HOSTILE, sealed_with
@@ -25,6 +27,8 @@ KINDS = {
     "network", "output", "pickle", "recursion", "reflection", "request", "result", "sleep",
     "source",
 }  # fmt: skip
+OUTSIDE = {"environment", "file", "network", "sleep"}
+"""What a guest has of its host's; the fallback's differs only in who answers."""
 PATIENCE_MS = 20_000
 """Enough for any machine: ``python -m tests.sandbox.probes`` measures how late probes end."""
 
@@ -59,6 +63,27 @@ def test_there_are_probes_of_every_kind_and_no_two_are_the_same():
 @pytest.mark.parametrize("probe", PYTHON + TYPESCRIPT, ids=lambda probe: probe.id[:60])
 def test_a_probe_ends_as_listed_and_harms_nobody(shooting: Range, probe: Probe):
     shot = shooting.shoot(probe)
+    assert shot.faults == []
+    assert shot.late_ms < PATIENCE_MS
+
+
+@pytest.fixture(scope="module")
+def shooting_the_fallback(
+    engine: wasmtime.Engine, cache: GuestCache, target: Canary
+) -> Iterator[Range]:
+    with Sandbox(engine, [ComponentGuest(engine, cache)], KEY) as sandbox:
+        yield Range(sandbox, target)
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [probe for probe in COMPONENT if probe.kind in OUTSIDE],
+    ids=lambda probe: probe.id[:60],
+)
+def test_the_fallback_reaches_no_more_and_waits_for_nobody(
+    shooting_the_fallback: Range, probe: Probe
+):
+    shot = shooting_the_fallback.shoot(probe)
     assert shot.faults == []
     assert shot.late_ms < PATIENCE_MS
 

@@ -100,15 +100,6 @@ def test_what_comes_from_outside_must_fit_too(ts: Stage):
     assert ts.value("kept") == 1
 
 
-def test_ordinary_depths_are_no_matter(ts: Stage):
-    assert ts.value("const f = (n: number): number => n ? f(n - 1) + 1 : 0; f(500)") == 500
-    assert (
-        ts.value("const g = (n: number): number => n ? [n].map(m => g(m - 1))[0] : 7; g(250)") == 7
-    )
-    deep = "await " * 3 + "(async () => { const h = async (n: number): Promise<number> => "
-    assert ts.value(deep + "n ? await h(n - 1) : 1; return h(400) })()") == 1
-
-
 def test_the_calls_within_the_limit_are_made(ts: Stage):
     outcome = ts.run("for (let i = 0; i < 9; i++) add(i)", limits={"max_external_calls": 8})
     assert len(outcome.external_calls) == outcome.metrics.external_calls_count == 8

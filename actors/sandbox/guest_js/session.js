@@ -12,6 +12,7 @@
   const apply = Reflect.apply;
   const DISCOVER = "list_tools() says what can be called";
   const TIMER_MS_MAX = 2147483647;
+  const TOO_DEEP = "Maximum call stack size exceeded";
 
   class ToolError extends Error {
     constructor(code, message) {
@@ -152,6 +153,7 @@
     if (error instanceof InternalError && error.message === "out of memory") {
       return "MEMORY_EXCEEDED";
     }
+    if (error instanceof RangeError && error.message === TOO_DEEP) return "STACK_OVERFLOW";
     const unknown = error instanceof ReferenceError && text(error.message).endsWith("not defined");
     return unknown ? "UNKNOWN_TOOL" : "RUNTIME_ERROR";
   };
@@ -230,7 +232,7 @@
         error ? waiting.reject(fail(error, waiting.trace)) : waiting.resolve(value);
       }
     },
-    // After all jobs: the reply, or nothing if there is more to do.
+    // After all jobs: the reply, or nothing if a timer is to fire.
     pump() {
       if (run.done) {
         tidy();
@@ -238,10 +240,7 @@
       }
       let next = nextTimer();
       if (next && !run.open.size && next.due > clock()) sleep(String(next.due - clock()));
-      if (next && (!run.open.size || next.due <= clock())) {
-        try { fire(next); } catch (error) { run.done = run.failed = true; run.value = error; }
-        return "";
-      }
+      if (next && (!run.open.size || next.due <= clock())) return "";
       if (!run.open.size) {
         tidy();
         return failure("RUNTIME_ERROR", "the program awaits something that can never happen");
@@ -250,6 +249,12 @@
       const timer_s = next ? (next.due - clock()) / 1000 : null;
       return stringify({ waits: { calls, outstanding: [...run.open.keys()], timer_s } });
     },
-    refuse: (error) => describe(error, "SYNTAX_ERROR"),
+    fire() {
+      try { fire(nextTimer()); } catch (error) {
+        run.done = run.failed = true;
+        run.value = error;
+      }
+    },
+    refuse: (error) => describe(error, error instanceof SyntaxError ? "SYNTAX_ERROR" : undefined),
   };
 }

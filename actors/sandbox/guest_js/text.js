@@ -48,7 +48,7 @@
   // What keeps `value` from being plain JSON; null if nothing does. A property that is undefined
   // is one that is not there, as in JSON.stringify.
   const complaint = (value) => {
-    if (isPlain(value, 0)) return null;
+    try { if (isPlain(value, 0)) return null; } catch { /* No stack left for it, or a getter. */ }
     const todo = [[value, "", 0]];
     while (todo.length) {
       const [item, path, depth] = todo.pop();

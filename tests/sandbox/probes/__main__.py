@@ -1,17 +1,22 @@
 """``python -m tests.sandbox.probes``: all probes, with how late each ended; 1 if one found a way
 out or ended more than 250 ms after its limit. On a busy machine a program that computes ends later
-by the wall clock, for what it may use is time of a processor.
+by the wall clock, for what it may use is time of a processor. ``--fallback`` shoots at the Python
+guest that is not linked.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rookery.actors.sandbox import open_sandbox
+from rookery.actors.sandbox import Sandbox, open_sandbox
+from rookery.actors.sandbox.component_guest import ComponentGuest
+from rookery.actors.sandbox.guest_build import GuestCache, cache_folder
+from rookery.actors.sandbox.wasm import make_engine
 from tests.sandbox.probes.canary import canary
-from tests.sandbox.probes.catalogue import PYTHON, TYPESCRIPT
+from tests.sandbox.probes.catalogue import COMPONENT, PYTHON, TYPESCRIPT
 from tests.sandbox.probes.shooting import Range
 from tests.sandbox.stage import KEY
 
@@ -20,15 +25,21 @@ __all__: list[str] = []
 _LATE_MS_MAX = 250
 
 
-def main() -> int:
+def open_fallback() -> Sandbox:
+    engine = make_engine()
+    return Sandbox(engine, [ComponentGuest(engine, GuestCache(cache_folder(os.environ)))], KEY)
+
+
+def main(*, fallback: bool) -> int:
     bad = 0
+    probes = COMPONENT if fallback else PYTHON + TYPESCRIPT
     with (
         TemporaryDirectory() as folder,
         canary(Path(folder)) as target,
-        open_sandbox(KEY) as sandbox,
+        open_fallback() if fallback else open_sandbox(KEY) as sandbox,
     ):
         shooting = Range(sandbox, target)
-        for probe in PYTHON + TYPESCRIPT:
+        for probe in probes:
             shot = shooting.shoot(probe)
             faults = [*shot.faults]
             if shot.late_ms > _LATE_MS_MAX:
@@ -37,9 +48,9 @@ def main() -> int:
             end = f"{probe.end.status} {probe.end.code or ''}"
             name = probe.id.replace("\n", "; ")[:70]
             print(f"{name:70} {end:40} {shot.late_ms:>7} ms  {'; '.join(faults) or 'held'}")
-    print(f"{len(PYTHON + TYPESCRIPT)} probes, {bad} with faults")
+    print(f"{len(probes)} probes, {bad} with faults")
     return min(bad, 1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(fallback="--fallback" in sys.argv[1:]))

@@ -137,6 +137,9 @@ PROBES: tuple[Probe, ...] = (
     direct("sleep", "for nothing", "import asyncio\nawait asyncio.Event().wait()", RAISES),
     past("sleep", "import threading; result = threading.Event().wait(10 ** 6)", OK, value=False),
     past("sleep", "import select; select.select([], [], [], 10 ** 6)", OK),
+    past("sleep", "import select; select.select([], [1, 2], [1], 10 ** 6)", OK),
+    past("sleep", "import selectors; selectors.SelectSelector().select(10 ** 6)", OK),
+    past("sleep", "import os; result = len(os.read(0, 99))", OK, value=0),
     past("sleep", "import queue; queue.Queue().get()", RAISES),
     direct("sleep", "an input that never comes", "input()", RAISES, says="EOFError"),
 )

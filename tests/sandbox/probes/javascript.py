@@ -80,6 +80,8 @@ _STACK = (
     "class A { get x(): unknown { return this.x } }\nnew A().x",
     "let x: unknown = []; for (let i = 0; i < 1e5; i++) x = [x]\nJSON.stringify(x)",
     "JSON.parse('['.repeat(1e5))",
+    "const f = (): unknown => f()\nsetTimeout(f, 1); await new Promise(() => {})",
+    "const f = (): unknown => f()\nError.prepareStackTrace = f; f()",
 )
 _RESULTS = (
     "() => 1",
@@ -159,6 +161,11 @@ PROBES: tuple[Probe, ...] = (
     _ts("fuel", "wall time", "while (true) {}", WALL, limits={"wall_ms": 80}),
     *(_ts("memory", code, code, MEMORY) for code in _MEMORY),
     *(_ts("recursion", code, code, STACK) for code in _STACK),
+    _ts("recursion", "caught again and again", "const f = (): any => f()\n"
+        "while (true) try { f() } catch { }", CPU, limits=_SHORT),
+    _ts("recursion", "no stack", "1", STACK, limits={"max_stack_depth": 0}),
+    _ts("recursion", "more stack than there is", "const f = (): any => f()\nf()", STACK,
+        limits={"max_stack_depth": 65_535}),
     *(_ts("calls", code, code, CALLS) for code in _CALLS),
     _ts("calls", "one by one", "while (true) add(1)", CALLS),
     _ts("output", "without end", "while (true) console.log('x'.repeat(999))", CPU, limits=_SHORT),
