@@ -85,10 +85,12 @@ class ScriptedDriver:
         self._session = ""
 
     async def begin(self, given: Given, call: MakeCall) -> Step:
-        told: Told = [{one.number: one.answer for one in batch} for batch in given.known]
+        told: Told = [{one.number: one.answer for one in b.calls} for b in given.known]
         return await self._play(given, told)
 
-    async def wake(self, given: Given, answers: Mapping[int, Answer], call: MakeCall) -> Step:
+    async def wake(
+        self, given: Given, answers: Mapping[int, Answer], call: MakeCall, advance_ms: int = 0
+    ) -> Step:
         return await self._play(given, [*self._memory.told[given.session], answers])
 
     async def go_on(self, answers: Mapping[int, Answer], advance_ms: int = 0) -> Step:

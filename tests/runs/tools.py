@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 from rookery.actors import tool
@@ -51,6 +52,28 @@ async def deliver(seconds: float) -> str:
     return "delivered"
 
 
+@tool(timeout_ms=60_000)
+async def until_there(path: str) -> str:
+    """Wait for a file."""
+    while not Path(path).exists():
+        await asyncio.sleep(0.01)
+    return "there"
+
+
+@tool
+async def put_there(path: str) -> str:
+    """Make the file."""
+    Path(path).touch()
+    return "put"
+
+
+@tool
+def put_now(path: str) -> str:
+    """Make the file, without being awaited."""
+    Path(path).touch()
+    return "put"
+
+
 @tool
 def fail(code: str) -> None:
     """Fail with this code."""
@@ -69,4 +92,6 @@ def risky(what: str) -> str:
     return what
 
 
-registry = ToolRegistry.of(echo, echo_soon, block, pause, deliver, fail, blob, risky)
+registry = ToolRegistry.of(
+    echo, echo_soon, block, pause, deliver, fail, blob, risky, until_there, put_there, put_now
+)
