@@ -52,6 +52,21 @@ async def deliver(seconds: float) -> str:
     return "delivered"
 
 
+@tool(side_effect=SideEffect.WRITE, idempotent=False, timeout_ms=60_000)
+def deliver_now(seconds: float) -> str:
+    """The same, without being awaited."""
+    time.sleep(seconds)
+    return "delivered"
+
+
+@tool(timeout_ms=60_000)
+def sit(book: str) -> None:
+    """Make a line in a book, and stay, whoever wants it to leave."""
+    with Path(book).open("a", encoding="utf-8") as lines:
+        lines.write("sat\n")
+    time.sleep(600)
+
+
 @tool(timeout_ms=60_000)
 async def until_there(path: str) -> str:
     """Wait for a file."""
@@ -93,5 +108,17 @@ def risky(what: str) -> str:
 
 
 registry = ToolRegistry.of(
-    echo, echo_soon, block, pause, deliver, fail, blob, risky, until_there, put_there, put_now
+    echo,
+    echo_soon,
+    block,
+    pause,
+    deliver,
+    deliver_now,
+    sit,
+    fail,
+    blob,
+    risky,
+    until_there,
+    put_there,
+    put_now,
 )

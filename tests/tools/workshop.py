@@ -334,3 +334,6 @@ class ToolWorld(World):
 
     def cancel_run(self, node: ToolNode, run: str = "run-1") -> None:
         self.run(called(lambda: node.board.cancel_run(run)))
+
+    def give_up(self, node: ToolNode, number: int, run: str = "run-1") -> None:
+        self.run(called(lambda: node.board.give_up(run, operation(number, run))))
