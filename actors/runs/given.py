@@ -79,7 +79,8 @@ class GivenSteps:
             return
         calls = sorted((self._asked[operation] for operation in barrier), key=lambda c: c.number)
         at = [self._answered_at[operation] for operation in barrier] if whole else []
-        boundary = max(at, default=sequence)
+        earlier = self._found[-1].boundary if self._found else 0
+        boundary = max(earlier, max(at, default=sequence))
         self._found.append(GivenBatch(tuple(calls), passed_ms, whole, boundary))
 
 

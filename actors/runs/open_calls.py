@@ -86,6 +86,10 @@ class OpenCalls:
         """Those of which something has come."""
         return sorted(number for number in numbers if number in self._outcomes)
 
+    def are_awaited(self, numbers: Iterable[int]) -> bool:
+        """Not so of a synchronous call, which stands alone."""
+        return all(self._calls[number].awaited for number in numbers)
+
     def waiting(self, numbers: Iterable[int]) -> dict[str, str]:
         """Those that wait for somebody: by operation, the code of what they wait for."""
         found = self._waits_for

@@ -109,6 +109,8 @@ class Work:
         self._open = OpenCalls(works.board)
         self._split = False
         """Whether calls of several steps may be open."""
+        self._again = False
+        """Whether calls are open that the driver has waited for before."""
         self._answered = not view.calls
         self._given: tuple[str, ...] | UnsetType = UNSET
         """What the driver was given since the last step, if that was not all it waited for."""
@@ -164,7 +166,7 @@ class Work:
         before = 0 if view.forked is UNSET else view.forked.batches
         self._steps, self._began_s = len(known) - before, _now_s()
         self._answered = self._steps == view.steps
-        self._split = any(not batch.whole for batch in known)
+        self._split = self._again = any(not batch.whole for batch in known)
         await self._take_up(view.beside)
         return await self._driver.begin(given._replace(known=known), self._make)
 
@@ -279,9 +281,9 @@ class Work:
     async def _come(
         self, numbers: Sequence[int], timer_ms: int | None
     ) -> tuple[dict[int, Answer], int]:
-        """What came of the calls, and how long that was by the driver's clock, if it waits for a
-        time, too. Calls of one step are answered together, unless that time comes first; once
-        there are calls of several steps, whatever comes is told at once."""
+        """What came of the calls, and how far the driver's clock goes on with that. Calls of one
+        step are answered together, unless its time comes first; once there are calls of several
+        steps, whatever comes is told at once."""
         began_s, open_calls = _now_s(), self._open
         while True:
             open_calls.listen()
@@ -298,7 +300,10 @@ class Work:
                 open_calls.expected, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
             )
             await self._wait(told)
-        passed_ms = self._passed(began_s, timer_ms, some=bool(answered))
+        passed_ms = 0
+        if open_calls.are_awaited(numbers) and (timer_ms is not None or self._again):
+            passed_ms = _passed_ms(began_s, timer_ms, some=bool(answered))
+            self._passed_ms.append(passed_ms)
         whole = len(answered) == len(numbers)
         self._given = UNSET if whole else tuple(map(self._operation, answered))
         self._answered = True
@@ -306,19 +311,9 @@ class Work:
             number: await self._works.reader.answer(outcome)
             for number, outcome in open_calls.take(answered)
         }
-        self._split &= len(open_calls) > 0
+        self._again = len(open_calls) > 0
+        self._split &= self._again
         return answers, passed_ms
-
-    def _passed(self, began_s: float, timer_ms: int | None, *, some: bool) -> int:
-        """The clock of a program that waits for no time stands still. What was answered was so
-        before the time came."""
-        if timer_ms is None:
-            if self._passed_ms:
-                self._passed_ms.append(0)
-            return 0
-        passed_ms = min(ceil((_now_s() - began_s) * 1000), timer_ms - some)
-        self._passed_ms.append(passed_ms)
-        return passed_ms
 
     async def _recall(self) -> None:
         """Of what was asked before, something may have come already."""
@@ -451,6 +446,14 @@ class Work:
         await self._works.memory.forget(self._session)
         failed = RunResult.failed(RunStatus.VALIDATION_ERROR, error, "", Metrics())
         await self._end(failed, kept=False)
+
+
+def _passed_ms(began_s: float, timer_ms: int | None, *, some: bool) -> int:
+    """If there are answers, the program's time has not come."""
+    passed_ms = ceil((_now_s() - began_s) * 1000)
+    if some and timer_ms is not None:
+        passed_ms = min(passed_ms, timer_ms - 1)
+    return max(1, passed_ms)
 
 
 def _now_s() -> float:
