@@ -126,8 +126,7 @@ class Work:
 
     async def go(self) -> None:
         """Until the run has ended or is parked."""
-        view = self._view
-        assert view.offer is not UNSET
+        view, parked = self._view, False
         try:
             step = await self._begin(view)
             while not isinstance(step, Ends):
@@ -136,10 +135,12 @@ class Work:
             await self._give_up()
             return
         except _Parks as parks:
+            parked = True  # What it waits for may come, and begin, while it goes to rest.
             await self._park(parks)
             return
         finally:
-            self._works.board.cancel_run(view.run_id)
+            if not parked:
+                self._works.board.cancel_run(view.run_id)
             for making in self._making:
                 making.cancel()
         await self._end(step.result, kept=step.kept, moves=step.moves)
@@ -433,6 +434,7 @@ class Work:
         )
         view = await self._works.ask("turn", self._session, parked, DrivingView)
         if view.cancelling:
+            self._works.board.cancel_run(view.run_id)
             await self._works.ask("turn", self._session, ended_at_rest(view), DrivingView)
 
     async def drop(self) -> None:

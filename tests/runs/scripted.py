@@ -139,6 +139,8 @@ class ScriptMemory:
     def __init__(self, reader: Reader, blobs: Blobs) -> None:
         self._reader, self._blobs = reader, blobs
         self.told: dict[str, Told] = {}
+        self.may_rest = asyncio.Event()
+        self.may_rest.set()
 
     async def ready(
         self, session: str, view: DrivingView, tools: Sequence[Tool]
@@ -153,6 +155,7 @@ class ScriptMemory:
         self.told[session] = msgspec.json.decode(data, type=list[dict[int, Answer]])
 
     async def park(self, session: str) -> tuple[str, str]:
+        await self.may_rest.wait()
         snapshot_id, blob, _ = await self.keep(session)
         await self.forget(session)
         return snapshot_id, blob
@@ -180,6 +183,8 @@ class ScriptedWorld(World):
     def __init__(self) -> None:
         super().__init__()
         self.workshop, self.visible = Workshop(), tools(*CAPABILITIES)
+        self.memory: ScriptMemory | None = None
+        """Of the node that began last."""
 
     def begin(self) -> Any:
         admission = AdmissionConcern(
@@ -220,7 +225,8 @@ class ScriptedWorld(World):
         self, node: ToolNode, kernel: Kernel, reader: Reader, results: Results, *rest: Any
     ) -> None:
         (places, epoch), board, bench = rest, CallBoard(), Bench(self.workshop)
-        blobs, memory = node.bus.blobs, ScriptMemory(reader, node.bus.blobs)
+        blobs = node.bus.blobs
+        memory = self.memory = ScriptMemory(reader, blobs)
         acting = Acting(
             ask=kernel.ask,
             blobs=blobs,
