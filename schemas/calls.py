@@ -149,7 +149,14 @@ class StepTaken(msgspec.Struct, frozen=True, kw_only=True):
     """Counts from 1 in every run; one that stands already changes nothing."""
     moves: tuple[Move, ...] = ()
     answered: bool = True
-    """Whether the calls of the step before were all answered; not if the run ends meanwhile."""
+    """Whether what the step before waited for has come; not if the run ends meanwhile."""
+    given: tuple[str, ...] | UnsetType = UNSET
+    """The operations that were answered, if a time of the program's came before the others."""
+    passed_ms: tuple[int, ...] = ()
+    """How far the program's clock went on, each time a time of its own came first; with the last
+    came the answers."""
+    timer_ms: int | UnsetType = UNSET
+    """What is wanted next is waited for so long, and then the program goes on without."""
     calls: tuple[AskedCall, ...] = ()
     """Of the move ``llm_returned_tool_calls``."""
     result: RunResult | UnsetType = UNSET
@@ -196,7 +203,11 @@ class DrivingView(msgspec.Struct, frozen=True, kw_only=True):
     request_blob: str | UnsetType = UNSET
     offer: Offer | UnsetType = UNSET
     calls: tuple[AskedCall, ...] = ()
-    """Of the last step."""
+    """What the last step waits for."""
+    beside: tuple[AskedCall, ...] = ()
+    """Under way since earlier steps, and not waited for."""
+    timer_ms: int | UnsetType = UNSET
+    """How long it waits at most."""
     cancelling: bool = False
     """Somebody wants the run to end now."""
     ended: str = ""

@@ -44,8 +44,11 @@ class Wants(NamedTuple):
     """These calls, answered together."""
 
     calls: tuple[Call, ...]
+    """All that it waits for, also those it has waited for before."""
     moves: tuple[Move, ...] = ()
     """What the turn does before, beside what wanting calls is anyway."""
+    timer_ms: int | None = None
+    """It goes on after this time, whatever is answered by then."""
 
 
 class Moves(NamedTuple):
@@ -75,12 +78,14 @@ class Driver(Protocol):
     async def begin(self, given: Given, call: MakeCall) -> Step:
         """The first step."""
 
-    async def wake(self, given: Given, answers: Mapping[int, Answer], call: MakeCall) -> Step:
+    async def wake(
+        self, given: Given, answers: Mapping[int, Answer], call: MakeCall, advance_ms: int = 0
+    ) -> Step:
         """The next step of a run that was parked."""
 
     async def go_on(self, answers: Mapping[int, Answer], advance_ms: int = 0) -> Step:
-        """The next step. Without answers, moves stand now, or time has passed and nothing else
-        happened."""
+        """The next step, ``advance_ms`` later by the driver's clock. Without answers, moves stand
+        now, or time has passed and nothing else happened."""
 
     async def stop(self) -> RunResult | None:
         """End the run now; what it had come to, if the driver itself was at rest. A step under way
@@ -106,9 +111,11 @@ class SandboxDriver:
         )
         return self._step(await asyncio.wrap_future(started))
 
-    async def wake(self, given: Given, answers: Mapping[int, Answer], call: MakeCall) -> Step:
+    async def wake(
+        self, given: Given, answers: Mapping[int, Answer], call: MakeCall, advance_ms: int = 0
+    ) -> Step:
         self._take(given, call)
-        return await self.go_on(answers)
+        return await self.go_on(answers, advance_ms)
 
     async def go_on(self, answers: Mapping[int, Answer], advance_ms: int = 0) -> Step:
         going = self._sandbox.submit_resume(
@@ -136,7 +143,7 @@ class SandboxDriver:
 
     def _step(self, outcome: Outcome) -> Step:
         if isinstance(outcome, Waiting):
-            return Wants(outcome.calls)
+            return Wants(outcome.calls, timer_ms=outcome.timer_ms)
         return Ends(outcome, self._sandbox.last_run_counts(self._session))
 
 

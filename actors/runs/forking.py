@@ -44,7 +44,7 @@ class _Place(NamedTuple):
 
     @property
     def calls(self) -> int:
-        return sum(map(len, self.run.batches[: self.batches]))
+        return sum(len(batch.calls) for batch in self.run.batches[: self.batches])
 
 
 class Forking:

@@ -7,17 +7,18 @@ only; running again is the sandbox's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.actors.runs.given import GivenBatch, GivenSteps
 from rookery.actors.sandbox.contract import Answer, Tool, ToolFailure
-from rookery.actors.sandbox.recorded import RecordedCall, RecordedRun
+from rookery.actors.sandbox.recorded import Batch, RecordedCall, RecordedRun
 from rookery.bus.ports import Blobs, Journal, Stored
-from rookery.schemas.calls import AskedCall, CallOutcome, ForkedRun, Offer, ToolFault
+from rookery.schemas.calls import CallOutcome, ForkedRun, Offer, ToolFault
 from rookery.schemas.capability import Capability
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import EntityId, Fact
@@ -46,11 +47,12 @@ class PastRun:
     now_ms: int
     generation: int
     started_at_sequence: int
-    batches: list[tuple[RecordedCall, ...]] = field(default_factory=list)
-    """One a step, but for the last: its calls, all answered. None where it wanted none. Those of
+    batches: list[Batch] = field(default_factory=list)
+    """One a step, but for the last: what it went on with, nothing where it wanted nothing. Those of
     the run it was forked from come first."""
     boundaries: list[int] = field(default_factory=list)
-    """Where the last answer to each batch stands; of another run's, where this one began."""
+    """Where the last answer to each batch stands, or that it went on without; of another run's,
+    where this one began."""
     ended_at_sequence: int = 0
     kept: bool = False
     result: RunResult | UnsetType = UNSET
@@ -59,7 +61,7 @@ class PastRun:
     @property
     def calls(self) -> int:
         """How many calls were answered."""
-        return sum(map(len, self.batches))
+        return sum(len(batch.calls) for batch in self.batches)
 
 
 @dataclass(kw_only=True)
@@ -115,8 +117,9 @@ class Reader:
         last may not have ended."""
         after = 0 if base is None else base.after_sequence
         outcomes = await self._outcomes(session, after)
+        answered_at = {operation: at for operation, (at, _) in outcomes.items()}
         runs: list[PastRun] = []
-        wanted: tuple[AskedCall, ...] = ()
+        steps: list[GivenSteps] = []
         for stored, fact in await self._facts("turn", session, after):
             if fact.generation != generation:
                 continue
@@ -125,29 +128,27 @@ class Reader:
                     if runs and runs[-1].run_id == until:
                         break
                     runs.append(await self._begun(stored.sequence, fact, offer))
-                    wanted = ()
-                case turn.ToolCallsReturned(calls=calls) if calls:
-                    wanted = calls
+                    steps.append(GivenSteps(answered_at))
                 case turn.Completed() | turn.Failed() | turn.Cancelled() if (
                     runs and runs[-1].run_id == fact.run
                 ):
                     runs[-1].ended_at_sequence, runs[-1].kept = stored.sequence, fact.kept
                     runs[-1].result, runs[-1].result_blob = fact.result, fact.result_blob
-                case object(step=int()) if runs:
-                    told = [outcomes.get(call.operation_id) for call in wanted]
-                    if all(told):
-                        runs[-1].batches.append(await self._batch(wanted, outcomes))
-                        answered = (at for at, _ in filter(None, told))
-                        runs[-1].boundaries.append(max(answered, default=stored.sequence))
-                    wanted = ()
+            if steps:
+                steps[-1].follow(stored.sequence, fact)
+        for run, taken in zip(runs, steps, strict=True):
+            for given in taken.batches():
+                run.batches.append(await self._batch(given, outcomes))
+                run.boundaries.append(given.boundary)
         return runs
 
-    async def known(self, forked: ForkedRun | UnsetType) -> list[tuple[RecordedCall, ...]]:
+    async def known(self, forked: ForkedRun | UnsetType) -> list[Batch]:
         """What a run was told before it began, as the one it goes on from."""
         if forked is UNSET:
             return []
         told = await self._blobs.get(forked.known_blob)
-        return msgspec.json.decode(told, type=list[tuple[RecordedCall, ...]])
+        batches = msgspec.json.decode(told, type=list[Batch | tuple[RecordedCall, ...]])
+        return [one if isinstance(one, Batch) else Batch(calls=one) for one in batches]
 
     async def request(self, request: Any, blob: Any) -> RunRequest:
         """A run's request, whole."""
@@ -218,20 +219,19 @@ class Reader:
         return self._catalogues[digest]
 
     async def _batch(
-        self, calls: Iterable[AskedCall], outcomes: Mapping[str, tuple[int, CallOutcome]]
-    ) -> tuple[RecordedCall, ...]:
-        return tuple(
-            [
-                RecordedCall(
-                    number=call.number,
-                    name=call.name,
-                    digest=call.digest,
-                    awaited=call.awaited,
-                    answer=await self.answer(outcomes[call.operation_id][1]),
-                )
-                for call in calls
-            ]
-        )
+        self, given: GivenBatch, outcomes: Mapping[str, tuple[int, CallOutcome]]
+    ) -> Batch:
+        calls = [
+            RecordedCall(
+                number=call.number,
+                name=call.name,
+                digest=call.digest,
+                awaited=call.awaited,
+                answer=await self.answer(outcomes[call.operation_id][1]),
+            )
+            for call in given.calls
+        ]
+        return Batch(calls=tuple(calls), passed_ms=given.passed_ms, whole=given.whole)
 
     async def _outcomes(self, session: str, after: int) -> dict[str, tuple[int, CallOutcome]]:
         """By operation; with each, where it stands."""

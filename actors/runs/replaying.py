@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from rookery.actors.runs.history import PastRun, plain
 from rookery.actors.runs.past import Past
 from rookery.actors.sandbox.contract import STATUSES, Answer, Call, Outcome, Waiting
-from rookery.actors.sandbox.recorded import RecordedCall
+from rookery.actors.sandbox.recorded import Batch, RecordedCall
 from rookery.bus.ports import Delivery
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import ReplayQuery, ReplayReport
@@ -116,10 +116,15 @@ class _Replay:
         going = sandbox.submit(request, now_ms=run.now_ms, answer=told.answer, tools=tools)
         outcome = await asyncio.wrap_future(going)
         while isinstance(outcome, Waiting):
-            answers = told.answers(outcome.calls)
-            if answers is None:
+            batch = told.answers(outcome.calls)
+            if batch is None:
                 break
-            going = sandbox.submit_resume(name, answers, answer=told.answer)
+            answers = {call.number: call.answer for call in batch.calls}
+            for advance_ms in batch.passed_ms[:-1]:
+                going = sandbox.submit_resume(name, {}, advance_ms=advance_ms, answer=told.answer)
+                await asyncio.wrap_future(going)
+            advance_ms = batch.passed_ms[-1] if batch.passed_ms else 0
+            going = sandbox.submit_resume(name, answers, advance_ms=advance_ms, answer=told.answer)
             outcome = await asyncio.wrap_future(going)
             if run.run_id == self.report.run_id:
                 self._note(calls=told.calls)
@@ -155,27 +160,27 @@ class _Told:
 
     def __init__(self, run: PastRun) -> None:
         self._run_id = run.run_id
-        self._batches = [batch for batch in run.batches if batch]
+        self._batches = [batch for batch in run.batches if batch.calls or batch.passed_ms]
         self._next = 0
         self._differs: _Differs | None = None
 
     @property
     def calls(self) -> int:
-        return sum(map(len, self._batches[: self._next]))
+        return sum(len(batch.calls) for batch in self._batches[: self._next])
 
     def answer(self, call: Call) -> Answer | None:
         """To a synchronous call; with ``None`` the run stops there."""
         if call.awaited:
             return None
         try:
-            told = self._take([call])
+            batch = self._take([call])
         except _Differs as differs:
             self._differs = differs
             return None
-        return None if told is None else told[call.id]
+        return None if batch is None else batch.calls[0].answer
 
-    def answers(self, calls: Sequence[Call]) -> Mapping[int, Answer] | None:
-        """To all the calls a run waits for; ``None`` where its record ends."""
+    def answers(self, calls: Sequence[Call]) -> Batch | None:
+        """To the calls a run waits for; ``None`` where its record ends."""
         if self._differs is not None:
             raise self._differs
         return self._take(calls)
@@ -185,19 +190,22 @@ class _Told:
         if self._differs is not None:
             raise self._differs
         if self._next < len(self._batches):
-            missed = [_asked(call) for call in self._batches[self._next]]
+            missed = [_asked(call) for call in self._batches[self._next].calls]
             raise _Differs(f"end of run {self._run_id}", missed, "asked for no more calls")
 
-    def _take(self, calls: Sequence[Call]) -> Mapping[int, Answer] | None:
+    def _take(self, calls: Sequence[Call]) -> Batch | None:
+        """If it was not told all of it then, what it was told must be among what it asks now."""
         if self._next == len(self._batches):
             return None
         batch = self._batches[self._next]
-        before, now = [_asked(call) for call in batch], [_asked(call) for call in calls]
+        before, now = [_asked(call) for call in batch.calls], [_asked(call) for call in calls]
+        if not batch.whole:
+            now = [asked for asked in now if asked in before]
         if before != now:
-            numbers = ", ".join(str(call.number) for call in batch)
+            numbers = ", ".join(str(call.number) for call in batch.calls)
             raise _Differs(f"request of call {numbers} of run {self._run_id}", before, now)
         self._next += 1
-        return {call.number: call.answer for call in batch}
+        return batch
 
 
 def _asked(call: Call | RecordedCall) -> dict[str, Any]:

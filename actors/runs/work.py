@@ -9,15 +9,17 @@ or, if it is urgent, at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
+from math import ceil
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel.inside import Ask
 from rookery.actors.runs.driver import Driver, Ends, Given, Moves, Step, Wants
 from rookery.actors.runs.history import Reader
+from rookery.actors.runs.open_calls import Board, OpenCalls
 from rookery.actors.sandbox.contract import Answer, Call, Tool
 from rookery.actors.sandbox.recorded import Batch
 from rookery.actors.turns.driving import calls_wanted, cancelled_result, ended_at_rest, ending
@@ -28,7 +30,6 @@ from rookery.schemas.calls import (
     CallsQuery,
     CallsView,
     DrivingView,
-    KnownCall,
     Move,
     Offer,
     RunParked,
@@ -45,21 +46,10 @@ INLINE_BYTES_MAX = 64 << 10
 BATCH_BYTES_MAX = 128 << 10
 """Of arguments in one step: two families put them into facts, and these have their limit."""
 BATCH_CALLS_MAX = 500
+WAKES_MAX = 1_000
+"""So often a program may see that time has passed before that stands."""
 SLACK_MS = 20
 """A run whose time is up is ended by its sandbox; this is for the case that it is at rest."""
-
-
-class Board(Protocol):
-    """Where outcomes of calls are told as soon as they stand."""
-
-    def expect(self, operation_id: str) -> asyncio.Future[KnownCall]:
-        """What comes of the call."""
-
-    def tell(self, known: KnownCall) -> None:
-        """The call has come to this."""
-
-    def cancel_run(self, run_id: str) -> None:
-        """Nobody waits for the run's calls any more."""
 
 
 class Memory(Protocol):
@@ -117,7 +107,16 @@ class Work:
         self._works, self._driver, self._session, self._view = works, driver, session, view
         self._steps = 0
         """How many steps the driver has taken, those of before included, but for its last."""
+        self._open = OpenCalls(works.board)
+        self._split = False
+        """Whether calls of several steps may be open."""
+        self._again = False
+        """Whether calls are open that the driver has waited for before."""
         self._answered = not view.calls
+        self._given: tuple[str, ...] | UnsetType = UNSET
+        """What the driver was given since the last step, if that was not all it waited for."""
+        self._passed_ms: list[int] = []
+        """How far its clock went on since then."""
         self._why: Exception | None = None
         """Why a synchronous call could not be made."""
         self._stopping = asyncio.Event()
@@ -161,13 +160,16 @@ class Work:
         if view.snapshot_blob and view.calls:
             await works.memory.wake(session, view, tools)
             self._steps, self._began_s = view.steps, _now_s()
-            answers = await self._outcomes(view.calls, self._expected(view.calls), recovering=True)
-            self._answered = True
-            return await self._driver.wake(given, answers, self._make)
+            await self._take_up((*view.calls, *view.beside))
+            timer_ms = None if view.timer_ms is UNSET else view.timer_ms
+            answers, advance_ms = await self._come([c.number for c in view.calls], timer_ms)
+            return await self._driver.wake(given, answers, self._make, advance_ms)
         known = await works.memory.ready(session, view, tools)
         before = 0 if view.forked is UNSET else view.forked.batches
         self._steps, self._began_s = len(known) - before, _now_s()
         self._answered = self._steps == view.steps
+        self._split = self._again = any(not batch.whole for batch in known)
+        await self._take_up(view.beside)
         return await self._driver.begin(given._replace(known=known), self._make)
 
     async def _next(self, step: Wants | Moves) -> Step:
@@ -177,11 +179,11 @@ class Work:
             await self._take(step.moves)
             return await self._driver.go_on({})
         try:
-            answers = await self._answers(step)
+            answers, advance_ms = await self._answers(step)
         except TimeoutError:
             late = await self._driver.go_on({}, self._limit_ms + 1)
             return late if isinstance(late, Ends) else await self._out_of_time()
-        return await self._driver.go_on(answers)
+        return await self._driver.go_on(answers, advance_ms)
 
     async def _out_of_time(self) -> Ends:
         """The driver does not see it."""
@@ -198,7 +200,8 @@ class Work:
         assert task is not None
         self._making.add(task)
         try:
-            return (await self._answers(Wants((call,))))[call.id]
+            answers, _ = await self._answers(Wants((call,)))
+            return answers[call.id]
         except TimeoutError:
             return await asyncio.Future()
         except (_Over, _Parks, CodedError) as why:
@@ -209,26 +212,52 @@ class Work:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    async def _answers(self, wants: Wants) -> dict[int, Answer]:
-        """Put the batch on record, unless it is, and wait for what comes of it."""
+    async def _answers(self, wants: Wants) -> tuple[dict[int, Answer], int]:
+        """Put what is wanted on record, unless it is, and wait for what comes of it: the answers,
+        and how far the driver's clock goes on with them. Calls that are wanted no more are given
+        up. That only time has passed need not stand before something follows from it."""
         if len(wants.calls) > BATCH_CALLS_MAX:
             text = (
                 f"{len(wants.calls)} calls are awaited together, at most {BATCH_CALLS_MAX} can be"
             )
             raise Refused("EXTERNAL_CALLS_EXCEEDED", text)
-        room = min(INLINE_BYTES_MAX, BATCH_BYTES_MAX // len(wants.calls))
-        calls = tuple([await self._asked(call, room) for call in wants.calls])
-        recovering = self._steps < self._view.steps
-        expected = self._expected(calls)
-        await self._take((*wants.moves, *calls_wanted(calls)), calls)
-        self._answered = False
-        answers = await self._outcomes(calls, expected, recovering=recovering)
-        self._answered = True
-        return answers
+        gone = self._gone(wants)
+        new = [call for call in wants.calls if call.id not in self._open]
+        if new or gone or self._given != () or len(self._passed_ms) >= WAKES_MAX:
+            await self._want(wants, new)
+        for call in gone:
+            self._works.board.give_up(self._view.run_id, call.operation_id)
+        try:
+            return await self._come([call.id for call in wants.calls], wants.timer_ms)
+        except _Parks:
+            if self._given == ():
+                await self._want(wants, [])
+            raise
 
-    def _expected(self, calls: Sequence[AskedCall]) -> dict[str, asyncio.Future[KnownCall]]:
-        """Asked for before anything can come of them."""
-        return {call.operation_id: self._works.board.expect(call.operation_id) for call in calls}
+    def _gone(self, wants: Wants) -> list[AskedCall]:
+        """A synchronous call says nothing of those that are awaited."""
+        if not all(call.awaited for call in wants.calls):
+            return []
+        return self._open.give_up({call.id for call in wants.calls})
+
+    async def _want(self, wants: Wants, new: Sequence[Call]) -> None:
+        room = min(INLINE_BYTES_MAX, BATCH_BYTES_MAX // max(1, len(new)))
+        calls = tuple([await self._asked(call, room) for call in new])
+        self._split |= len(self._open) > 0 and any(call.awaited for call in calls)
+        self._open.add(calls)
+        barrier = [self._operation(call.id) for call in wants.calls]
+        recovering = self._steps < self._view.steps
+        moves = (*wants.moves, *calls_wanted(calls, barrier, self._open.operations))
+        await self._take(moves, calls, wants.timer_ms)
+        self._answered = False
+        if recovering:
+            await self._recall()
+
+    async def _take_up(self, calls: Sequence[AskedCall]) -> None:
+        """They are under way since before."""
+        if calls:
+            self._open.add(calls)
+            await self._recall()
 
     async def _asked(self, call: Call, room: int) -> AskedCall:
         arguments = Arguments(args=call.args, kwargs=call.kwargs)
@@ -251,38 +280,46 @@ class Work:
         view = self._view
         return derived_uuid7(view.started_at_ms, self._session, view.run_id, str(number))
 
-    async def _outcomes(
-        self,
-        calls: Sequence[AskedCall],
-        expected: dict[str, asyncio.Future[KnownCall]],
-        *,
-        recovering: bool,
-    ) -> dict[int, Answer]:
-        """What came of the calls, or what they wait for. Nobody but the run's time, or somebody
-        who wants its end, cuts this short."""
-        board, waiting = self._works.board, dict[str, str]()
-        left = {call.operation_id: call for call in calls}
-        if recovering:
-            await self._recall(left)
-        answers: dict[int, Answer] = {}
-        while left:
-            if len(waiting) == len(left):
+    async def _come(
+        self, numbers: Sequence[int], timer_ms: int | None
+    ) -> tuple[dict[int, Answer], int]:
+        """What came of the calls, and how far the driver's clock goes on with that. Calls of one
+        step are answered together, unless its time comes first; once there are calls of several
+        steps, whatever comes is told at once."""
+        began_s, open_calls = _now_s(), self._open
+        while True:
+            open_calls.listen()
+            answered = open_calls.answered(numbers)
+            if len(answered) == len(numbers) or (self._split and answered):
+                break
+            if not open_calls.going:
+                waiting = open_calls.waiting(numbers)
                 raise _Parks(next(iter(waiting.values())), tuple(waiting))
-            running = [expected[operation] for operation in left if operation not in waiting]
-            done, _ = await self._wait(asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED))
-            for known in [future.result() for future in done]:
-                if known.outcome is UNSET:
-                    waiting[known.operation_id] = known.waits_for
-                    expected[known.operation_id] = board.expect(known.operation_id)
-                else:
-                    call = left.pop(known.operation_id)
-                    waiting.pop(known.operation_id, None)
-                    answers[call.number] = await self._works.reader.answer(known.outcome)
-        return dict(sorted(answers.items()))
+            left_s = None if timer_ms is None else began_s + timer_ms / 1000 - _now_s()
+            if left_s is not None and left_s <= 0:
+                break
+            told = asyncio.wait(
+                open_calls.expected, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            await self._wait(told)
+        passed_ms = 0
+        if open_calls.are_awaited(numbers) and (timer_ms is not None or self._again):
+            passed_ms = _passed_ms(began_s, timer_ms, some=bool(answered))
+            self._passed_ms.append(passed_ms)
+        whole = len(answered) == len(numbers)
+        self._given = UNSET if whole else tuple(map(self._operation, answered))
+        self._answered = True
+        answers = {
+            number: await self._works.reader.answer(outcome)
+            for number, outcome in open_calls.take(answered)
+        }
+        self._again = len(open_calls) > 0
+        self._split &= self._again
+        return answers, passed_ms
 
-    async def _recall(self, operations: Container[str]) -> None:
+    async def _recall(self) -> None:
         """Of what was asked before, something may have come already."""
-        query = CallsQuery(run_id=self._view.run_id)
+        query, operations = CallsQuery(run_id=self._view.run_id), set(self._open.operations)
         for known in (await self._works.ask("tool", self._session, query, CallsView)).calls:
             if known.operation_id in operations and (known.outcome is not UNSET or known.waits_for):
                 self._works.board.tell(known)
@@ -323,12 +360,27 @@ class Work:
 
     # --- on record --------------------------------------------------------------------------------
 
-    async def _take(self, moves: tuple[Move, ...], calls: tuple[AskedCall, ...] = ()) -> None:
+    async def _take(
+        self,
+        moves: tuple[Move, ...],
+        calls: tuple[AskedCall, ...] = (),
+        timer_ms: int | None = None,
+    ) -> None:
         """The next step stands, if it did not already, unless the run has ended meanwhile."""
         self._steps += 1
+        given, passed_ms = self._given, tuple(self._passed_ms)
+        self._given, self._passed_ms = UNSET, []
         if self._steps <= self._view.steps:
             return
-        step = StepTaken(run_id=self._view.run_id, number=self._steps, moves=moves, calls=calls)
+        step = StepTaken(
+            run_id=self._view.run_id,
+            number=self._steps,
+            given=given,
+            passed_ms=passed_ms,
+            moves=moves,
+            calls=calls,
+            timer_ms=UNSET if timer_ms is None else timer_ms,
+        )
         view = await self._works.ask("turn", self._session, step, DrivingView)
         if view.cancelling or view.ended:
             raise _Over
@@ -343,6 +395,8 @@ class Work:
             run_id=run_id,
             number=self._following,
             answered=self._answered,
+            given=self._given,
+            passed_ms=tuple(self._passed_ms),
             moves=ending(run_id, result) if moves is None else moves,
             result=result,
             kept=kept,
@@ -400,6 +454,14 @@ class Work:
         await self._works.memory.forget(self._session)
         failed = RunResult.failed(RunStatus.VALIDATION_ERROR, error, "", Metrics())
         await self._end(failed, kept=False)
+
+
+def _passed_ms(began_s: float, timer_ms: int | None, *, some: bool) -> int:
+    """If there are answers, the program's time has not come."""
+    passed_ms = ceil((_now_s() - began_s) * 1000)
+    if some and timer_ms is not None:
+        passed_ms = min(passed_ms, timer_ms - 1)
+    return max(1, passed_ms)
 
 
 def _now_s() -> float:

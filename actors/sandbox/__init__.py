@@ -24,12 +24,13 @@ from rookery.actors.sandbox.contract import Answer, Call, Outcome, Tool, ToolFai
 from rookery.actors.sandbox.guest.promised import MODULES as PYTHON_MODULES
 from rookery.actors.sandbox.opening import answering, open_sandbox
 from rookery.actors.sandbox.pool import Sandbox
-from rookery.actors.sandbox.recorded import RecordedCall, RecordedRun
+from rookery.actors.sandbox.recorded import Batch, RecordedCall, RecordedRun
 from rookery.actors.sandbox.snapshot import Snapshot
 
 __all__ = [
     "PYTHON_MODULES",
     "Answer",
+    "Batch",
     "Call",
     "Outcome",
     "RecordedCall",

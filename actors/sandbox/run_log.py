@@ -92,25 +92,28 @@ class RunLog(msgspec.Struct):
         return cls(msgspec.json.encode(program), limits, tools, now_ms * _NS_PER_MS, [])
 
     @property
-    def answers(self) -> list[list[Told]]:
-        """Those that came together stand together."""
-        return [
-            [call.told for call in entry.calls] if isinstance(entry, Resumed) else [entry.told]
-            for entry in self.entries
-        ]
-
-    @property
     def size_bytes(self) -> int:
         """What remembering this run costs, roughly."""
-        told = sum(len(told.value) for answers in self.answers for told in answers)
+        told = sum(len(told.value) for entry in self.entries for told in _told(entry))
         return len(self.program) + told
 
     @property
     def waited_ms(self) -> int:
         """How long its calls took, by what was recorded of them."""
-        return sum(max((told.duration_ms for told in a), default=0) for a in self.answers)
+        return sum(map(_waited_ms, self.entries))
 
     def ended(self) -> RunLog:
         """Nothing is described any more after a run's end: a replay tells what was told."""
         tools = {name: replace(tool, capability=None) for name, tool in self.tools.items()}
         return replace(self, tools=tools)
+
+
+def _told(entry: Entry) -> list[Told]:
+    return [call.told for call in entry.calls] if isinstance(entry, Resumed) else [entry.told]
+
+
+def _waited_ms(entry: Entry) -> int:
+    """Who says how far the program's time went on says how long it was."""
+    if isinstance(entry, Resumed) and entry.advance_ms:
+        return entry.advance_ms
+    return max((told.duration_ms for told in _told(entry)), default=0)

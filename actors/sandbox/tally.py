@@ -77,6 +77,19 @@ class Tally(msgspec.Struct):
             )
         )
 
+    def give_up(self, call: Call, tool: Tool) -> None:
+        """A call that its program did not wait for to the end."""
+        text = f"the program went on without {call.name}"
+        self.records.append(
+            ExternalCallRecord(
+                name=call.name,
+                side_effect=tool.side_effect,
+                status=CallStatus.ERROR,
+                request_digest=call.digest,
+                error=ErrorObject(code="CANCELLED", message=text),
+            )
+        )
+
     def cut_off(self, call: Call, tool: Tool) -> None:
         """A call that was under way when the run's time was over."""
         self.records.append(

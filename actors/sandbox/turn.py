@@ -8,6 +8,7 @@ with every digest checked; beyond the log's end the outside world is asked and t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -142,7 +143,7 @@ class Turn:
             fed = [_resumed(calls[i], Told.of(a)) for i, a in answers.items()]
             self.log.entries.append(Resumed(fed, advance_ms))
         passed = max((answer.duration_ms for answer in answers.values()), default=0)
-        self.stopwatch.count_wall(max(passed, advance_ms))
+        self.stopwatch.count_wall(advance_ms or passed)
         self._taken_up, self.saved.waiting = waiting, None
 
     def take_back(self) -> bool:
@@ -169,7 +170,7 @@ class Turn:
     def waiting(self, step: Waits) -> Waiting:
         timer_ms = None
         if step.timer_s is not None:
-            timer_ms = max(1, round(min(step.timer_s, _TIMER_S_MAX) * 1000))
+            timer_ms = max(1, ceil(min(step.timer_s, _TIMER_S_MAX) * 1000))
         calls = tuple(open_call.call for open_call in self.tally.open.values())
         return Waiting(calls=calls, timer_ms=timer_ms)
 
@@ -217,12 +218,13 @@ class Turn:
             for new in step.calls:
                 self._open(new)
             outstanding = set(step.outstanding)
-            for i in [i for i, o in self.tally.open.items() if o.number not in outstanding]:
-                del self.tally.open[i]
+            self._give_up([i for i, o in self.tally.open.items() if o.number not in outstanding])
             if not self.tally.open:
                 raise GuestStopped("RUNTIME_ERROR", "the program waits for nothing")
         elif self._replaying:
             raise _diverged("the program ended where it went on before")
+        else:
+            self._give_up(list(self.tally.open))
         return step
 
     # --- what the guest asks ----------------------------------------------------------------
@@ -290,6 +292,11 @@ class Turn:
             raise GuestStopped("RUNTIME_ERROR", f"there is no awaited tool {new.name[:80]!r}")
         call = self._new_call(tool, new.args, new.kwargs)
         self.tally.open[call.id] = OpenCall(new.id, call)
+
+    def _give_up(self, numbers: list[int]) -> None:
+        for number in numbers:
+            call = self.tally.open.pop(number).call
+            self.tally.give_up(call, self.log.tools[call.name])
 
     def _recorded(self, call: Call) -> Told:
         entry = self._next_entry()

@@ -45,6 +45,8 @@ from rookery.schemas.calls import (
     ApprovalUnwanted,
     Arguments,
     CallOutcome,
+    DrivingQuery,
+    DrivingView,
     ToolFault,
 )
 from rookery.schemas.digest import canonical_json, digest_bytes
@@ -199,12 +201,19 @@ class Acting:
         """The intent is that of a process that is gone, or ``reason`` says why nobody knows."""
         said = Interrupted(operation_id=call.operation_id, attempt=call.attempt, reason=reason)
         again = call.idempotent and call.name in self._visible
-        if again and not await self._can_be_called(call):
+        if again and not (await self._is_wanted(session, call) and await self._can_be_called(call)):
             again, said = False, replace(said, unwanted=True)
         if again:
             await self._ask_with_place(session, call, said)
         else:
             await self._ask(FAMILY, session, said, Standing)
+
+    async def _is_wanted(self, session: str, call: Call) -> bool:
+        """Whether the run stands and has not gone on without the call."""
+        query = DrivingQuery(run_id=call.run)
+        view = await self._ask("turn", session, query, DrivingView)
+        wanted = {asked.operation_id for asked in (*view.calls, *view.beside)}
+        return not (view.ended or view.cancelling) and call.operation_id in wanted
 
     async def _can_be_called(self, call: Call) -> bool:
         """Wait until it can; ``False`` if its run is to end before."""
@@ -217,7 +226,7 @@ class Acting:
             ready.cancel()
 
         try:
-            with self._board.in_flight(call.run, give_up):
+            with self._board.in_flight(call.run, call.operation_id, give_up):
                 await asyncio.wait({ready})
             return not ready.cancelled() and ready.result() is None
         finally:
@@ -270,7 +279,11 @@ class Acting:
             return _Result(CallOutcome(error=fault("TIMEOUT_TOOL", text)), b"")
         host = self._hosts[call.surface]
         context = _context(session, call, arguments)
-        with self._board.in_flight(call.run, lambda: host.cancel(call.operation_id)):
+        if self._board.is_given_up(call.operation_id):
+            text = f"the program gave {call.name} up before it was called"
+            return _Result(CallOutcome(error=fault("CANCELLED", text)), b"")
+        operation = call.operation_id
+        with self._board.in_flight(call.run, operation, lambda: host.cancel(operation)):
             outcome = await host.call(context, left_ms)
         if outcome.error is not UNSET:
             wrong = fault(outcome.error.code, outcome.error.message)

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from msgspec import UNSET
+
 from rookery.schemas.calls import KnownCall
 
 __all__ = ["CallBoard"]
@@ -20,7 +22,8 @@ class CallBoard:
 
     def __init__(self) -> None:
         self._expected: dict[str, asyncio.Future[KnownCall]] = {}
-        self._in_flight: dict[str, list[Callable[[], None]]] = {}
+        self._in_flight: dict[str, list[tuple[str, Callable[[], None]]]] = {}
+        self._given_up: set[str] = set()
 
     def expect(self, operation_id: str) -> asyncio.Future[KnownCall]:
         """What is told of the call next. Expect it before it is put on record: what nobody expects
@@ -34,24 +37,38 @@ class CallBoard:
 
     def tell(self, known: KnownCall) -> None:
         """The call has come to something, or waits for somebody."""
+        if known.outcome is not UNSET:
+            self._given_up.discard(known.operation_id)
         expected = self._expected.get(known.operation_id)
         if expected is not None and not expected.done():
             expected.set_result(known)
 
     def cancel_run(self, run_id: str) -> None:
         """Ask what is in flight for the run to stop. What it comes to is put on record."""
-        for cancel in tuple(self._in_flight.get(run_id, ())):
+        for _, cancel in tuple(self._in_flight.get(run_id, ())):
             cancel()
 
+    def give_up(self, run_id: str, operation_id: str) -> None:
+        """Nobody waits for the call any more: it is not to begin, or to stop."""
+        self._given_up.add(operation_id)
+        for operation, cancel in tuple(self._in_flight.get(run_id, ())):
+            if operation == operation_id:
+                cancel()
+
+    def is_given_up(self, operation_id: str) -> bool:
+        return operation_id in self._given_up
+
     @contextmanager
-    def in_flight(self, run_id: str, cancel: Callable[[], None]) -> Iterator[None]:
-        """Call ``cancel`` if the run is to end meanwhile."""
-        cancels = self._in_flight.setdefault(run_id, [])
-        cancels.append(cancel)
+    def in_flight(
+        self, run_id: str, operation_id: str, cancel: Callable[[], None]
+    ) -> Iterator[None]:
+        """Call ``cancel`` if the run is to end meanwhile, or goes on without the call."""
+        cancels, entry = self._in_flight.setdefault(run_id, []), (operation_id, cancel)
+        cancels.append(entry)
         try:
             yield
         finally:
-            cancels.remove(cancel)
+            cancels.remove(entry)
             if not cancels:
                 self._in_flight.pop(run_id, None)
 

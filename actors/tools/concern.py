@@ -66,6 +66,8 @@ class ToolsConcern:
         match command.body:
             case turn.ToolCallsReturned() as said:
                 left = ledger.called(state, session, said, now_ms=now_ms)
+            case turn.OpsRegistered() as said:
+                left = ledger.given_up(state, said)
             case turn.Completed() | turn.Failed() | turn.Cancelled() as said:
                 left = ledger.run_over(state, said)
             case Begin() as asked:

@@ -78,7 +78,8 @@ class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why not, as the process says that recorded the intent; empty if it is not there to say."""
     unwanted: bool = False
-    """The run is to end: if the call may be tried again, it need not be."""
+    """The run has ended or is to, or its program gave the call up: if it may be tried again, it
+    need not be."""
 
 
 class CallEnded(msgspec.Struct, frozen=True, kw_only=True):

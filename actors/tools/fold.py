@@ -55,9 +55,10 @@ def _before_the_intent(fact: facts.ToolFact, call: Call) -> Sequence[Effect]:
     return ()
 
 
-def withdrawn() -> CallOutcome:
-    """What a call comes to that was not begun when its run ended."""
-    return CallOutcome(error=ToolFault("CANCELLED", "the run ended before the tool was called"))
+def withdrawn(*, given_up: bool = False) -> CallOutcome:
+    """What a call comes to that was not begun when its run ended, or went on without it."""
+    who = "the program gave the call up" if given_up else "the run ended"
+    return CallOutcome(error=ToolFault("CANCELLED", f"{who} before the tool was called"))
 
 
 def _key(operation_id: str, attempt: int) -> str:
@@ -131,7 +132,7 @@ def _fail(state: Tools, fact: facts.Failed) -> Tools:
 
 
 def _withdraw(state: Tools, fact: facts.Withdrawn) -> Tools:
-    return _end(state, fact, withdrawn())
+    return _end(state, fact, withdrawn(given_up=fact.given_up is True))
 
 
 def _recover(state: Tools, fact: facts.RecoveryRequired) -> Tools:

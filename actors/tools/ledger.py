@@ -82,6 +82,16 @@ class Ledger(NamedTuple):
             if call.phase in _NOT_BEGUN and not call.attempt
         ]
 
+    def given_up(self, state: Tools, said: turn.OpsRegistered) -> list[facts.ToolFact]:
+        """A program that goes on without a call wants it no more, unless it was begun."""
+        return [
+            facts.Withdrawn(**of_call(call), given_up=True)
+            for call in state.of_run(str(said.run))
+            if call.phase in _NOT_BEGUN
+            and not call.attempt
+            and call.operation_id not in said.op_refs
+        ]
+
     # --- what approvals say -----------------------------------------------------------------------
 
     def allowed(
@@ -282,7 +292,7 @@ def _requested(call: Call, tool: VisibleTool, *, waits: bool) -> facts.Requested
 
 
 def _cancelled(call: Call, reason: str) -> facts.Failed:
-    wrong = fault("CANCELLED", f"{reason}, and the run was cancelled")
+    wrong = fault("CANCELLED", f"{reason}, and nobody waits for it any more")
     return facts.Failed(**of_call(call), error=wrong, status=status_of(wrong), duration_ms=0)
 
 

@@ -244,12 +244,30 @@ def _drive(state: Turns, fact: Any) -> Turns:
             calls = tuple(replace(call, arguments=UNSET) for call in fact.calls)
             further = replace(state.driving, calls=calls, snapshot_id="", snapshot_blob="")
             state = replace(state, driving=further)
+        case facts.OpsRegistered() if state.driving is not None:
+            state = replace(state, driving=_under_way(state.driving, fact))
         case facts.ToolCallsResolved() if state.driving is not None:
             state = replace(state, driving=replace(state.driving, calls=()))
     if state.driving is None or fact.step is UNSET:
         return state
     ended = state.runs_ended + isinstance(fact, End)
     return replace(state, driving=replace(state.driving, steps=fact.step), runs_ended=ended)
+
+
+def _under_way(driving: Driving, fact: facts.OpsRegistered) -> Driving:
+    """What is not registered any more was given up."""
+    earlier = () if driving.beside is UNSET else driving.beside
+    known = {call.operation_id: call for call in (*earlier, *driving.calls)}
+    listed = [known[operation] for operation in known if operation in fact.op_refs]
+    beside = tuple(call for call in listed if call.operation_id not in fact.barrier_ids)
+    return replace(
+        driving,
+        calls=tuple(call for call in listed if call.operation_id in fact.barrier_ids),
+        beside=beside or UNSET,
+        timer_ms=fact.timer_ms,
+        snapshot_id="",
+        snapshot_blob="",
+    )
 
 
 def _rest(state: Turns, fact: facts.Parked | facts.Unparked) -> Turns:

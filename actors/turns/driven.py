@@ -77,7 +77,8 @@ class DrivenRuns:
         if state.turn.phase is TurnPhase.CANCELLING:
             taken.cancel()
         else:
-            taken.move(*resolved(driving.calls if step.answered else ()), *step.moves)
+            waited = driving.calls if step.answered else ()
+            taken.move(*resolved(waited, step.given), *step.moves)
         return taken.facts
 
     def park(self, state: Turns, parked: RunParked) -> Sequence[Fact]:
@@ -212,6 +213,8 @@ class _Taken:
             fact = self._ask(move.input, move.params)
             if isinstance(fact, facts.ToolCallsReturned):
                 force_setattr(fact, "calls", self._step.calls)
+            elif isinstance(fact, facts.ToolCallsResolved):
+                force_setattr(fact, "passed_ms", self._step.passed_ms or UNSET)
             if isinstance(fact, End):
                 self._end(fact, self._step.result)
             cancelled = self._state.turn.phase is TurnPhase.CANCELLED
@@ -246,7 +249,10 @@ class _Taken:
         return fact
 
     def _close(self) -> None:
-        force_setattr(self.facts[-1], "step", self._step.number)
+        last = self.facts[-1]
+        force_setattr(last, "step", self._step.number)
+        if isinstance(last, facts.OpsRegistered):
+            force_setattr(last, "timer_ms", self._step.timer_ms)
 
 
 def shown(state: Turns, run_id: str) -> DrivingView:
@@ -263,6 +269,8 @@ def shown(state: Turns, run_id: str) -> DrivingView:
         request=driving.request,
         request_blob=driving.request_blob,
         calls=driving.calls,
+        beside=() if driving.beside is UNSET else driving.beside,
+        timer_ms=driving.timer_ms,
         offer=driving.offer,
         cancelling=phase is TurnPhase.CANCELLING,
         ended=phase.value if phase.is_terminal else "",

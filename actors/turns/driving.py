@@ -5,6 +5,7 @@ What these leave on record is ``driven``'s to decide; running programs is ``runn
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol
 
@@ -84,6 +85,10 @@ class Driving(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     calls: tuple[AskedCall, ...] = ()
     """Without their arguments: the driver waits for them."""
+    beside: tuple[AskedCall, ...] | UnsetType = UNSET
+    """Those it does not wait for, that are under way since a time of the program's came first."""
+    timer_ms: int | UnsetType = UNSET
+    """How long it waits at most."""
     parked: str = ""
     waits_for: tuple[str, ...] = ()
     snapshot_id: str = ""
@@ -138,25 +143,35 @@ def start_params(run_id: str) -> dict[str, Any]:
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def resolved(calls: tuple[AskedCall, ...]) -> tuple[Move, ...]:
-    """The last batch of calls is answered, and its boundary passed."""
+def resolved(
+    calls: tuple[AskedCall, ...], given: tuple[str, ...] | UnsetType = UNSET
+) -> tuple[Move, ...]:
+    """The last batch of calls is answered, and its boundary passed. If the program went on with
+    ``given`` of them alone, these have become the barrier."""
     if not calls:
         return ()
     operations = sorted(call.operation_id for call in calls)
-    return (
-        Move("ops_barrier_satisfied", {"operation_ids": operations}),
-        Move("tool_calls_resolved"),
-        Move("boundary_continue"),
-    )
+    moves: list[Move] = []
+    if given is not UNSET:
+        moves, operations = [_under_way(operations, given)], sorted(given)
+    if operations:
+        moves.append(Move("ops_barrier_satisfied", {"operation_ids": operations}))
+    return (*moves, Move("tool_calls_resolved"), Move("boundary_continue"))
 
 
-def calls_wanted(calls: tuple[AskedCall, ...]) -> tuple[Move, ...]:
-    """The driver wants these and waits for all of them."""
-    operations = sorted(call.operation_id for call in calls)
-    return (
-        Move("llm_returned_tool_calls", {"tool_count": len(calls)}),
-        Move("register_pending_ops", {"op_refs": operations, "barrier_ids": operations}),
-    )
+def calls_wanted(
+    calls: Sequence[AskedCall], barrier: Iterable[str], under_way: Iterable[str]
+) -> tuple[Move, ...]:
+    """The driver wants these, and waits for the operations of the barrier."""
+    moves = (_under_way(under_way, barrier),)
+    if not calls:
+        return moves
+    return (Move("llm_returned_tool_calls", {"tool_count": len(calls)}), *moves)
+
+
+def _under_way(operations: Iterable[str], barrier: Iterable[str]) -> Move:
+    params = {"op_refs": sorted(operations), "barrier_ids": sorted(barrier)}
+    return Move("register_pending_ops", params)
 
 
 def ending(run_id: str, result: RunResult) -> tuple[Move, ...]:

@@ -113,7 +113,10 @@ class RetryAllowed(_OfCall, frozen=True, kw_only=True, tag="tool.retry_allowed.v
 
 
 class Withdrawn(_OfCall, frozen=True, kw_only=True, tag="tool.withdrawn.v1"):
-    """The run ended before the tool was called."""
+    """The run ended, or its program gave the call up, before the tool was called."""
+
+    given_up: bool | UnsetType = UNSET
+    """Set if the program goes on without it."""
 
 
 ToolFact = (

@@ -102,6 +102,8 @@ class OpsRegistered(_Row, frozen=True, kw_only=True, tag="turn.ops_registered.v1
 
     op_refs: tuple[str, ...]
     barrier_ids: tuple[str, ...]
+    timer_ms: Unsigned | UnsetType = UNSET
+    """A time of the program's that may come first, where a node drives the run."""
 
 
 class OpsBarrierSatisfied(_Row, frozen=True, kw_only=True, tag="turn.ops_barrier_satisfied.v1"):
@@ -112,6 +114,10 @@ class OpsBarrierSatisfied(_Row, frozen=True, kw_only=True, tag="turn.ops_barrier
 
 class ToolCallsResolved(_Row, frozen=True, kw_only=True, tag="turn.tool_calls_resolved.v1"):
     """The driver has been given the results."""
+
+    passed_ms: tuple[Unsigned, ...] | UnsetType = UNSET
+    """Set if the program waited for a time, too: how far its clock went on, each time one came
+    first, and at last with the results."""
 
 
 class BoundaryApplied(_Row, frozen=True, kw_only=True, tag="turn.boundary_applied.v1"):

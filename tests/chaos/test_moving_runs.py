@@ -203,3 +203,81 @@ def test_a_drained_node_leaves_and_its_sessions_go_on_elsewhere(
         assert again.code == 4
 
     told(nodes, story)
+
+
+LEFT = """
+import asyncio
+left = asyncio.ensure_future(until_there(gate))
+done, open_ = await asyncio.wait({left}, timeout=0.05)
+"""
+
+
+def test_a_killed_nodes_run_that_went_on_without_a_call_goes_on_elsewhere(
+    server: EmbeddedServer, tmp_path: Path
+):
+    nodes, gate = Nodes(server, tmp_path), tmp_path / "gate"
+    first = nodes.node()
+    where = ("--url", server.url, "--realm", nodes.realm, "--json")
+
+    async def story(programs: Programs) -> None:
+        code = f"{LEFT}a = await pause(1)\nb = echo(2)\n[len(open_), a, await left, b]"
+        run = programs.begin(code, inputs={"gate": str(gate)}, limits={"wall_ms": 60_000})
+        await programs.seen("tool.intent_recorded", 2)
+        first.kill()
+        await asyncio.to_thread(nodes.node)
+        await programs.seen("tool.intent_recorded", 5)
+        gate.touch()
+        answer = await run
+        assert answer["result"] == [1, 1, "there", 2]
+        ends = [fact["operation_id"] for fact in programs.of("tool.completed")]
+        assert len(set(ends)) == len(ends) == 3
+        again = ("runs", "replay", answer["run_id"])
+        said = await asyncio.to_thread(rookery_here, tmp_path, *again, *where)
+        assert said.json["state"] == "equal", said.json
+
+    told(nodes, story)
+
+
+@pytest.mark.parametrize("call", ["await deliver(1)", "deliver_now(1)"])
+def test_a_run_may_be_parked_with_a_call_it_went_on_without(
+    server: EmbeddedServer, tmp_path: Path, call: str
+):
+    nodes, gate = Nodes(server, tmp_path), tmp_path / "gate"
+    first = nodes.node()
+
+    async def story(programs: Programs) -> None:
+        code = f"{LEFT}a = {call}\n[len(open_), a, await left, echo(2)]"
+        run = programs.begin(code, inputs={"gate": str(gate)}, limits={"wall_ms": 60_000})
+        await programs.seen("tool.intent_recorded", 2)
+        first.kill()
+        await asyncio.to_thread(nodes.node)
+        (lost,) = await programs.seen("tool.recovery_required")
+        await programs.seen("tool.intent_recorded", 3)
+        gate.touch()
+        assert (await run)["status"] == "interrupted"
+        said = {"run_id": lost["run"], "operation_id": lost["operation_id"], "completed": "found"}
+        assert not (await programs.client.ask("resolve", "s", said)).code
+        (ended,) = await programs.seen("turn.completed")
+        assert ended["result"]["result"] == [1, "found", "there", 2]
+
+    told(nodes, story)
+
+
+def test_what_is_in_flight_when_its_run_ends_and_its_node_dies_is_not_done_again(
+    server: EmbeddedServer, tmp_path: Path
+):
+    nodes, book = Nodes(server, tmp_path), tmp_path / "book"
+    first = nodes.node()
+
+    async def story(programs: Programs) -> None:
+        run = programs.begin("sit(book)", inputs={"book": str(book)}, timeout_ms=2_000)
+        await until(book.exists)
+        assert (await run)["status"] == "timeout"
+        first.kill()
+        await asyncio.to_thread(nodes.node)
+        (ended,) = await programs.seen("tool.failed")
+        assert ended["error"]["code"] == "CANCELLED"
+        assert len(programs.of("tool.intent_recorded")) == 1
+        assert book.read_text() == "sat\n"
+
+    told(nodes, story)

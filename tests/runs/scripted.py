@@ -85,10 +85,12 @@ class ScriptedDriver:
         self._session = ""
 
     async def begin(self, given: Given, call: MakeCall) -> Step:
-        told: Told = [{one.number: one.answer for one in batch} for batch in given.known]
+        told: Told = [{one.number: one.answer for one in b.calls} for b in given.known]
         return await self._play(given, told)
 
-    async def wake(self, given: Given, answers: Mapping[int, Answer], call: MakeCall) -> Step:
+    async def wake(
+        self, given: Given, answers: Mapping[int, Answer], call: MakeCall, advance_ms: int = 0
+    ) -> Step:
         return await self._play(given, [*self._memory.told[given.session], answers])
 
     async def go_on(self, answers: Mapping[int, Answer], advance_ms: int = 0) -> Step:
@@ -137,6 +139,8 @@ class ScriptMemory:
     def __init__(self, reader: Reader, blobs: Blobs) -> None:
         self._reader, self._blobs = reader, blobs
         self.told: dict[str, Told] = {}
+        self.may_rest = asyncio.Event()
+        self.may_rest.set()
 
     async def ready(
         self, session: str, view: DrivingView, tools: Sequence[Tool]
@@ -151,6 +155,7 @@ class ScriptMemory:
         self.told[session] = msgspec.json.decode(data, type=list[dict[int, Answer]])
 
     async def park(self, session: str, offer: Offer) -> tuple[str, str]:
+        await self.may_rest.wait()
         snapshot_id, blob, _ = await self.keep(session, offer)
         await self.forget(session)
         return snapshot_id, blob
@@ -178,6 +183,8 @@ class ScriptedWorld(World):
     def __init__(self) -> None:
         super().__init__()
         self.workshop, self.visible = Workshop(), tools(*CAPABILITIES)
+        self.memory: ScriptMemory | None = None
+        """Of the node that began last."""
 
     def begin(self) -> Any:
         admission = AdmissionConcern(
@@ -218,7 +225,8 @@ class ScriptedWorld(World):
         self, node: ToolNode, kernel: Kernel, reader: Reader, results: Results, *rest: Any
     ) -> None:
         (places, epoch), board, bench = rest, CallBoard(), Bench(self.workshop)
-        blobs, memory = node.bus.blobs, ScriptMemory(reader, node.bus.blobs)
+        blobs = node.bus.blobs
+        memory = self.memory = ScriptMemory(reader, blobs)
         acting = Acting(
             ask=kernel.ask,
             blobs=blobs,

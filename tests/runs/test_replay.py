@@ -12,7 +12,7 @@ import pytest
 from rookery.actors.runs.history import Reader
 from rookery.actors.runs.past import Past
 from rookery.actors.runs.replaying import Replaying
-from rookery.actors.sandbox import Sandbox, open_sandbox
+from rookery.actors.sandbox import Answer, Batch, RecordedCall, Sandbox, open_sandbox
 from rookery.actors.tools.concern import ToolsConcern
 from rookery.actors.tools.fold import evolve
 from rookery.actors.tools.state import Tools
@@ -22,11 +22,12 @@ from rookery.actors.views.runs import RunsView
 from rookery.actors.views.sessions import SessionsView
 from rookery.bus.export import verify_lines
 from rookery.bus.ports import Bus, Delivery
+from rookery.schemas.calls import ForkedRun, ForkPoint, Offer
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ReplayReport, RunsQuery, SessionsQuery
 from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import Refused
-from rookery.schemas.run import Language
+from rookery.schemas.run import Language, SessionLimits
 from tests.runs.golden import JOURNAL, Change, Fields, recorded, recorded_facts
 
 KEY = bytes(32)
@@ -226,3 +227,21 @@ def test_replays_end_with_their_node(sandbox: Sandbox):
 
     asyncio.run(told())
     assert sandbox.sessions() == []
+
+
+# --- what forks were told -------------------------------------------------------------------------
+
+POINT = ForkPoint(session="old", generation=1, run_id="r", at_sequence=9)
+OFFER = Offer(language=Language.PYTHON, build="b", seed="00", limits=SessionLimits())
+TOLD = RecordedCall(number=1, name="echo", digest="d", awaited=True, answer=Answer(1))
+
+
+@pytest.mark.parametrize("kept", [[[TOLD]], [Batch(calls=(TOLD,))]], ids=["a list", "a batch"])
+def test_what_a_fork_was_told_is_read_as_it_was_written_then_and_now(kept: list[Any]):
+    async def known() -> list[Batch]:
+        bus = await recorded()
+        blob = await bus.blobs.put(encode_json(kept))
+        forked = ForkedRun(of=POINT, begun_at_ms=5, offer=OFFER, batches=1, known_blob=blob)
+        return await Reader(bus.journal, bus.blobs).known(forked)
+
+    assert asyncio.run(known()) == [Batch(calls=(TOLD,))]

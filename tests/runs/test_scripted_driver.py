@@ -205,6 +205,29 @@ def test_a_run_that_was_parked_goes_on_from_where_it_is_by_now(later: int):
         assert world.ends == world.runs
 
 
+def test_what_begins_while_its_run_goes_to_rest_is_not_called_off():
+    with ScriptedWorld() as world:
+        world.workshop.hold = True
+        world.begin()
+        world.play("send_twice")
+        world.until(lambda: world.kinds("tool") == ["requested", "intent_recorded"])
+        world.nodes[-1].crash()
+        world.begin()
+        assert world.memory
+        world.memory.may_rest.clear()
+        world.until(lambda: world.kinds("tool")[-1] == "recovery_required")
+        (lost,) = {fact.operation_id for fact in world.recorded("tool")}
+        world.settle()
+        world.ask("resolve", SESSION, run_id=world.runs[0], operation_id=lost, retry=True)
+        world.until(lambda: world.workshop.executions[lost] == 2)
+        world.memory.may_rest.set()
+        world.until(lambda: world.rest)
+        world.settle()
+        world.workshop.hold = False
+        world.until_over()
+        assert "failed" not in world.kinds("tool")
+
+
 def settle_calls(world: ScriptedWorld) -> None:
     """The run ends, and an operator helps where nobody else can know what came of a call."""
     while not world.closes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 from rookery.actors import tool
@@ -51,6 +52,43 @@ async def deliver(seconds: float) -> str:
     return "delivered"
 
 
+@tool(side_effect=SideEffect.WRITE, idempotent=False, timeout_ms=60_000)
+def deliver_now(seconds: float) -> str:
+    """The same, without being awaited."""
+    time.sleep(seconds)
+    return "delivered"
+
+
+@tool(timeout_ms=60_000)
+def sit(book: str) -> None:
+    """Make a line in a book, and stay, whoever wants it to leave."""
+    with Path(book).open("a", encoding="utf-8") as lines:
+        lines.write("sat\n")
+    time.sleep(600)
+
+
+@tool(timeout_ms=60_000)
+async def until_there(path: str) -> str:
+    """Wait for a file."""
+    while not Path(path).exists():
+        await asyncio.sleep(0.01)
+    return "there"
+
+
+@tool
+async def put_there(path: str) -> str:
+    """Make the file."""
+    Path(path).touch()
+    return "put"
+
+
+@tool
+def put_now(path: str) -> str:
+    """Make the file, without being awaited."""
+    Path(path).touch()
+    return "put"
+
+
 @tool
 def fail(code: str) -> None:
     """Fail with this code."""
@@ -69,4 +107,18 @@ def risky(what: str) -> str:
     return what
 
 
-registry = ToolRegistry.of(echo, echo_soon, block, pause, deliver, fail, blob, risky)
+registry = ToolRegistry.of(
+    echo,
+    echo_soon,
+    block,
+    pause,
+    deliver,
+    deliver_now,
+    sit,
+    fail,
+    blob,
+    risky,
+    until_there,
+    put_there,
+    put_now,
+)

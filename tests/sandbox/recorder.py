@@ -13,6 +13,7 @@ import msgspec
 
 from rookery.actors.sandbox import (
     Answer,
+    Batch,
     Call,
     Outcome,
     RecordedCall,
@@ -201,7 +202,7 @@ class Recorder:
             return told
 
         sandbox = self.sandbox
-        future = sandbox.submit(asked, answer=answer, now_ms=self.now_ms, known=known)
+        future = sandbox.submit(asked, answer=answer, now_ms=self.now_ms, known=batched(known))
         outcome: Outcome = future.result(60)
         while isinstance(outcome, Waiting):
             told = {call.id: world(call) for call in outcome.calls}
@@ -226,9 +227,14 @@ class Recorder:
             limits=self.limits,
             tools=self.tools,
             now_ms=self.now_ms,
-            batches=self.last,
+            batches=batched(self.last),
         )
         self.runs.append(msgspec.json.decode(msgspec.json.encode(run), type=RecordedRun))
+
+
+def batched(batches: Batches) -> tuple[Batch, ...]:
+    """Nothing else was open when they were answered."""
+    return tuple(Batch(calls=calls) for calls in batches)
 
 
 def _recorded(call: Call, told: Answer) -> RecordedCall:

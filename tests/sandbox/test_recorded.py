@@ -25,7 +25,7 @@ from rookery.actors.sandbox.snapshot import open_snapshot
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits
 from tests.sandbox.programs import without_time
-from tests.sandbox.recorder import AFTER, OFFERED, PRELUDE, PROGRAMS, Batches, Recorder
+from tests.sandbox.recorder import AFTER, OFFERED, PRELUDE, PROGRAMS, Batches, Recorder, batched
 from tests.sandbox.sleeper import Report
 from tests.sandbox.stage import KEY, NOW_MS, TOOLS
 
@@ -110,7 +110,8 @@ def test_a_run_can_be_interrupted_again_and_again(live: Recorder, again: Recorde
         again.reopen(live.runs[:1])
         known = batches[:answered]
         request = RunRequest(session_id=again.name, code=code)
-        outcome: Any = again.sandbox.submit(request, now_ms=again.now_ms, known=known).result(60)
+        going = again.sandbox.submit(request, now_ms=again.now_ms, known=batched(known))
+        outcome: Any = going.result(60)
         (call,) = outcome.calls
         (recorded,) = batches[answered]
         assert (call.id, call.digest) == (recorded.number, recorded.digest)
@@ -333,10 +334,11 @@ def test_a_run_that_is_not_what_was_recorded_is_never_continued(
 ):
     live.run(MIXED)
     first, run = live.runs
-    changed: RecordedRun = replace(run, batches=CHANGES[change](run.batches))
+    batches = CHANGES[change](live.last)
+    changed: RecordedRun = replace(run, batches=batched(batches))
     again.reopen([first])
     for _ in range(2):
-        assert _diverges(lambda: again.run(MIXED, known=changed.batches))
+        assert _diverges(lambda: again.run(MIXED, known=batches))
     assert again.run("c()").result == 2
     for _ in range(2):
         assert _diverges(lambda: again.reopen([first, changed]).run("1"))
@@ -392,7 +394,7 @@ def test_a_continued_run_can_be_cancelled_in_a_call(live: Recorder, again: Recor
 
     again.reopen(live.runs[:1])
     request = RunRequest(session_id=again.name, code=code)
-    known = live.last[:3]
+    known = batched(live.last[:3])
     future = again.sandbox.submit(request, answer=answer, now_ms=again.now_ms, known=known)
     assert asked.wait(20)
     again.sandbox.cancel(again.name)

@@ -99,6 +99,19 @@ def test_a_timer_within_the_wall_time_is_an_ordinary_exception(stage: Stage):
     assert stage.sandbox.resume(stage.name, advance_ms=500).result == 2
 
 
+def test_time_that_has_passed_before_an_answer_is_not_counted_again(stage: Stage):
+    code = "import asyncio, time\nt = time.time()\n"
+    code += "async def nap(): await asyncio.sleep(3)\n"
+    code += "both = await asyncio.gather(approve(1), nap())\n"
+    waiting = stage.wait(code + "[both, round(time.time() - t)]", answer=later("approve"))
+    (call,) = waiting.calls
+    assert isinstance(stage.sandbox.resume(stage.name, advance_ms=3_000), Waiting)
+    answers = {call.id: Answer("yes", duration_ms=4_000)}
+    outcome: Any = stage.sandbox.resume(stage.name, answers, advance_ms=1_000)
+    assert outcome.result == [["yes", None], 4], "of five seconds"
+    assert outcome.metrics.duration_ms < 7_000
+
+
 @pytest.mark.parametrize("field", ["name", "digest"])
 def test_a_replay_that_asks_for_something_else_is_refused_and_waits_on(
     stage: Stage, sandbox: Sandbox, field: str

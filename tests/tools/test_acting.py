@@ -179,6 +179,26 @@ def test_a_run_that_is_to_end_stops_its_own_calls_in_flight(world: ToolWorld):
     world.cancel_run(node)  # There is nothing left of it.
 
 
+def test_a_call_that_its_program_gave_up_is_stopped_and_no_other(world: ToolWorld):
+    node = world.begin()
+    world.workshop.hold = True
+    world.want(call(1, "send", a=1), call(2, "fetch", a=2))
+    world.until(lambda: world.workshop.executions.total() == 2)
+    world.give_up(node, 1)
+    world.until(lambda: world.kinds(1)[-1] == "failed")
+    assert world.tool_facts(1)[-1].error.code == "CANCELLED"
+    assert world.kinds(2) == ["requested", "intent_recorded"]
+
+
+def test_a_call_that_was_given_up_before_it_began_does_not(world: ToolWorld):
+    node = world.begin()
+    world.give_up(node, 1)
+    world.want(call(1, "send", a=1))
+    world.until(lambda: world.kinds()[-1] == "failed")
+    assert world.tool_facts()[-1].error.code == "CANCELLED"
+    assert not world.executions(1)
+
+
 def test_a_result_that_cannot_be_stored_just_now_is_stored_later(world: ToolWorld):
     node = world.begin()
     world.workshop.hold = True

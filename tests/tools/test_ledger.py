@@ -133,6 +133,22 @@ def test_a_call_that_was_not_begun_when_its_run_ended_is_withdrawn(world: ToolWo
     assert world.executions(2) == 0
 
 
+def test_a_call_that_was_not_begun_when_its_program_gave_it_up_is_withdrawn(world: ToolWorld):
+    node = world.begin()
+    world.workshop.hold = True
+    asked = [call(number, "single", a=number) for number in (1, 2, 3)]
+    world.want(*asked)
+    told = world.expect(node, 2)
+    world.settle()
+    world.keep(asked[0], asked[2])
+    world.until(told.done)
+    assert "gave the call up" in told.result().outcome.error.message
+    world.workshop.hold = False
+    world.until(lambda: world.kinds(3)[-1] == "completed")
+    assert world.kinds(2) == ["requested", "withdrawn"]
+    assert world.executions(2) == 0
+
+
 def test_what_an_operator_had_tried_again_is_not_withdrawn_with_its_run(world: ToolWorld):
     once = capability("send", idempotent=False, concurrency=1)
     node = world.begin(once)

@@ -203,3 +203,38 @@ def test_a_call_that_ended_before_its_session_went_and_came_back_is_not_made_aga
     back(world, node)
     assert world.kinds() == ONCE
     assert world.executions(1) == 1
+
+
+def test_a_call_whose_run_has_ended_is_not_made_again(world: ToolWorld):
+    node = world.begin()
+    during_the_act(world, node, "fetch")
+    world.over()
+    node.crash()
+    world.begin()
+    world.until(lambda: world.kinds()[-1] == "failed")
+    assert world.kinds() == ["requested", "intent_recorded", "failed"]
+    assert "nobody waits for it any more" in world.tool_facts()[-1].error.message
+    assert world.executions(1) == 1
+
+
+def test_a_call_that_its_program_gave_up_is_not_made_again(world: ToolWorld):
+    node = world.begin()
+    during_the_act(world, node, "fetch")
+    world.keep()
+    node.crash()
+    world.begin()
+    world.until(lambda: world.kinds()[-1] == "failed")
+    assert world.kinds() == ["requested", "intent_recorded", "failed"]
+    assert world.executions(1) == 1
+
+
+def test_nobody_knows_of_a_call_that_its_program_gave_up_and_that_may_not_act_twice(
+    world: ToolWorld,
+):
+    node = world.begin()
+    during_the_act(world, node, "send")
+    world.keep()
+    node.crash()
+    world.begin()
+    world.until(lambda: world.kinds()[-1] == "recovery_required")
+    assert world.executions(1) == 1

@@ -68,7 +68,7 @@ def test_what_wants_an_approval_is_denied_where_nobody_can_give_one(world: ToolW
 def large(world: ToolWorld, node: Any, *args: Any, name: str = "texts") -> AskedCall:
     """A call whose arguments stand in the blob store."""
     text = canonical_json(Arguments(args=list(args)))
-    return call(1, name, *args, blob=world.keep(node, text))
+    return call(1, name, *args, blob=world.store(node, text))
 
 
 def test_large_arguments_are_fetched_and_looked_at_before_the_intent():
@@ -106,7 +106,7 @@ def test_large_arguments_that_do_not_fit_end_the_call_before_it_begins(
 def test_a_blob_that_holds_no_arguments_ends_the_call():
     with ToolWorld(threads=True) as world:
         node = world.begin()
-        world.want(call(1, "texts", blob=world.keep(node, b'{"args": 7')))
+        world.want(call(1, "texts", blob=world.store(node, b'{"args": 7')))
         world.until(lambda: world.kinds() == ["requested", "refused"])
         assert world.tool_facts()[-1].error.code == "INVALID_ARGUMENT"
 

@@ -32,6 +32,8 @@ from rookery.schemas.calls import (
     CallOutcome,
     CallsQuery,
     CallsView,
+    DrivingQuery,
+    DrivingView,
     KnownCall,
 )
 from rookery.schemas.capability import ApprovalMode, Capability, CapabilityLimits
@@ -108,21 +110,53 @@ class Wants(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[AskedCall, ...] = ()
 
 
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """By run, its calls; of one that has ended, none."""
+
+    calls: dict[str, tuple[AskedCall, ...]] = {}
+
+
 class CallerConcern(SmallConcern):
-    """Says what turns say: ``want`` leaves calls, ``end`` the end of their run."""
+    """Says what turns say: ``want`` leaves calls, ``keep`` that these alone are wanted still,
+    ``end`` the end of their run."""
 
     family = "turn"
-    verbs: Mapping[str, type[msgspec.Struct]] = {"want": Wants, "end": Wants}
+    verbs: Mapping[str, type[msgspec.Struct]] = {"want": Wants, "keep": Wants, "end": Wants}
     codec: FactCodec[Any] = FactCodec(TURN_FACTS)
 
+    def initial(self, key: str) -> Any:
+        return Wanted()
+
     def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        if isinstance(command.body, DrivingQuery):
+            return []
         run, calls = command.body.run, command.body.calls
         if command.verb == "end":
             return [turn.Cancelled(run=run)]
+        if command.verb == "keep":
+            operations = tuple(one.operation_id for one in calls)
+            return [turn.OpsRegistered(run=run, op_refs=operations, barrier_ids=operations)]
         return [turn.ToolCallsReturned(run=run, tool_count=len(calls), calls=calls)]
 
     def evolve(self, state: Any, fact: Any) -> Any:
-        return state
+        calls = state.calls.get(fact.run, ())
+        match fact:
+            case turn.ToolCallsReturned():
+                calls = (*calls, *fact.calls)
+            case turn.OpsRegistered(op_refs=kept):
+                calls = tuple(one for one in calls if one.operation_id in kept)
+            case _:
+                calls = ()
+        return Wanted(calls=state.calls | {fact.run: calls})
+
+    def answer(self, state: Any, command: Command[Any], facts: Sequence[Fact]) -> Any:
+        if not isinstance(command.body, DrivingQuery):
+            return state
+        run = command.body.run_id
+        return DrivingView(run_id=run, calls=state.calls.get(run, ()))
+
+    def load(self, data: bytes) -> Any:
+        return msgspec.json.decode(data, type=Wanted)
 
 
 # --- what is called -------------------------------------------------------------------------------
@@ -258,6 +292,10 @@ class ToolWorld(World):
         asked = self.told("want", key, run=run, calls=calls)
         assert not asked.code, asked.answers[-1].body
 
+    def keep(self, *calls: AskedCall, key: str = "a", run: str = "run-1") -> None:
+        """The run goes on with these alone."""
+        self.told("keep", key, run=run, calls=calls)
+
     def over(self, *, key: str = "a", run: str = "run-1") -> None:
         """The run has ended."""
         self.told("end", key, run=run)
@@ -273,7 +311,7 @@ class ToolWorld(World):
         asked = node.kernel.ask("tool", key, CallsQuery(run_id=run), CallsView)
         return list(self.run(asked).calls)
 
-    def keep(self, node: ToolNode, data: bytes) -> str:
+    def store(self, node: ToolNode, data: bytes) -> str:
         """Put something into the blob store."""
         self.run(node.bus.blobs.put(data))
         return digest_bytes(data)
@@ -296,3 +334,6 @@ class ToolWorld(World):
 
     def cancel_run(self, node: ToolNode, run: str = "run-1") -> None:
         self.run(called(lambda: node.board.cancel_run(run)))
+
+    def give_up(self, node: ToolNode, number: int, run: str = "run-1") -> None:
+        self.run(called(lambda: node.board.give_up(run, operation(number, run))))
