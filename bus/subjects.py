@@ -70,6 +70,7 @@ class Subjects:
         self.blobs_bucket = f"ROOKERY_{realm}_BLOBS"
         self.claims_bucket = f"ROOKERY_{realm}_CLAIMS"
         self.snapshots_bucket = f"ROOKERY_{realm}_SNAPSHOTS"
+        self.views_bucket = f"ROOKERY_{realm}_VIEWS"
         self.vault_bucket = f"ROOKERY_{realm}_VAULT"
 
     # Facts.

@@ -5,6 +5,7 @@ It works without any node, from the journal alone.
 
 from __future__ import annotations
 
+from rookery.actors.views.checkpoint import Shelf
 from rookery.actors.views.reading import Reading
 from rookery.actors.views.run_table import RunRecord, RunTable
 from rookery.actors.views.waits import wait_of
@@ -19,14 +20,22 @@ __all__ = ["RunsView"]
 class RunsView:
     """Lives on the bus's loop."""
 
-    def __init__(self, journal: Journal, *, session: str | None = None) -> None:
-        """Of one ``session``, or of all."""
-        self._table = RunTable()
-        self._reading = Reading(journal, Filter(key=session), self._table.take)
+    def __init__(self, reading: Reading) -> None:
+        """``reading`` has a ``RunTable``."""
+        self._reading = reading
 
-    async def keep_up(self) -> None:
-        """Read along until cancelled."""
-        await self._reading.keep_up()
+    @classmethod
+    def alone(
+        cls, journal: Journal, *, session: str | None = None, shelf: Shelf | None = None
+    ) -> RunsView:
+        """Without a node, of one ``session`` or of all: where there is a ``shelf``, from the
+        checkpoint that a node has left there."""
+        whole = shelf if session is None else None
+        return cls(Reading(journal, [RunTable()], Filter(key=session), whole))
+
+    @property
+    def _table(self) -> RunTable:
+        return self._reading.table(RunTable)
 
     async def list(self, query: RunsQuery) -> RunList:
         """The runs that are asked for, newest first."""

@@ -18,6 +18,7 @@ from rookery.bus.client import Client
 from rookery.bus.connection import ApiError, Connection
 from rookery.bus.feed import JetStreamFeed
 from rookery.bus.inbox import JetStreamInbox
+from rookery.bus.shelf import JetStreamShelf
 from rookery.bus.subjects import Subjects
 from rookery.bus.vault import JetStreamVault
 from rookery.ops.cli.options import Options
@@ -48,6 +49,7 @@ class Realm:
         self.inbox = JetStreamInbox(connection, subjects)
         self.claims = JetStreamClaims(Bucket(connection, subjects.claims_bucket))
         self.blobs = JetStreamBlobs(Bucket(connection, subjects.blobs_bucket))
+        self.shelf = JetStreamShelf(Bucket(connection, subjects.views_bucket))
         self.vault = JetStreamVault(Bucket(connection, subjects.vault_bucket))
         self._config, self._url = config, url
 

@@ -150,7 +150,7 @@ async def _list(query: RunsQuery, limit: int, options: Options) -> RunList:
     """Page by page, from a node or from the journal."""
     found: list[RunView] = []
     async with open_realm(options) as realm:
-        view = RunsView(realm.journal, session=query.session)
+        view = RunsView.alone(realm.journal, session=query.session, shelf=realm.shelf)
         while True:
             rest = min(limit - len(found), PAGE_MAX)
             query = msgspec.structs.replace(query, limit=rest)
@@ -185,7 +185,7 @@ async def _find(realm: Realm, run_id: str) -> RunView:
 async def _find_alone(realm: Realm, run_id: str) -> RunList:
     """Without a node: its session first, then all that happened there."""
     async for page in realm.journal.scan(Filter(run=run_id)):
-        view = RunsView(realm.journal, session=page[0].entity.key)
+        view = RunsView.alone(realm.journal, session=page[0].entity.key)
         return await view.list(RunsQuery(run_id=run_id))
     return RunList()
 

@@ -93,7 +93,9 @@ def show(session: ID, *, options: Options = NO_OPTIONS) -> int:
 async def _list(query: SessionsQuery, options: Options) -> SessionList:
     async with open_realm(options) as realm:
         found = await realm.answer("sessions", query, SessionList)
-        return await SessionsView(realm.journal).list(query) if found is None else found
+        if found is None:
+            found = await SessionsView.alone(realm.journal, shelf=realm.shelf).list(query)
+        return found
 
 
 async def _show(session: str, options: Options) -> SessionView:
