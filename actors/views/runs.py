@@ -33,18 +33,15 @@ class RunsView:
         whole = shelf if session is None else None
         return cls(Reading(journal, [RunTable()], Filter(key=session), whole))
 
-    @property
-    def _table(self) -> RunTable:
-        return self._reading.table(RunTable)
-
     async def list(self, query: RunsQuery) -> RunList:
         """The runs that are asked for, newest first."""
         await self._reading.refresh()
+        table = self._reading.table(RunTable)
         if query.run_id is not None:
-            record = self._table.of(query.run_id)
-            return RunList(runs=() if record is None else (self._view(record),))
-        records, following = self._table.page(query)
-        return RunList(runs=tuple(map(self._view, records)), next=following)
+            record = table.of(query.run_id)
+            return RunList(runs=() if record is None else (_view(table, record),))
+        records, following = table.page(query)
+        return RunList(runs=tuple(_view(table, record) for record in records), next=following)
 
     async def answer(self, delivery: Delivery) -> RunList:
         """The query ``runs``."""
@@ -52,17 +49,18 @@ class RunsView:
             decode_command(delivery.body, RunsQuery, content_type=delivery.content_type)
         )
 
-    def _view(self, record: RunRecord) -> RunView:
-        return RunView(
-            run_id=record.run_id,
-            session_id=record.session,
-            status=record.status,
-            code=record.code or None,
-            language=record.language,
-            created_at_ms=record.created_at_ms,
-            started_at_ms=record.started_at_ms or None,
-            ended_at_ms=record.ended_at_ms or None,
-            calls=record.calls,
-            waits_for=wait_of(self._table, record),
-            position=record.position,
-        )
+
+def _view(table: RunTable, record: RunRecord) -> RunView:
+    return RunView(
+        run_id=record.run_id,
+        session_id=record.session,
+        status=record.status,
+        code=record.code or None,
+        language=record.language,
+        created_at_ms=record.created_at_ms,
+        started_at_ms=record.started_at_ms or None,
+        ended_at_ms=record.ended_at_ms or None,
+        calls=record.calls,
+        waits_for=wait_of(table, record),
+        position=record.position,
+    )
