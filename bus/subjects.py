@@ -52,6 +52,12 @@ def partition_of(key: str) -> int:
     return hashed % PARTITIONS
 
 
+@lru_cache(maxsize=65_536)
+def _entity(subject: str) -> EntityId:
+    _, _, _, family, key = subject.split(".", 4)
+    return EntityId(family, decode_token(key))
+
+
 class Subjects:
     """The subjects and stream names of one realm."""
 
@@ -86,8 +92,7 @@ class Subjects:
 
     def entity(self, subject: str) -> EntityId:
         """The entity a fact's subject names."""
-        _, _, _, family, key = subject.split(".", 4)
-        return EntityId(family, decode_token(key))
+        return _entity(subject)
 
     # Commands.
 
