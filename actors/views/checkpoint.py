@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, Protocol, Self
 
@@ -146,7 +147,7 @@ class Checkpoints:
         for _ in range(ATTEMPTS):
             try:
                 return await self._loaded(tables)
-            except (CodedError, msgspec.DecodeError) as error:
+            except (CodedError, msgspec.DecodeError, zlib.error) as error:
                 log.info("a checkpoint of views cannot be read", extra={"error": str(error)})
                 if isinstance(error, CodedError) and error.code not in _GONE:
                     return None

@@ -24,7 +24,7 @@ SLICE_MESSAGES: Final = 256
 KEEP_UP_S: Final = 3.0
 BEHIND_MESSAGES: Final = 10_000
 """How far a checkpoint may be behind: so many are folded in a tenth of a second."""
-BEHIND_SHARE: Final = 100
+BEHIND_SHARE: Final = 25
 """Or this part of the journal, for a checkpoint of a long one takes longer to write."""
 LAST_MESSAGES: Final = 1_000
 """A node that stops leaves a checkpoint if the standing one is further behind."""
