@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -102,6 +102,11 @@ class Bucket:
             case _:
                 raise Failed("SERVER_UNREACHABLE", said)
 
+    async def remove(self, key: str, *, before: int) -> None:
+        """Leave no trace of what stands under ``key``, if its sequence is lower than ``before``."""
+        query: dict[str, str | int] = {"filter": self._prefix + key, "seq": before}
+        await self._ask("STREAM.PURGE", query)
+
     async def newest(self, key: str) -> Entry | None:
         """What stands under ``key``."""
         query = {"last_by_subj": self._prefix + key}
@@ -137,7 +142,7 @@ class Bucket:
         subjects: dict[str, int] = (answer or {})["state"].get("subjects") or {}
         return [subject.removeprefix(self._prefix) for subject in subjects]
 
-    async def _ask(self, verb: str, query: dict[str, str]) -> dict[str, Any] | None:
+    async def _ask(self, verb: str, query: Mapping[str, str | int]) -> dict[str, Any] | None:
         """The stream's answer; ``None`` if it has no such message."""
         try:
             return await self._connection.api(f"{verb}.{self._stream}", query)

@@ -13,6 +13,7 @@ from rookery.bus.door import NatsDoor
 from rookery.bus.feed import JetStreamFeed
 from rookery.bus.inbox import JetStreamInbox
 from rookery.bus.journal import BATCH_OVER, JetStreamJournal
+from rookery.bus.shelf import JetStreamShelf
 from rookery.bus.snapshots import JetStreamSnapshots
 from rookery.bus.streams import ensure_streams, streams_of
 from rookery.bus.subjects import Subjects, partition_of
@@ -50,6 +51,7 @@ class JetStreamBus:
             Bucket(connection, subjects.snapshots_bucket), self.blobs
         )
         self.vault = JetStreamVault(Bucket(connection, subjects.vault_bucket))
+        self.shelf = JetStreamShelf(Bucket(connection, subjects.views_bucket))
         self.crews = NatsCrews(connection, subjects, self.blobs)
 
     @property
@@ -60,7 +62,7 @@ class JetStreamBus:
         """Connect; make the streams that are missing and check the others."""
         await self.connection.open()
         try:
-            buckets = (self.blobs, self.claims, self.snapshots, self.vault)
+            buckets = (self.blobs, self.claims, self.snapshots, self.vault, self.shelf)
             await ensure_streams(
                 self.connection, (*streams_of(self._subjects), *(b.spec for b in buckets))
             )

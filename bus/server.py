@@ -161,7 +161,7 @@ class EmbeddedServer:
         errors = self.store / "server.stderr"
         with errors.open("wb") as stderr:
             self._leash = leash = subprocess.Popen(
-                [sys.executable, "-I", "-S", _LEASH, str(lock), binary, "-c", str(config)],
+                [sys.executable, "-I", "-S", _LEASH, str(lock), self.store, binary, "-c", config],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -52,6 +52,12 @@ def partition_of(key: str) -> int:
     return hashed % PARTITIONS
 
 
+@lru_cache(maxsize=65_536)
+def _entity(subject: str) -> EntityId:
+    _, _, _, family, key = subject.split(".", 4)
+    return EntityId(family, decode_token(key))
+
+
 class Subjects:
     """The subjects and stream names of one realm."""
 
@@ -70,6 +76,7 @@ class Subjects:
         self.blobs_bucket = f"ROOKERY_{realm}_BLOBS"
         self.claims_bucket = f"ROOKERY_{realm}_CLAIMS"
         self.snapshots_bucket = f"ROOKERY_{realm}_SNAPSHOTS"
+        self.views_bucket = f"ROOKERY_{realm}_VIEWS"
         self.vault_bucket = f"ROOKERY_{realm}_VAULT"
 
     # Facts.
@@ -85,8 +92,7 @@ class Subjects:
 
     def entity(self, subject: str) -> EntityId:
         """The entity a fact's subject names."""
-        _, _, _, family, key = subject.split(".", 4)
-        return EntityId(family, decode_token(key))
+        return _entity(subject)
 
     # Commands.
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any
@@ -30,9 +31,7 @@ from rookery.actors.surfaces.concern import SurfacesConcern
 from rookery.actors.tools.loading import load_registry
 from rookery.actors.tools.registry import ToolRegistry
 from rookery.actors.turns.concern import TurnsConcern
-from rookery.actors.views.approvals import ApprovalsView
-from rookery.actors.views.runs import RunsView
-from rookery.actors.views.sessions import SessionsView
+from rookery.actors.views.realm import RealmViews
 from rookery.actors.views.tools import ToolsView
 from rookery.bus.client import Client
 from rookery.bus.clock import SystemClock, entropy
@@ -40,7 +39,7 @@ from rookery.bus.connection import ApiError
 from rookery.bus.discovery import Discovery
 from rookery.bus.jetstream import JetStreamBus
 from rookery.bus.loop import LoopThread
-from rookery.bus.ports import PARTITIONS, Pressure
+from rookery.bus.ports import Pressure
 from rookery.bus.server import EmbeddedServer
 from rookery.bus.streams import mismatches, streams_of
 from rookery.bus.subjects import Subjects
@@ -64,8 +63,9 @@ __all__ = ["Node"]
 
 log = logging.getLogger(__name__)
 
-LOAD_S = 3.0
 DRAIN_S = 1.0
+VIEWS_S = 2.0
+"""How long the checkpoint of the views may take in the end; without it the next one reads more."""
 PROBE_S = 2.0
 
 
@@ -84,6 +84,7 @@ class Node:
         self._kernel: Kernel | None = None
         self._runs: Runs | None = None
         self._ways: ApprovalWays | None = None
+        self._views: RealmViews | None = None
         self._discovery: Discovery | None = None
         self._watching: list[asyncio.Task[None]] = []
         self.url = ""
@@ -145,11 +146,9 @@ class Node:
         assert bus is not None
         durability = self._loop.run(self._durability(bus))
         here, self._load = presence_here(), RealmLoad()
-        self._sessions = SessionsView(bus.journal, self._load)
+        views = self._views = RealmViews(bus.journal, bus.shelf, self._load, self._clock.now_ms)
         epoch = f"{self.name}.{entropy(6).hex()}"
         runs = self._runs = self._open_runs(bus, epoch)
-        listed = RunsView(bus.journal)
-        approvals = ApprovalsView(bus.journal, self._clock.now_ms)
         ways = self._open_ways(bus)
         kernel = self._kernel = Kernel(
             bus,
@@ -158,10 +157,7 @@ class Node:
             self._settings(here, epoch),
             performers=performers(bus.door, None if runs is None else runs.results),
             queries={
-                "sessions": self._sessions.answer,
-                "runs": listed.answer,
-                "pending": approvals.answer_pending,
-                "granted": approvals.answer_granted,
+                **views.queries,
                 "tools": ToolsView(() if runs is None else runs.visible).answer,
                 **({} if runs is None else runs.queries),
             },
@@ -170,7 +166,7 @@ class Node:
             kernel.learn(runs.bind(kernel.ask, ways.dispatchers))
         self.metrics.pull_from(self._readings)
         kernel.start()
-        watches = [listed.keep_up(), approvals.keep_up(), self._watch_load(kernel)]
+        watches = [views.keep_up()]
         if runs is not None:
             watches.append(runs.approvers.keep_up())
         self._loop.run(self._watch(*watches, self._watch_drain(bus)))
@@ -255,19 +251,6 @@ class Node:
         loop = asyncio.get_running_loop()
         self._watching = [loop.create_task(watch) for watch in watches]
 
-    async def _watch_load(self, kernel: Kernel) -> None:
-        """What was accepted before this node began, and what other nodes accept, counts towards
-        the realm's quota as soon as it was read: a node does not wait with its work for that."""
-        begun = False
-        while True:
-            if not begun or len(kernel.partitions.served) < PARTITIONS:
-                try:
-                    await self._sessions.refresh()
-                    begun = True
-                except Failed as error:
-                    log.info("the realm's load is not known", extra={"code": error.code})
-            await asyncio.sleep(LOAD_S)
-
     async def _watch_drain(self, bus: JetStreamBus) -> None:
         """A claim is the request: it is heard by a node that cannot be asked, and forgotten with
         whoever made it."""
@@ -285,6 +268,13 @@ class Node:
             watch.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
 
+    async def _leave_views(self) -> None:
+        if self._views is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(VIEWS_S):
+                    await self._views.leave()
+            self._views = None
+
     async def _durability(self, bus: JetStreamBus) -> str:
         """What an ack of this server is worth; refuses to serve where it may be worth nothing."""
         stream = Subjects(self._config.realm).journal_stream
@@ -301,6 +291,7 @@ class Node:
             self._ways = None
         if self._bus is not None:
             self._loop.run(self._watch_no_more())
+            self._loop.run(self._leave_views())
             self._loop.run(self._bus.stop())
             self._bus = None
         self._loop.close()

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rookery.actors.views.checkpoint import form_of
 from rookery.bus.ports import Stored
 from rookery.schemas.approval_listing import (
     ApprovalState,
@@ -25,6 +26,8 @@ from rookery.schemas.approval_listing import (
 
 __all__ = ["ENDED_KEPT_MAX", "ApprovalTable"]
 
+FAMILY: Final = "approval"
+FOLDS: Final = 1
 ENDED_KEPT_MAX: Final = 1_000
 
 T = TypeVar("T")
@@ -90,8 +93,21 @@ class Told(Struct, gc=False):
 _decode = msgspec.json.Decoder(list[Told]).decode
 
 
+class ApprovalPart(Struct, array_like=True):
+    """The whole table: what has ended is few."""
+
+    pending: list[ListedApproval]
+    ended: list[ListedApproval]
+    automatic: list[Told]
+    issued: list[ListedGrant]
+    spent: list[ListedGrant]
+
+
 class ApprovalTable:
     """By session and id."""
+
+    name = "approvals"
+    form = form_of(FOLDS, ApprovalPart)
 
     def __init__(self) -> None:
         self._pending: dict[str, ListedApproval] = {}
@@ -102,7 +118,9 @@ class ApprovalTable:
         self._spent: OrderedDict[str, ListedGrant] = OrderedDict()
 
     def take(self, stored: Stored) -> None:
-        """Fold a message of the family."""
+        """Fold a message of the journal."""
+        if stored.entity.family != FAMILY:
+            return
         try:
             facts = _decode(stored.body)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -111,6 +129,23 @@ class ApprovalTable:
             fold = _FOLDS.get(fact.type)
             if fold is not None:
                 fold(self, stored.entity.key, fact)
+
+    def parts(self) -> Iterator[bytes]:
+        """What there is, for a checkpoint."""
+        kept = (self._pending, self._ended, self._automatic, self._issued, self._spent)
+        yield msgspec.msgpack.encode([list(entries.values()) for entries in kept])
+
+    def anew(self) -> ApprovalTable:
+        return ApprovalTable()
+
+    def adopt(self, part: bytes) -> None:
+        """Take over what another one has kept."""
+        kept = msgspec.msgpack.decode(part, type=ApprovalPart)
+        self._pending |= {one.approval_id: one for one in kept.pending}
+        self._ended |= {one.approval_id: one for one in kept.ended}
+        self._automatic |= {one.approval_id: one for one in kept.automatic}
+        self._issued |= {one.grant_id: one for one in kept.issued}
+        self._spent |= {one.grant_id: one for one in kept.spent}
 
     def of(self, approval_id: str) -> ListedApproval | None:
         return self._pending.get(approval_id) or self._ended.get(approval_id)

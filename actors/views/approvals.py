@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from rookery.actors.views.approval_table import ApprovalTable
+from rookery.actors.views.checkpoint import Shelf
 from rookery.actors.views.reading import Reading
 from rookery.bus.ports import Delivery, Filter, Journal
 from rookery.schemas.approval_listing import (
@@ -29,16 +30,28 @@ L = TypeVar("L", ListedApproval, ListedGrant)
 class ApprovalsView:
     """Lives on the bus's loop."""
 
-    def __init__(
-        self, journal: Journal, now_ms: Callable[[], int], *, session: str | None = None
-    ) -> None:
-        """Of one ``session``, or of all."""
-        self._table, self._now_ms = ApprovalTable(), now_ms
-        self._reading = Reading(journal, Filter("approval", session), self._table.take)
+    def __init__(self, reading: Reading, now_ms: Callable[[], int]) -> None:
+        """``reading`` has an ``ApprovalTable``."""
+        self._reading, self._now_ms = reading, now_ms
 
-    async def keep_up(self) -> None:
-        """Read along until cancelled."""
-        await self._reading.keep_up()
+    @classmethod
+    def alone(
+        cls,
+        journal: Journal,
+        now_ms: Callable[[], int],
+        *,
+        session: str | None = None,
+        shelf: Shelf | None = None,
+    ) -> ApprovalsView:
+        """Without a node, of one ``session`` or of all: where there is a ``shelf``, from the
+        checkpoint that a node has left there."""
+        whole = shelf if session is None else None
+        where = Filter("approval", session)
+        return cls(Reading(journal, [ApprovalTable()], where, whole), now_ms)
+
+    @property
+    def _table(self) -> ApprovalTable:
+        return self._reading.table(ApprovalTable)
 
     async def pending(self, query: PendingQuery) -> ApprovalList:
         """The approvals that are asked for."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
+from rookery.actors.views.checkpoint import form_of
 from rookery.actors.views.told import FAMILIES, Ended, Told, told
 from rookery.bus.ports import Stored
 from rookery.schemas.commands import RunsQuery
@@ -26,7 +28,12 @@ from rookery.schemas.turn import TurnTerminalOutcome
 __all__ = ["OpenCall", "RunRecord", "RunTable", "Underway"]
 
 
-class RunRecord(Struct, gc=False):
+FOLDS: Final = 1
+PART_RUNS: Final = 2_048
+"""A quarter of a mebibyte."""
+
+
+class RunRecord(Struct, gc=False, array_like=True):
     """What is listed of a run."""
 
     run_id: str
@@ -47,7 +54,7 @@ class RunRecord(Struct, gc=False):
         return f"{self.sequence}.{self.number}"
 
 
-class OpenCall(Struct):
+class OpenCall(Struct, array_like=True):
     """A call that has not come to anything yet."""
 
     operation_id: str
@@ -58,7 +65,7 @@ class OpenCall(Struct):
     """``asked``, ``requested``, ``intended`` or ``recovery_required``."""
 
 
-class Underway(Struct):
+class Underway(Struct, array_like=True):
     """What is known of a run on its way beside its record."""
 
     since_ms: int
@@ -68,8 +75,23 @@ class Underway(Struct):
     """The operations it is parked for."""
 
 
+class RunPart(Struct, array_like=True):
+    """Of a table; runs on their way and who has which session stand in the first one."""
+
+    runs: list[RunRecord]
+    underway: dict[str, Underway]
+    current: dict[str, str]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(RunPart).decode
+
+
 class RunTable:
     """Oldest first."""
+
+    name = "runs"
+    form = form_of(FOLDS, RunPart)
 
     def __init__(self) -> None:
         self._runs: list[RunRecord] = []
@@ -90,6 +112,25 @@ class RunTable:
             if fold is not None and fact.run:
                 record = self._by_id.get(fact.run) or self._begin(key, stored, number, fact)
                 fold(self, record, fact)
+
+    def parts(self) -> Iterator[bytes]:
+        """What there is, for a checkpoint."""
+        yield _encode(RunPart([], self._underway, self._current))
+        for first in range(0, len(self._runs), PART_RUNS):
+            yield _encode(RunPart(self._runs[first : first + PART_RUNS], {}, {}))
+
+    def anew(self) -> RunTable:
+        return RunTable()
+
+    def adopt(self, part: bytes) -> None:
+        """Take over a part of a checkpoint."""
+        kept = _decode(part)
+        self._underway |= kept.underway
+        self._current |= kept.current
+        for record in kept.runs:
+            record.session, record.code = sys.intern(record.session), sys.intern(record.code)
+            self._by_id[record.run_id] = record
+        self._runs += kept.runs
 
     def of(self, run_id: str) -> RunRecord | None:
         return self._by_id.get(run_id)

@@ -5,6 +5,7 @@ It works without any node, from the journal alone.
 
 from __future__ import annotations
 
+from rookery.actors.views.checkpoint import Shelf
 from rookery.actors.views.reading import Reading
 from rookery.actors.views.run_table import RunRecord, RunTable
 from rookery.actors.views.waits import wait_of
@@ -19,23 +20,28 @@ __all__ = ["RunsView"]
 class RunsView:
     """Lives on the bus's loop."""
 
-    def __init__(self, journal: Journal, *, session: str | None = None) -> None:
-        """Of one ``session``, or of all."""
-        self._table = RunTable()
-        self._reading = Reading(journal, Filter(key=session), self._table.take)
+    def __init__(self, reading: Reading) -> None:
+        """``reading`` has a ``RunTable``."""
+        self._reading = reading
 
-    async def keep_up(self) -> None:
-        """Read along until cancelled."""
-        await self._reading.keep_up()
+    @classmethod
+    def alone(
+        cls, journal: Journal, *, session: str | None = None, shelf: Shelf | None = None
+    ) -> RunsView:
+        """Without a node, of one ``session`` or of all: where there is a ``shelf``, from the
+        checkpoint that a node has left there."""
+        whole = shelf if session is None else None
+        return cls(Reading(journal, [RunTable()], Filter(key=session), whole))
 
     async def list(self, query: RunsQuery) -> RunList:
         """The runs that are asked for, newest first."""
         await self._reading.refresh()
+        table = self._reading.table(RunTable)
         if query.run_id is not None:
-            record = self._table.of(query.run_id)
-            return RunList(runs=() if record is None else (self._view(record),))
-        records, following = self._table.page(query)
-        return RunList(runs=tuple(map(self._view, records)), next=following)
+            record = table.of(query.run_id)
+            return RunList(runs=() if record is None else (_view(table, record),))
+        records, following = table.page(query)
+        return RunList(runs=tuple(_view(table, record) for record in records), next=following)
 
     async def answer(self, delivery: Delivery) -> RunList:
         """The query ``runs``."""
@@ -43,17 +49,18 @@ class RunsView:
             decode_command(delivery.body, RunsQuery, content_type=delivery.content_type)
         )
 
-    def _view(self, record: RunRecord) -> RunView:
-        return RunView(
-            run_id=record.run_id,
-            session_id=record.session,
-            status=record.status,
-            code=record.code or None,
-            language=record.language,
-            created_at_ms=record.created_at_ms,
-            started_at_ms=record.started_at_ms or None,
-            ended_at_ms=record.ended_at_ms or None,
-            calls=record.calls,
-            waits_for=wait_of(self._table, record),
-            position=record.position,
-        )
+
+def _view(table: RunTable, record: RunRecord) -> RunView:
+    return RunView(
+        run_id=record.run_id,
+        session_id=record.session,
+        status=record.status,
+        code=record.code or None,
+        language=record.language,
+        created_at_ms=record.created_at_ms,
+        started_at_ms=record.started_at_ms or None,
+        ended_at_ms=record.ended_at_ms or None,
+        calls=record.calls,
+        waits_for=wait_of(table, record),
+        position=record.position,
+    )

@@ -1,29 +1,22 @@
-"""All sessions of a realm, folded from their facts: what ``sessions list`` shows.
+"""All sessions of a realm: what ``sessions list`` shows.
 
-It works without any node, from the journal alone. A session with a fact that cannot be read stays
-as it was before and is shown as unreadable; it hides no other.
+It works without any node, from the journal alone. An unreadable session is shown as such.
 """
 
 from __future__ import annotations
 
-import logging
-
 import msgspec
 
-from rookery.actors.admission.fold import evolve
-from rookery.actors.admission.load import RealmLoad
-from rookery.actors.admission.state import Admission, EndedInputs
+from rookery.actors.admission.state import Admission
+from rookery.actors.views.checkpoint import Shelf
 from rookery.actors.views.reading import Reading
-from rookery.bus.ports import Delivery, Filter, Journal, Stored
-from rookery.schemas.codec import FactCodec, decode_command
+from rookery.actors.views.session_table import SessionTable
+from rookery.bus.ports import Delivery, Filter, Journal
+from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import SessionList, SessionsQuery, SessionView
-from rookery.schemas.errors import CodedError, Refused
-from rookery.schemas.facts.session import SESSION_FACTS, SessionFact
-from rookery.schemas.run import SessionMeta
+from rookery.schemas.errors import Refused
 
 __all__ = ["UNREADABLE", "SessionsView"]
-
-log = logging.getLogger(__name__)
 
 UNREADABLE = "Unreadable"
 """Shown as the phase of a session that cannot be folded to its end."""
@@ -32,38 +25,24 @@ UNREADABLE = "Unreadable"
 class SessionsView:
     """Lives on the bus's loop."""
 
-    def __init__(self, journal: Journal, realm_load: RealmLoad | None = None) -> None:
-        self._load = realm_load
-        self._codec: FactCodec[SessionFact] = FactCodec(SESSION_FACTS)
-        self._sessions: dict[str, Admission] = {}
-        self._unreadable: set[str] = set()
-        self._reading = Reading(journal, Filter(family="session"), self._take)
+    def __init__(self, reading: Reading) -> None:
+        """``reading`` has a ``SessionTable``."""
+        self._reading = reading
 
-    async def refresh(self) -> None:
-        """Read what has been added since the last time."""
-        await self._reading.refresh()
+    @classmethod
+    def alone(cls, journal: Journal, *, shelf: Shelf | None = None) -> SessionsView:
+        """Without a node; where there is a ``shelf``, from the checkpoint that one has left."""
+        return cls(Reading(journal, [SessionTable()], Filter(family="session"), shelf))
 
-    def _take(self, stored: Stored) -> None:
-        key = stored.entity.key
-        if key in self._unreadable:
-            return
-        state = self._sessions.get(key) or Admission(meta=SessionMeta(id=key))
-        try:
-            for fact in self._codec.decode(stored.body):
-                state = evolve(state, fact)
-        except CodedError as error:
-            log.error("a session is unreadable", extra={"session": key, "code": error.code})
-            self._unreadable.add(key)
-        if len(state.ended):  # How inputs ended is for admission to remember.
-            state = msgspec.structs.replace(state, ended=EndedInputs())
-        self._sessions[key] = state
-        if self._load is not None:
-            self._load.note_seen(key, state.owed)
+    @property
+    def _table(self) -> SessionTable:
+        return self._reading.table(SessionTable)
 
     async def list(self, query: SessionsQuery) -> SessionList:
         """The sessions that are asked for, those used last first."""
-        await self.refresh()
-        wanted = [state for state in self._sessions.values() if self._is_asked_for(state, query)]
+        await self._reading.refresh()
+        states = self._table.states.values()
+        wanted = [state for state in states if self._is_asked_for(state, query)]
         wanted.sort(key=_newest_first)
         first = 0
         if query.before is not None:
@@ -85,7 +64,7 @@ class SessionsView:
         )
 
     def _phase(self, state: Admission) -> str:
-        return UNREADABLE if state.meta.id in self._unreadable else state.host.phase
+        return UNREADABLE if state.meta.id in self._table.unreadable else state.host.phase
 
     def _view(self, state: Admission) -> SessionView:
         return msgspec.structs.replace(state.view(), phase=self._phase(state))

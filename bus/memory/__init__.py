@@ -15,6 +15,7 @@ from rookery.bus.memory.door import MemoryDoor, MemorySwitch
 from rookery.bus.memory.feed import MemoryFeed
 from rookery.bus.memory.inbox import MemoryCommands, MemoryInbox
 from rookery.bus.memory.journal import MemoryJournal
+from rookery.bus.memory.shelf import MemoryShelf
 from rookery.bus.memory.snapshots import MemorySnapshots
 from rookery.bus.memory.timers import MemoryTimers
 from rookery.bus.memory.vault import MemoryVault
@@ -37,6 +38,7 @@ class _MemoryRealm:
         self.claims = MemoryClaims(now_ms)
         self.snapshots = MemorySnapshots()
         self.vault = MemoryVault()
+        self.shelf = MemoryShelf()
         self.floor = MemoryFloor()
 
 
@@ -68,6 +70,7 @@ class MemoryBus:
         self.claims = shared.claims
         self.snapshots = shared.snapshots
         self.vault = shared.vault
+        self.shelf = shared.shelf
         self.crews = MemoryCrews(shared.floor)
         self._started = False
 

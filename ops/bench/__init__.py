@@ -23,7 +23,7 @@ BENCHES: dict[str, str] = {
     "runs": "whole runs and durable tool calls: request to result, rate, messages, memory",
     "approvals": "answered to running again, decisions a second, memory of parked runs",
     "sandbox": "programs by themselves: turns, fresh sessions, tool calls, sleeping, memory",
-    "views": "lists of runs: folding them from facts, paging through 100,000, memory",
+    "views": "lists of runs: folding them from facts, paging through 100,000, cold lists, memory",
     "machines": "deciding and folding one input of each state machine, beside copying its state",
 }
 """Name to what it measures, in the order they run."""

@@ -1,6 +1,7 @@
 """Lists of runs: folded from facts, listed page by page, filtered, and what a run takes in memory.
 
-The facts are real ones and the journal is in memory: what the bus takes to read them is not in it.
+The facts are real ones. Where no bus is named the journal is in memory: what it takes to read them
+is not in it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from rookery.actors.views.run_table import RunTable
 from rookery.actors.views.runs import RunsView
 from rookery.bus.memory.journal import MemoryJournal
 from rookery.bus.ports import Filter, Stored
+from rookery.ops.bench.cold_lists import cold_lists
 from rookery.ops.bench.lab import Lab
 from rookery.ops.bench.rows import Line, Round, Sync
 from rookery.schemas.calls import Offer
@@ -41,27 +43,48 @@ _FOLD = "messages of runs folded into the list"
 _ALL = "100,000 runs listed and encoded, 1,000 a page"
 _RARE = "the few runs of a status, found among 100,000"
 _MEMORY = "memory a run"
+_READ = "all messages of 100,000 runs read off the bus"
+_COLD = "100,000 runs listed with no node to ask"
+_KEPT = "the same, from the checkpoint of a node"
 
 
 def lines(sync: Sync) -> tuple[Line, ...]:
-    del sync
+    cold = (
+        Line(_READ, "s"),
+        Line(_COLD, "s", _READ, at_most=2),
+        Line(_KEPT, "s", _READ, at_most=0.5),
+    )
     return (
         Line(_FOLD, "/s", at_least=50_000),
         Line(_ALL, "s", at_most=1),
         Line(_RARE, "s", at_most=0.2),
         Line(_MEMORY, "bytes", at_most=500),
+        *(cold if _fills_quickly(sync) else ()),
     )
 
 
 def measure(lab: Lab) -> Round:
     journal = _Told(lab.count(_RUNS))
-    return asyncio.run(_measure(journal)) | {_MEMORY: _bytes_a_run(journal)}
+    told = asyncio.run(_measure(journal)) | {_MEMORY: _bytes_a_run(journal)}
+    if _fills_quickly(lab.sync):
+        cold = asyncio.run(cold_lists(lab.url, journal.messages, _all))
+        told |= dict(zip((_READ, _COLD, _KEPT), cold, strict=True))
+    return told
+
+
+def _fills_quickly(sync: Sync) -> bool:
+    """Lists are the same however messages came to the disk, and one by one takes a while."""
+    return sync == "default"
+
+
+async def _all(view: RunsView) -> float:
+    return await _timed(view, RunsQuery(limit=1_000))
 
 
 async def _measure(journal: _Told) -> dict[str, float]:
-    view = RunsView(journal)
+    view = RunsView.alone(journal)
     folded = await _timed(view, RunsQuery(limit=1))
-    listed = await _timed(view, RunsQuery(limit=1_000))
+    listed = await _all(view)
     rare = await _timed(view, RunsQuery(status=RunState.QUEUED))
     return {_FOLD: len(journal.messages) / folded, _ALL: listed, _RARE: rare}
 
@@ -120,7 +143,13 @@ def _messages(runs: int) -> Iterator[Stored]:
 def _facts(run: str) -> tuple[tuple[Fact, ...], ...]:
     """What a run of ``1+1`` leaves, message by message."""
     at_ms = _NOW_MS
-    accepted = session.InputAccepted(run=run, at_ms=at_ms, input_id=run, request=_REQUEST)
+    accepted = session.InputAccepted(
+        row="AcceptWithCompletionAttachedQueued",
+        run=run,
+        at_ms=at_ms,
+        input_id=run,
+        request=_REQUEST,
+    )
     started = turn.Started(
         run=run,
         at_ms=at_ms,
@@ -133,12 +162,12 @@ def _facts(run: str) -> tuple[tuple[Fact, ...], ...]:
         request=_REQUEST,
     )
     return (
-        (accepted, session.RunPrepared(run=run, at_ms=at_ms, input_id=run)),
+        (accepted, session.RunPrepared(row="PrepareAttached", run=run, at_ms=at_ms, input_id=run)),
         (started, turn.PrimitiveApplied(run=run, at_ms=at_ms)),
         (
             turn.TerminalReturned(run=run, at_ms=at_ms),
             turn.BoundaryCompleted(run=run, at_ms=at_ms),
             turn.Completed(run=run, at_ms=at_ms, result=RunResult(result=17)),
         ),
-        (session.RunCommitted(run=run, at_ms=at_ms, input_id=run),),
+        (session.RunCommitted(row="CommitRunningToAttached", run=run, at_ms=at_ms, input_id=run),),
     )

@@ -146,7 +146,10 @@ async def _list(query: PendingQuery, options: Options) -> ApprovalList:
     async with open_realm(options) as realm:
         found = await realm.answer("pending", query, ApprovalList)
         if found is None:
-            view = ApprovalsView(realm.journal, SystemClock().now_ms, session=query.session)
+            clock, session = SystemClock(), query.session
+            view = ApprovalsView.alone(
+                realm.journal, clock.now_ms, session=session, shelf=realm.shelf
+            )
             found = await view.pending(query)
         return found
 
@@ -187,7 +190,7 @@ async def _show(approval_id: str, arguments: bool, options: Options) -> tuple[An
 async def _find(realm: Realm, approval_id: str) -> ListedApproval:
     """The approval, out of the facts themselves: nobody else is believed what is signed."""
     session = check_session_id(approval_id.partition(".")[0])
-    view = ApprovalsView(realm.journal, SystemClock().now_ms, session=session)
+    view = ApprovalsView.alone(realm.journal, SystemClock().now_ms, session=session)
     found = (await view.pending(PendingQuery(approval_id=approval_id))).approvals
     if not found:
         raise Refused(

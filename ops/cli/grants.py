@@ -69,7 +69,8 @@ async def _list(query: GrantedQuery, options: Options) -> GrantList:
 
 
 async def _listed_here(realm: Realm, query: GrantedQuery) -> GrantList:
-    view = ApprovalsView(realm.journal, SystemClock().now_ms, session=query.session)
+    clock, session = SystemClock(), query.session
+    view = ApprovalsView.alone(realm.journal, clock.now_ms, session=session, shelf=realm.shelf)
     return await view.granted(query)
 
 

@@ -42,10 +42,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
     if not table:
         print_line(empty)
         return
-    widths = [max(map(cell_len, cells)) for cells in zip(columns, *table, strict=True)]
-    head, *lines = (
-        "  ".join(map(set_cell_size, cells, widths)).rstrip() for cells in (columns, *table)
-    )
+    widths = [max(map(_width, cells)) for cells in zip(columns, *table, strict=True)]
+    head, *lines = ("  ".join(map(_padded, cells, widths)).rstrip() for cells in (columns, *table))
     Console(highlight=False).print(Text(head, "bold"), soft_wrap=True)
     print_line("\n".join(lines))
 
@@ -54,9 +52,19 @@ def _cell(value: object) -> str:
     return "" if value is None else " ".join(str(value).splitlines())
 
 
+def _width(cell: str) -> int:
+    """rich needs ten times as long to find that plain text is as wide as it is long."""
+    return len(cell) if cell.isascii() else cell_len(cell)
+
+
+def _padded(cell: str, width: int) -> str:
+    return cell.ljust(width) if cell.isascii() else set_cell_size(cell, width)
+
+
 def clock_time(at_ms: int) -> str:
     """Local time to the millisecond, as a person compares it with a watch."""
-    return datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    moment = datetime.fromtimestamp(at_ms / 1000)  # noqa: DTZ006 - local is what is wanted.
+    return moment.isoformat(" ", "milliseconds")
 
 
 def exit_code(error: CodedError) -> int:

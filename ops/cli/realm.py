@@ -6,7 +6,7 @@ Nothing is made and nothing is taken over; a realm that was never served is not 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Final, TypeVar
 
 import msgspec
@@ -18,6 +18,7 @@ from rookery.bus.client import Client
 from rookery.bus.connection import ApiError, Connection
 from rookery.bus.feed import JetStreamFeed
 from rookery.bus.inbox import JetStreamInbox
+from rookery.bus.shelf import JetStreamShelf
 from rookery.bus.subjects import Subjects
 from rookery.bus.vault import JetStreamVault
 from rookery.ops.cli.options import Options
@@ -48,8 +49,10 @@ class Realm:
         self.inbox = JetStreamInbox(connection, subjects)
         self.claims = JetStreamClaims(Bucket(connection, subjects.claims_bucket))
         self.blobs = JetStreamBlobs(Bucket(connection, subjects.blobs_bucket))
+        self.shelf = JetStreamShelf(Bucket(connection, subjects.views_bucket))
         self.vault = JetStreamVault(Bucket(connection, subjects.vault_bucket))
         self._config, self._url = config, url
+        self._client: Client | None = None
 
     async def nodes(self) -> frozenset[str]:
         """The nodes that are there: those whose claim stands and is not known to be left behind."""
@@ -69,12 +72,19 @@ class Realm:
         self, verb: str, key: str, body: object, kind: type[T], patience_s: float = _PATIENCE_S
     ) -> T:
         """What the node that owns ``key`` says; ``Failed`` at once if there is no node at all."""
-        if not await self.nodes():
-            raise Failed("NO_ANSWER", f"no node serves realm {self._config.realm}", hint=_UP)
-        credentials = self._config.server.credentials_file
-        async with Client(self._url, realm=self._config.realm, credentials=credentials) as client:
-            answer = await client.ask(verb, key, body, timeout_s=patience_s)
-        return msgspec.convert(answer, kind)
+        if self._client is None:
+            if not await self.nodes():
+                raise Failed("NO_ANSWER", f"no node serves realm {self._config.realm}", hint=_UP)
+            credentials = self._config.server.credentials_file
+            client = Client(self._url, realm=self._config.realm, credentials=credentials)
+            await client.open()
+            self._client = client
+        return msgspec.convert(await self._client.ask(verb, key, body, timeout_s=patience_s), kind)
+
+    async def aclose(self) -> None:
+        """Ask nobody any more."""
+        if self._client is not None:
+            await self._client.close()
 
 
 @asynccontextmanager
@@ -87,7 +97,8 @@ async def open_realm(options: Options) -> AsyncIterator[Realm]:
     try:
         realm = Realm(connection, config, url)
         await connection.api(f"STREAM.INFO.{realm.subjects.journal_stream}")
-        yield realm
+        async with aclosing(realm):
+            yield realm
     except ApiError as error:
         if error.err_code != _STREAM_NOT_FOUND:
             raise Failed("SERVER_UNREACHABLE", f"JetStream refuses: {error}") from None

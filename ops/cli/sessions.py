@@ -13,6 +13,7 @@ from rookery.actors.admission.state import Admission
 from rookery.actors.views.sessions import SessionsView
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter
+from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.moments import moment_ms
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
@@ -64,7 +65,8 @@ def list_(
         used_since_ms=None if since is None else moment_ms(since, SystemClock().now_ms()),
         limit=limit,
     )
-    found = asyncio.run(_list(query, options))
+    with server_at_hand(options):
+        found = asyncio.run(_list(query, options))
     if options.json:
         print_json(found)
         return 0
@@ -99,7 +101,9 @@ def show(session: ID, *, options: Options = NO_OPTIONS) -> int:
 async def _list(query: SessionsQuery, options: Options) -> SessionList:
     async with open_realm(options) as realm:
         found = await realm.answer("sessions", query, SessionList)
-        return await SessionsView(realm.journal).list(query) if found is None else found
+        if found is None:
+            found = await SessionsView.alone(realm.journal, shelf=realm.shelf).list(query)
+        return found
 
 
 async def _show(session: str, options: Options) -> SessionView:

@@ -128,6 +128,7 @@ def test_nodes_that_start_at_once_agree_on_the_streams(jetstream: JetStreamRealm
                 "KV_ROOKERY_default_CLAIMS",
                 "KV_ROOKERY_default_SNAPSHOTS",
                 "KV_ROOKERY_default_VAULT",
+                "KV_ROOKERY_default_VIEWS",
                 "ROOKERY_default_DEAD",
                 "ROOKERY_default_INBOX",
                 "ROOKERY_default_JOURNAL",

@@ -300,6 +300,25 @@ def test_large_messages_are_asked_for_in_portions_by_one_consumer(
     asyncio.run(scenario())
 
 
+def test_many_messages_come_by_one_consumer(jetstream: JetStreamRealm) -> None:
+    """More than are ever asked for at once; a consumer that is made anew has them sent twice."""
+
+    async def scenario() -> None:
+        async with jetstream.bus() as bus:
+            writer = Writer()
+            for _ in range(5):
+                await writer.write(bus.journal, *(session(f"s{n}") for n in range(1000)))
+            async with following(bus) as follower:
+                await follower.sees(1)
+                before = await consumers(bus)
+                await follower.sees(5000)
+                assert numbers(follower.seen) == list(range(1, 5001))
+                assert len(before) == 1
+                assert await consumers(bus) == before
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("removed", [1, 5])
 def test_a_follower_names_what_was_removed_from_the_journal(
     jetstream: JetStreamRealm, removed: int

@@ -158,6 +158,19 @@ def test_no_server_outlives_an_owner_killed_with_9(tmp_path: Path) -> None:
         assert server.url == url
 
 
+def test_nobody_is_sent_to_a_server_that_is_about_to_end(tmp_path: Path) -> None:
+    place = Store(tmp_path / "store")
+    with owner(place.path) as process:
+        assert (server := place.running())
+        os.kill(server.pid, signal.SIGSTOP)
+        process.kill()
+        process.wait()
+        assert wait_until(lambda: place.running() is None, PATIENCE_S)
+        assert place.held()
+        os.kill(server.pid, signal.SIGCONT)
+        assert find_running(place.path) is None
+
+
 def test_an_owner_started_again_at_once_waits_for_the_old_server(tmp_path: Path) -> None:
     with owner(tmp_path / "store") as process:
         process.kill()

@@ -16,21 +16,23 @@ from rookery.ops.bench.history import histories, next_run, next_turn, sessions
 from rookery.ops.bench.lab import Lab
 from rookery.ops.bench.rebuild_load import MESSAGES
 from rookery.ops.bench.report import measure
-from rookery.ops.bench.rows import Line, Row, rows_of
+from rookery.ops.bench.rows import Line, Row, Sync, rows_of
 from rookery.ops.bench.turns import COMMAND, TurnsConcern
 from rookery.schemas.errors import Failed
 
 SHARE = 0.002
+COLD_LISTS = ("views", "default")
+"""Lines that only a server which does not sync can fill a journal for in good time."""
 FIELDS = set(Row.__struct_fields__)
 
 
-@pytest.mark.parametrize("name", bench.BENCHES)
-def test_a_bench_yields_a_row_for_each_of_its_lines(name: str):
-    rows = measure(name, "always", rounds=1, share=SHARE)
+@pytest.mark.parametrize(("name", "sync"), [*((n, "always") for n in bench.BENCHES), COLD_LISTS])
+def test_a_bench_yields_a_row_for_each_of_its_lines(name: str, sync: Sync):
+    rows = measure(name, sync, rounds=1, share=SHARE)
     assert rows
     assert len({row.name for row in rows}) == len(rows)
     for row in rows:
-        assert (row.bench, row.sync) == (name, "always")
+        assert (row.bench, row.sync) == (name, sync)
         assert math.isfinite(row.value)
         assert 0 < row.low <= row.value <= row.high
         assert (row.ratio is None) == (row.ratio_to is None)

@@ -99,8 +99,8 @@ def test_the_recorded_history_folds_to_what_it_always_did():
 async def lists() -> list[Any]:
     """What the lists of sessions and runs say."""
     bus = await recorded()
-    sessions = await SessionsView(bus.journal).list(SessionsQuery())
-    return [sessions, await RunsView(bus.journal).list(RunsQuery())]
+    sessions = await SessionsView.alone(bus.journal).list(SessionsQuery())
+    return [sessions, await RunsView.alone(bus.journal).list(RunsQuery())]
 
 
 def turns_and_calls() -> list[Any]:

@@ -43,6 +43,9 @@ class Story:
     async def end(self) -> int:
         return self.messages[-1].sequence if self.messages else 0
 
+    async def at(self, sequence: int) -> Stored | None:
+        return next((one for one in self.messages if one.sequence == sequence), None)
+
     async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
         matches = matcher(where)
         if page := [one for one in self.messages if one.sequence > after and matches(one)]:
@@ -111,7 +114,7 @@ class Story:
 
 def runs_of(story: Story, **query: Any) -> RunList:
     """What a view says that begins now."""
-    return asyncio.run(RunsView(story).list(RunsQuery(**query)))
+    return asyncio.run(RunsView.alone(story).list(RunsQuery(**query)))
 
 
 def run_of(story: Story, run_id: str) -> RunView:

@@ -94,12 +94,12 @@ def _call(approval_id: str, attempt: int = 1) -> dict[str, Any]:
 
 
 def listed(story: Story, now_ms: int = BEGIN_MS, **query: Any) -> list[ListedApproval]:
-    view = ApprovalsView(story, lambda: now_ms)
+    view = ApprovalsView.alone(story, lambda: now_ms)
     return list(asyncio.run(view.pending(PendingQuery(**query))).approvals)
 
 
 def grants(story: Story, now_ms: int = BEGIN_MS, **query: Any) -> list[tuple[str, str, str]]:
-    view = ApprovalsView(story, lambda: now_ms)
+    view = ApprovalsView.alone(story, lambda: now_ms)
     found = asyncio.run(view.granted(GrantedQuery(**query))).grants
     return [(grant.grant_id, grant.tool, grant.state.value) for grant in found]
 

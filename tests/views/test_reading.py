@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 
+import msgspec
 import pytest
 
 from rookery.actors.views import reading
 from rookery.actors.views.reading import SLICE_MESSAGES, Reading
 from rookery.bus.ports import Filter, Stored
+from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed
 from tests.views.telling import Story
 
 
+class Taken:
+    """A table of the messages themselves."""
+
+    name, form = "taken", "1"
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def take(self, stored: Stored) -> None:
+        self.taken.append(stored.sequence)
+
+    def parts(self) -> Iterator[bytes]:
+        yield encode_json(self.taken)
+
+    def anew(self) -> Taken:
+        return Taken()
+
+    def adopt(self, part: bytes) -> None:
+        self.taken += msgspec.json.decode(part, type=list[int])
+
+
 def test_each_message_is_taken_once_however_many_ask_at_the_same_time():
-    story, taken = Story(), list[int]()
-    reader = Reading(story, Filter(), lambda stored: taken.append(stored.sequence))
+    story, both = Story(), (Taken(), Taken())
+    reader = Reading(story, both)
 
     async def ask() -> None:
         story.run("s", "r1")
@@ -25,7 +48,8 @@ def test_each_message_is_taken_once_however_many_ask_at_the_same_time():
         await asyncio.gather(*(reader.refresh() for _ in range(5)))
 
     asyncio.run(ask())
-    assert taken == list(range(1, len(story.messages) + 1))
+    for table in both:
+        assert table.taken == list(range(1, len(story.messages) + 1))
 
 
 def test_others_get_the_loop_while_much_is_read():
@@ -35,7 +59,7 @@ def test_others_get_the_loop_while_much_is_read():
 
     async def ask() -> None:
         nonlocal turns
-        reader = Reading(story, Filter(), lambda _: None)
+        reader = Reading(story, [Taken()])
         asked = asyncio.create_task(reader.refresh())
         while not asked.done():
             turns += 1
@@ -64,15 +88,11 @@ def test_keeping_up_outlives_an_outage(monkeypatch: pytest.MonkeyPatch):
     story.run("s", "r")
 
     async def keep_up() -> None:
-        everything = asyncio.Event()
-
-        def take(stored: Stored) -> None:
-            if stored is story.messages[-1]:
-                everything.set()
-
-        keeping = asyncio.create_task(Reading(story, Filter(), take).keep_up())
+        table = Taken()
+        keeping = asyncio.create_task(Reading(story, [table]).keep_up())
         async with asyncio.timeout(10):
-            await everything.wait()
+            while len(table.taken) < len(story.messages):
+                await asyncio.sleep(0)
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
 

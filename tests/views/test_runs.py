@@ -260,7 +260,7 @@ def test_a_position_nobody_gave_out_is_refused(story: Story, before: str):
 
 def test_a_view_reads_on_and_comes_to_the_same_as_one_that_begins_later():
     whole, grown = Story.recorded("shop"), Story()
-    view = RunsView(grown)
+    view = RunsView.alone(grown)
 
     async def read_on() -> Any:
         for message in whole.messages:
@@ -273,7 +273,7 @@ def test_a_view_reads_on_and_comes_to_the_same_as_one_that_begins_later():
 
 def test_the_query_is_answered_as_it_came_through_the_door(story: Story):
     story.run("s", "r")
-    view = RunsView(story)
+    view = RunsView.alone(story)
     delivery = Delivery(verb="runs", key="all", id="1", body=b'{"status":"ok"}')
     assert [run.run_id for run in asyncio.run(view.answer(delivery)).runs] == ["r"]
     for body in (b'{"status":"odd"}', b'{"limit":0}', b'{"limit":1001}', b'{"colour":1}'):

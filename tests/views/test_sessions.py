@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from rookery.actors.admission.load import RealmLoad
+from rookery.actors.views.reading import Reading
+from rookery.actors.views.session_table import SessionTable
 from rookery.actors.views.sessions import UNREADABLE, SessionsView
 from rookery.schemas.commands import SessionList, SessionsQuery
 from rookery.schemas.errors import Refused
@@ -22,7 +24,7 @@ def story() -> Story:
 
 
 def sessions_of(story: Story, **query: Any) -> SessionList:
-    view = SessionsView(story)
+    view = SessionsView.alone(story)
     return asyncio.run(view.list(SessionsQuery(**query)))
 
 
@@ -89,9 +91,9 @@ def test_a_session_that_cannot_be_read_hides_no_other(story: Story):
 def test_the_load_of_a_realm_is_what_its_sessions_owe(story: Story):
     begin(story, "one")
     load = RealmLoad()
-    view = SessionsView(story, load)
-    asyncio.run(view.refresh())
+    reading = Reading(story, [SessionTable(load)])
+    asyncio.run(reading.refresh())
     assert load.total == 1
     story.say("one", session.InputCancelled(run="run-one", input_id="run-one"))
-    asyncio.run(view.refresh())
+    asyncio.run(reading.refresh())
     assert load.total == 0

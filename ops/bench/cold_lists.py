@@ -1,0 +1,71 @@
+"""Lists of runs with nobody to ask: what they take from the first message and from a checkpoint.
+
+The messages stand in a real journal; reading them with nothing made of them is the measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter
+from typing import Final, NamedTuple
+
+from rookery.actors.admission.load import RealmLoad
+from rookery.actors.views.realm import RealmViews
+from rookery.actors.views.runs import RunsView
+from rookery.bus.connection import Outgoing
+from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.ports import Filter, Stored
+from rookery.bus.subjects import Subjects
+
+__all__ = ["ColdLists", "cold_lists"]
+
+_GROUP: Final = 1_000
+
+
+class ColdLists(NamedTuple):
+    """In seconds."""
+
+    read: float
+    """All messages, with nothing made of them."""
+    folded: float
+    """The whole list, from the first message."""
+    from_checkpoint: float
+    """The whole list, from what a node has left."""
+
+
+async def cold_lists(
+    url: str, messages: Sequence[Stored], list_all: Callable[[RunsView], Awaitable[float]]
+) -> ColdLists:
+    """``list_all`` takes a view that has read nothing, and tells how long it took."""
+    bus = JetStreamBus(url)
+    await bus.start()
+    try:
+        await _fill(bus, messages)
+        begin_s = perf_counter()
+        async for _ in bus.journal.scan(Filter()):
+            pass
+        read_s = perf_counter() - begin_s
+        folded_s = await list_all(RunsView.alone(bus.journal, shelf=bus.shelf))
+        await RealmViews(bus.journal, bus.shelf, RealmLoad(), lambda: 0).leave()
+        kept_s = await list_all(RunsView.alone(bus.journal, shelf=bus.shelf))
+        return ColdLists(read_s, folded_s, kept_s)
+    finally:
+        await bus.stop()
+
+
+async def _fill(bus: JetStreamBus, messages: Sequence[Stored]) -> None:
+    """Past the appender: nobody else writes."""
+    subjects = Subjects(bus.realm)
+    before = await bus.journal.end()
+    for first in range(0, len(messages), _GROUP):
+        group = messages[first : first + _GROUP]
+        bus.connection.send(
+            [Outgoing(subjects.fact(m.entity), m.body, headers=_headers(m)) for m in group]
+        )
+        await bus.connection.flushed()
+    while await bus.journal.end() < before + len(messages):
+        await bus.connection.flushed()
+
+
+def _headers(message: Stored) -> tuple[tuple[str, str], ...]:
+    return ("Nats-Msg-Id", message.message_id), ("Rookery-Chain", message.chain)
