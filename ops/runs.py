@@ -139,9 +139,12 @@ class Runs:
         visible = VisibleTools([*local, *(tool for crew in remote for tool in crew.visible)])
         key = await bus.vault.secret("snapshots", entropy(KEY_BYTES))
         cache = GuestCache(cache_folder(os.environ))
-        await SharedBuild(cache, bus.blobs, bus.claims, node).settle()
+        shared = SharedBuild(cache, bus.blobs, bus.claims, node)
+        await shared.settle()
         catalogue = await bus.blobs.put(visible.catalogue_bytes) if visible.offered else ""
-        sandbox = await asyncio.to_thread(open_sandbox, key, cache)
+        sandbox = await asyncio.to_thread(
+            open_sandbox, key, cache, lambda build: loop.run(shared.fetch(build))
+        )
         approvers = Approvers(bus)
         await approvers.refresh()
         offers = NodeOffers(
@@ -202,7 +205,11 @@ class Runs:
             answer=bus.door.answer,
         )
         asking = ApprovalsActing(
-            ask=ask, timers=bus.timers, dispatchers=dispatchers, tell=board.tell
+            ask=ask,
+            timers=bus.timers,
+            dispatchers=dispatchers,
+            tell=board.tell,
+            goes_on=runner.goes_on,
         )
         performers: dict[type[Effect], Any] = {
             **acting.performers,

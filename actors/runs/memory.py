@@ -20,7 +20,7 @@ from rookery.actors.sandbox.contract import Tool
 from rookery.actors.sandbox.pool import Sandbox
 from rookery.actors.sandbox.recorded import Batch
 from rookery.bus.ports import Blobs
-from rookery.schemas.calls import DrivingView
+from rookery.schemas.calls import DrivingView, Offer
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import RunResult
 
@@ -61,6 +61,10 @@ class SessionMemory:
         self._stands[session] = _Stand(view.generation, view.runs_before, 0, len(past))
         running = [run for run in history.runs if run.run_id == view.run_id]
         return running[-1].batches if running else await self._reader.known(view.forked)
+
+    async def require(self, offer: Offer) -> None:
+        """``Refused`` if the guest that the run's session began with is nowhere to be had."""
+        await asyncio.to_thread(self._sandbox.require, offer.language, offer.build)
 
     async def wake(self, session: str, view: DrivingView, tools: Sequence[Tool]) -> None:
         """The sandbox's session stands where the run was parked."""
@@ -113,7 +117,7 @@ class SessionMemory:
             snapshot_id=snapshot_id,
             blob=blob,
             language=offer.language,
-            build=offer.build,
+            build=self._sandbox.build_of(session),
             after_sequence=ended[0].ended_at_sequence,
             size_bytes=size,
         )
@@ -155,6 +159,7 @@ class SessionMemory:
             language=offer.language,
             tools=tools,
             limits=offer.limits,
+            build=offer.build,
             base=base,
             runs=recorded,
         )

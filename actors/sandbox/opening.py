@@ -1,4 +1,8 @@
-"""Opens a sandbox: engine, cache, guests, and the proof that what was linked by hand works."""
+"""Opens a sandbox: engine, cache, guests, and the proof that what was linked by hand works.
+
+A build that is not this machine's own is looked for in the cache, then asked for by its digest; it
+has to pass the same test. It speaks with the host of today, as every build before and after it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any
 import msgspec
 import wasmtime
 
+from rookery.actors.sandbox.builds import nowhere
 from rookery.actors.sandbox.component_guest import ComponentGuest
 from rookery.actors.sandbox.contract import (
     Answer,
@@ -24,17 +29,27 @@ from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
 from rookery.actors.sandbox.pool import Sandbox
 from rookery.actors.sandbox.python_guest import PythonGuest, Unheard
 from rookery.actors.sandbox.wasm import GuestStopped, make_engine
-from rookery.schemas.errors import CodedError, Failed
+from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.run import Language
 
 __all__ = ["answering", "open_sandbox", "python_guest"]
 
+FetchBuild = Callable[[str], bytes | None]
+"""The build of this digest, from wherever builds are published; ``None`` if it is not there."""
 
-def open_sandbox(key: bytes, cache: GuestCache | None = None) -> Sandbox:
+
+def open_sandbox(
+    key: bytes, cache: GuestCache | None = None, fetch: FetchBuild = lambda _build: None
+) -> Sandbox:
     """A sandbox of this machine. The first one of a user builds the guest, some 20 s."""
     engine = make_engine()
     cache = cache or GuestCache(cache_folder(os.environ))
     guests: list[Guest] = [python_guest(engine, cache, tell_stderr), JavaScriptGuest(engine, cache)]
-    return Sandbox(engine, guests, key)
+
+    def load(language: Language, build: str) -> Guest:
+        return _other_guest(engine, cache, fetch, language, build)
+
+    return Sandbox(engine, guests, key, load=load)
 
 
 def python_guest(engine: wasmtime.Engine, cache: GuestCache, progress: Progress) -> Guest:
@@ -45,6 +60,30 @@ def python_guest(engine: wasmtime.Engine, cache: GuestCache, progress: Progress)
     except (Failed, GuestStopped, LookupError, wasmtime.WasmtimeError) as error:
         progress(f"rookery: the Python guest cannot be linked ({error}); running it whole\n")
         return ComponentGuest(engine, cache)
+    return guest
+
+
+def _other_guest(
+    engine: wasmtime.Engine, cache: GuestCache, fetch: FetchBuild, language: Language, build: str
+) -> Guest:
+    """What sessions began with that are to go on here."""
+    if language is not Language.PYTHON:
+        return nowhere(language, build)
+    component = cache.kept(build)
+    if component is None:
+        component = fetch(build)
+        if component is None:
+            return nowhere(language, build)
+        cache.keep(component)
+    try:
+        guest = PythonGuest(engine, cache, component)
+        _self_test(guest)
+    except (Failed, GuestStopped, LookupError, wasmtime.WasmtimeError) as error:
+        raise Refused(
+            "SNAPSHOT_FOREIGN_BUILD",
+            f"the {language} guest {build[:16]} does not work here: {error}",
+            hint=f"go on with it on a node whose own guest build is {build}",
+        ) from None
     return guest
 
 

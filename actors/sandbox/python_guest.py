@@ -43,12 +43,13 @@ class Unheard:
 
 
 class PythonGuest:
-    """Once a process: the modules, the host functions and the pristine memory."""
+    """Once a process and build: the modules, the host functions and the pristine memory."""
 
     language = Language.PYTHON
 
-    def __init__(self, engine: wasmtime.Engine, cache: GuestCache) -> None:
-        component = cache.component(stub_wasi=True)
+    def __init__(self, engine: wasmtime.Engine, cache: GuestCache, component: bytes = b"") -> None:
+        """The own build, or the one that is given."""
+        component = component or cache.component(stub_wasi=True)
         self.build = sha3_256(component).hexdigest()
         self.engine = engine
         self.plan = LinkPlan(component)

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.kernel.concern import Effect
 from rookery.schemas.calls import AskedCall, DrivingView, ForkedRun, Move, Offer, StepTaken
 from rookery.schemas.errors import CodedError
-from rookery.schemas.run import ErrorObject, Metrics, RunRequest, RunResult, RunStatus
+from rookery.schemas.run import ErrorObject, Language, Metrics, RunRequest, RunResult, RunStatus
 from rookery.schemas.turn import (
     ContentShape,
     TurnPrimitiveKind,
@@ -24,6 +24,7 @@ from rookery.schemas.turn import (
 
 __all__ = [
     "Asked",
+    "Began",
     "Drive",
     "Driving",
     "Immediate",
@@ -61,6 +62,13 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     request: RunRequest
     request_blob: str | UnsetType = UNSET
     forked: ForkedRun | UnsetType = UNSET
+
+
+class Began(msgspec.Struct, frozen=True):
+    """The guest of a memory that a session was given."""
+
+    language: Language
+    build: str
 
 
 class Driving(msgspec.Struct, frozen=True, kw_only=True):

@@ -83,6 +83,7 @@ class History:
             timers=self,
             dispatchers={one.name: one for one in dispatchers},
             tell=lambda known: self.waiting.append(known.operation_id),
+            goes_on=_goes_on,
         )
 
     @property
@@ -242,3 +243,8 @@ class History:
     def decide(self, operation_id: str, decision: str = "approved", **more: Any) -> Any:
         """Somebody answers; what they are told."""
         return self.put("approval", self.answer_to(operation_id, decision, **more), verb="decide")
+
+
+async def _goes_on(_session: str, _run_id: str) -> bool:
+    """Every run there is waits for its calls."""
+    return True

@@ -23,6 +23,7 @@ from tests.stock import Fields, Stock, stock, until
 _realms = count(1)
 
 TOOLS = '''
+import asyncio
 from rookery.actors import tool
 
 def write(line):
@@ -52,7 +53,13 @@ def doubtful(even: int) -> str:
     """Its rule cannot be said of any call."""
     return write(even)
 
-TOOLS = [strike, gently, pay, doubtful]
+@tool
+async def pause(seconds: float) -> float:
+    """Nothing happens meanwhile."""
+    await asyncio.sleep(seconds)
+    return seconds
+
+TOOLS = [strike, gently, pay, doubtful, pause]
 '''
 CAUGHT = """
 try:
