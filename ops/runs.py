@@ -35,6 +35,7 @@ from rookery.actors.runs.saving import Saving
 from rookery.actors.runs.validating import Validation
 from rookery.actors.sandbox.concern import SandboxConcern
 from rookery.actors.sandbox.guest_build import GuestCache, cache_folder
+from rookery.actors.sandbox.javascript_build import JavaScriptBuild
 from rookery.actors.sandbox.opening import open_sandbox
 from rookery.actors.sandbox.pool import Sandbox
 from rookery.actors.sandbox.shared_build import SharedBuild
@@ -142,6 +143,7 @@ class Runs:
         shared = SharedBuild(cache, bus.blobs, bus.claims, node)
         await shared.settle()
         catalogue = await bus.blobs.put(visible.catalogue_bytes) if visible.offered else ""
+        await bus.blobs.put((await asyncio.to_thread(JavaScriptBuild.own)).piece)
         sandbox = await asyncio.to_thread(
             open_sandbox, key, cache, lambda build: loop.run(shared.fetch(build))
         )

@@ -46,10 +46,10 @@ class Builds:
     def __init__(
         self,
         guests: Sequence[Guest],
-        *,
         ready: int,
         submit: Submit,
         load: LoadGuest,
+        *,
         rest: Callable[[str], None],
         unused_s: float,
     ) -> None:
@@ -83,6 +83,21 @@ class Builds:
             if (found := self._used(build)) is not None:
                 return found
             return self._add(Shelf(self._load(language, build), _READY, self._submit))
+
+    def start(self, language: Language, build: str) -> int:
+        """What images of the build are told from."""
+        return self.shelf(language, build).guest.start
+
+    def require(self, language: Language, build: str, start: int) -> None:
+        """``Refused`` unless the build is to be had, and its instances begin as they did where
+        ``start`` was noted."""
+        if start and self.start(language, build) != start:
+            raise Refused(
+                "SNAPSHOT_FOREIGN_BUILD",
+                f"instances of the {language} guest {build[:16]} begin otherwise here",
+                hint="go on with it on a node of the version that took the snapshot",
+            )
+        self.shelf(language, build)
 
     def take(self, language: Language, build: str) -> Instance:
         """An instance for a session that is on this build."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import wasmtime
@@ -25,15 +25,20 @@ from rookery.actors.sandbox.contract import (
     ToolFailure,
 )
 from rookery.actors.sandbox.guest_build import GuestCache, Progress, cache_folder, tell_stderr
+from rookery.actors.sandbox.javascript_build import JavaScriptBuild
 from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
 from rookery.actors.sandbox.pool import Sandbox
-from rookery.actors.sandbox.python_guest import PythonGuest, Unheard
+from rookery.actors.sandbox.python_guest import PythonGuest, PythonInstance, Unheard
 from rookery.actors.sandbox.wasm import GuestStopped, make_engine
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.run import Language
 
 __all__ = ["answering", "open_sandbox", "python_guest"]
 
+_MORE: Final = {
+    Language.PYTHON: "n = 41\ndef more(): return n + 1",
+    Language.TYPESCRIPT: "let n: number = 41; function more(): number { return n + 1 }",
+}
 FetchBuild = Callable[[str], bytes | None]
 """The build of this digest, from wherever builds are published; ``None`` if it is not there."""
 
@@ -67,16 +72,19 @@ def _other_guest(
     engine: wasmtime.Engine, cache: GuestCache, fetch: FetchBuild, language: Language, build: str
 ) -> Guest:
     """What sessions began with that are to go on here."""
-    if language is not Language.PYTHON:
-        return nowhere(language, build)
-    component = cache.kept(build)
-    if component is None:
-        component = fetch(build)
-        if component is None:
+    piece = cache.kept(build)
+    if piece is None:
+        piece = fetch(build)
+        if piece is None:
             return nowhere(language, build)
-        cache.keep(component)
+        cache.keep(piece)
+    guest: PythonGuest | JavaScriptGuest
     try:
-        guest = PythonGuest(engine, cache, component)
+        if language is Language.TYPESCRIPT:
+            made = JavaScriptBuild.read(piece)
+            guest = JavaScriptGuest(engine, cache, lambda: made)
+        else:
+            guest = PythonGuest(engine, cache, piece)
         _self_test(guest)
     except (Failed, GuestStopped, LookupError, wasmtime.WasmtimeError) as error:
         raise Refused(
@@ -101,15 +109,16 @@ def answering(functions: dict[str, Callable[..., Any]]) -> AnswerCall:
     return answer
 
 
-def _self_test(guest: PythonGuest) -> None:
+def _self_test(guest: PythonGuest | JavaScriptGuest) -> None:
     """State must survive being taken out of one instance and put into another."""
     first, second = guest.instance(), guest.instance()
+    beside = first.state_beside_memory if isinstance(first, PythonInstance) else dict
     try:
-        before = first.state_beside_memory()
-        _expect(first.step(_program("n = 41\ndef more(): return n + 1"), Unheard()), None)
+        before = beside()
+        _expect(first.step(_program(_MORE[guest.language]), Unheard()), None)
         second.load(first.image())
         _expect(second.step(_program("more()"), Unheard()), 42)
-        if first.state_beside_memory() != before:
+        if beside() != before:
             raise Failed("GUEST_BUILD_FAILED", "the guest keeps state outside its memory")
     finally:
         first.close()

@@ -92,12 +92,7 @@ class Sandbox:
         self._live: OrderedDict[str, int] = OrderedDict()
         self._beat = Beat(self._strike)
         self._builds = Builds(
-            guests,
-            ready=ready,
-            submit=self._workers.submit,
-            load=load,
-            rest=self._rest_on,
-            unused_s=unused_s,
+            guests, ready, self._workers.submit, load, rest=self._rest_on, unused_s=unused_s
         )
 
     def __enter__(self) -> Self:
@@ -124,9 +119,9 @@ class Sandbox:
         """What new sessions of this sandbox begin with, and stay on."""
         return self._builds.own
 
-    def require(self, language: Language, build: str) -> None:
+    def require(self, language: Language, build: str, start: int = 0) -> None:
         """``SNAPSHOT_FOREIGN_BUILD`` unless sessions of this build can go on here."""
-        self._builds.shelf(language, build)
+        self._builds.require(language, build, start)
 
     # --- sessions ---------------------------------------------------------------------------
 
@@ -394,6 +389,7 @@ class Sandbox:
             session_id=session.id,
             language=session.language,
             build=session.build,
+            start=self._builds.start(session.language, session.build),
             tools={name: tool.schema_digest for name, tool in sorted(session.tools.items())},
         )
         return seal(self._key, header, session.save())

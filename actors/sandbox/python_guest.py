@@ -61,6 +61,10 @@ class PythonGuest:
             self.linker.define(function.module.encode(), function.name.encode(), kind, answer)
         self.pristine = Pristine(self.machine())
 
+    @property
+    def start(self) -> int:
+        return self.pristine.checksum
+
     def machine(self) -> PythonMachine:
         """One that has been in its memory already: pages every run writes to are its own before
         anybody waits for it."""

@@ -45,6 +45,8 @@ class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
     build: str
     tools: dict[str, str]
     """Name to schema digest."""
+    start: int = 0
+    """Checksum of the memory that instances of the build began with; 0 in older snapshots."""
 
 
 class SavedSession(msgspec.Struct):
@@ -113,14 +115,14 @@ def read_header(key: bytes, data: bytes) -> SnapshotHeader:
 def open_snapshot(
     key: bytes,
     data: bytes,
-    require: Callable[[Language, str], None],
+    require: Callable[[Language, str, int], None],
     tools: Mapping[str, Tool] | None,
 ) -> tuple[SnapshotHeader, SavedSession]:
     """Refused unless it is whole, of this version, of a guest build that is to be had (``require``
     says so), and all tools that its session knew are offered again, with the same schemas - if it
     is to go on with these."""
     header = read_header(key, data)
-    require(header.language, header.build)
+    require(header.language, header.build, header.start)
     if tools is not None:
         _require_tools(header.tools, tools)
     return header, _read_body(data[:-_MAC_BYTES])

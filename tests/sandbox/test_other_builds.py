@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 import wasmtime
+from msgspec.structs import replace
 
 from rookery.actors.sandbox import Answer, Sandbox
 from rookery.actors.sandbox.builds import OTHERS_MAX
 from rookery.actors.sandbox.contract import Guest
 from rookery.actors.sandbox.guest_build import GuestCache
+from rookery.actors.sandbox.javascript_build import JavaScriptBuild
 from rookery.actors.sandbox.opening import open_sandbox
 from rookery.actors.sandbox.python_guest import PythonGuest
+from rookery.actors.sandbox.snapshot import open_snapshot, seal
+from rookery.actors.sandbox.typescript import EDITION
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language
@@ -82,6 +86,51 @@ def test_what_was_fetched_once_is_in_the_cache(tmp_path: Path):
     with open_sandbox(KEY, cache, published) as sandbox:
         sandbox.require(Language.PYTHON, digest_bytes(old))
     assert len(published.fetched) == 1
+
+
+def begin(sandbox: Sandbox, name: str, build: str) -> Stage:
+    """A TypeScript session as its record tells of it: it began with this build."""
+    typescript = Language.TYPESCRIPT
+    sandbox.reopen(name, seed=b"", created_ms=NOW_MS, language=typescript, tools=TOOLS, build=build)
+    return Stage(sandbox, name, create=False, language=typescript)
+
+
+def test_typescript_goes_on_with_the_prelude_it_began_with(tmp_path: Path):
+    own = JavaScriptBuild.own()
+    old = replace(own, prelude=f"{own.prelude} // as it was")
+    with opened(tmp_path, own_build(), Published(old.piece)) as sandbox:
+        session = begin(sandbox, "s", old.digest)
+        session.run("const x: number[] = [1]")
+        session.wait("x.push(await approve(2)); x", answer=later("approve"))
+        sandbox.restore(sandbox.snapshot("s").data, tools=TOOLS)
+        assert session.resume(answers={1: Answer(2)}).result == [1, 2]  # type: ignore[union-attr]
+        fresh = Stage(sandbox, "fresh", language=Language.TYPESCRIPT)
+        assert fresh.value("1 + 1") == 2
+        assert [sandbox.build_of("s"), sandbox.build_of("fresh")] == [old.digest, own.digest]
+
+
+def test_typescript_of_another_edition_of_its_translation_is_refused(tmp_path: Path):
+    newer = replace(JavaScriptBuild.own(), edition=EDITION + 1)
+    with opened(tmp_path, own_build(), Published(newer.piece)) as sandbox:
+        with pytest.raises(Refused) as refused:
+            begin(sandbox, "s", newer.digest)
+        assert code(refused) == "SNAPSHOT_FOREIGN_BUILD"
+        assert "edition" in refused.value.message
+
+
+def test_a_snapshot_whose_instances_began_otherwise_is_refused(tmp_path: Path):
+    with opened(tmp_path, own_build(), Published()) as sandbox:
+        Stage(sandbox, "s").run("x = 1")
+        header, saved = open_snapshot(KEY, sandbox.snapshot("s").data, sandbox.require, None)
+        assert header.start
+        for start, fits in ((0, True), (header.start, True), (header.start ^ 1, False)):
+            data = seal(KEY, replace(header, start=start), saved).data
+            if fits:
+                sandbox.restore(data, tools=TOOLS)
+                continue
+            with pytest.raises(Refused) as refused:
+                sandbox.restore(data, tools=TOOLS)
+            assert code(refused) == "SNAPSHOT_FOREIGN_BUILD"
 
 
 def test_a_build_that_does_not_work_here_is_refused(tmp_path: Path):
