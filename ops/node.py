@@ -181,6 +181,7 @@ class Node:
                 host=here.host,
                 pid=here.pid,
                 durability=durability,
+                builds={} if runs is None else runs.builds,
             )
         )
 
@@ -309,7 +310,7 @@ class Node:
     @property
     def languages(self) -> frozenset[Language]:
         """What programs can be written in here."""
-        return frozenset() if self._runs is None else self._runs.languages
+        return frozenset(() if self._runs is None else self._runs.builds)
 
     # --- for whoever looks after it -------------------------------------------------------------
 

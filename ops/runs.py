@@ -91,7 +91,7 @@ class Runs:
         declared = [tool.capability for tool in self.visible]
         self._places = Places(declared, loop, SystemClock().now_ms)
         self._offers, self.approvers = offers, approvers
-        self.languages = frozenset(sandbox.builds)
+        self.builds = sandbox.builds
         self.results = Results(bus.journal, bus.blobs, bus.door)
         self._reader = Reader(bus.journal, bus.blobs)
         validation = Validation(sandbox, offers, self._reader, bytes_max=payload_bytes_max)

@@ -16,6 +16,7 @@ from rookery.schemas.digest import digest_bytes
 from tests.builds import own_build
 from tests.chaos.newer import NewerNodes
 from tests.chaos.test_parked_runs import TOOLS, Waiting, told
+from tests.nodes import rookery_here
 from tests.runs.programs import Programs
 from tests.stock import Fields
 
@@ -59,6 +60,13 @@ def test_a_run_that_was_parked_under_an_older_build_finishes_on_it(realm: NewerN
         assert (await fresh.run("1 + 1"))["result"] == 2
         assert (await waiting.programs.run("kept.append(2)\nkept"))["result"] == [1, 2]
         assert (builds(waiting.programs), builds(fresh)) == ([old, old], [new])
+        where = ("--url", realm.server.url, "--realm", realm.realm, "--json")
+        shown = [
+            await asyncio.to_thread(rookery_here, realm.folder, *looked, *where)
+            for looked in (("sessions", "show", "s"), ("nodes", "list"))
+        ]
+        assert shown[0].json["build"] == old  # type: ignore[index]
+        assert [node["builds"]["python"] for node in shown[1].json] == [new]  # type: ignore
         second.kill()
         await asyncio.to_thread(realm.newer, "newer_tools:TOOLS")
         assert (await waiting.programs.run("kept"))["result"] == [1, 2]
