@@ -110,8 +110,8 @@ class PythonInstance:
     """One interpreter of this build."""
 
     def __init__(self, guest: PythonGuest) -> None:
+        self._guest = guest  # Its host functions are there as long as this may call them.
         self._machine = guest.machine()
-        self._plan, self._pristine = guest.plan, guest.pristine
         self.fuel_used = 0
 
     @property
@@ -137,10 +137,10 @@ class PythonInstance:
 
     def state_beside_memory(self) -> dict[tuple[int, str], int]:
         """What an image does not hold, and must not need to."""
-        return self._plan.state_beside_memory(self._machine, self._machine.linked)
+        return self._guest.plan.state_beside_memory(self._machine, self._machine.linked)
 
     def image(self) -> Image:
-        memory = dirty_pages(self._machine, self._pristine)
+        memory = dirty_pages(self._machine, self._guest.pristine)
         return Image(memory, self.surroundings.copy())
 
     def load(self, image: Image) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import count
+from pathlib import Path
+
 from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.server import EmbeddedServer
 from rookery.schemas.digest import digest_bytes
 from tests.builds import cache_with, own_build, with_section
 from tests.chaos.test_parked_runs import Realm
@@ -12,8 +16,15 @@ from tests.stock import Stock
 __all__ = ["NewerNodes"]
 
 
+_realms = count(1)
+
+
 class NewerNodes(Realm):
     """The old build they have from the realm, if at all."""
+
+    def __init__(self, server: EmbeddedServer, folder: Path) -> None:
+        super().__init__(server, folder)
+        self.realm = f"upgraded{next(_realms)}"
 
     async def move_on(self) -> str:
         """From now on the realm's own build is another one, which newer nodes bring with them; its
