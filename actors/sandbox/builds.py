@@ -109,6 +109,8 @@ class Builds:
         shelf = own if own is not None and own.guest.build == build else self._used(build)
         if shelf is not None:
             shelf.fill()
+        else:  # It was let go while the run was under way.
+            self._rest(build)
 
     def close(self) -> None:
         with self._lock:
