@@ -178,6 +178,7 @@ class Node:
                 host=here.host,
                 pid=here.pid,
                 durability=durability,
+                builds={} if runs is None else runs.builds,
             )
         )
 
@@ -307,7 +308,7 @@ class Node:
     @property
     def languages(self) -> frozenset[Language]:
         """What programs can be written in here."""
-        return frozenset() if self._runs is None else self._runs.languages
+        return frozenset(() if self._runs is None else self._runs.builds)
 
     # --- for whoever looks after it -------------------------------------------------------------
 

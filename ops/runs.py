@@ -36,6 +36,7 @@ from rookery.actors.runs.saving import Saving
 from rookery.actors.runs.validating import Validation
 from rookery.actors.sandbox.concern import SandboxConcern
 from rookery.actors.sandbox.guest_build import GuestCache, cache_folder
+from rookery.actors.sandbox.javascript_build import JavaScriptBuild
 from rookery.actors.sandbox.opening import open_sandbox
 from rookery.actors.sandbox.pool import Sandbox
 from rookery.actors.sandbox.shared_build import SharedBuild
@@ -94,6 +95,7 @@ class Runs:
         self._offers, self.approvers = offers, approvers
         self.judge = offers.judge
         self.languages = frozenset(sandbox.builds)
+        self.builds = sandbox.builds
         self.results = Results(bus.journal, bus.blobs, bus.door)
         self._reader = Reader(bus.journal, bus.blobs)
         validation = Validation(
@@ -144,9 +146,13 @@ class Runs:
         visible = VisibleTools([*local, *(tool for crew in remote for tool in crew.visible)])
         key = await bus.vault.secret("snapshots", entropy(KEY_BYTES))
         cache = GuestCache(cache_folder(os.environ))
-        await SharedBuild(cache, bus.blobs, bus.claims, node).settle()
+        shared = SharedBuild(cache, bus.blobs, bus.claims, node)
+        await shared.settle()
         catalogue = await bus.blobs.put(visible.catalogue_bytes) if visible.offered else ""
-        sandbox = await asyncio.to_thread(open_sandbox, key, cache)
+        await bus.blobs.put((await asyncio.to_thread(JavaScriptBuild.own)).piece)
+        sandbox = await asyncio.to_thread(
+            open_sandbox, key, cache, lambda build: loop.run(shared.fetch(build))
+        )
         approvers = Approvers(bus)
         await approvers.refresh()
         offers = NodeOffers(
@@ -211,6 +217,7 @@ class Runs:
             dispatchers=dispatchers,
             tell=board.tell,
             now_ms=SystemClock().now_ms,
+            goes_on=runner.goes_on,
         )
         performers: dict[type[Effect], Any] = {
             **acting.performers,

@@ -304,6 +304,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     current_run_id: str | None = None
     queue: tuple[RunReceipt, ...] = ()
+    build: str | UnsetType = UNSET
+    """Digest of the guest it stays on, where one session is looked at and its programs ran."""
 
 
 class SessionList(msgspec.Struct, frozen=True, kw_only=True):

@@ -178,7 +178,7 @@ def restored(
     was quicker."""
     fact = command.body
     decision = _Decision(state, command, now_ms)
-    decision.open(fact.language)
+    decision.open(fact.language, fact.build)
     if fact.generation == decision.state.generation:
         if fact.limits is not UNSET:
             decision.limit(fact.limits)
@@ -234,11 +234,11 @@ class _Decision:
     def ask(self, machine: Machine[Host], on: str, draft: Any) -> None:
         self.note(machine.decide(self.state.host, on, draft))
 
-    def open(self, language: Language | UnsetType = UNSET) -> None:
+    def open(self, language: Language | UnsetType = UNSET, build: str | UnsetType = UNSET) -> None:
         """Make the session one that takes inputs; a destroyed one begins another life."""
         if not self.state.is_open:
             self._generation += self.state.host.phase == DESTROYED
-            begun = facts.Initialized(language=language)
+            begun = facts.Initialized(language=language, build=build)
             self.note(LIFECYCLE.decide(Host(), "Initialize", begun))
         host, key = self.state.host, self._command.key
         if host.session_id is None and host.phase in (IDLE, ATTACHED):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -71,6 +71,8 @@ class ApprovalsActing:
     tell: Callable[[KnownCall], None]
     """Whoever waits for a call hears how it stands."""
     now_ms: Callable[[], int]
+    goes_on: Callable[[str, str], Awaitable[bool]]
+    """Whether a session's run can go on here; one that cannot anywhere has ended by then."""
     _asking: dict[str, set[asyncio.Task[Any]]] = field(default_factory=dict)
 
     @property
@@ -122,7 +124,10 @@ class ApprovalsActing:
         self.tell(effect.known)
 
     async def release(self, effect: Release) -> None:
-        """Nothing is let through that has not used its grant; the call is told which it was."""
+        """Nothing is let through that has not used its grant; the call is told which it was. No
+        call is made for a run that could not be told of it."""
+        if not await self.goes_on(effect.session, effect.run_id):
+            return
         grant = effect.grant
         use = ConsumeGrant(
             grant_id=grant.grant_id,

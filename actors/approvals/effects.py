@@ -73,6 +73,7 @@ class Release(Effect, frozen=True, kw_only=True):
     """Have the call use its grant, and be made."""
 
     session: str
+    run_id: str
     grant: Grant
 
 
@@ -186,4 +187,4 @@ def _granted(fact: facts.GrantIssued, grant: Grant) -> Sequence[Effect]:
     stop = StopAsking(key=fact.id, approval_id=fact.approval_id)
     if grant.state not in (GrantState.ISSUED, GrantState.CONSUMED):
         return (stop,)
-    return (stop, Release(key=fact.id, session=fact.session, grant=grant))
+    return (stop, Release(key=fact.id, session=fact.session, run_id=str(fact.run), grant=grant))

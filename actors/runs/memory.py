@@ -63,6 +63,10 @@ class SessionMemory:
         running = [run for run in history.runs if run.run_id == view.run_id]
         return running[-1].batches if running else await self._reader.known(view.forked)
 
+    async def require(self, offer: Offer) -> None:
+        """``Refused`` if the guest that the run's session began with is nowhere to be had."""
+        await asyncio.to_thread(self._sandbox.require, offer.language, offer.build)
+
     async def wake(self, session: str, view: DrivingView, tools: Sequence[Tool]) -> None:
         """The sandbox's session stands where the run was parked."""
         data = await self._blobs.get(view.snapshot_blob)
@@ -114,7 +118,7 @@ class SessionMemory:
             snapshot_id=snapshot_id,
             blob=blob,
             language=offer.language,
-            build=offer.build,
+            build=self._sandbox.build_of(session),
             after_sequence=ended[0].ended_at_sequence,
             size_bytes=size,
             limits=offer.session_limits,
@@ -157,6 +161,7 @@ class SessionMemory:
             language=offer.language,
             tools=tools,
             limits=offer.limits,
+            build=offer.build,
             base=base,
             runs=recorded,
         )

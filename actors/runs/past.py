@@ -19,6 +19,8 @@ from rookery.actors.sandbox.contract import Tool
 from rookery.actors.sandbox.pool import Sandbox
 from rookery.actors.sandbox.snapshot import Snapshot, SnapshotHeader, open_snapshot, relabelled
 from rookery.bus.ports import Blobs
+from rookery.schemas.calls import Offer
+from rookery.schemas.errors import Refused
 from rookery.schemas.run import SessionLimits
 
 __all__ = ["Past"]
@@ -40,14 +42,18 @@ class Past:
 
     @asynccontextmanager
     async def standing(
-        self, base: Kept | None, runs: Sequence[PastRun], begun: PastRun
+        self, base: Kept | None, runs: Sequence[PastRun], begun: PastRun, *, anyhow: bool = False
     ) -> AsyncIterator[str]:
         """The name of a sandbox session that stands as after ``runs``, which followed ``base``.
-        ``begun`` is the first run of its life, if there is no base."""
+        ``begun`` is the first run of its life, if there is no base. ``anyhow``: where the guest
+        build that it began with is nowhere to be had, the own one will do for its runs."""
         data = None if base is None else await self._blobs.get(base.blob)
         recorded = [await self.reader.recorded(run) for run in runs if run.kept]
         tools = await self.reader.tools((runs[-1] if runs else begun).offer)
         name, offer, reopen = self._new_name(), begun.offer, _untyped(self.sandbox.reopen)
+        build = offer.build
+        if anyhow and base is None and not await asyncio.to_thread(self._has, offer):
+            build = ""
         opening = asyncio.to_thread(
             reopen,
             name,
@@ -56,6 +62,7 @@ class Past:
             language=offer.language,
             tools=tools,
             limits=offer.limits,
+            build=build,
             base=data,
             runs=recorded,
         )
@@ -89,9 +96,16 @@ class Past:
         """What a snapshot says of itself; ``Refused`` unless a session may go on from it here."""
         tools = {tool.name: tool for tool in offered}
         header, _ = await asyncio.to_thread(
-            open_snapshot, self._key, data, self.sandbox.builds, tools
+            open_snapshot, self._key, data, self.sandbox.require, tools
         )
         return header
+
+    def _has(self, offer: Offer) -> bool:
+        try:
+            self.sandbox.require(offer.language, offer.build)
+        except Refused:
+            return False
+        return True
 
 
 def _untyped(call: Callable[..., None]) -> Callable[..., Any]:

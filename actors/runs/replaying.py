@@ -91,12 +91,13 @@ class _Replay:
         self._note(runs=len(earlier) + 1)
         begun = before[0] if before else run
         try:
-            async with self._past.standing(base, (), begun) as name:
+            async with self._past.standing(base, (), begun, anyhow=True) as name:
                 for one in earlier:
                     await self._again(name, one, await reader.result(one))
                     self._note(runs_done=self.report.runs_done + 1)
                 outcome = await self._again(name, run, recorded)
-            self._compare(run, recorded, outcome)
+                same_build = self._past.sandbox.build_of(name) == run.offer.build
+            self._compare(run, recorded, outcome, same_build=same_build)
         except _Differs as differs:
             self._note(
                 state="different",
@@ -131,7 +132,9 @@ class _Replay:
         told.check_all_asked()
         return outcome
 
-    def _compare(self, run: PastRun, recorded: RunResult, outcome: Outcome) -> None:
+    def _compare(
+        self, run: PastRun, recorded: RunResult, outcome: Outcome, *, same_build: bool
+    ) -> None:
         """Thing by thing; ``_Differs`` at the first that is not the same."""
         self._note(calls=run.calls)
         compared = [f"{run.calls} calls"]
@@ -139,8 +142,6 @@ class _Replay:
             if isinstance(outcome, Waiting):
                 numbers = [call.id for call in outcome.calls]
                 raise _Differs("end", recorded.status, f"waits for calls {numbers}")
-            offer = run.offer
-            same_build = self._past.sandbox.builds.get(offer.language) == offer.build
             for what, before, now in _aspects(recorded, outcome):
                 if what == FUEL and not same_build:
                     continue

@@ -114,6 +114,26 @@ class Runner:
         async with self._turn(session):
             await self.memory.forget(session)
 
+    async def goes_on(self, session: str, run_id: str) -> bool:
+        """Before a call of the run is made that somebody has allowed: whether there is anything for
+        it to go on with. If there never will be, the run ends, and nothing was executed."""
+        if run_id in self._works:
+            return True
+        view = await self.ask("turn", session, DrivingQuery(run_id=run_id), DrivingView)
+        if not view.parked or view.ended or view.offer is UNSET:
+            return not view.ended
+        try:
+            self.check(view.offer)
+            await self.memory.require(view.offer)
+        except CodedError as error:
+            if CODES[error.code].retryable:
+                raise
+            log.warning("a run cannot go on", extra={"run": run_id, "code": error.code})
+            async with self._turn(session):
+                await Work(self, self.driver(), session, view).fail(error)
+            return False
+        return True
+
     async def note_result(self, effect: NoteResult) -> None:
         self.note(effect.run_id, effect.result)
 
@@ -152,7 +172,7 @@ class Runner:
                 log.warning(
                     "a run cannot be driven", extra={"run": view.run_id, "code": error.code}
                 )
-                await work.fail(error.code, error.message)
+                await work.fail(error)
         except BaseException:
             await work.drop()
             raise

@@ -60,6 +60,9 @@ class Memory(Protocol):
     ) -> Sequence[Batch]:
         """The session stands where the run begins; what the run was told before."""
 
+    async def require(self, offer: Offer) -> None:
+        """``Refused`` if there is nothing here that could go on with such a run."""
+
     async def wake(self, session: str, view: DrivingView, tools: Sequence[Tool]) -> None:
         """The session stands where the run was parked."""
 
@@ -448,9 +451,9 @@ class Work:
         self._stopping.set()
         await self._works.memory.forget(self._session)
 
-    async def fail(self, code: str, message: str) -> None:
+    async def fail(self, why: CodedError) -> None:
         """The run cannot be driven: it ends without having been."""
-        error = ErrorObject(code=code, message=message)
+        error = ErrorObject(code=why.code, message=why.message, hint=why.hint or None)
         await self._works.memory.forget(self._session)
         failed = RunResult.failed(RunStatus.VALIDATION_ERROR, error, "", Metrics())
         await self._end(failed, kept=False)

@@ -37,6 +37,7 @@ class ComponentGuest:
     """Once a process: the compiled component."""
 
     language = Language.PYTHON
+    start = 0
 
     def __init__(self, engine: wasmtime.Engine, cache: GuestCache) -> None:
         source = cache.component(stub_wasi=False)

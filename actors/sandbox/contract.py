@@ -293,4 +293,9 @@ class Guest(Protocol):
     def build(self) -> str:
         """Digest of what runs; images fit the build they were taken from and no other."""
 
+    @property
+    def start(self) -> int:
+        """Checksum of the memory that every instance begins with, and from which images are told:
+        the host has had a hand in it. 0 where there are no images."""
+
     def instance(self) -> Instance: ...

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha3_256
 from importlib.metadata import version
 from pathlib import Path
@@ -93,6 +93,23 @@ class GuestCache:
                 self._adopted = path
                 return True
         return False
+
+    def keep(self, piece: bytes) -> None:
+        """Have a build at hand, of any language, for sessions that began with it."""
+        path = self._folder / "kept" / f"{sha3_256(piece).hexdigest()}.build"
+        if not self._files.hold(path):
+            self._files.write(path, piece)
+
+    def kept(self, build: str) -> bytes | None:
+        """The build of this digest, whatever it was made from and whoever uses it."""
+        named = [*self._folder.glob("kept/*.build"), *self._folder.glob("*/*.wasm")]
+        for path in named:
+            if path.stem in (build, "guest"):
+                with suppress(FileNotFoundError):  # Somebody prunes.
+                    piece = path.read_bytes()
+                    if sha3_256(piece).hexdigest() == build and self._files.hold(path):
+                        return piece
+        return None
 
     def modules(
         self, engine: wasmtime.Engine, sources: Mapping[int, bytes], language: str = "Python"

@@ -22,7 +22,7 @@ from rookery.actors.sandbox.javascript_answers import ASKED, answer_to
 from rookery.actors.sandbox.wasm import Externs, GuestStopped, Linker, Machine, Prepared
 from rookery.schemas.errors import Failed
 
-__all__ = ["Engine", "JavaScriptMachine", "engine_bytes"]
+__all__ = ["Engine", "JavaScriptMachine", "engine_bytes", "prelude"]
 
 _MEMORY_BYTES_MAX = 4 << 30
 """Until a run brings its own limit: an image is loaded before."""
@@ -51,8 +51,8 @@ def engine_bytes() -> bytes:
     return count_frames(files("quickjs_rs").joinpath("_guest.wasm").read_bytes())
 
 
-def _scripts() -> str:
-    """The prelude: one function of the host, kept as two files."""
+def prelude() -> str:
+    """One function of the host, kept as two files."""
     folder = Path(__file__).with_name("guest_js")
     text, session = ((folder / name).read_text() for name in ("text.js", "session.js"))
     return f"({session})({{text: ({text})(), ...__host}})"
@@ -70,8 +70,8 @@ class Engine:
 
     places: Places | None = None
 
-    def __init__(self, engine: wasmtime.Engine, module: wasmtime.Module) -> None:
-        self.engine, self.module = engine, module
+    def __init__(self, engine: wasmtime.Engine, module: wasmtime.Module, prelude: str) -> None:
+        self.engine, self.module, self.prelude = engine, module, prelude
         self.linker = Linker(engine)
         self.imports: list[tuple[bytes, bytes]] = []
         for wanted in module.imports:
@@ -105,7 +105,7 @@ class JavaScriptMachine(Machine):
         self.fetch(self._instance, b"__stack_pointer", state, 1)
         self.use(state.array[0], state.array[1])
         self._externs = [state]
-        self._boot()
+        self._boot(engine.prelude)
 
     def prove_limits(self) -> None:
         """On a machine that does nothing else: whether the frames of programs are counted."""
@@ -262,7 +262,7 @@ class JavaScriptMachine(Machine):
 
     # --- the prelude ----------------------------------------------------------------------------
 
-    def _boot(self) -> None:
+    def _boot(self, prelude: str) -> None:
         self._scratch = self._c("qjs_alloc", _SCRATCH_BYTES)
         self._short = self._c("qjs_alloc", _SHORT_BYTES)
         self._undefined = self._c("new_undefined")
@@ -276,7 +276,7 @@ class JavaScriptMachine(Machine):
             with self._bytes(name.encode()) as (pointer, length):
                 self._set(bridge, name, self._c("new_function", pointer, length))
         self._set(world, "__host", bridge)
-        status, session = self._evaluated("eval_code", _scripts())
+        status, session = self._evaluated("eval_code", prelude)
         if status != _OK:
             raise Failed("GUEST_BUILD_FAILED", "the prelude of the JavaScript guest failed")
         self._methods = {name: self._get(session, name) for name in _METHODS}

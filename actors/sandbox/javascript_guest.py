@@ -7,10 +7,8 @@ not its business, and neither is how types are found.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import cached_property
-from hashlib import sha3_256
-from importlib.metadata import version
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -26,20 +24,18 @@ from rookery.actors.sandbox.contract import (
     Surroundings,
 )
 from rookery.actors.sandbox.guest_build import GuestCache
-from rookery.actors.sandbox.javascript_engine import Engine, JavaScriptMachine, engine_bytes
+from rookery.actors.sandbox.javascript_build import JavaScriptBuild
+from rookery.actors.sandbox.javascript_engine import Engine, JavaScriptMachine
 from rookery.actors.sandbox.javascript_faults import ended, read_said
 from rookery.actors.sandbox.memory_image import Pristine, apply_pages, dirty_pages
 from rookery.actors.sandbox.syntax import Watch
-from rookery.actors.sandbox.transforming import Transformer, transformer_bytes
+from rookery.actors.sandbox.transforming import Transformer
 from rookery.actors.sandbox.typescript import RefusedSource, Script, translate
-from rookery.schemas.run import ErrorObject, Language
+from rookery.schemas.run import Language
 
 __all__ = ["JavaScriptGuest", "JavaScriptInstance"]
 
 _encode = msgspec.json.encode
-_HERE = Path(__file__).parent
-_NO_FRAME = ErrorObject(code="STACK_OVERFLOW", message="the program may not have a single frame")
-_WRITERS = ("blanking.py", "session_script.py", "source_edits.py", "typescript.py")
 
 
 class _Resumption(msgspec.Struct, frozen=True, tag="resume", tag_field="step"):
@@ -64,27 +60,29 @@ _decode = msgspec.json.Decoder(Program | Check | _Resumption).decode
 
 
 class JavaScriptGuest:
-    """Once a process. Nothing is compiled before the first instance is wanted."""
+    """Once a process and build. Nothing is compiled before the first instance is wanted."""
 
     language = Language.TYPESCRIPT
 
-    def __init__(self, engine: wasmtime.Engine, cache: GuestCache) -> None:
-        self._engine, self._cache = engine, cache
+    def __init__(
+        self,
+        engine: wasmtime.Engine,
+        cache: GuestCache,
+        read: Callable[[], JavaScriptBuild] = JavaScriptBuild.own,
+    ) -> None:
+        """Of the own build, or of the one that is read."""
+        self._engine, self._cache, self._read = engine, cache, read
         self._compiling = threading.RLock()
         self._parts: _Compiled | None = None
         self._pristine: Pristine | None = None
 
     @cached_property
     def build(self) -> str:
-        """Of the engine, of the prelude in its memory, and of all that decides what it is given:
-        histories are kept as sources."""
-        digest = sha3_256(engine_bytes())
-        digest.update(transformer_bytes())
-        for path in (*sorted(_HERE.glob("guest_js/*.js")), *(_HERE / name for name in _WRITERS)):
-            digest.update(path.read_bytes())
-        for package in ("tree-sitter", "tree-sitter-typescript"):
-            digest.update(version(package).encode())
-        return digest.hexdigest()
+        return self._read().digest
+
+    @property
+    def start(self) -> int:
+        return self.pristine.checksum
 
     def instance(self) -> JavaScriptInstance:
         return JavaScriptInstance(self)
@@ -105,9 +103,11 @@ class JavaScriptGuest:
     def _compiled(self) -> _Compiled:
         with self._compiling:
             if self._parts is None:
-                sources = {0: engine_bytes(), 1: transformer_bytes()}
+                made = self._read()
+                self._cache.keep(made.piece)
+                sources = {0: made.engine, 1: made.transformer}
                 modules = self._cache.modules(self._engine, sources, "TypeScript")
-                engine = Engine(self._engine, modules[0])
+                engine = Engine(self._engine, modules[0], made.prelude)
                 JavaScriptMachine(engine).prove_limits()
                 self._parts = _Compiled(engine, Transformer(self._engine, modules[1]))
             return self._parts
@@ -170,8 +170,6 @@ class JavaScriptInstance:
 
     def _run(self, program: Program, host: Host) -> Step:
         machine = self._machine
-        if not program.depth:
-            return Ended(error=_NO_FRAME)
         script = translate(program.code, program.tools, self._guest.transform, host.watch)
         self._script = script
         begin = {

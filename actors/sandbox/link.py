@@ -81,6 +81,7 @@ class LinkPlan:
         self._after = self._found("func", lift.options["post_return"])
         self._allocate = self._found("func", lift.options["realloc"])
         self._memory = self._found("memory", lift.options["memory"])
+        self.modules.clear()  # Their native code has taken their place.
 
     def instantiate(self, machine: Machine, linker: Linker) -> Linked:
         instances: dict[int, Any] = {}

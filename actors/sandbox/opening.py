@@ -1,14 +1,19 @@
-"""Opens a sandbox: engine, cache, guests, and the proof that what was linked by hand works."""
+"""Opens a sandbox: engine, cache, guests, and the proof that what was linked by hand works.
+
+A build that is not this machine's own is looked for in the cache, then asked for by its digest; it
+has to pass the same test. It speaks with the host of today, as every build before and after it.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import wasmtime
 
+from rookery.actors.sandbox.builds import nowhere
 from rookery.actors.sandbox.component_guest import ComponentGuest
 from rookery.actors.sandbox.contract import (
     Answer,
@@ -20,21 +25,36 @@ from rookery.actors.sandbox.contract import (
     ToolFailure,
 )
 from rookery.actors.sandbox.guest_build import GuestCache, Progress, cache_folder, tell_stderr
+from rookery.actors.sandbox.javascript_build import JavaScriptBuild
 from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
 from rookery.actors.sandbox.pool import Sandbox
-from rookery.actors.sandbox.python_guest import PythonGuest, Unheard
+from rookery.actors.sandbox.python_guest import PythonGuest, PythonInstance, Unheard
 from rookery.actors.sandbox.wasm import GuestStopped, make_engine
-from rookery.schemas.errors import CodedError, Failed
+from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.run import Language
 
 __all__ = ["answering", "open_sandbox", "python_guest"]
 
+_MORE: Final = {
+    Language.PYTHON: "n = 41\ndef more(): return n + 1",
+    Language.TYPESCRIPT: "let n: number = 41; function more(): number { return n + 1 }",
+}
+FetchBuild = Callable[[str], bytes | None]
+"""The build of this digest, from wherever builds are published; ``None`` if it is not there."""
 
-def open_sandbox(key: bytes, cache: GuestCache | None = None) -> Sandbox:
+
+def open_sandbox(
+    key: bytes, cache: GuestCache | None = None, fetch: FetchBuild = lambda _build: None
+) -> Sandbox:
     """A sandbox of this machine. The first one of a user builds the guest, some 20 s."""
     engine = make_engine()
     cache = cache or GuestCache(cache_folder(os.environ))
     guests: list[Guest] = [python_guest(engine, cache, tell_stderr), JavaScriptGuest(engine, cache)]
-    return Sandbox(engine, guests, key)
+
+    def load(language: Language, build: str) -> Guest:
+        return _other_guest(engine, cache, fetch, language, build)
+
+    return Sandbox(engine, guests, key, load=load)
 
 
 def python_guest(engine: wasmtime.Engine, cache: GuestCache, progress: Progress) -> Guest:
@@ -45,6 +65,33 @@ def python_guest(engine: wasmtime.Engine, cache: GuestCache, progress: Progress)
     except (Failed, GuestStopped, LookupError, wasmtime.WasmtimeError) as error:
         progress(f"rookery: the Python guest cannot be linked ({error}); running it whole\n")
         return ComponentGuest(engine, cache)
+    return guest
+
+
+def _other_guest(
+    engine: wasmtime.Engine, cache: GuestCache, fetch: FetchBuild, language: Language, build: str
+) -> Guest:
+    """What sessions began with that are to go on here."""
+    piece = cache.kept(build)
+    if piece is None:
+        piece = fetch(build)
+        if piece is None:
+            return nowhere(language, build)
+        cache.keep(piece)
+    guest: PythonGuest | JavaScriptGuest
+    try:
+        if language is Language.TYPESCRIPT:
+            made = JavaScriptBuild.read(piece)
+            guest = JavaScriptGuest(engine, cache, lambda: made)
+        else:
+            guest = PythonGuest(engine, cache, piece)
+        _self_test(guest)
+    except (Failed, GuestStopped, LookupError, wasmtime.WasmtimeError) as error:
+        raise Refused(
+            "SNAPSHOT_FOREIGN_BUILD",
+            f"the {language} guest {build[:16]} does not work here: {error}",
+            hint=f"go on with it on a node whose own guest build is {build}",
+        ) from None
     return guest
 
 
@@ -62,15 +109,16 @@ def answering(functions: dict[str, Callable[..., Any]]) -> AnswerCall:
     return answer
 
 
-def _self_test(guest: PythonGuest) -> None:
+def _self_test(guest: PythonGuest | JavaScriptGuest) -> None:
     """State must survive being taken out of one instance and put into another."""
     first, second = guest.instance(), guest.instance()
+    beside = first.state_beside_memory if isinstance(first, PythonInstance) else dict
     try:
-        before = first.state_beside_memory()
-        _expect(first.step(_program("n = 41\ndef more(): return n + 1"), Unheard()), None)
+        before = beside()
+        _expect(first.step(_program(_MORE[guest.language]), Unheard()), None)
         second.load(first.image())
         _expect(second.step(_program("more()"), Unheard()), 42)
-        if first.state_beside_memory() != before:
+        if beside() != before:
             raise Failed("GUEST_BUILD_FAILED", "the guest keeps state outside its memory")
     finally:
         first.close()

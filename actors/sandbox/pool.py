@@ -11,12 +11,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Self, cast
 
 import msgspec
 import wasmtime
 from msgspec import UNSET, UnsetType
 
+from rookery.actors.sandbox.builds import UNUSED_S, Builds, LoadGuest, nowhere
 from rookery.actors.sandbox.contract import (
     Answer,
     AnswerCall,
@@ -32,7 +34,6 @@ from rookery.actors.sandbox.jobs import Job, Lane, Lanes
 from rookery.actors.sandbox.recorded import Batch, RecordedRun, entries_of, history_of
 from rookery.actors.sandbox.results import refused, result_of
 from rookery.actors.sandbox.session import CancelledEarly, Session
-from rookery.actors.sandbox.shelf import Shelf
 from rookery.actors.sandbox.snapshot import (
     SavedSession,
     Snapshot,
@@ -77,24 +78,24 @@ class Sandbox:
         ready: int = 4,
         threads_max: int | None = None,
         blocked_max: int = 256,
+        load: LoadGuest = nowhere,
+        unused_s: float = UNUSED_S,
     ) -> None:
         """Instances of the first guest are made before anybody asks, of others after the first run.
+        ``load`` finds those of other builds; they go when no run was on them for ``unused_s``.
         ``threads_max`` is of those that work: up to ``blocked_max`` more stand still in the
         calls of their programs, as long as these hold no more than ``live_mb_max``, too."""
-        self._engine, self._key = engine, key
-        self._blocked_max = blocked_max
+        self._engine, self._key, self._blocked_max = engine, key, blocked_max
         self._live_max, self._live_bytes_max = live_max, live_mb_max * _MIB
         self._workers = Workers(threads_max or max(8, 4 * (os.cpu_count() or 1)))
         self._lanes = Lanes(self._workers)
-        self._shelves = {
-            guest.language: Shelf(guest, ready, self._workers.submit) for guest in guests
-        }
-        self._lock = threading.Lock()
-        self._closed = False
+        self._lock, self._closed = threading.Lock(), False
         self._sessions: dict[str, Lane] = {}
         self._live: OrderedDict[str, int] = OrderedDict()
         self._beat = Beat(self._strike)
-        self._shelves[guests[0].language].fill()
+        self._builds = Builds(
+            guests, ready, self._workers.submit, load, rest=self._rest_on, unused_s=unused_s
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -113,13 +114,16 @@ class Sandbox:
         self._beat.close()
         for lane in lanes:
             _session(lane).drop_instance()
-        for shelf in self._shelves.values():
-            shelf.close()
+        self._builds.close()
 
     @property
     def builds(self) -> dict[Language, str]:
-        """What snapshots of this sandbox need in order to be restored."""
-        return {language: shelf.guest.build for language, shelf in self._shelves.items()}
+        """What new sessions of this sandbox begin with, and stay on."""
+        return self._builds.own
+
+    def require(self, language: Language, build: str, start: int = 0) -> None:
+        """``SNAPSHOT_FOREIGN_BUILD`` unless sessions of this build can go on here."""
+        self._builds.require(language, build, start)
 
     # --- sessions ---------------------------------------------------------------------------
 
@@ -136,7 +140,8 @@ class Sandbox:
         """A new session. All its randomness comes from ``seed``."""
         check_session_id(session_id)
         check_limits(limits)
-        self._open(session_id, language, tools_by_name(tools), Session.begin(limits, seed, now_ms))
+        saved = Session.begin(limits, seed, now_ms)
+        self._open(session_id, language, "", tools_by_name(tools), saved)
 
     def reopen(
         self,
@@ -147,21 +152,26 @@ class Sandbox:
         language: Language = Language.PYTHON,
         tools: Iterable[Tool] = (),
         limits: SessionLimits = SessionLimits(),  # noqa: B008 - frozen.
+        build: str = "",
         base: bytes | None = None,
         runs: Sequence[RecordedRun] = (),
     ) -> None:
         """A session as its record tells of it: the snapshot ``base``, without a run that waits in
-        it, or else the session as it was created; and the runs after that. They are run again when
-        the session is next used. An existing one is replaced."""
+        it, or else the session as it was created with ``build``, if it is given; and the runs after
+        that. They are run again when the session is next used. An existing one is replaced."""
         check_session_id(session_id)
         saved = Session.begin(limits, seed, created_ms)
         if base is not None:
-            header, kept = open_snapshot(self._key, base, self.builds, None)
+            header, kept = open_snapshot(self._key, base, self.require, None)
             if header.language != language:
                 raise Refused("INVALID_ARGUMENT", f"the snapshot is of a {header.language} session")
-            saved.base, saved.history = kept.base, kept.history
+            saved.base, saved.history, build = kept.base, kept.history, header.build
         saved.history += history_of(runs)
-        self._replace(session_id, language, tools_by_name(tools), saved)
+        self._open(session_id, language, build, tools_by_name(tools), saved, replacing=True)
+
+    def build_of(self, session_id: str) -> str:
+        """What the session began with, and stays on."""
+        return _session(self._lane(session_id)).build
 
     def limits(self, session_id: str) -> SessionLimits:
         """Of a run whose request names none."""
@@ -300,25 +310,28 @@ class Sandbox:
     ) -> str:
         """Bring a session back, under its own id or another; an existing one is replaced."""
         offered = tools_by_name(tools)
-        header, saved = open_snapshot(self._key, data, self.builds, offered)
+        header, saved = open_snapshot(self._key, data, self.require, offered)
         target = check_session_id(session_id or header.session_id)
-        self._replace(target, header.language, offered, saved)
+        self._open(target, header.language, header.build, offered, saved, replacing=True)
         return target
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _replace(
-        self, session_id: str, language: Language, tools: dict[str, Tool], saved: SavedSession
-    ) -> None:
-        if session_id in self._sessions:
-            self.destroy(session_id)
-        self._open(session_id, language, tools, saved)
-
     def _open(
-        self, session_id: str, language: Language, tools: dict[str, Tool], saved: SavedSession
+        self,
+        session_id: str,
+        language: Language,
+        build: str,
+        tools: dict[str, Tool],
+        saved: SavedSession,
+        *,
+        replacing: bool = False,
     ) -> None:
-        shelf = self._shelf(language)
-        session = Session(session_id, language, tools, saved, shelf.take)
+        found = self._builds.shelf(language, build).guest.build
+        if replacing and session_id in self._sessions:
+            self.destroy(session_id)
+        take = partial(self._builds.take, language, found)
+        session = Session(session_id, (language, found), tools, saved, take)
         with self._lock:
             if session_id in self._sessions:
                 raise Refused("SESSION_IDENTITY_IN_USE", f"there is a session {session_id}")
@@ -371,14 +384,15 @@ class Sandbox:
         if session.checkpoint_is_due:
             session.checkpoint()
         self._note_live(session)
-        self._shelves[session.language].fill()
+        self._builds.used(session.language, session.build)
 
     def _seal(self, session: Session, limits: SessionLimits | UnsetType = UNSET) -> Snapshot:
         header = SnapshotHeader(
             version=SNAPSHOT_VERSION,
             session_id=session.id,
             language=session.language,
-            build=self.builds[session.language],
+            build=session.build,
+            start=self._builds.start(session.language, session.build),
             tools={name: tool.schema_digest for name, tool in sorted(session.tools.items())},
             limits=limits,
         )
@@ -396,6 +410,14 @@ class Sandbox:
             ):
                 oldest, _ = self._live.popitem(last=False)
                 resting.append(self._sessions[oldest])
+        for lane in resting:
+            self._lanes.submit(lane, _rest(lane))
+
+    def _rest_on(self, build: str) -> None:
+        """The build is let go: no session keeps an instance of it."""
+        with self._lock:
+            on = [lane for lane in self._sessions.values() if _session(lane).build == build]
+            resting = [lane for lane in on if self._live.pop(_session(lane).id, None) is not None]
         for lane in resting:
             self._lanes.submit(lane, _rest(lane))
 
@@ -433,7 +455,7 @@ class Sandbox:
             try:
                 check_request(request)
                 limits = limits_in_force(request, SessionLimits())
-                shelf = self._shelf(request.language)
+                shelf = self._builds.shelf(request.language)
             except Refused as refusal:
                 _finish(job, refused(refusal))
                 return
@@ -442,12 +464,6 @@ class Sandbox:
             _finish(job, result_of(step, turn.tally, turn.stopwatch, limits))
 
         return self._submit(Lane(None), work)
-
-    def _shelf(self, language: Language) -> Shelf:
-        shelf = self._shelves.get(language)
-        if shelf is None:
-            raise Refused("UNSUPPORTED_FEATURE", f"there is no {language} guest here")
-        return shelf
 
 
 def _session(lane: Lane) -> Session:

@@ -43,12 +43,13 @@ class Unheard:
 
 
 class PythonGuest:
-    """Once a process: the modules, the host functions and the pristine memory."""
+    """Once a process and build: the modules, the host functions and the pristine memory."""
 
     language = Language.PYTHON
 
-    def __init__(self, engine: wasmtime.Engine, cache: GuestCache) -> None:
-        component = cache.component(stub_wasi=True)
+    def __init__(self, engine: wasmtime.Engine, cache: GuestCache, component: bytes = b"") -> None:
+        """The own build, or the one that is given."""
+        component = component or cache.component(stub_wasi=True)
         self.build = sha3_256(component).hexdigest()
         self.engine = engine
         self.plan = LinkPlan(component)
@@ -59,6 +60,10 @@ class PythonGuest:
             answer = answer or answer_to(function.name, len(kind.params))
             self.linker.define(function.module.encode(), function.name.encode(), kind, answer)
         self.pristine = Pristine(self.machine())
+
+    @property
+    def start(self) -> int:
+        return self.pristine.checksum
 
     def machine(self) -> PythonMachine:
         """One that has been in its memory already: pages every run writes to are its own before
@@ -105,8 +110,8 @@ class PythonInstance:
     """One interpreter of this build."""
 
     def __init__(self, guest: PythonGuest) -> None:
+        self._guest = guest  # Its host functions are there as long as this may call them.
         self._machine = guest.machine()
-        self._plan, self._pristine = guest.plan, guest.pristine
         self.fuel_used = 0
 
     @property
@@ -132,10 +137,10 @@ class PythonInstance:
 
     def state_beside_memory(self) -> dict[tuple[int, str], int]:
         """What an image does not hold, and must not need to."""
-        return self._plan.state_beside_memory(self._machine, self._machine.linked)
+        return self._guest.plan.state_beside_memory(self._machine, self._machine.linked)
 
     def image(self) -> Image:
-        memory = dirty_pages(self._machine, self._pristine)
+        memory = dirty_pages(self._machine, self._guest.pristine)
         return Image(memory, self.surroundings.copy())
 
     def load(self, image: Image) -> None:

@@ -65,12 +65,13 @@ class Session:
     def __init__(
         self,
         session_id: str,
-        language: Language,
+        guest: tuple[Language, str],
         tools: Mapping[str, Tool],
         saved: SavedSession,
         make_instance: Callable[[], Instance],
     ) -> None:
-        self.id, self.language, self.tools = session_id, language, dict(tools)
+        """``guest``: the build it began with, and stays on; ``make_instance`` makes one of it."""
+        self.id, (self.language, self.build), self.tools = session_id, guest, dict(tools)
         self.limits, self.created_at = saved.limits, saved.created_at
         begun_ns = max((log.now_ns for log in saved.history), default=0)
         self.last_used_at = max(saved.created_at, begun_ns // _NS_PER_MS)

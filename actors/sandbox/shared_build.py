@@ -29,6 +29,7 @@ _BUILDING_S: Final = 15
 """A builder that died is waited for this long."""
 _RENEW_S = 5.0
 _LOOK_S = 0.25
+_LOST: Final = ("BLOB_NOT_FOUND", "BLOB_CORRUPT")
 _FOR_GOOD_S: Final = 10 * 365 * 86_400
 
 
@@ -60,6 +61,19 @@ class SharedBuild:
             elif (published := await self._publish(mine)) is not None:
                 return published
 
+    async def fetch(self, build: str) -> bytes | None:
+        """A build of the realm's past, or of nodes that are newer; ``None`` if it is lost."""
+        try:
+            return await self._blobs.get(build)
+        except Failed as failure:
+            if failure.code not in _LOST:
+                raise
+            log.warning(
+                "a guest build is lost; what began with it cannot go on",
+                extra={"code": failure.code, "build": build},
+            )
+            return None
+
     async def _standing(self) -> Claim | None:
         claims = await self._claims.list(self._name)
         return next((claim for claim in claims if claim.name == self._name), None)
@@ -68,15 +82,8 @@ class SharedBuild:
         """``False`` if the blob is lost or damaged: then the realm needs another build."""
         if await asyncio.to_thread(self._cache.adopt_kept, build):
             return True
-        try:
-            component = await self._blobs.get(build)
-        except Failed as failure:
-            if failure.code not in ("BLOB_NOT_FOUND", "BLOB_CORRUPT"):
-                raise
-            log.warning(
-                "the realm's guest build is lost; snapshots taken with it will be refused",
-                extra={"code": failure.code, "build": build},
-            )
+        component = await self.fetch(build)
+        if component is None:
             return False
         await asyncio.to_thread(self._cache.adopt, component)
         return True
@@ -91,6 +98,10 @@ class SharedBuild:
         except Failed as failure:
             if failure.code != "CLAIM_LOST":
                 raise
+            log.warning(
+                "a guest build is lost; what began with it cannot go on",
+                extra={"code": failure.code, "build": build},
+            )
             return None
         return build
 

@@ -8,7 +8,7 @@ refused, and by which code; what is in the body is the session's.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -49,6 +49,8 @@ class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
     """Name to schema digest."""
     limits: SessionLimits | UnsetType = UNSET
     """Of the realm's session, if not the defaults; those in the body are the sandbox's own."""
+    start: int = 0
+    """Checksum of the memory that instances of the build began with; 0 in older snapshots."""
 
 
 class SavedSession(msgspec.Struct):
@@ -121,17 +123,16 @@ def read_header(key: bytes, data: bytes) -> SnapshotHeader:
 
 
 def open_snapshot(
-    key: bytes, data: bytes, builds: Mapping[Language, str], tools: Mapping[str, Tool] | None
+    key: bytes,
+    data: bytes,
+    require: Callable[[Language, str, int], None],
+    tools: Mapping[str, Tool] | None,
 ) -> tuple[SnapshotHeader, SavedSession]:
-    """Refused unless it is whole, of this version, of a guest build here, and all tools that its
-    session knew are offered again, with the same schemas - if it is to go on with these."""
+    """Refused unless it is whole, of this version, of a guest build that is to be had (``require``
+    says so), and all tools that its session knew are offered again, with the same schemas - if it
+    is to go on with these."""
     header = read_header(key, data)
-    if builds.get(header.language) != header.build:
-        raise Refused(
-            "SNAPSHOT_FOREIGN_BUILD",
-            f"the snapshot needs the {header.language} guest {header.build[:16]}",
-            hint="use the guest build of the node that took the snapshot",
-        )
+    require(header.language, header.build, header.start)
     if tools is not None:
         _require_tools(header.tools, tools)
     return header, _read_body(data[:-_MAC_BYTES])

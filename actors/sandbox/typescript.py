@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rookery.actors.sandbox.blanking import blank_types
 from rookery.actors.sandbox.javascript_checks import first_violation
@@ -19,8 +19,11 @@ from rookery.actors.sandbox.syntax import Node, Watch, first_error, is_deeper, p
 from rookery.actors.sandbox.transforming import NotTransformed
 from rookery.schemas.run import ErrorObject, Span
 
-__all__ = ["RefusedSource", "Script", "Transform", "translate"]
+__all__ = ["EDITION", "RefusedSource", "Script", "Transform", "translate"]
 
+EDITION: Final = 1
+"""Of what a source becomes: count it up where any source becomes another program than before. No
+session that began with an earlier edition can then go on."""
 _SOURCE_BYTES_MAX = 1 << 20
 _NODES_MAX = 200_000
 _NESTING_MAX = 500

@@ -21,7 +21,7 @@ from rookery.actors.kernel.concern import Effect
 from rookery.actors.kernel.handled import Part, SessionConcern, SessionState
 from rookery.actors.kernel.host import ATTACHED, INITIALIZING, RUNNING, Host
 from rookery.actors.turns.driven import DrivenRuns, shown
-from rookery.actors.turns.driving import Asked, Driving, Offers
+from rookery.actors.turns.driving import Asked, Began, Driving, Offers
 from rookery.actors.turns.machine import TURN
 from rookery.actors.turns.product_turn import PRODUCT_TURN, ProductTurn
 from rookery.actors.turns.routing import MODEL_ROUTING, ModelRouting
@@ -43,7 +43,7 @@ from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import session
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.limits import unless_default
-from rookery.schemas.run import RunRequest, SessionLimits
+from rookery.schemas.run import Language, RunRequest, SessionLimits
 
 __all__ = ["Turns", "TurnsConcern"]
 
@@ -68,6 +68,8 @@ class Turns(SessionState, frozen=True, kw_only=True):
     """Of this life of the session, those that a node drove."""
     limits: SessionLimits | UnsetType = UNSET
     """The session's, if they are not the defaults."""
+    began: Began | UnsetType = UNSET
+    """With which guest's memory this life began, if it was given one."""
 
 
 def _show_turn(turn: Turn, _: Params) -> TurnView:
@@ -207,6 +209,8 @@ class TurnsConcern(SessionConcern):
 def _remember(state: Turns, fact: session.SessionFact) -> Turns:
     """What an input asks for is known until its run has ended; what the session gives, for life."""
     match fact:
+        case session.Initialized(language=Language() as language, build=str(build)):
+            return replace(state, began=Began(language, build))
         case session.InputAccepted(request=RunRequest() as request, run=str(run_id)):
             asked = Asked(request=request, request_blob=fact.request_blob, forked=fact.forked)
             return replace(state, asked=state.asked.set(run_id, asked))

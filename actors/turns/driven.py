@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from rookery.actors.kernel.concern import Effect
 from rookery.actors.turns.driving import (
@@ -26,12 +26,12 @@ from rookery.actors.turns.driving import (
     resolved,
     start_params,
 )
-from rookery.schemas.calls import DrivingView, Move, RunParked, StepTaken
+from rookery.schemas.calls import DrivingView, Move, Offer, RunParked, StepTaken
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session, tool
 from rookery.schemas.facts import turn as facts
-from rookery.schemas.run import RunResult
+from rookery.schemas.run import RunRequest, RunResult
 from rookery.schemas.turn import TurnPhase, TurnTerminalCauseKind, TurnTerminalOutcome
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class DrivenRuns:
             return ()
         forked = asked.forked
         try:
-            offer = self._offers(asked.request, state.limits) if forked is UNSET else forked.offer
+            offer = forked.offer if forked is not UNSET else self._offer(state, asked.request)
             if isinstance(offer, Immediate):
                 return self._put(state, key, run_id, offer)
             (started,) = self._concern.ask(
@@ -153,6 +153,16 @@ class DrivenRuns:
         force_setattr(started, "forked", forked)
         after = self._concern.evolve(state, started)
         return (started, *self._concern.ask(after, key, "primitive_applied", {}))
+
+    def _offer(self, state: Turns, request: RunRequest) -> Offer | Immediate:
+        """A session stays on the guest it began with, whichever node it has come to: the memory of
+        one build means nothing to another."""
+        assert self._offers is not None
+        offer = self._offers(request, state.limits)
+        began = state.began if state.driving is None else state.driving.offer
+        if began is UNSET or isinstance(offer, Immediate):
+            return offer
+        return replace(offer, language=began.language, build=began.build)
 
     def _put(self, state: Turns, key: str, run_id: str, how: Immediate) -> Sequence[Fact]:
         """What is only put into the session is done as soon as it is begun."""

@@ -17,6 +17,7 @@ from rookery.schemas.calls import AskedCall, DrivingView, ForkedRun, Move, Offer
 from rookery.schemas.errors import CodedError
 from rookery.schemas.run import (
     ErrorObject,
+    Language,
     Metrics,
     RunRequest,
     RunResult,
@@ -32,6 +33,7 @@ from rookery.schemas.turn import (
 
 __all__ = [
     "Asked",
+    "Began",
     "Drive",
     "Driving",
     "Immediate",
@@ -71,6 +73,13 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     request: RunRequest
     request_blob: str | UnsetType = UNSET
     forked: ForkedRun | UnsetType = UNSET
+
+
+class Began(msgspec.Struct, frozen=True):
+    """The guest of a memory that a session was given."""
+
+    language: Language
+    build: str
 
 
 class Driving(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import msgspec
 from rookery.bus.ports import Claim, Stored
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.node import NODE_FACTS, NodeFact, Started, Stopped
+from rookery.schemas.run import Language
 
 __all__ = ["NodeView", "nodes_of"]
 
@@ -31,6 +32,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     pid: int
     durability: str
+    builds: dict[Language, str] = {}
+    """Digests of the guests that new sessions begin with there."""
     started_at_ms: int
     stopped_at_ms: int | None = None
     reason: str = ""
@@ -67,6 +70,7 @@ def _view(begun: Started, ended: Stopped | None, *, is_alive: bool, partitions: 
         host=begun.host,
         pid=begun.pid,
         durability=begun.durability,
+        builds=begun.builds,
         started_at_ms=begun.at_ms,
         stopped_at_ms=None if ended is None else ended.at_ms,
         reason="" if ended is None else ended.reason,

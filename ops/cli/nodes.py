@@ -13,6 +13,7 @@ from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.ops.cli.realm import open_realm
 from rookery.schemas.errors import Refused
+from rookery.schemas.run import Language
 
 __all__ = ["app"]
 
@@ -36,7 +37,7 @@ def list_(
         print_json(nodes)
         return 0
     print_table(
-        ["NODE", "STATE", "PARTITIONS", "VERSION", "HOST", "PID", "STARTED", "STOPPED"],
+        ["NODE", "STATE", "PARTITIONS", "VERSION", "GUEST", "HOST", "PID", "STARTED", "STOPPED"],
         [_row(node) for node in nodes],
         empty="no nodes",
     )
@@ -100,6 +101,7 @@ def _row(node: NodeView) -> tuple[object, ...]:
         node.state,
         node.partitions,
         node.version,
+        node.builds.get(Language.PYTHON, "")[:8],
         node.host,
         node.pid,
         clock_time(node.started_at_ms),

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from rookery.actors.admission.fold import evolve
 from rookery.actors.admission.state import Admission
@@ -23,10 +25,13 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import SessionList, SessionsQuery, SessionView
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.session import SESSION_FACTS
+from rookery.schemas.facts.turn import TURN_FACTS, Started
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.run import Language, SessionMeta
 
 __all__ = ["app"]
+
+_TURNS = FactCodec[Any](TURN_FACTS)
 
 app = App(name="sessions", help_format="plaintext")
 for _name, (_module, _help) in {
@@ -109,16 +114,21 @@ async def _list(query: SessionsQuery, options: Options) -> SessionList:
 async def _show(session: str, options: Options) -> SessionView:
     codec = FactCodec[Any](SESSION_FACTS)
     state: Admission | None = None
+    builds = dict[int, str]()
     async with open_realm(options) as realm:
         async for page in realm.journal.scan(Filter("session", session)):
             for stored in page:
                 for fact in codec.decode(stored.body):
                     state = evolve(state or Admission(meta=SessionMeta(id=session)), fact)
+        async for page in realm.journal.scan(Filter("turn", session)):
+            for fact in (fact for stored in page for fact in _TURNS.decode(stored.body)):
+                if isinstance(fact, Started) and fact.offer is not UNSET:
+                    builds[fact.generation] = fact.offer.build
     if state is None:
         raise Refused(
             "SESSION_NOT_FOUND", f"no session {session!r} here", hint="rookery sessions list"
         )
-    return state.view()
+    return replace(state.view(), build=builds.get(state.generation, UNSET))
 
 
 def _row(view: SessionView) -> tuple[object, ...]:
@@ -135,6 +145,7 @@ def _lines(view: SessionView) -> list[tuple[str, object]]:
         ("generation", view.generation),
         ("language", meta.language),
         ("limits", limit_words(meta.limits)),
+        ("guest", "none yet" if view.build is UNSET else view.build[:8]),
         ("created", clock_time(meta.created_at)),
         ("last used", clock_time(meta.last_used_at)),
         ("run", view.current_run_id or "none"),

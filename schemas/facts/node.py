@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.envelope import Fact
-from rookery.schemas.run import ErrorObject
+from rookery.schemas.run import ErrorObject, Language
 
 __all__ = ["NODE_FACTS", "NodeFact"]
 
@@ -19,6 +20,8 @@ class Started(Fact, frozen=True, kw_only=True, tag="node.started.v1"):
     pid: int
     durability: str
     """``always`` where every ack follows an fsync, ``replicated``, or ``unknown_accepted``."""
+    builds: dict[Language, str] = msgspec.field(default_factory=dict)
+    """Digests of the guests that new sessions begin with here."""
 
 
 class Stopped(Fact, frozen=True, kw_only=True, tag="node.stopped.v1"):

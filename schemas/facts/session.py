@@ -37,6 +37,8 @@ class Initialized(_Row, frozen=True, kw_only=True, tag="session.initialized.v1")
 
     language: Language | UnsetType = UNSET
     """Of the memory it begins with, if it begins with one."""
+    build: str | UnsetType = UNSET
+    """Digest of the guest that made that memory."""
 
 
 class Registered(_Row, frozen=True, kw_only=True, tag="session.registered.v1"):

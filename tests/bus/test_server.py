@@ -161,7 +161,8 @@ def test_no_server_outlives_an_owner_killed_with_9(tmp_path: Path) -> None:
 def test_nobody_is_sent_to_a_server_that_is_about_to_end(tmp_path: Path) -> None:
     place = Store(tmp_path / "store")
     with owner(place.path) as process:
-        assert (server := place.running())
+        server = place.running()
+        assert server
         os.kill(server.pid, signal.SIGSTOP)
         process.kill()
         process.wait()

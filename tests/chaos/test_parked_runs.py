@@ -60,7 +60,13 @@ def doubtful(even: int) -> str:
     """Its rule cannot be said of any call."""
     return write(even)
 
-TOOLS = [strike, gently, slowly, pay, doubtful]
+@tool
+async def pause(seconds: float) -> float:
+    """Nothing happens meanwhile."""
+    await asyncio.sleep(seconds)
+    return seconds
+
+TOOLS = [strike, gently, slowly, pay, doubtful, pause]
 '''
 CAUGHT = """
 try:

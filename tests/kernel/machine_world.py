@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from rookery.actors.admission.claim import ClaimRegistry
 from rookery.actors.admission.concern import AdmissionConcern
 from rookery.actors.admission.load import RealmLoad
 from rookery.actors.approvals.concern import ApprovalsConcern
+from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.kernel.concern import Concern
 from rookery.actors.leases.concern import LeasesConcern
 from rookery.actors.peers.concern import PeersConcern
@@ -37,7 +38,12 @@ def concerns() -> Sequence[Concern]:
     admission = AdmissionConcern(
         queued_max=100, in_flight_max=100, realm_load=RealmLoad(), claims=ClaimRegistry()
     )
-    return [admission, *(kind() for kind in MACHINES)]
+    return [admission, *map(made, MACHINES)]
+
+
+def made(kind: Callable[..., Any]) -> Any:
+    """Where nobody makes calls."""
+    return kind(ApprovalSettings(), calls=False) if kind is ApprovalsConcern else kind()
 
 
 class MachineWorld(World):

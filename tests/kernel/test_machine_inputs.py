@@ -19,7 +19,7 @@ from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
-from tests.kernel.machine_world import MACHINES, START, MachineWorld, body
+from tests.kernel.machine_world import MACHINES, START, MachineWorld, body, made
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_every_input_is_a_command_that_does_what_the_rules_say(
     realm: MachineWorld, kind: type[MachinesConcern]
 ) -> None:
     rng, asked, taken = random.Random(3), worlds(kind), Counter[str]()
-    concern = kind()
+    concern = made(kind)
     for number in range(SESSIONS):
         key = f"dev:{number}" if kind.family == "lease" else f"s{number}"
         mirror = Mirror(realm, concern, key)
@@ -194,17 +194,17 @@ def test_every_input_is_a_command_that_does_what_the_rules_say(
                 taken[on] += 1
             if step == STEPS // 2:
                 realm.forget()
-                mirror.concern = concern = kind()
+                mirror.concern = concern = made(kind)
         if number % 5 == 0:
             realm.replace_node()
-            mirror.concern = concern = kind()
+            mirror.concern = concern = made(kind)
         mirror.ask(*likely(rng, mirror, asked, taken))
     assert set(asked) - set(taken) <= NEVER_HERE.get(kind.family, set())
 
 
 @pytest.mark.parametrize("kind", MACHINES, ids=lambda kind: kind.family)
 def test_a_state_survives_its_snapshot(kind: type[MachinesConcern]) -> None:
-    concern = kind()
+    concern = made(kind)
     initial = concern.initial("s")
     assert concern.load(concern.dump(initial)) == initial
     assert concern.dump(initial) == dump(initial)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -213,10 +216,18 @@ def test_where_nothing_runs_the_rest_is_still_checked(tmp_path: Path):
     assert not (tmp_path / "store").exists()
 
 
+def end_with_its_leash(server: EmbeddedServer) -> None:
+    """As when the machine stops: nobody puts anything in order."""
+    (leash,) = re.findall(r"^PPid:\s(\d+)", Path(f"/proc/{server.pid}/status").read_text(), re.M)
+    for pid in (int(leash), server.pid):
+        os.kill(pid, signal.SIGKILL)
+    server.stop()
+
+
 def test_what_a_killed_server_left_is_told(tmp_path: Path):
     server = EmbeddedServer(tmp_path / "store")
     server.start()
-    server.kill()
+    end_with_its_leash(server)
     assert "a killed server left" in of(report_on(Config(store=str(server.store))), "lock").detail
 
 

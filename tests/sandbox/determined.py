@@ -93,7 +93,7 @@ def timeless(stage: Stage) -> str:
     """The snapshot's name, without what the stopwatch of a waiting run has measured so far, and
     without the session's past, which may be kept as runs or as the image they came to."""
     data = stage.sandbox.snapshot(stage.name).data
-    header, saved = open_snapshot(KEY, data, stage.sandbox.builds, _OFFERED)
+    header, saved = open_snapshot(KEY, data, stage.sandbox.require, _OFFERED)
     if saved.turn is not None:
         saved.turn.wall_ns = saved.turn.cpu_ns = 0
         saved.base, saved.history = Image(b"", Surroundings()), []

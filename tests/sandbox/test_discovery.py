@@ -200,7 +200,7 @@ def test_a_run_that_waits_hears_the_same_wherever_it_goes_on(
 
 def opened(shop: Stage) -> tuple[SnapshotHeader, SavedSession]:
     taken = shop.sandbox.snapshot(shop.name).data
-    return open_snapshot(KEY, taken, shop.sandbox.builds, {tool.name: tool for tool in TOOLS})
+    return open_snapshot(KEY, taken, shop.sandbox.require, {tool.name: tool for tool in TOOLS})
 
 
 def test_what_a_run_was_told_is_kept_and_descriptions_are_not(shop: Stage):

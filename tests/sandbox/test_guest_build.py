@@ -120,7 +120,7 @@ class Only:
     language = Language.PYTHON
 
     def __init__(self, guest: PythonGuest, instance: PythonInstance) -> None:
-        self.build, self._instances = guest.build, [instance]
+        self.build, self.start, self._instances = guest.build, guest.start, [instance]
 
     def instance(self) -> PythonInstance:
         return self._instances.pop()

@@ -163,7 +163,7 @@ def _held(recorder: Recorder) -> list[RunLog]:
     request = RunRequest(session_id=recorder.name, code="await approve(1)")
     sandbox = recorder.sandbox
     sandbox.submit(request, now_ms=recorder.now_ms).result(60)
-    _, saved = open_snapshot(KEY, sandbox.snapshot(recorder.name).data, sandbox.builds, None)
+    _, saved = open_snapshot(KEY, sandbox.snapshot(recorder.name).data, sandbox.require, None)
     sandbox.cancel(recorder.name)
     return saved.history
 

@@ -43,7 +43,7 @@ def test_the_same_runs_with_the_same_seed_make_the_same_bytes(sandbox: Sandbox):
         stage = Stage(sandbox, f"same{number}", seed=seed)
         outcome = stage.run(code + "\ny")
         header, saved = open_snapshot(
-            KEY, sandbox.snapshot(stage.name).data, sandbox.builds, OFFERED
+            KEY, sandbox.snapshot(stage.name).data, sandbox.require, OFFERED
         )
         header = msgspec.structs.replace(header, session_id="same")
         made[number] = seal(KEY, header, saved).id, outcome.metrics.instructions, outcome.result
@@ -97,7 +97,7 @@ def test_a_snapshot_sealed_with_another_key_is_refused(sandbox: Sandbox, taken: 
 
 
 def resealed(sandbox: Sandbox, taken: Snapshot, **header: object) -> bytes:
-    found, saved = open_snapshot(KEY, taken.data, sandbox.builds, OFFERED)
+    found, saved = open_snapshot(KEY, taken.data, sandbox.require, OFFERED)
     changed: SnapshotHeader = msgspec.structs.replace(found, **header)
     return seal(KEY, changed, saved).data
 

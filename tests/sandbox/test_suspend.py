@@ -117,7 +117,7 @@ def test_a_replay_that_asks_for_something_else_is_refused_and_waits_on(
     stage: Stage, sandbox: Sandbox, field: str
 ):
     waiting = stage.wait(CLOSURES + CALLS, answer=later("write"))
-    header, saved = open_snapshot(KEY, sandbox.snapshot(stage.name).data, sandbox.builds, OFFERED)
+    header, saved = open_snapshot(KEY, sandbox.snapshot(stage.name).data, sandbox.require, OFFERED)
     assert saved.turn is not None
     entry = saved.turn.log.entries[7]
     saved.turn.log.entries[7] = msgspec.structs.replace(entry, **{field: "0" * 64})
@@ -128,7 +128,7 @@ def test_a_replay_that_asks_for_something_else_is_refused_and_waits_on(
             stage.resume(answers={waiting.calls[0].id: Answer("yes")})
         assert failed.value.code == "REPLAY_DIVERGED"
     taken = sandbox.snapshot(stage.name)
-    assert open_snapshot(KEY, taken.data, sandbox.builds, OFFERED)[1].turn == saved.turn
+    assert open_snapshot(KEY, taken.data, sandbox.require, OFFERED)[1].turn == saved.turn
     sandbox.cancel(stage.name)
     assert stage.value("1") == 1
 
@@ -154,4 +154,4 @@ OFFERED = {tool.name: tool for tool in TOOLS}
 
 
 def opened(sandbox: Sandbox, stage: Stage) -> tuple[SnapshotHeader, SavedSession]:
-    return open_snapshot(KEY, sandbox.snapshot(stage.name).data, sandbox.builds, OFFERED)
+    return open_snapshot(KEY, sandbox.snapshot(stage.name).data, sandbox.require, OFFERED)

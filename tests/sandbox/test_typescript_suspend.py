@@ -112,7 +112,7 @@ def test_a_replay_that_asks_for_something_else_is_refused_and_waits_on(
 ):
     waiting = ts.wait(CLOSURES + CALLS, answer=later("write"))
     taken = ts_sandbox.snapshot(ts.name).data
-    header, saved = open_snapshot(KEY, taken, ts_sandbox.builds, OFFERED)
+    header, saved = open_snapshot(KEY, taken, ts_sandbox.require, OFFERED)
     assert saved.turn is not None
     entry = saved.turn.log.entries[7]
     saved.turn.log.entries[7] = msgspec.structs.replace(entry, **{field: "0" * 64})
@@ -131,7 +131,7 @@ def test_the_same_runs_with_the_same_seed_make_the_same_bytes(ts_sandbox: Sandbo
         stage = Stage(ts_sandbox, f"same{number}", seed=seed, language=Language.TYPESCRIPT)
         outcome = stage.run(code)
         taken = ts_sandbox.snapshot(stage.name).data
-        header, saved = open_snapshot(KEY, taken, ts_sandbox.builds, OFFERED)
+        header, saved = open_snapshot(KEY, taken, ts_sandbox.require, OFFERED)
         header = msgspec.structs.replace(header, session_id="same")
         made[number] = seal(KEY, header, saved).id, outcome.metrics.instructions, outcome.result
         stage.end()

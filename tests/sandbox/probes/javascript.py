@@ -9,6 +9,7 @@ from tests.sandbox.probes.probe import (
     CALLS,
     CPU,
     FOREIGN,
+    INVALID,
     MEMORY,
     OK,
     RAISES,
@@ -163,7 +164,7 @@ PROBES: tuple[Probe, ...] = (
     *(_ts("recursion", code, code, STACK) for code in _STACK),
     _ts("recursion", "caught again and again", "const f = (): any => f()\n"
         "while (true) try { f() } catch { }", CPU, limits=_SHORT),
-    _ts("recursion", "no stack", "1", STACK, limits={"max_stack_depth": 0}),
+    _ts("recursion", "no stack", "1", INVALID, limits={"max_stack_depth": 0}),
     _ts("recursion", "more stack than there is", "const f = (): any => f()\nf()", STACK,
         limits={"max_stack_depth": 65_535}),
     *(_ts("calls", code, code, CALLS) for code in _CALLS),

@@ -72,7 +72,7 @@ HOSTILE: Final[dict[str, Callable[[bytes], bytes]]] = {
 
 def sealed_with(sandbox: Sandbox, data: bytes, change: Change) -> bytes:
     """The same snapshot with another memory, sealed as ours are."""
-    header, saved = open_snapshot(KEY, data, sandbox.builds, _OFFERED)
+    header, saved = open_snapshot(KEY, data, sandbox.require, _OFFERED)
     assert isinstance(saved.base, Image)
     saved.base = msgspec.structs.replace(saved.base, memory=change(saved.base.memory))
     return seal(KEY, header, saved).data
