@@ -8,7 +8,7 @@ called from any thread, and those of one session take turns. What is done in a s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Self, cast
@@ -68,7 +68,14 @@ class Sandbox:
         rest, submit = self._sessions.rest_on, self._workers.submit
         self._builds = Builds(guests, ready, submit, load, rest=rest, unused_s=unused_s)
         self._work = SessionWork(key, self._builds, self._sessions)
-        watch = Watch(engine, self._lanes, self._workers, blocked_max, live_bytes_max)
+        watch = Watch(
+            engine=engine,
+            lanes=self._lanes,
+            sessions=self._sessions,
+            workers=self._workers,
+            blocked_max=blocked_max,
+            blocked_bytes_max=live_bytes_max,
+        )
         self._beat = Beat(watch.strike)
 
     def __enter__(self) -> Self:
@@ -163,6 +170,16 @@ class Sandbox:
 
     def sessions(self) -> list[SessionMeta]:
         return [session.meta() for _, session in self._sessions.all()]
+
+    @property
+    def resting_bytes(self) -> int:
+        """What the sessions hold that have no instance: images, and logs of runs."""
+        return self._sessions.resting_bytes
+
+    def surplus(self, resting_bytes_max: int, spared: Callable[[str], bool]) -> list[str]:
+        """The sessions that rest for longest, as many as hold what is beyond this; without those
+        that are ``spared``. To destroy them is for who can bring them back."""
+        return self._sessions.surplus(resting_bytes_max, spared)
 
     # --- runs -------------------------------------------------------------------------------
 

@@ -84,10 +84,13 @@ class SessionWork:
         if (turn := session.turn) is not None:
             turn.cancelled = True
             result = session.give_up(turn)
+            self._sessions.used(session)
         job.finish(result)
 
     def seal(self, session: Session, limits: SessionLimits | UnsetType, job: Job) -> None:
-        job.finish(self._sealed(session, limits))
+        sealed = self._sealed(session, limits)
+        self._sessions.used(session)
+        job.finish(sealed)
 
     def drop(self, session: Session, job: Job) -> None:
         session.drop_instance()

@@ -11,16 +11,18 @@ from dataclasses import dataclass
 import wasmtime
 
 from rookery.actors.sandbox.jobs import Job, Lane, Lanes
+from rookery.actors.sandbox.sessions import Sessions
 from rookery.actors.sandbox.turn import Turn
 from rookery.actors.sandbox.workers import Workers
 
 __all__ = ["Watch"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Watch:
     engine: wasmtime.Engine
     lanes: Lanes
+    sessions: Sessions
     workers: Workers
     blocked_max: int
     blocked_bytes_max: int
@@ -48,5 +50,6 @@ class Watch:
             assert lane.session is not None
             turn.abandoned = True
             outcome = lane.session.abandon(turn)
+            self.sessions.used(lane.session)
             self.lanes.lose(job)
             job.future.set_result(outcome)
