@@ -190,6 +190,7 @@ class Runs:
         """What the effects of runs, their calls and approvals come to."""
         bus, board = self._bus, CallBoard()
         reader, self._ask = self._reader, ask
+        memory = SessionMemory(self._sandbox, reader, bus.blobs, ask)
         acting = Acting(
             ask=ask,
             blobs=bus.blobs,
@@ -205,11 +206,12 @@ class Runs:
             board=board,
             blobs=bus.blobs,
             reader=reader,
-            memory=SessionMemory(self._sandbox, reader, bus.blobs, ask),
+            memory=memory,
             driver=lambda: SandboxDriver(self._sandbox),
             check=self._offers.check,
             note=self.results.note,
             answer=bus.door.answer,
+            surplus=memory.surplus,
         )
         asking = ApprovalsActing(
             ask=ask,

@@ -2,13 +2,14 @@
 
 The sandbox's own memory of a session is a shortcut that is trusted only while it is known to stand
 where the journal does; else the session is rebuilt from where it was last kept and the runs after
-that. Keeping it anew, now and then, bounds what a rebuild has to run again.
+that. Keeping it anew, now and then, bounds what a rebuild has to run again; so what sessions hold
+that rest is bounded, too, and those that rest for longest are forgotten first.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,6 +30,8 @@ __all__ = ["SessionMemory"]
 
 KEEP_AFTER_MS = 200
 KEEP_AFTER_RUNS = 100
+RESTING_BYTES_MAX = 256 << 20
+"""Some hundred sessions that did much, or forty thousand that did little."""
 
 
 class _Stand(NamedTuple):
@@ -41,12 +44,26 @@ class _Stand(NamedTuple):
     since_runs: int = 0
 
 
+_NOWHERE = _Stand(-1, -1)
+"""It may be there, and is not to be trusted."""
+
+
 class SessionMemory:
     """One a node; lives on the bus's loop."""
 
-    def __init__(self, sandbox: Sandbox, reader: Reader, blobs: Blobs, ask: Ask) -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        reader: Reader,
+        blobs: Blobs,
+        ask: Ask,
+        *,
+        resting_bytes_max: int = RESTING_BYTES_MAX,
+    ) -> None:
         self._sandbox, self._reader, self._blobs, self._ask = sandbox, reader, blobs, ask
+        self._resting_bytes_max = resting_bytes_max
         self._stands: dict[str, _Stand] = {}
+        """Of all sessions that were given to the sandbox and not forgotten since."""
 
     async def ready(
         self, session: str, view: DrivingView, tools: Sequence[Tool]
@@ -55,7 +72,7 @@ class SessionMemory:
         stand = self._stands.get(session)
         if stand and stand[:2] == (view.generation, view.runs_before) and not view.steps:
             return await self._reader.known(view.forked)
-        self._stands.pop(session, None)
+        self._stands[session] = _NOWHERE
         history = await self._history(session, view)
         past = [run for run in history.runs if run.run_id != view.run_id]
         await self._reopen(session, view, tools, history, past)
@@ -69,6 +86,7 @@ class SessionMemory:
 
     async def wake(self, session: str, view: DrivingView, tools: Sequence[Tool]) -> None:
         """The sandbox's session stands where the run was parked."""
+        self._stands[session] = _NOWHERE
         data = await self._blobs.get(view.snapshot_blob)
         await asyncio.to_thread(self._sandbox.restore, data, tools=tools, session_id=session)
         self._stands[session] = _Stand(view.generation, view.runs_before)
@@ -132,6 +150,15 @@ class SessionMemory:
                 await asyncio.to_thread(self._sandbox.destroy, session)
             except Refused:  # It has gone by itself.
                 return
+
+    def surplus(self, busy: Callable[[str], bool]) -> Sequence[str]:
+        """Sessions to forget, so that those that rest do not hold too much."""
+        ours = self._stands
+
+        def spared(session: str) -> bool:
+            return session not in ours or busy(session)
+
+        return self._sandbox.surplus(self._resting_bytes_max, spared)
 
     async def _history(self, session: str, view: DrivingView) -> History:
         """Of a life that has just begun, only where it comes from is to be asked."""

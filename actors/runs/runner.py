@@ -75,8 +75,11 @@ class Runner:
     note: Callable[[str, RunResult], None]
     """What a run has come to, for those who are about to ask."""
     answer: Callable[[Sequence[Answer]], None]
+    surplus: Callable[[Callable[[str], bool]], Sequence[str]]
+    """Sessions the memory should do without, but for those that are busy."""
     _works: dict[str, Work] = field(default_factory=dict)
     _turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    _making_room: asyncio.Task[None] | None = None
 
     @property
     def performers(self) -> Mapping[type[Effect], Performer]:
@@ -97,6 +100,8 @@ class Runner:
                 await self._end_at_rest(effect.session, view)
                 return
             await self._drive(effect.session, view, view.offer)
+        if self._making_room is None or self._making_room.done():
+            self._making_room = asyncio.create_task(self._make_room())
 
     async def stop(self, effect: StopDriving) -> None:
         """Somebody wants the run to end now."""
@@ -110,7 +115,7 @@ class Runner:
             await self._end_at_rest(effect.session, view)
 
     async def let_go(self, session: str) -> None:
-        """The session has left the node's memory, for it is idle or another node's."""
+        """The session leaves the node's memory: it is idle, another node's, or one too many."""
         async with self._turn(session):
             await self.memory.forget(session)
 
@@ -151,6 +156,12 @@ class Runner:
         waiting = await self.ask("session", effect.session, who, WaitingView)
         said = encode_json(interim(effect))
         self.answer([Answer(reply_to, said) for reply_to in waiting.reply_to])
+
+    async def _make_room(self) -> None:
+        """Beside the runs. Whoever wants a session meanwhile has it, or has it brought back."""
+        for session in self.surplus(self._turns.__contains__):
+            if session not in self._turns:
+                await self.let_go(session)
 
     def _turn(self, session: str) -> asyncio.Lock:
         """Whoever has it may use the session's sandbox."""

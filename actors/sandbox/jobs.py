@@ -2,7 +2,7 @@
 
 Owns the queue of every session and the claim on a job's end, which exactly one of two may make:
 the thread that works on it, or the beat that finds the job's time over while a tool keeps that
-thread. What a job does is ``pool``'s.
+thread. What a job does is ``session_work``'s.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from rookery.actors.sandbox.session import Session
 from rookery.actors.sandbox.turn import Turn
 from rookery.actors.sandbox.workers import Workers
 
-__all__ = ["Job", "Lane", "Lanes"]
+__all__ = ["Job", "JobWork", "Lane", "Lanes"]
 
 
 class Job:
     """Something to be done in a session, and the promise of what comes of it."""
 
-    def __init__(self, work: Callable[[Job], None]) -> None:
+    def __init__(self, work: JobWork) -> None:
         self.work = work
         self.future: Future[Any] = Future()
         self.future.set_running_or_notify_cancel()  # It ends by what the run comes to, only.
@@ -53,6 +53,14 @@ class Job:
             self._owner = self._owner or threading.current_thread()
             return self._owner is threading.current_thread()
 
+    def finish(self, value: object) -> None:
+        if self.claim():
+            self.future.set_result(value)
+
+
+JobWork = Callable[[Job], None]
+"""It gives its job's future a result, once it has claimed the end."""
+
 
 class Lane:
     """The jobs of one session, in order."""
@@ -77,8 +85,7 @@ class Lanes:
         self._lock = threading.Lock()
         self._running: dict[Job, Lane] = {}
 
-    def submit(self, lane: Lane, work: Callable[[Job], None]) -> Future[Any]:
-        """``work`` gives its job's future a result, once it has claimed the end."""
+    def submit(self, lane: Lane, work: JobWork) -> Future[Any]:
         job = Job(work)
         with self._lock:
             lane.waiting.append(job)

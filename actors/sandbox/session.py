@@ -53,6 +53,9 @@ _REPLAY_BYTES_MAX = 1 << 20
 _REST_NS_MAX = 5 * _NS_PER_MS
 _REST_BYTES_MAX = 32 << 10
 """What is run again as fast as an image is loaded, and takes a tenth of its room."""
+_HELD_BYTES = 4 << 10
+_LOG_BYTES = 2 << 10
+"""A session and a log of it, without what these hold in bytes."""
 _PRISTINE = b""
 """An image without memory: the guest as it was built."""
 
@@ -207,6 +210,16 @@ class Session:
         self.drop_instance()
 
     # --- memory -----------------------------------------------------------------------------
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes while it rests, roughly. Read on any thread."""
+        held_bytes = _HELD_BYTES + len(self._history) * _LOG_BYTES
+        held_bytes += len(self._base.memory) + self._replay_bytes
+        if (turn := self.turn) is not None:
+            image = turn.saved.image
+            held_bytes += turn.size_bytes + (0 if image is None else len(image.memory))
+        return held_bytes
 
     @property
     def checkpoint_is_due(self) -> bool:

@@ -17,11 +17,13 @@ from rookery.actors.admission.concern import AdmissionConcern
 from rookery.actors.admission.load import RealmLoad
 from rookery.actors.admission.telling import Results, performers
 from rookery.actors.kernel.concern import Concern
+from rookery.actors.kernel.inside import Ask
 from rookery.actors.kernel.kernel import Kernel, Settings
 from rookery.actors.kernel.partitions import Holder
 from rookery.actors.runs.driver import Ends, Given, MakeCall, Step
 from rookery.actors.runs.history import Reader
 from rookery.actors.runs.runner import Runner
+from rookery.actors.sandbox.concern import SandboxConcern
 from rookery.actors.sandbox.contract import Answer, Tool
 from rookery.actors.sandbox.recorded import Batch
 from rookery.actors.tools.acting import Acting
@@ -180,8 +182,8 @@ class ScriptMemory:
 class ScriptedWorld(World):
     """Nodes that play scripts, and call the tools of one workshop."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, threads: bool = False) -> None:
+        super().__init__(threads=threads)
         self.workshop, self.visible = Workshop(), tools(*CAPABILITIES)
         self.memory: ScriptMemory | None = None
         """Of the node that began last."""
@@ -194,14 +196,14 @@ class ScriptedWorld(World):
             claims=ClaimRegistry(),
             driven=True,
         )
-        return self.start([admission])
+        return self.start([admission, SandboxConcern()])
 
     def kernel(self, node: Any, concerns: Sequence[Concern], **settings: Any) -> Kernel:
         epoch = f"{node.name}.{next(self._numbers)}"
         places = Places([tool.capability for tool in self.visible], node, self.now_ms)
         reader = Reader(node.bus.journal, node.bus.blobs)
         results = Results(node.bus.journal, node.bus.blobs, node.bus.door)
-        kernel = DrivenKernel(
+        kernel = (Kernel if self.threads else DrivenKernel)(
             node.bus,
             node,
             [
@@ -226,7 +228,6 @@ class ScriptedWorld(World):
     ) -> None:
         (places, epoch), board, bench = rest, CallBoard(), Bench(self.workshop)
         blobs = node.bus.blobs
-        memory = self.memory = ScriptMemory(reader, blobs)
         acting = Acting(
             ask=kernel.ask,
             blobs=blobs,
@@ -242,13 +243,21 @@ class ScriptedWorld(World):
             board=board,
             blobs=blobs,
             reader=reader,
-            memory=memory,
-            driver=lambda: ScriptedDriver(memory),
             check=lambda offer: None,
             note=results.note,
             answer=node.bus.door.answer,
+            **self.mind(reader, blobs, kernel.ask),
         )
         kernel.learn({**acting.performers, **runner.performers})
+
+    def mind(self, reader: Reader, blobs: Blobs, ask: Ask) -> Mapping[str, Any]:
+        """What a node's runner drives with, and what that remembers."""
+        memory = self.memory = ScriptMemory(reader, blobs)
+        return {
+            "memory": memory,
+            "driver": lambda: ScriptedDriver(memory),
+            "surplus": lambda busy: (),
+        }
 
     def offer(self, request: RunRequest, session_limits: Any) -> Offer | Immediate:
         """What is no script is put into the session as it is."""

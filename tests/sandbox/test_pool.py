@@ -243,3 +243,40 @@ def test_a_sandbox_that_closes_ends_what_runs(engine: wasmtime.Engine, guest: Py
     with pytest.raises(Refused) as refused:
         sandbox.submit(request, now_ms=NOW_MS)
     assert refused.value.code == "NODE_DRAINING"
+
+
+def test_what_rests_is_counted_and_the_longest_at_rest_is_named_first(
+    engine: wasmtime.Engine, guest: PythonGuest
+):
+    def nobody(_name: str) -> bool:
+        return False
+
+    with Sandbox(engine, [guest], KEY, live_max=2, ready=1) as sandbox:
+        stages = [Stage(sandbox, f"rests-{n}") for n in range(6)]
+        names, fresh_bytes = [stage.name for stage in stages], sandbox.resting_bytes
+        for stage in stages:
+            stage.run("x = list(range(50_000))\nfor n in range(500_000): pass")
+        for name in names[1:4] + names[:1]:
+            sandbox.snapshot(name)  # Also waits until it rests.
+        assert sandbox.surplus(0, nobody) == [*names[1:4], names[0]]
+        assert sandbox.surplus(0, names[2].__eq__) == [names[1], names[3], names[0]]
+        four_bytes = sandbox.resting_bytes
+        assert four_bytes > 10 * fresh_bytes
+        assert sandbox.surplus(four_bytes - 1, nobody) == [names[1]]
+        assert sandbox.surplus(four_bytes, nobody) == []
+        assert [stage.value("len(x)") for stage in stages] == [50_000] * 6, "nothing is lost"
+        for stage in stages:
+            stage.end()
+        assert sandbox.resting_bytes == 0
+
+
+def test_a_snapshot_of_a_session_that_rests_leaves_no_more_instances_than_may_be(
+    engine: wasmtime.Engine, guest: PythonGuest
+):
+    """Its runs are run again for it, in an instance that counts."""
+    with Sandbox(engine, [guest], KEY, live_max=1, ready=1) as sandbox:
+        stages = [Stage(sandbox, f"kept-{n}") for n in range(4)]
+        for stage in stages:
+            stage.run("x = 1")
+        sandbox.snapshot(stages[0].name)
+        assert sandbox.surplus(0, lambda name: False) == [stage.name for stage in stages[1:]]

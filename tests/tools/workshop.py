@@ -21,7 +21,7 @@ from rookery.actors.kernel.partitions import Holder
 from rookery.actors.tools.acting import Acting
 from rookery.actors.tools.board import CallBoard
 from rookery.actors.tools.concern import ToolsConcern
-from rookery.actors.tools.host import ToolHost
+from rookery.actors.tools.host import OutcomeUnknown, ToolHost
 from rookery.actors.tools.pipeline import fault
 from rookery.actors.tools.places import Places
 from rookery.actors.tools.registry import ToolCallContext
@@ -171,6 +171,8 @@ class Workshop:
         self.contexts: list[ToolCallContext] = []
         self.hold = False
         """Whoever is called does not return."""
+        self.lost = False
+        """Nobody knows what came of a call."""
         self.running: Counter[str] = Counter()
         self.running_max: Counter[str] = Counter()
         self.outcome = CallOutcome(value="done")
@@ -205,6 +207,8 @@ class Bench:
                         await asyncio.sleep(0.01)
         except TimeoutError:
             return CallOutcome(error=fault("TIMEOUT_TOOL", "too slow"))
+        if self._workshop.lost:
+            raise OutcomeUnknown("the line is dead")
         if ctx.call_id in self.cancelled:
             return CallOutcome(error=fault("CANCELLED", "not wanted"))
         return self._workshop.outcome
