@@ -100,8 +100,9 @@ class Runner:
                 await self._end_at_rest(effect.session, view)
                 return
             await self._drive(effect.session, view, view.offer)
-        if self._making_room is None or self._making_room.done():
-            self._making_room = asyncio.create_task(self._make_room())
+        surplus = self.surplus(self._turns.__contains__)
+        if surplus and (self._making_room is None or self._making_room.done()):
+            self._making_room = asyncio.create_task(self._make_room(surplus))
 
     async def stop(self, effect: StopDriving) -> None:
         """Somebody wants the run to end now."""
@@ -157,9 +158,9 @@ class Runner:
         said = encode_json(interim(effect))
         self.answer([Answer(reply_to, said) for reply_to in waiting.reply_to])
 
-    async def _make_room(self) -> None:
+    async def _make_room(self, surplus: Sequence[str]) -> None:
         """Beside the runs. Whoever wants a session meanwhile has it, or has it brought back."""
-        for session in self.surplus(self._turns.__contains__):
+        for session in surplus:
             if session not in self._turns:
                 await self.let_go(session)
 
