@@ -1,7 +1,7 @@
 """Admission as the kernel sees it: the family ``session``, its verbs, its answers.
 
-The rules are ``queue``'s, the folding is ``fold``'s. Here a command finds its rule, and whoever
-asked gets a receipt: of a run at its end, of everything else at once.
+The rules are ``queue``'s and ``decision``'s, the folding is ``fold``'s. Here a command finds its
+rule, and whoever asked gets a receipt: of a run at its end, of everything else at once.
 """
 
 from __future__ import annotations

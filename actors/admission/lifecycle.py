@@ -1,8 +1,8 @@
 """session_lifecycle: where a session's host stands, and what may move it there.
 
 The host is the one record all machines of a session look at; admission is its only writer and the
-others keep what admission's facts say. The phase is the host phase itself. What is queued, and who
-runs next, is ``queue``'s; taking inputs in is ``machine``'s.
+others keep what admission's facts say. The phase is the host phase itself. What is queued is
+``fold``'s, who runs next ``decision``'s; taking inputs in is ``machine``'s.
 """
 
 from __future__ import annotations

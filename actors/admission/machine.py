@@ -2,7 +2,7 @@
 
 The phase is the host's and there are no variables of its own. These are the seed's rows in every
 edition: HEAD's four admission rows are not ours. Accepting is signalling only; which input runs
-when is ``queue``'s, and so is the care that a run is not committed in the middle of its turn.
+when is ``decision``'s, the care that no run is committed in the middle of its turn ``queue``'s.
 """
 
 from __future__ import annotations

@@ -1,44 +1,32 @@
 """What admission owes its inputs: from a command to the facts it causes.
 
-Every accepted input comes to exactly one end. One run at a time; urgent inputs (steer, interrupt)
-go before ordinary ones, each kind in the order it came. A passive input starts nothing, but keeps
-its place once a waking one comes. Whatever a command does, what follows from it for those who wait
-is decided with it: the next run is prepared, or who can never start is told so, in one commit.
+Every accepted input comes to exactly one end; urgent inputs (steer, interrupt) go before ordinary
+ones, each kind in the order it came. Here is what each command asks for and when it is refused;
+what follows for those who wait is ``decision``'s, and decided with it.
 
-Pure: the rows are ``lifecycle``'s and ``machine``'s, the folding is ``fold``'s, and what happens
-elsewhere (the realm's load, the turn) is told by the caller.
+Pure: what happens elsewhere (the realm's load, the turn) is told by the caller.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from msgspec import UNSET, UnsetType
-from msgspec.structs import force_setattr, replace
+from msgspec import UNSET
+from msgspec.structs import replace
 
-from rookery.actors.admission.fold import evolve
+from rookery.actors.admission.decision import Decision
 from rookery.actors.admission.lifecycle import LIFECYCLE
 from rookery.actors.admission.machine import ADMISSION
-from rookery.actors.admission.state import Admission, EndedInput, OwedInput
-from rookery.actors.kernel.host import (
-    ATTACHED,
-    DESTROYED,
-    IDLE,
-    RETIRED,
-    RUNNING,
-    STOPPED,
-    Host,
-)
-from rookery.actors.kernel.rows import Machine, RejectionKind, TransitionRejected
+from rookery.actors.admission.state import Admission, EndedInput
+from rookery.actors.kernel.rows import RejectionKind, TransitionRejected
 from rookery.schemas.commands import Cancel, ChangeLimits, CreateSession, HandleInput
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
-from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.limits import check_limits
-from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionLimits, SessionMeta
+from rookery.schemas.run import Language, RunRequest, SessionMeta
 
 __all__ = [
     "NO_TURN",
@@ -91,7 +79,7 @@ def accept(
         return _again(state, command, now_ms)
     request = of_session(command.key, command.body)
     _check_quotas(state, quotas)
-    decision = _Decision(state, command, now_ms)
+    decision = Decision(state, command, now_ms)
     decision.open()
     decision.accept(command, request)
     return decision.settle()
@@ -105,7 +93,7 @@ def create(
         return []
     asked, meta = command.body, state.meta
     check_limits(asked.limits)
-    decision = _Decision(state, command, now_ms)
+    decision = Decision(state, command, now_ms)
     if not state.is_open:
         decision.open(asked.language)
     elif (meta.language, meta.limits) != (asked.language, asked.limits):
@@ -126,7 +114,7 @@ def change_limits(
         return []
     if not state.is_open:
         raise unknown_session(command.key)
-    decision = _Decision(state, command, now_ms)
+    decision = Decision(state, command, now_ms)
     decision.limit(check_limits(command.body.of(state.meta.limits)))
     return decision.facts
 
@@ -138,7 +126,7 @@ def cancel(state: Admission, command: Command[Cancel], *, now_ms: int) -> list[f
         raise Refused("INPUT_NOT_FOUND", f"session {command.key} has no run {command.body.run_id}")
     if command.repeated or isinstance(found, EndedInput):
         return []
-    decision, reason = _Decision(state, command, now_ms), command.body.reason
+    decision, reason = Decision(state, command, now_ms), command.body.reason
     if found is state.current:
         asked = facts.BoundaryCancelRequested(run=found.run_id, reason=reason, now=command.body.now)
         decision.ask(LIFECYCLE, "CancelAfterBoundary", asked)
@@ -154,7 +142,7 @@ def finish(state: Admission, command: Command[TurnEnd], *, now_ms: int) -> list[
     fact, current = command.body, state.current
     if current is None or current.run_id != fact.run or state.host.current_run_id != fact.run:
         return []
-    decision = _Decision(state, command, now_ms)
+    decision = Decision(state, command, now_ms)
     if isinstance(fact, Failed):
         failed = facts.RunFailed(
             run=fact.run,
@@ -177,7 +165,7 @@ def restored(
     """A life of the session begins with a memory, and perhaps with a run: open it, unless an input
     was quicker."""
     fact = command.body
-    decision = _Decision(state, command, now_ms)
+    decision = Decision(state, command, now_ms)
     decision.open(fact.language, fact.build)
     if fact.generation == decision.state.generation:
         if fact.limits is not UNSET:
@@ -204,7 +192,7 @@ def handle(
     if on in machine.inputs and "session_id_in" in machine.inputs[on].params:
         _check_session(command.key, params.setdefault("session_id_in", command.key))
     draft = _completed(state, on, machine.draft(on, params), turn)
-    decision = _Decision(state, command, now_ms)
+    decision = Decision(state, command, now_ms)
     decision.ask(machine, on, draft)
     decided = decision.settle()
     if driven and state.current is not None and decision.state.current is not state.current:
@@ -214,120 +202,6 @@ def handle(
             hint=f"rookery runs cancel {state.current.run_id}",
         )
     return decided
-
-
-class _Decision:
-    """The facts of one command, each folded before the next is decided."""
-
-    def __init__(self, state: Admission, command: Command[Any], now_ms: int) -> None:
-        self.state, self.facts = state, list[facts.SessionFact]()
-        self._command, self._now_ms = command, now_ms
-        self._generation = state.generation
-
-    def note(self, fact: facts.SessionFact) -> None:
-        """Add a fact nobody has seen yet; what else is to be stamped on it is the kernel's."""
-        force_setattr(fact, "generation", self._generation)
-        self.facts.append(fact)
-        self.state = evolve(self.state, fact)
-        force_setattr(fact, "phase", self.state.host.phase)
-
-    def ask(self, machine: Machine[Host], on: str, draft: Any) -> None:
-        self.note(machine.decide(self.state.host, on, draft))
-
-    def open(self, language: Language | UnsetType = UNSET, build: str | UnsetType = UNSET) -> None:
-        """Make the session one that takes inputs; a destroyed one begins another life."""
-        if not self.state.is_open:
-            self._generation += self.state.host.phase == DESTROYED
-            begun = facts.Initialized(language=language, build=build)
-            self.note(LIFECYCLE.decide(Host(), "Initialize", begun))
-        host, key = self.state.host, self._command.key
-        if host.session_id is None and host.phase in (IDLE, ATTACHED):
-            self.ask(LIFECYCLE, "RegisterSession", facts.Registered(session_id_in=key))
-            self.ask(
-                LIFECYCLE, "EnsureSessionWithExecutor", facts.ExecutorEnsured(session_id_in=key)
-            )
-
-    def limit(self, limits: SessionLimits) -> None:
-        if limits != self.state.meta.limits:
-            self.note(facts.LimitsSet(limits=limits))
-
-    def accept(self, command: Command[RunRequest], request: RunRequest) -> None:
-        """Draining is Running on the way back to Retired: to new inputs it is Retired already."""
-        host = self.state.host
-        if host.pre_run_phase == RETIRED:
-            host = replace(host, phase=RETIRED)
-        running, mode = host.phase == RUNNING, command.mode
-        unwoken = mode is Mode.PASSIVE and not running
-        draft = facts.InputAccepted(
-            run=self._derived("run"),
-            input_id=self._derived("input"),
-            mode=mode,
-            immediate=running and mode is Mode.INTERRUPT,
-            interrupt_yielding=running and mode is Mode.STEER,
-            wake_if_idle=mode is not Mode.PASSIVE,
-            request=replace(request, code="", inputs={}) if command.blob else request,
-            request_blob=command.blob or UNSET,
-            reply_to=command.reply_to or UNSET,
-            reply_waits=command.waits,
-        )
-        on = "accept_without_wake" if unwoken else "accept_with_completion"
-        self.note(ADMISSION.decide(host, on, draft))
-
-    def go_on(self, fact: SnapshotRestored) -> None:
-        """Take in the run that a fork begins with."""
-        draft = facts.InputAccepted(
-            run=fact.run,
-            input_id=self._derived("input"),
-            request=fact.request,
-            request_blob=fact.request_blob,
-            forked=fact.forked,
-        )
-        self.note(ADMISSION.decide(self.state.host, "accept_with_completion", draft))
-
-    def settle(self) -> list[facts.SessionFact]:
-        """Then what is owed to those who wait: no free session leaves a waking input waiting."""
-        for owed in self._stranded():
-            error = ErrorObject(
-                code="SESSION_CLOSED",
-                message=f"session {self._command.key} is {self.state.host.phase}: "
-                "the input cannot come to its end",
-                hint="send it again under a new id",
-            )
-            run = owed.run_id or UNSET
-            self.note(facts.InputRefused(run=run, input_id=owed.input_id, error=error))
-        self._start()
-        return self.facts
-
-    def _stranded(self) -> tuple[OwedInput, ...]:
-        """Who can never start, or has lost the host."""
-        state, host, current = self.state, self.state.host, self.state.current
-        lost = () if current is None or host.current_run_id == current.run_id else (current,)
-        closed = host.phase in (STOPPED, DESTROYED) or host.session_id is None
-        return (*lost, *state.queue) if closed else lost
-
-    def _start(self) -> None:
-        """Start whose turn it is, if the session is free and somebody woke it."""
-        host, queue = self.state.host, self.state.queue
-        following = next((waiting for waiting in queue if waiting.run_id), None)
-        if host.phase == RETIRED and host.current_run_id is not None:
-            self._drain(host.current_run_id, self.state.current)
-        elif following is None:
-            return
-        elif host.phase == RETIRED:
-            self._drain(following.run_id, following)
-        elif host.phase in (IDLE, ATTACHED) and any(w.waking and w.run_id for w in queue):
-            prepared = facts.RunPrepared(run=following.run_id, input_id=following.input_id)
-            self.ask(ADMISSION, "prepare", prepared)
-
-    def _drain(self, run_id: str, owed: OwedInput | None) -> None:
-        """Also for a run the session was retired under: as a drained one it can be committed."""
-        input_id = UNSET if owed is None else owed.input_id
-        self.ask(LIFECYCLE, "DrainQueuedRun", facts.QueuedRunDrained(run=run_id, input_id=input_id))
-
-    def _derived(self, what: str) -> str:
-        command = self._command
-        generation = str(self._generation)
-        return derived_uuid7(self._now_ms, command.key, generation, command.id, what)
 
 
 def _again(state: Admission, command: Command[RunRequest], now_ms: int) -> list[facts.SessionFact]:
@@ -344,7 +218,7 @@ def _again(state: Admission, command: Command[RunRequest], now_ms: int) -> list[
     told = command.reply_to in found.reply_to
     if not found.at_sequence if isinstance(found, EndedInput) else told:
         return []
-    decision = _Decision(state, command, now_ms)
+    decision = Decision(state, command, now_ms)
     decision.note(
         facts.ReplyRequested(
             run=found.run_id,

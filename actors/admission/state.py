@@ -1,8 +1,8 @@
 """What admission keeps of a session: its host, the inputs it owes an end, and those that ended.
 
-Data and how to look things up in it; the rules are ``queue``'s and ``fold``'s. Ended inputs are
-remembered for a day and for at most 10,000, counted in the time of facts, so that a repeated
-command is told how its first sending ended.
+Data and how to look things up in it; the rules are ``queue``'s, ``decision``'s and ``fold``'s.
+Ended inputs are remembered for a day and for at most 10,000, counted in the time of facts, so that
+a repeated command is told how its first sending ended.
 """
 
 from __future__ import annotations

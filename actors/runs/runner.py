@@ -22,7 +22,8 @@ from rookery.actors.kernel.effects import Performer
 from rookery.actors.kernel.inside import Ask
 from rookery.actors.runs.driver import Driver
 from rookery.actors.runs.history import Reader
-from rookery.actors.runs.work import Board, Memory, Work
+from rookery.actors.runs.open_calls import Board
+from rookery.actors.runs.work import Memory, Work
 from rookery.actors.turns.driving import (
     Drive,
     NoteResult,

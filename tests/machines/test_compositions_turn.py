@@ -52,9 +52,9 @@ class Rules(NamedTuple):
     commits_at_rest: bool = True
     """A run is committed when its turn's end was seen (``queue``)."""
     drains_the_retired: bool = True
-    """A session that is retired under its run takes it up as a queued one (``queue``)."""
+    """A session that is retired under its run takes it up as a queued one (``decision``)."""
     refuses_the_stranded: bool = True
-    """Whose session is closed is told so, in the commit that closes it (``queue``)."""
+    """Whose session is closed is told so, in the commit that closes it (``decision``)."""
 
 
 class World(NamedTuple):
