@@ -174,6 +174,8 @@ class RunParked(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_id: str
     snapshot_blob: str
     waits_for: tuple[str, ...]
+    split: bool = False
+    """Whether calls of several steps are open: the first that comes is told."""
 
 
 class RunReady(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,6 +218,8 @@ class DrivingView(msgspec.Struct, frozen=True, kw_only=True):
     """The code of what the run waits for."""
     snapshot_blob: str = ""
     """Where a run that was parked goes on."""
+    split: bool = False
+    """Whether it was parked with calls of several steps open."""
     forked: ForkedRun | UnsetType = UNSET
 
 

@@ -34,9 +34,9 @@ SLACK_MS = 20
 class RunParks(Exception):
     """The run waits for something that may take long."""
 
-    def __init__(self, code: str, operations: tuple[str, ...]) -> None:
+    def __init__(self, code: str, operations: tuple[str, ...], *, split: bool) -> None:
         super().__init__(code)
-        self.code, self.operations = code, operations
+        self.code, self.operations, self.split = code, operations, split
 
 
 class Calling:
@@ -150,7 +150,8 @@ class Calling:
                 return answered
             if not open_calls.going:
                 waiting = open_calls.waiting(numbers)
-                raise RunParks(next(iter(waiting.values())), tuple(waiting))
+                code = next(iter(waiting.values()))
+                raise RunParks(code, tuple(waiting), split=self._split)
             left_s = None if timer_ms is None else began_s + timer_ms / 1000 - _now_s()
             if left_s is not None and left_s <= 0:
                 return answered

@@ -150,9 +150,11 @@ class RunRecord:
 
     # --- rest, and the end ------------------------------------------------------------------------
 
-    async def park(self, code: str, waits_for: tuple[str, ...], snapshot: tuple[str, str]) -> bool:
+    async def park(
+        self, code: str, waits_for: tuple[str, ...], snapshot: tuple[str, str], *, split: bool
+    ) -> bool:
         """Whether the run is to go on when what it waits for has come; ``snapshot``: its id and
-        blob."""
+        blob; ``split``: whether calls of several steps are open."""
         snapshot_id, blob = snapshot
         parked = RunParked(
             run_id=self.run_id,
@@ -160,6 +162,7 @@ class RunRecord:
             snapshot_id=snapshot_id,
             snapshot_blob=blob,
             waits_for=waits_for,
+            split=split,
         )
         view = await self._ask("turn", self._session, parked, DrivingView)
         if view.cancelling:

@@ -132,7 +132,7 @@ class Work:
         if view.snapshot_blob and view.calls:
             await works.memory.wake(session, view, tools)
             self._record.take_up(view.steps, answered=False)
-            await self._calling.take_up((*view.calls, *view.beside))
+            await self._calling.take_up((*view.calls, *view.beside), split=view.split)
             timer_ms = None if view.timer_ms is UNSET else view.timer_ms
             numbers = [call.number for call in view.calls]
             answers, advance_ms = await self._calling.come(numbers, timer_ms)
@@ -205,4 +205,4 @@ class Work:
     async def _park(self, parks: RunParks) -> bool:
         """Whether the run is to go on when what it waits for has come."""
         snapshot = await self._works.memory.park(self._session, self._offer)
-        return await self._record.park(parks.code, parks.operations, snapshot)
+        return await self._record.park(parks.code, parks.operations, snapshot, split=parks.split)

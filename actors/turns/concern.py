@@ -286,5 +286,6 @@ def _rest(state: Turns, fact: facts.Parked | facts.Unparked) -> Turns:
         waits_for=fact.waits_for,
         snapshot_id=fact.snapshot_id,
         snapshot_blob=fact.snapshot_blob,
+        split=fact.split,
     )
     return replace(state, driving=parked)

@@ -94,6 +94,7 @@ class DrivenRuns:
             snapshot_id=parked.snapshot_id,
             snapshot_blob=parked.snapshot_blob,
             waits_for=parked.waits_for,
+            split=parked.split or UNSET,
         )
         return (self._of_life(state, fact),)
 
@@ -286,5 +287,6 @@ def shown(state: Turns, run_id: str) -> DrivingView:
         ended=phase.value if phase.is_terminal else "",
         parked=driving.parked,
         snapshot_blob=driving.snapshot_blob,
+        split=driving.split is True,
         forked=driving.forked,
     )

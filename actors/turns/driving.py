@@ -102,6 +102,8 @@ class Driving(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: tuple[str, ...] = ()
     snapshot_id: str = ""
     snapshot_blob: str = ""
+    split: bool | UnsetType = UNSET
+    """Whether it was parked with calls of several steps open."""
 
 
 class Drive(Effect, frozen=True, kw_only=True):

@@ -235,6 +235,8 @@ class Parked(_OfDrivenRun, frozen=True, kw_only=True, tag="turn.parked.v1"):
     """Digest of the program's memory in the blob store."""
     waits_for: tuple[str, ...]
     """The operations it waits for."""
+    split: bool | UnsetType = UNSET
+    """Whether calls of several steps are open: then it goes on when the first has come."""
 
 
 class Unparked(_OfDrivenRun, frozen=True, kw_only=True, tag="turn.unparked.v1"):

@@ -185,6 +185,31 @@ def test_a_word_that_comes_while_the_run_is_still_parking_lets_its_call_be_made(
     assert realm.done == ["it"] * 5
 
 
+FIRST_OF_TWO_STEPS = """
+import asyncio
+first, beside = (asyncio.ensure_future(call) for call in (gently('a'), pause(0.5)))
+await asyncio.wait({first, beside}, timeout=0.01)
+second = asyncio.ensure_future(gently('b'))
+done, _ = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+[one.result() for one in done]
+"""
+
+
+def test_a_run_parked_for_calls_of_several_steps_is_told_of_the_first(realm: Realm):
+    """The other one is given up, for nobody waits for it any more."""
+    realm.careful()
+
+    async def story(waiting: Waiting) -> None:
+        await waiting.programs.run(FIRST_OF_TWO_STEPS)
+        asked = {one["request_digest"]: one for one in await waiting.asked(2)}
+        (step,) = waiting.programs.of("turn.tool_calls_returned")[1:]
+        await waiting.decide(asked[step["calls"][0]["digest"]])
+        assert await waiting.result() == ["did b"]
+
+    told(realm, story)
+    assert realm.done == ["b"]
+
+
 def test_a_denied_call_is_an_exception_its_program_can_catch(realm: Realm):
     realm.careful()
 
