@@ -19,6 +19,7 @@ import wasmtime
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.contract import Guest
 from rookery.actors.sandbox.guest_build import GuestCache, cache_folder, tell_stderr
+from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
 from rookery.actors.sandbox.opening import python_guest
 from rookery.actors.sandbox.wasm import make_engine
 from rookery.ops.bench.lab import Lab
@@ -33,6 +34,7 @@ from rookery.ops.bench.sandbox_load import (
 )
 from rookery.ops.bench.sandbox_memory import Memory
 from rookery.ops.bench.sandbox_peers import Monty, Peer, bare_python, monty_is_here
+from rookery.schemas.run import Language
 
 __all__ = ["lines", "measure"]
 
@@ -53,7 +55,7 @@ _RESUME = "waiting run: snapshot to result, p50"
 _LATE = "runaway programs: latest end past the limit"
 _COLD = "open to first result, new process"
 _LIVE, _RESTING = "memory of a live session", "memory of a session at rest"
-_BARE, _MONTY = "python -I", "pydantic-monty"
+_TYPED, _BARE, _MONTY = "TypeScript", "python -I", "pydantic-monty"
 
 _PROGRAM = """
 def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
@@ -66,6 +68,15 @@ fib(17) + sum(d.values()) + x[10]
 _CALLING = f"total = 0\nfor i in range({_CALL_COUNT}): total += add(i)\ntotal"
 _GATHERING = f"import asyncio\nsum(await asyncio.gather(*map(fetch, range({_CALL_COUNT}))))"
 _WAITING = "x = [{'n': n} for n in range(99)]\nawait fetch(len(x))"
+_TYPED_PROGRAM = """
+const fib = (n: number): number => n < 2 ? n : fib(n - 1) + fib(n - 2)
+const d: Record<string, number> = {}
+for (let i = 0; i < 6000; i++) d[String(i % 97)] = i
+const x: number[] = Array.from({ length: 9000 }, (_, i) => (i * 7919) % 1009)
+x.sort((a, b) => a - b)
+fib(17) + Object.values(d).reduce((a, b) => a + b) + x[10]
+"""
+_TYPED_CALLING = f"let total = 0\nfor (let i = 0; i < {_CALL_COUNT}; i++) total += add(i)\ntotal"
 _SETUPS = {_SMALL: "x = 1", _LARGE: "x = [{'n': n, 's': str(n)} for n in range(5000)]"}
 
 
@@ -74,13 +85,17 @@ def lines(sync: Sync) -> tuple[Line, ...]:
     peers = [_BARE, *([_MONTY] if monty_is_here() else [])]
     return (
         Line(_TURN, "ms", at_most=0.3),
+        Line(_beside(_TURN, _TYPED), "ms", at_most=0.3),
         *(Line(_beside(_TURN, peer), "ms") for peer in peers),
         Line(_FRESH, "ms", at_most=2),
+        Line(_beside(_FRESH, _TYPED), "ms", at_most=2),
         *(Line(_beside(_FRESH, peer), "ms") for peer in peers),
         Line(_CALLS, "ms", at_most=50),
+        Line(_beside(_CALLS, _TYPED), "ms", at_most=50),
         *(Line(_beside(_CALLS, peer), "ms") for peer in peers),
         Line(_AWAITED, "ms"),
         Line(_COMPUTING, "ms", _beside(_COMPUTING, _BARE)),
+        Line(_beside(_COMPUTING, _TYPED), "ms", _beside(_COMPUTING, _BARE)),
         *(Line(_beside(_COMPUTING, peer), "ms") for peer in peers),
         Line(_LATE, "ms", at_most=250),
         *(line for setup in _SETUPS for line in _sleep_lines(setup)),
@@ -104,13 +119,14 @@ def _beside(name: str, what: str) -> str:
 
 
 def measure(lab: Lab) -> Round:
-    engine, guest = _guest()
+    engine, guests = _guests()
     measured: dict[str, float] = {}
-    with Sandbox(engine, [guest], b"bench", ready=_READY) as sandbox:
+    with Sandbox(engine, guests, b"bench", ready=_READY) as sandbox:
         session = Session(sandbox, "ours")
         measured |= _in_one_session(session, lab)
+        measured |= _typed(sandbox, lab)
         measured[_AWAITED] = median(timed_ms(partial(session.run, _GATHERING)) for _ in range(5))
-        measured[_FRESH] = fresh_ms(sandbox, "1 + 1", lab.count(_FEW))
+        measured[_FRESH] = fresh_ms(sandbox, "1 + 1", lab.count(_FEW), Language.PYTHON)
         measured[_LATE] = latest_ms(sandbox)
         for name, setup in _SETUPS.items():
             slept = sleeping(sandbox, setup, lab.count(_FEW))
@@ -125,13 +141,23 @@ def measure(lab: Lab) -> Round:
     return measured
 
 
-def _in_one_session(peer: Peer, lab: Lab) -> dict[str, float]:
+def _typed(sandbox: Sandbox, lab: Lab) -> dict[str, float]:
+    """The same of the other language."""
+    session = Session(sandbox, "typed", Language.TYPESCRIPT)
+    figures = _in_one_session(session, lab, calling=_TYPED_CALLING, computing=_TYPED_PROGRAM)
+    figures[_FRESH] = fresh_ms(sandbox, "1 + 1", lab.count(_FEW), Language.TYPESCRIPT)
+    return {_beside(figure, _TYPED): value for figure, value in figures.items()}
+
+
+def _in_one_session(
+    peer: Peer, lab: Lab, *, calling: str = _CALLING, computing: str = _PROGRAM
+) -> dict[str, float]:
     """What every peer is asked, too."""
     figures = {}
     for name, code, count in (
         (_TURN, "1 + 1", lab.count(_TURNS)),
-        (_CALLS, _CALLING, 5),
-        (_COMPUTING, _PROGRAM, lab.count(_FEW)),
+        (_CALLS, calling, 5),
+        (_COMPUTING, computing, lab.count(_FEW)),
     ):
         peer.run(code)
         figures[name] = median(timed_ms(partial(peer.run, code)) for _ in range(count))
@@ -165,6 +191,6 @@ def _memory(lab: Lab) -> Memory:
 
 
 @cache
-def _guest() -> tuple[wasmtime.Engine, Guest]:
-    engine = make_engine()
-    return engine, python_guest(engine, GuestCache(cache_folder(os.environ)), tell_stderr)
+def _guests() -> tuple[wasmtime.Engine, list[Guest]]:
+    engine, cache = make_engine(), GuestCache(cache_folder(os.environ))
+    return engine, [python_guest(engine, cache, tell_stderr), JavaScriptGuest(engine, cache)]

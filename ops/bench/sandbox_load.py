@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rookery.actors.sandbox import Answer, Call, Sandbox, Tool, Waiting, answering
 from rookery.actors.sandbox.contract import AnswerCall
 from rookery.schemas.errors import Failed
-from rookery.schemas.run import RunRequest, RunResult, SessionLimits, SideEffect
+from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits, SideEffect
 
 __all__ = [
     "Session",
@@ -46,9 +46,11 @@ _ANSWERS = answering({"add": _sum, "fetch": _sum})
 class Session:
     """One session of a sandbox, with tools that add up."""
 
-    def __init__(self, sandbox: Sandbox, name: str) -> None:
-        self.sandbox, self.name = sandbox, name
-        sandbox.create(name, seed=b"bench", now_ms=0, tools=_TOOLS, limits=_GENEROUS)
+    def __init__(self, sandbox: Sandbox, name: str, language: Language = Language.PYTHON) -> None:
+        self.sandbox, self.name, self.language = sandbox, name, language
+        sandbox.create(
+            name, seed=b"bench", now_ms=0, language=language, tools=_TOOLS, limits=_GENEROUS
+        )
 
     def run(self, code: str, answer: AnswerCall = _ANSWERS) -> Any:
         outcome = self.sandbox.run(self._request(code), answer=answer, now_ms=0)
@@ -65,7 +67,7 @@ class Session:
         self.sandbox.destroy(self.name)
 
     def _request(self, code: str) -> RunRequest:
-        return RunRequest(session_id=self.name, code=code)
+        return RunRequest(session_id=self.name, language=self.language, code=code)
 
 
 def timed_ms(act: Callable[[], object]) -> float:
@@ -74,13 +76,13 @@ def timed_ms(act: Callable[[], object]) -> float:
     return (perf_counter() - start_s) * 1e3
 
 
-def fresh_ms(sandbox: Sandbox, code: str, count: int) -> float:
+def fresh_ms(sandbox: Sandbox, code: str, count: int, language: Language) -> float:
     """A session that did not exist, and its first turn."""
     taken = []
     for number in range(count):
         _let_the_pool_fill()
         start_s = perf_counter()
-        session = Session(sandbox, f"fresh-{number}")
+        session = Session(sandbox, f"fresh-{number}", language)
         session.run(code)
         taken.append((perf_counter() - start_s) * 1e3)
         session.end()
