@@ -62,35 +62,8 @@ def test_a_slow_effect_is_found_again_however_much_was_done_since(world: World):
         world.told("add", "busy", by=1)
         world.pass_s(3)
     first.crash()
-    second = world.start()
+    world.start()
     world.until(lambda: ("n2", 10) in rings(world))
-    assert second.journal.scanned < 5, "what was done since is done"
-
-
-def test_an_effect_that_is_taken_up_twice_is_found_a_third_time(world: World):
-    world.hold_rings = True
-    node = world.start()
-    world.told("add", "slow", by=10)
-    for name in ("n1", "n2", "n3"):
-        world.until(lambda name=name: (name, 10) in rings(world))  # type: ignore[misc]
-        world.told("add", "busy", by=1)
-        world.pass_s(9)
-        node.crash()
-        node = world.start()
-    world.until(lambda: ("n4", 10) in rings(world))
-
-
-def test_what_a_horizon_of_the_former_form_says_is_believed(world: World):
-    first = world.start()
-    world.told("add", by=10)
-    for _ in range(9):
-        world.told("add", "busy", by=1)
-    first.crash()
-    world.keep_horizon(schema=1)
-    second = world.start()
-    world.pass_s(TAKEN_OVER_S)
-    assert second.journal.scanned < 5
-    assert rings(world) == [("n1", 10)]
 
 
 def test_an_effect_that_ended_is_not_started_again_by_a_late_successor(world: World):

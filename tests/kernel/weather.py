@@ -134,10 +134,6 @@ class ExposedJournal:
         await self._weather.pass_through()
         return await self._journal.last(entity)
 
-    async def at(self, sequence: int) -> Stored | None:
-        await self._weather.pass_through()
-        return await self._journal.at(sequence)
-
     async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
         await self._weather.pass_through()
         self.read_after.append(after)
