@@ -16,10 +16,11 @@ from typing import Final, NamedTuple
 
 import wasmtime
 
-from rookery.actors.sandbox.contract import Host, Surroundings
+from rookery.actors.sandbox.contract import Host
 from rookery.actors.sandbox.counted_frames import FRAMES_AT, STACK_LIMIT_AT, count_frames
+from rookery.actors.sandbox.imaged import GuestMachine
 from rookery.actors.sandbox.javascript_answers import ASKED, answer_to
-from rookery.actors.sandbox.wasm import Externs, GuestStopped, Linker, Machine, Prepared
+from rookery.actors.sandbox.wasm import Externs, GuestStopped, Linker, Prepared
 from rookery.schemas.errors import Failed
 
 __all__ = ["Engine", "JavaScriptMachine", "engine_bytes", "prelude"]
@@ -86,14 +87,13 @@ class Engine:
         }
 
 
-class JavaScriptMachine(Machine):
+class JavaScriptMachine(GuestMachine):
     """A store with the engine in it, and the prelude in the engine."""
 
     host: Host
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine.engine, _MEMORY_BYTES_MAX)
-        self.surroundings = Surroundings()
         self._engine, self._kinds = engine, engine.kinds
         self._functions: dict[str, Prepared] = {}
         wanted = Externs(len(engine.imports))

@@ -18,16 +18,15 @@ from rookery.actors.sandbox.contract import (
     Check,
     Ended,
     Host,
-    Image,
     Program,
     Step,
-    Surroundings,
 )
 from rookery.actors.sandbox.guest_build import GuestCache
+from rookery.actors.sandbox.imaged import ImagedInstance
 from rookery.actors.sandbox.javascript_build import JavaScriptBuild
 from rookery.actors.sandbox.javascript_engine import Engine, JavaScriptMachine
 from rookery.actors.sandbox.javascript_faults import ended, read_said
-from rookery.actors.sandbox.memory_image import Pristine, apply_pages, dirty_pages
+from rookery.actors.sandbox.memory_image import Pristine
 from rookery.actors.sandbox.syntax import Watch
 from rookery.actors.sandbox.transforming import Transformer
 from rookery.actors.sandbox.typescript import RefusedSource, Script, translate
@@ -113,29 +112,14 @@ class JavaScriptGuest:
             return self._parts
 
 
-class JavaScriptInstance:
+class JavaScriptInstance(ImagedInstance[JavaScriptMachine]):
     """One interpreter. All it knows is in its memory; the script is a shortcut to it."""
 
+    _guest: JavaScriptGuest
+
     def __init__(self, guest: JavaScriptGuest) -> None:
-        self._guest = guest
-        self._machine = guest.machine()
+        super().__init__(guest)
         self._script: Script | None = None
-        self.fuel_used = 0
-
-    @property
-    def surroundings(self) -> Surroundings:
-        return self._machine.surroundings
-
-    @surroundings.setter
-    def surroundings(self, value: Surroundings) -> None:
-        self._machine.surroundings = value
-
-    @property
-    def memory_bytes(self) -> int:
-        return self._machine.size
-
-    def limit_memory(self, size_bytes: int) -> None:
-        self._machine.limit_memory(size_bytes)
 
     def step(self, request: bytes, host: Host) -> Step:
         machine = self._machine
@@ -147,17 +131,6 @@ class JavaScriptInstance:
             return Ended(error=refused.error)
         finally:
             self.fuel_used = machine.fuel_used
-
-    def image(self) -> Image:
-        memory = dirty_pages(self._machine, self._guest.pristine)
-        return Image(memory, self.surroundings.copy())
-
-    def load(self, image: Image) -> None:
-        apply_pages(self._machine, image.memory)
-        self.surroundings = image.surroundings.copy()
-
-    def close(self) -> None:
-        self._machine.close()
 
     def _step(self, request: bytes, host: Host) -> Step:
         asked = _decode(request)

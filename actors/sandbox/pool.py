@@ -153,10 +153,6 @@ class Sandbox:
         """What the session began with, and stays on."""
         return self._sessions.find(session_id)[1].build
 
-    def limits(self, session_id: str) -> SessionLimits:
-        """Of a run whose request names none."""
-        return self._sessions.find(session_id)[1].limits
-
     def last_run_counts(self, session_id: str) -> bool:
         """Whether the run that ended last left its effects on the session: then it is one of the
         ``runs`` to reopen it with. One that was refused, stopped or cancelled did not."""

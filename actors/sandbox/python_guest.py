@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 import wasmtime
 
-from rookery.actors.sandbox.contract import Check, Host, Image, Step, Surroundings
+from rookery.actors.sandbox.contract import Check, Host, Step
 from rookery.actors.sandbox.guest_build import GuestCache
 from rookery.actors.sandbox.guest_protocol import read_step
+from rookery.actors.sandbox.imaged import GuestMachine, ImagedInstance
 from rookery.actors.sandbox.link import HOST, LinkPlan
-from rookery.actors.sandbox.memory_image import Pristine, apply_pages, dirty_pages
+from rookery.actors.sandbox.memory_image import Pristine
 from rookery.actors.sandbox.wasi import answer_to
-from rookery.actors.sandbox.wasm import GuestStopped, Linker, Machine
+from rookery.actors.sandbox.wasm import GuestStopped, Linker
 from rookery.schemas.run import Language
 
 __all__ = ["PythonGuest", "PythonInstance", "Unheard"]
@@ -76,14 +77,13 @@ class PythonGuest:
         return PythonInstance(self)
 
 
-class PythonMachine(Machine):
+class PythonMachine(GuestMachine):
     """A store with the guest in it, as host functions see it."""
 
     host: Host
 
     def __init__(self, guest: PythonGuest) -> None:
         super().__init__(guest.engine, _MEMORY_BYTES_MAX)
-        self.surroundings = Surroundings()
         self.linked = guest.plan.instantiate(self, guest.linker)
 
     def serve(self, request: bytes, host: Host) -> bytes:
@@ -106,28 +106,8 @@ class PythonMachine(Machine):
         return self.host.emit(channel, text)
 
 
-class PythonInstance:
-    """One interpreter of this build."""
-
-    def __init__(self, guest: PythonGuest) -> None:
-        self._guest = guest  # Its host functions are there as long as this may call them.
-        self._machine = guest.machine()
-        self.fuel_used = 0
-
-    @property
-    def surroundings(self) -> Surroundings:
-        return self._machine.surroundings
-
-    @surroundings.setter
-    def surroundings(self, value: Surroundings) -> None:
-        self._machine.surroundings = value
-
-    @property
-    def memory_bytes(self) -> int:
-        return self._machine.size
-
-    def limit_memory(self, size_bytes: int) -> None:
-        self._machine.limit_memory(size_bytes)
+class PythonInstance(ImagedInstance[PythonMachine]):
+    _guest: PythonGuest
 
     def step(self, request: bytes, host: Host) -> Step:
         try:
@@ -138,17 +118,6 @@ class PythonInstance:
     def state_beside_memory(self) -> dict[tuple[int, str], int]:
         """What an image does not hold, and must not need to."""
         return self._guest.plan.state_beside_memory(self._machine, self._machine.linked)
-
-    def image(self) -> Image:
-        memory = dirty_pages(self._machine, self._guest.pristine)
-        return Image(memory, self.surroundings.copy())
-
-    def load(self, image: Image) -> None:
-        apply_pages(self._machine, image.memory)
-        self.surroundings = image.surroundings.copy()
-
-    def close(self) -> None:
-        self._machine.close()
 
 
 def _call_tool(machine: PythonMachine, name: int, name_length: int, *rest: int) -> None:
