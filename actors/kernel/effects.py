@@ -71,6 +71,7 @@ class Effects:
                 await self._performers[type(effect)](effect)
             except Exception as error:
                 if isinstance(error, Refused) and error.code == "PARTITION_UNOWNED":
+                    ticket.close()  # As with all that is given up: the next owner has it by name.
                     return
                 if not isinstance(error, Failed) or not CODES[error.code].retryable:
                     log.exception("an effect failed", extra={"key": effect.key})

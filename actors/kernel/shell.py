@@ -182,6 +182,8 @@ class FamilyActor(pykka.ThreadingActor):
         """A read is back; an entity that was let go of meanwhile has no use for it."""
         entity.loads -= 1
         if self._keeps(entity):
+            if not entity.loads:
+                self._start_again(entity)
             return (entity,)
         self._decisions.disown(entity.let_go())
         return ()
@@ -199,7 +201,6 @@ class FamilyActor(pykka.ThreadingActor):
             self._load(entity, whole=True)
         else:
             self._decisions.note(entity.id.key, entity.state)
-            self._start_again(entity)
             if entity.behind and entity.broken is None:
                 self._catch_up(entity)
         return self._returned(entity)
@@ -216,8 +217,8 @@ class FamilyActor(pykka.ThreadingActor):
         return self._returned(entity)
 
     def _start_again(self, entity: Entity) -> None:
-        """Effects that waited for the state. What cannot be folded keeps its tickets: a version
-        that can finds the effects above the horizon."""
+        """Effects that waited for the state, whatever was read last. What cannot be folded keeps
+        its tickets: a version that can finds the effects again."""
         resuming, entity.resuming = entity.resuming, []
         for sequence, facts, ticket in () if entity.broken else resuming:
             try:

@@ -1,17 +1,22 @@
 """Taking up partitions where their last owner left off.
 
-The last owner kept its horizon; above it stand facts whose reactions or effects may be missing.
-They are handed to the actors again: what was done before is recognised, the rest is done now.
+The last owner kept its horizon: above it stand facts whose reactions or effects may be missing, and
+some below it are named. They are handed to the actors again: what was done before is recognised,
+the rest is done now. So what a takeover costs is what was under way, however long the journal is
+and however long one call takes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from rookery.actors.kernel.concern import Concern
-from rookery.actors.kernel.horizon import Horizon
+from rookery.actors.kernel.horizon import Horizon, Standing
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import Resume
 from rookery.actors.kernel.reactions import Reactions
@@ -24,7 +29,19 @@ __all__ = ["Takeover"]
 
 log = logging.getLogger(__name__)
 
-SCHEMA = 1
+SCHEMA: Final = 2
+SCHEMA_WITHOUT_NAMES: Final = 1
+"""Nothing below such a horizon was unfinished."""
+UNFINISHED_MAX: Final = 1_000
+"""Named below the horizon: a takeover reads them one by one."""
+SLICE_MESSAGES: Final = 256
+IN_HAND_MAX: Final = 1_000
+"""What was handed over is worked off before more is, if it comes to an end at all: a storm would
+hold up the beats that keep the partitions ours."""
+PAUSE_S: Final = 0.01
+PAUSES_MAX: Final = 10
+
+_names = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 
 
 class Takeover:
@@ -42,7 +59,7 @@ class Takeover:
         self._codecs: dict[str, FactCodec[Any]] = {c.family: c.codec for c in concerns}
         self._effective = {c.family: mailboxes[c.family] for c in concerns if c.has_effects}
         self._reactions, self._horizon = reactions, horizon
-        self._saved: dict[int, int] = {}
+        self._saved: dict[int, Standing] = {}
         """The horizons kept of partitions that are taken up: our own says nothing of others."""
 
     async def save(self, served: frozenset[int]) -> None:
@@ -50,34 +67,71 @@ class Takeover:
         try:
             # Of what others did since, nothing is left to this node; of its own, tickets tell.
             self._horizon.passed(await self._bus.journal.end())
-            sequence = self._horizon.now()
+            now = self._horizon.now(UNFINISHED_MAX)
+            kept = Snapshot(now.through, msgspec.msgpack.encode(now.unfinished))
             for partition in served & self._saved.keys():
-                if sequence > self._saved.get(partition, sequence):  # Left meanwhile?
-                    kept = Snapshot(sequence, b"")
+                saved = self._saved.get(partition, now)  # Left meanwhile?
+                if now.through > saved.through or (
+                    now.through == saved.through and now.unfinished != saved.unfinished
+                ):
                     await self._bus.snapshots.save(_name(partition), SCHEMA, kept)
                     if partition in self._saved:
-                        self._saved[partition] = sequence
+                        self._saved[partition] = now
         except Failed as error:
             log.info("the horizon was not kept", extra={"code": error.code})
 
     async def resume(self, partitions: frozenset[int]) -> None:
-        """Hand over again what stands above the horizon of these partitions."""
-        horizons: dict[int, int] = {}
-        for partition in partitions:
-            kept = await self._bus.snapshots.load(_name(partition), SCHEMA)
-            horizons[partition] = kept.sequence if kept else 0
-        async for page in self._bus.journal.scan(Filter(), min(horizons.values(), default=0)):
-            for stored in page:
-                horizon = horizons.get(self._bus.partition(stored.entity.key))
-                if horizon is not None and stored.sequence > horizon:
-                    self._again(stored)
-                self._horizon.passed(stored.sequence)
-        self._saved |= horizons
+        """Hand over again what the last owners of these partitions left."""
+        left = {partition: await self._left(partition) for partition in partitions}
+        await self._again_by_name(left)
+        lowest = min((standing.through for standing in left.values()), default=0)
+        async for page in self._bus.journal.scan(Filter(), lowest):
+            for first in range(0, len(page), SLICE_MESSAGES):
+                for stored in page[first : first + SLICE_MESSAGES]:
+                    standing = left.get(self._bus.partition(stored.entity.key))
+                    if standing is not None and stored.sequence > standing.through:
+                        self._again(stored)
+                    self._horizon.passed(stored.sequence)
+                await self._pace()
+        self._saved |= left
 
     def leave(self, partitions: frozenset[int]) -> None:
         """Somebody else's horizon counts for these from now on."""
         for partition in partitions:
             self._saved.pop(partition, None)
+
+    async def _left(self, partition: int) -> Standing:
+        """What the last owner of the partition says."""
+        snapshots, name = self._bus.snapshots, _name(partition)
+        if kept := await snapshots.load(name, SCHEMA):
+            return Standing(kept.sequence, _names(kept.body))
+        kept = await snapshots.load(name, SCHEMA_WITHOUT_NAMES)
+        return Standing(kept.sequence) if kept else Standing()
+
+    async def _again_by_name(self, left: Mapping[int, Standing]) -> None:
+        """Those below the horizons, in order."""
+        named = {
+            (sequence, partition)
+            for partition, standing in left.items()
+            for sequence in standing.unfinished
+        }
+        sequences = sorted({sequence for sequence, _ in named})
+        for first in range(0, len(sequences), SLICE_MESSAGES):
+            some = sequences[first : first + SLICE_MESSAGES]
+            for stored in await asyncio.gather(*map(self._bus.journal.at, some)):
+                if stored is None:
+                    continue
+                if (stored.sequence, self._bus.partition(stored.entity.key)) in named:
+                    self._again(stored)
+            await self._pace()
+
+    async def _pace(self) -> None:
+        """Let others have the loop, and the actors catch up."""
+        await asyncio.sleep(0)
+        for _ in range(PAUSES_MAX):
+            if self._horizon.in_hand <= IN_HAND_MAX:
+                return
+            await asyncio.sleep(PAUSE_S)
 
     def _again(self, stored: Stored) -> None:
         family, key = stored.entity

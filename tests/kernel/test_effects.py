@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from rookery.actors.kernel import takeover
 from rookery.schemas.errors import Failed
-from tests.kernel.tally import Added, Ring, TallyConcern
+from tests.kernel.tally import Added, EchoConcern, Ring, TallyConcern
 from tests.kernel.test_reactions import TAKEN_OVER_S
 from tests.kernel.world import World
 
@@ -62,8 +65,57 @@ def test_a_slow_effect_is_found_again_however_much_was_done_since(world: World):
         world.told("add", "busy", by=1)
         world.pass_s(3)
     first.crash()
-    world.start()
+    second = world.start()
     world.until(lambda: ("n2", 10) in rings(world))
+    assert second.journal.scanned < 5, "what was done since is done"
+
+
+def test_an_effect_that_is_taken_up_twice_is_found_a_third_time(world: World):
+    world.hold_rings = True
+    node = world.start()
+    world.told("add", "slow", by=10)
+    for name in ("n1", "n2", "n3"):
+        world.until(lambda name=name: (name, 10) in rings(world))  # type: ignore[misc]
+        world.told("add", "busy", by=1)
+        world.pass_s(9)
+        node.crash()
+        node = world.start()
+    world.until(lambda: ("n4", 10) in rings(world))
+
+
+def test_an_effect_that_comes_while_others_are_caught_up_with_is_started_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    class Watchful(TallyConcern):
+        observes = frozenset({"echo"})
+
+    first = world.start([Watchful(), EchoConcern()])
+    world.hold_rings = True
+    world.told("add", by=10)
+    world.told("add", by=10)
+    first.crash()
+    monkeypatch.setattr(takeover, "SLICE_MESSAGES", 1)
+    monkeypatch.setattr(takeover, "IN_HAND_MAX", 0)
+    second = world.node([Watchful(), EchoConcern()])
+    second.journal.hold_catch_ups()
+    second.start()
+    world.pass_s(TAKEN_OVER_S)
+    assert "n2" not in dict(rings(world))
+    second.release()
+    world.until(lambda: {("n2", 10), ("n2", 20)} <= set(rings(world)))
+
+
+def test_what_a_horizon_of_the_former_form_says_is_believed(world: World):
+    first = world.start()
+    world.told("add", by=10)
+    for _ in range(9):
+        world.told("add", "busy", by=1)
+    first.crash()
+    world.keep_horizon(schema=1)
+    second = world.start()
+    world.pass_s(TAKEN_OVER_S)
+    assert second.journal.scanned < 5
+    assert rings(world) == [("n1", 10)]
 
 
 def test_an_effect_that_ended_is_not_started_again_by_a_late_successor(world: World):

@@ -1,4 +1,4 @@
-"""Laws of the horizon: it never passes what is open, and reaches everything that is not."""
+"""Laws of the horizon: nothing that is open is lost sight of, and all that is not is passed."""
 
 from __future__ import annotations
 
@@ -44,29 +44,36 @@ def test_the_horizon_never_passes_what_is_under_way_or_unfinished(story: list[tu
             case "foreign":
                 end += number
                 horizon.passed(end)
-        now = horizon.now()
-        assert now >= before
-        assert all(now < sequence for _, sequence in [*under_way, *unfinished])
-        before = now
+        now = horizon.now(100)
+        assert now.through >= before
+        assert all(now.through < sequence for _, sequence in under_way)
+        below = {sequence for _, sequence in unfinished if sequence <= now.through}
+        assert now.unfinished == tuple(sorted(below))
+        before = now.through
     for ticket, sequence in under_way:
         horizon.passed(sequence)
         ticket.close()  # type: ignore[attr-defined]
     for ticket, _ in unfinished:
         ticket.close()  # type: ignore[attr-defined]
         ticket.close()  # type: ignore[attr-defined] # Twice is harmless.
-    assert horizon.now() >= max((sequence for _, sequence in under_way), default=0)
+    last = max((sequence for _, sequence in under_way), default=0)
+    assert horizon.now(0).through >= last
+    assert horizon.now(100).unfinished == ()
 
 
-@given(st.lists(st.integers(1, 50), min_size=1))
-def test_the_horizon_goes_back_for_a_partition_that_is_taken_up(sequences: list[int]):
+@given(st.sets(st.integers(1, 50), min_size=1), st.integers(0, 9))
+def test_more_than_can_be_named_holds_the_horizon_back(sequences: set[int], names_max: int):
     horizon = Horizon()
     horizon.passed(100)
-    assert horizon.now() == 100
-    tickets = [horizon.open(sequence) for sequence in sequences]
-    for sequence, ticket in sorted(zip(sequences, tickets, strict=True), key=lambda pair: pair[0]):
-        assert horizon.now() == sequence - 1
-        ticket.close()
-    assert horizon.now() == 100
+    assert horizon.now(names_max) == (100, ())
+    tickets = {sequence: horizon.open(sequence) for sequence in sequences}
+    while tickets:
+        left = sorted(tickets)
+        assert horizon.in_hand == len(left)
+        through = left[names_max] - 1 if len(left) > names_max else 100
+        assert horizon.now(names_max) == (through, tuple(left[:names_max]))
+        tickets.pop(left[0]).close()
+    assert horizon.now(names_max) == (100, ())
 
 
 def test_tickets_may_be_closed_by_any_thread():
@@ -81,4 +88,4 @@ def test_tickets_may_be_closed_by_any_thread():
         thread.start()
     for thread in threads:
         thread.join()
-    assert horizon.now() == 50
+    assert horizon.now(0) == (50, ())

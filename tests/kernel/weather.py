@@ -92,6 +92,8 @@ class ExposedJournal:
         """How many messages were read in scans."""
         self._holding_appends: tuple[str, ...] = ()
         self._holding_acks = False
+        self._may_catch_up = asyncio.Event()
+        self._may_catch_up.set()
         self._appends: list[tuple[Append, Settle]] = []
         self._acks: list[tuple[Outcome, Settle]] = []
 
@@ -105,6 +107,10 @@ class ExposedJournal:
         """From now on everything is stored and nobody hears of it."""
         self._holding_acks = True
 
+    def hold_catch_ups(self) -> None:
+        """From now on nobody hears what other families did under a key."""
+        self._may_catch_up.clear()
+
     @property
     def held(self) -> int:
         """How many appends or acks wait."""
@@ -113,6 +119,7 @@ class ExposedJournal:
     def release(self) -> None:
         """Let everything through, in order."""
         self._holding_appends, self._holding_acks = (), False
+        self._may_catch_up.set()
         appends, self._appends = self._appends, []
         acks, self._acks = self._acks, []
         for outcome, settle in acks:
@@ -134,6 +141,10 @@ class ExposedJournal:
         await self._weather.pass_through()
         return await self._journal.last(entity)
 
+    async def at(self, sequence: int) -> Stored | None:
+        await self._weather.pass_through()
+        return await self._journal.at(sequence)
+
     async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
         await self._weather.pass_through()
         self.read_after.append(after)
@@ -141,6 +152,8 @@ class ExposedJournal:
 
     async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
         await self._weather.pass_through()
+        if where.key:
+            await self._may_catch_up.wait()
         async for page in self._journal.scan(where, after):
             self.scanned += len(page)
             yield page

@@ -26,7 +26,16 @@ from rookery.actors.kernel.partitions import Holder
 from rookery.actors.kernel.routing import Query
 from rookery.bus.loop import LoopThread
 from rookery.bus.memory import MemoryBus, MemoryServer
-from rookery.bus.ports import Answer, Append, DeadLetter, Delivery, Settled, Stored
+from rookery.bus.ports import (
+    PARTITIONS,
+    Answer,
+    Append,
+    DeadLetter,
+    Delivery,
+    Settled,
+    Snapshot,
+    Stored,
+)
 from rookery.schemas.codec import encode_facts, encode_json
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, Fact, stamp
@@ -333,6 +342,13 @@ class World:
 
     def retry_dead(self, number: int) -> None:
         self.run(self._outside.inbox.retry_dead(number))
+
+    def keep_horizon(self, schema: int) -> None:
+        """As a node of another version would: all that stands is done."""
+        end = len(self.stored())
+        for partition in range(PARTITIONS):
+            name = EntityId("kernel", f"partition-{partition}")
+            self.run(self._outside.snapshots.save(name, schema, Snapshot(end, b"")))
 
     def forge(self, sequence: int, body: bytes) -> None:
         """Change what stands in the journal, as only a broken disk or an intruder would."""
