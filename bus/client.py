@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Unpack
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rookery.bus.asked import RunOptions, RunWords, answer_of, body_of
 from rookery.bus.asking import Asking, Patience
@@ -42,12 +43,15 @@ from rookery.schemas.approval_listing import (
     ListedGrant,
     PendingQuery,
 )
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import (
+    CallReceipt,
     Cancel,
     ForkRun,
     GrantReceipt,
     ReplayQuery,
+    ResolveCall,
     RestoreSession,
     RevokeGrant,
     RunAnswer,
@@ -214,6 +218,28 @@ class Client:
         """Withdraw an input that has not started, or end a run at its next boundary, or ``now``."""
         return await self.ask("cancel", session, Cancel(run_id=run_id, reason=reason, now=now))
 
+    async def resolve(
+        self,
+        session: str,
+        run_id: str,
+        operation_id: str,
+        *,
+        completed: object = UNSET,
+        failed: ToolFault | UnsetType = UNSET,
+        retry: bool = False,
+        actor: str = "",
+    ) -> CallReceipt:
+        """Say what came of a call that nobody can know of, or to try it again."""
+        body = ResolveCall(
+            run_id=run_id,
+            operation_id=operation_id,
+            completed=completed,
+            failed=failed,
+            retry=retry,
+            actor=actor,
+        )
+        return msgspec.convert(await self.ask("resolve", session, body), CallReceipt)
+
     async def replay(self, session: str, run_id: str) -> Fields:
         """Run a past run again, without calling any tool, and compare; as long as it takes."""
         while True:
@@ -316,9 +342,9 @@ class Client:
         query = GrantedQuery(session=session, ended=ended)
         return msgspec.convert(await self.ask("granted", "all", query), GrantList).grants
 
-    async def revoke_grant(self, grant: ListedGrant) -> GrantReceipt:
+    async def revoke_grant(self, grant: ListedGrant, *, actor: str = "") -> GrantReceipt:
         """Let a grant allow nothing more."""
-        body = RevokeGrant(grant_id=grant.grant_id)
+        body = RevokeGrant(grant_id=grant.grant_id, actor=actor)
         return msgspec.convert(await self.ask("grants", grant.session_id, body), GrantReceipt)
 
     # --- questions --------------------------------------------------------------------------------

@@ -11,12 +11,15 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from types import TracebackType
 from typing import Any, Literal, Unpack
 
+from msgspec import UNSET, UnsetType
+
 from rookery.bus.asked import RunOptions, RunWords
 from rookery.bus.client import Client, Fields, Handle, connect
 from rookery.bus.loop import LoopThread
 from rookery.schemas.approval_answer import DecideApproval, DecisionReceipt
 from rookery.schemas.approval_listing import ListedApproval, ListedGrant
-from rookery.schemas.commands import GrantReceipt, RunAnswer
+from rookery.schemas.calls import ToolFault
+from rookery.schemas.commands import CallReceipt, GrantReceipt, RunAnswer
 from rookery.schemas.run import Language, SessionLimits
 
 __all__ = ["SyncClient", "SyncHandle", "connect_sync"]
@@ -118,6 +121,28 @@ class SyncClient:
     def cancel(self, session: str, run_id: str, *, reason: str = "", now: bool = False) -> Fields:
         return self._thread.run(self._client.cancel(session, run_id, reason=reason, now=now))
 
+    def resolve(
+        self,
+        session: str,
+        run_id: str,
+        operation_id: str,
+        *,
+        completed: object = UNSET,
+        failed: ToolFault | UnsetType = UNSET,
+        retry: bool = False,
+        actor: str = "",
+    ) -> CallReceipt:
+        work = self._client.resolve(
+            session,
+            run_id,
+            operation_id,
+            completed=completed,
+            failed=failed,
+            retry=retry,
+            actor=actor,
+        )
+        return self._thread.run(work)
+
     def replay(self, session: str, run_id: str) -> Fields:
         return self._thread.run(self._client.replay(session, run_id))
 
@@ -171,8 +196,8 @@ class SyncClient:
     def grants(self, session: str | None = None, *, ended: bool = False) -> Sequence[ListedGrant]:
         return self._thread.run(self._client.grants(session, ended=ended))
 
-    def revoke_grant(self, grant: ListedGrant) -> GrantReceipt:
-        return self._thread.run(self._client.revoke_grant(grant))
+    def revoke_grant(self, grant: ListedGrant, *, actor: str = "") -> GrantReceipt:
+        return self._thread.run(self._client.revoke_grant(grant, actor=actor))
 
     def ask(
         self,

@@ -75,6 +75,8 @@ __all__ = [
 ]
 
 PageLimit = Annotated[int, Meta(ge=1, le=1_000)]
+Actor = Annotated[str, Meta(max_length=256)]
+"""Who says so, in their own words: nobody checks it. Empty: the id of the command stands for it."""
 
 
 class HandleInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,6 +109,7 @@ class ResolveCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The failure the program is given."""
     retry: bool = False
     """The tool is called again, whatever the last try did."""
+    actor: Actor = ""
 
 
 class RevokeGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,6 +117,7 @@ class RevokeGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     session)."""
 
     grant_id: str
+    actor: Actor = ""
 
 
 class ApprovalDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

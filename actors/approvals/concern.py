@@ -116,7 +116,8 @@ class ApprovalsConcern(MachinesConcern):
             case ConsumeGrant() as use:
                 left = consume(state, session, use, settings, now_ms=now_ms)
             case RevokeGrant() as asked:
-                left = revoke(state, session, asked, settings, by=command.id, now_ms=now_ms)
+                by = asked.actor or command.id
+                left = revoke(state, session, asked, settings, by=by, now_ms=now_ms)
             case ApprovalUnwanted() as said:
                 asked_for = state.asked.get(said.operation_id)
                 left = () if asked_for is None else unwanted(state, session, asked_for)

@@ -1,8 +1,10 @@
 """What a concern is to the kernel: the rules of one family of facts, and nothing that runs.
 
-A concern is pure. It is given state, commands and time and says which facts follow, what state
-they make, how to answer and which effects they call for. Everything that has threads, retries,
-sockets or a clock is the kernel's.
+A concern is given state, commands and time and says which facts follow, what state they make, how
+to answer and which effects they call for. Everything that has threads, retries, sockets or a clock
+is the kernel's, which calls each concern from one thread, its actor's. What follows from a state is
+pure. Only what this process alone knows (claims, places, quotas) is kept beside the states: taken
+in ``decide``, and put right by ``note`` when a draft comes to nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
-"""Tools: functions a host offers to programs, and what it takes to call one rightly.
+"""Tools: functions a host offers to programs, and what becomes of each call of one.
 
-Here is what is pure about them: declaring, describing, checking, counting. Calling them in order,
-with a ledger and across processes, is the business of the actor.
+For those who offer tools: ``decorator``, ``registry``, ``loading``; ``files`` and ``http`` stand
+ready. What is on record of a call is decided in ``ledger`` and folded in ``fold``, both
+pure; ``acting`` performs what follows, with ``places`` for limits and a ``host`` in this process or
+a ``remote`` one, whose other end is ``worker``.
 """
 
 from rookery.actors.tools.decorator import tool
+from rookery.actors.tools.files import Mount, file_tools
+from rookery.actors.tools.http import Allowed, http_tools
 from rookery.actors.tools.loading import load_registry
 from rookery.actors.tools.registry import (
     RegisteredTool,
@@ -14,10 +18,14 @@ from rookery.actors.tools.registry import (
 )
 
 __all__ = [
+    "Allowed",
+    "Mount",
     "RegisteredTool",
     "ToolCallContext",
     "ToolError",
     "ToolRegistry",
+    "file_tools",
+    "http_tools",
     "load_registry",
     "tool",
 ]

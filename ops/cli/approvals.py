@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from getpass import getuser
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +25,7 @@ from rookery.ops.cli.approvers import keys_there
 from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.grants import app as grants
 from rookery.ops.cli.keys import signer_in
-from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.options import NO_OPTIONS, As, Options, actor
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.cli.realm import Realm, open_realm
 from rookery.schemas.approval_answer import DecideApproval, DecisionReceipt
@@ -47,7 +46,6 @@ app.command(grants)
 
 ID = Annotated[str, Parameter(help="The approval's id, as `approvals list` shows it.")]
 Reason = Annotated[str, Parameter(help="Why, for the record.")]
-As = Annotated[str | None, Parameter(name="--as", help="Who answers; else who is logged in.")]
 Key = Annotated[Path | None, Parameter(help="File of the key that signs the answer.")]
 
 
@@ -248,12 +246,12 @@ async def _put(
     signer = None if key is None else signer_in(key)
     async with open_realm(options) as realm:
         approval = await _find(realm, answer.approval_id)
-        actor = answer.actor
-        if not actor and signer is not None:
+        name = answer.actor
+        if not name and signer is not None:
             names = [k.name for k in await keys_there(realm) if k.key_id == signer.key_id]
-            actor = names[-1] if names else ""
+            name = names[-1] if names else ""
         answer = msgspec.structs.replace(
-            answer, actor=actor or getuser(), request_digest=approval.request_digest
+            answer, actor=actor(name), request_digest=approval.request_digest
         )
         if signer is not None:
             answer = signer.sign(realm.subjects.realm, answer)

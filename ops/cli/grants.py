@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from rookery.actors.views.approvals import ApprovalsView
 from rookery.bus.clock import SystemClock
 from rookery.ops.cli.at_hand import server_at_hand
-from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.options import NO_OPTIONS, As, Options, actor
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.ops.cli.realm import Realm, open_realm
 from rookery.schemas.approval_listing import GrantedQuery, GrantList, ListedGrant
@@ -51,10 +51,11 @@ def list_(
 def revoke(
     grant: Annotated[str, Parameter(help="The grant's id, as `grants list` shows it.")],
     *,
+    as_: As = None,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Let a grant allow nothing more; of a session's, also what was granted by it."""
-    receipt = asyncio.run(_revoke(grant, options))
+    receipt = asyncio.run(_revoke(RevokeGrant(grant_id=grant, actor=actor(as_)), options))
     if options.json:
         print_json(receipt)
     else:
@@ -74,7 +75,8 @@ async def _listed_here(realm: Realm, query: GrantedQuery) -> GrantList:
     return await view.granted(query)
 
 
-async def _revoke(grant_id: str, options: Options) -> GrantReceipt:
+async def _revoke(wanted: RevokeGrant, options: Options) -> GrantReceipt:
+    grant_id = wanted.grant_id
     async with open_realm(options) as realm:
         known = (await _listed_here(realm, GrantedQuery(ended=True))).grants
         session = next((g.session_id for g in known if g.grant_id == grant_id), None)
@@ -84,7 +86,7 @@ async def _revoke(grant_id: str, options: Options) -> GrantReceipt:
                 f"no grant {grant_id[:120]!r} here",
                 hint="rookery approvals grants list --all",
             )
-        return await realm.ask("grants", session, RevokeGrant(grant_id=grant_id), GrantReceipt)
+        return await realm.ask("grants", session, wanted, GrantReceipt)
 
 
 def _row(grant: ListedGrant) -> tuple[object, ...]:

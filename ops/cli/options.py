@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from getpass import getuser
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,9 @@ from cyclopts import Parameter
 
 from rookery.ops.config import Loaded, load
 
-__all__ = ["NO_OPTIONS", "Options"]
+__all__ = ["NO_OPTIONS", "As", "Options", "actor"]
+
+As = Annotated[str | None, Parameter(name="--as", help="Who says so; else who is logged in.")]
 
 
 @Parameter(name="*")
@@ -37,3 +40,13 @@ class Options:
 
 
 NO_OPTIONS = Options()
+
+
+def actor(as_: str | None) -> str:
+    """Who says what a command says: the name given, else that of the login."""
+    if as_:
+        return as_
+    try:
+        return getuser()
+    except (KeyError, OSError):  # A container's user may have no name.
+        return f"uid {os.getuid()}"

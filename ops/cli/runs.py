@@ -19,7 +19,7 @@ from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, Stored
 from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.moments import moment_ms
-from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.options import NO_OPTIONS, As, Options, actor
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.ops.cli.realm import Realm, open_realm
 from rookery.ops.cli.run_facts import facts_of_run
@@ -126,6 +126,7 @@ def resolve(
     completed: Annotated[str | None, Parameter(help="It acted; its answer, as JSON.")] = None,
     failed: Annotated[str | None, Parameter(help="It failed; what the program is told.")] = None,
     retry: Annotated[bool, Parameter(help="Call it again, come what may.", negative="")] = False,
+    as_: As = None,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Say what came of a call that nobody can know of."""
@@ -137,6 +138,7 @@ def resolve(
         completed=UNSET if completed is None else _value(completed),
         failed=UNSET if failed is None else ToolFault("TOOL_ERROR", failed),
         retry=retry,
+        actor=actor(as_),
     )
     receipt = asyncio.run(_command("resolve", run, body, CallReceipt, options))
     if options.json:

@@ -201,7 +201,7 @@ class GrantRevoked(Fact, frozen=True, kw_only=True, tag="approval.grant_revoked.
 
     grant_id: str
     revoked_by: str
-    """A command, or the session's grant that was revoked before."""
+    """Somebody, or their command; or the session's grant that was revoked before."""
 
 
 class SessionGrantIssued(Fact, frozen=True, kw_only=True, tag="approval.session_grant_issued.v1"):

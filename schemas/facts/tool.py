@@ -88,7 +88,7 @@ class Completed(_OfCall, frozen=True, kw_only=True, tag="tool.completed.v1"):
     response_digest: str
     duration_ms: Unsigned
     resolved_by: str = ""
-    """Set if an operator said so: ``RECOVERY_REQUIRED`` before."""
+    """The operator who said so, or their command: ``RECOVERY_REQUIRED`` before."""
 
 
 class Failed(_OfCall, frozen=True, kw_only=True, tag="tool.failed.v1"):

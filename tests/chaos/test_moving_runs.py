@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rookery.bus import connect
 from rookery.bus.server import EmbeddedServer
 from tests.nodes import NodeProcess, node_on, rookery_here
 from tests.runs.programs import Programs
@@ -255,10 +256,14 @@ def test_a_run_may_be_parked_with_a_call_it_went_on_without(
         await programs.seen("tool.intent_recorded", 3)
         gate.touch()
         assert (await run)["status"] == "interrupted"
-        said = {"run_id": lost["run"], "operation_id": lost["operation_id"], "completed": "found"}
-        assert not (await programs.client.ask("resolve", "s", said)).code
+        async with connect(server.url, realm=nodes.realm) as client:
+            call_id = lost["operation_id"]
+            said = await client.resolve("s", lost["run"], call_id, completed="found", actor="anne")
+        assert said.state == "completed"
         (ended,) = await programs.seen("turn.completed")
         assert ended["result"]["result"] == [1, "found", "there", 2]
+        resolved = {fact["resolved_by"] for fact in await programs.seen("tool.completed", 3)}
+        assert resolved == {"", "anne"}
 
     told(nodes, story)
 

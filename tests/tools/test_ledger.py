@@ -220,10 +220,11 @@ def test_an_operator_says_that_the_call_failed(world: ToolWorld):
 
 def test_an_operator_has_the_call_tried_again_under_the_same_key(world: ToolWorld):
     lost(world)
-    assert answered(resolve(world, id="word", retry=True)) == "requested"
+    assert answered(resolve(world, id="word", retry=True, actor="anne")) == "requested"
     world.until(lambda: world.kinds()[-1] == "completed")
     assert world.kinds()[-3:] == ["retry_allowed", "intent_recorded", "completed"]
     assert world.tool_facts()[-2].attempt == 2
+    assert world.tool_facts()[-3].resolved_by == "anne"
     assert world.executions(1) == 2
 
 

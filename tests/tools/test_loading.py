@@ -93,3 +93,9 @@ def test_what_is_missing_is_said(place: str, error: str):
     with pytest.raises(Refused) as caught:
         load_registry(place)
     assert str(caught.value).startswith(error)
+
+
+def test_the_example_of_files_and_the_web_gives_no_more_than_it_says():
+    registry = load_registry("rookery.ops.examples.workspace:registry")
+    files, web = ["read_text", "list_dir", "write_text"], ["fetch_text", "fetch_json", "http_get"]
+    assert {tool.capability.name for tool in registry} == {*files, *web}
