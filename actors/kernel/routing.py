@@ -77,9 +77,16 @@ class Routing:
         self.tasks.begin(self._query(delivery, verb))
 
     def tell(self, closing: Closing) -> None:
-        """Tell whoever asked, free the inbox, bury what nobody waits for."""
-        if answers := self.inside.take(closing.answers):
-            self._bus.door.answer(answers)
+        """Tell whoever asked, free the inbox, bury what nobody waits for.
+
+        No answer costs more than itself: whatever becomes of it, this does not raise, what is
+        worked off is freed, and commits beside and after it go their way.
+        """
+        try:
+            if answers := self.inside.take(closing.answers):
+                self._bus.door.answer(answers)
+        except Exception:  # Of a door that breaks its word. Whoever was not told asks again.
+            log.exception("%d answers were not given", len(closing.answers))
         if closing.positions:
             self._bus.inbox.done(closing.positions)
         for delivery, error in closing.burials:

@@ -173,6 +173,26 @@ def test_an_outage_of_the_dead_letters_is_waited_out(world: World):
     assert len(world.dead()) == 1
 
 
+def test_no_answer_whatsoever_costs_a_commit(world: World):
+    """Not even where the door breaks its word: answers before commits, after them, and of none."""
+    node = world.start()
+
+    def break_off(answers: object) -> None:
+        raise RuntimeError("a bug")
+
+    node.bus.door.answer = break_off  # type: ignore[method-assign]
+    for by in (1, 2, 3, 4):
+        world.submit("dance", reply_to="answers")
+        world.submit("add", "-a", reply_to="answers")
+        world.submit("add", by=by, reply_to="answers")
+        world.until(lambda by=by: world.numbers() == list(range(1, by + 1)))
+    world.until(lambda: world.numbers("echo") == [1, 2, 3, 4] and world.rings)
+    node.stop()
+    world.start()
+    world.pass_s(20)
+    assert world.numbers() == [1, 2, 3, 4]
+
+
 # --- draining -----------------------------------------------------------------------------------
 
 
