@@ -16,7 +16,9 @@ from rookery.schemas.errors import CodedError, Failed
 
 __all__ = ["Asking", "Patience"]
 
-_TRY_AGAIN: Final = frozenset({"NODE_DRAINING", "NODE_FAILED", "PARTITION_UNOWNED"})
+_TRY_AGAIN: Final = frozenset(
+    {"NODE_DRAINING", "NODE_FAILED", "NODE_OVERLOADED", "PARTITION_UNOWNED"}
+)
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 1.0
 
 

@@ -17,6 +17,8 @@ __all__ = ["SystemClock", "entropy", "wait_until"]
 T = TypeVar("T")
 
 _POLL_S = 0.003
+_GOES_ON = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux has its monotonic clock stand still in a suspend; macOS does not."""
 
 
 class SystemClock:
@@ -25,6 +27,10 @@ class SystemClock:
     def now_ms(self) -> int:
         """Milliseconds since 1970, UTC."""
         return unix_ms(time.time_ns())
+
+    def uptime_s(self) -> float:
+        """Seconds since some moment. It goes on while the machine sleeps and is never set."""
+        return time.clock_gettime(_GOES_ON)
 
 
 def entropy(size_bytes: int) -> bytes:

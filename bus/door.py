@@ -8,6 +8,7 @@ Nothing is stored here: a client keeps its request until it is answered.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from itertools import count
 
@@ -21,7 +22,9 @@ from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, Refused
 from rookery.schemas.run import ErrorObject
 
-__all__ = ["QUEUE", "NatsDoor", "unowned"]
+__all__ = ["QUEUE", "NatsDoor", "refused", "unowned"]
+
+log = logging.getLogger(__name__)
 
 QUEUE = "rookery"
 _MESSAGE_ID = MESSAGE_ID.encode()
@@ -30,7 +33,12 @@ _NO_RESPONDERS = 503
 
 def unowned(reply_to: str) -> Answer:
     """The answer to a request that no node can take."""
-    return _refusal(reply_to, "PARTITION_UNOWNED", CODES["PARTITION_UNOWNED"].meaning)
+    return refused(reply_to, "PARTITION_UNOWNED", CODES["PARTITION_UNOWNED"].meaning)
+
+
+def refused(reply_to: str, code: str, message: str) -> Answer:
+    """What a door says by itself."""
+    return Answer(reply_to, encode_json({"error": ErrorObject(code=code, message=message)}), code)
 
 
 class NatsDoor:
@@ -107,7 +115,8 @@ class NatsDoor:
         return given or f"{self._inbox}.{next(self._numbers)}"
 
     def _send(self, messages: Sequence[tuple[str, Outgoing]]) -> None:
-        """Send all; where one cannot be sent (it is too large), its requester is told so."""
+        """Send all; where one cannot be sent (it is too large), its requester is told so, and where
+        not even that can be sent, nobody: to send is never an error."""
         try:
             self._connection.send([message for _, message in messages])
         except Refused as refusal:
@@ -115,16 +124,17 @@ class NatsDoor:
                 for alone in messages:
                     self._send([alone])
             elif reply_to := messages[0][0]:
-                told = _refusal(reply_to, refusal.code, refusal.message)
-                self._connection.send([_outgoing(told)])
+                self._excuse(reply_to, refusal)
+
+    def _excuse(self, reply_to: str, refusal: Refused) -> None:
+        try:
+            self._connection.send([_outgoing(refused(reply_to, refusal.code, refusal.message))])
+        except Refused as again:
+            log.warning("an answer is dropped: %s", again)
 
 
 def _requester(subject: str) -> str:
     return decode_token(subject.rpartition(".")[2])
-
-
-def _refusal(reply_to: str, code: str, message: str) -> Answer:
-    return Answer(reply_to, encode_json({"error": ErrorObject(code=code, message=message)}), code)
 
 
 def _outgoing(answer: Answer) -> Outgoing:

@@ -43,12 +43,14 @@ _REPLY = REPLY.encode()
 _TRACEPARENT = TRACEPARENT.encode()
 
 _ANSWERABLE = re.compile(r"(?!\$|rookery\.)[^\s.*>]+(\.[^\s.*>]+)*\Z")
-_SUBJECT_CHARACTERS_MAX = 1024
+_SUBJECT_BYTES_MAX = 1024
+"""A quarter of the line that the server takes, whatever else stands there."""
 
 
 def answerable(subject: str) -> bool:
     """Whether a client may have an answer published there."""
-    return len(subject) <= _SUBJECT_CHARACTERS_MAX and _ANSWERABLE.match(subject) is not None
+    fits = len(subject.encode()) <= _SUBJECT_BYTES_MAX
+    return fits and _ANSWERABLE.match(subject) is not None
 
 
 def command_headers(

@@ -219,7 +219,7 @@ class Door(Protocol):
         """From now on take the requests of exactly these partitions."""
 
     def answer(self, answers: Sequence[Answer]) -> None:
-        """Send answers; what cannot be sent is dropped: the client asks again."""
+        """Send answers. It never raises: what cannot be sent is dropped, the client asks again."""
 
     async def close(self) -> None:
         """Take no more requests."""

@@ -24,6 +24,7 @@ _PAGE_MESSAGES = 256
 _PAGE_BYTES_MAX = 8 << 20
 _PATIENCE_S = 5.0
 _STALE_PAUSE_S = 0.02
+_STALE_MAX = 250
 
 
 class _Page:
@@ -32,6 +33,16 @@ class _Page:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.end: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    async def ended(self) -> Message:
+        """What it ends with. Only silence is waited for in vain: a slow link brings it in time."""
+        while not self.end.done():
+            came = len(self.messages)
+            await asyncio.wait({self.end}, timeout=_PATIENCE_S)
+            if not self.end.done() and len(self.messages) == came:
+                said = f"nothing came of the journal for {_PATIENCE_S} s"
+                raise Failed("SERVER_UNREACHABLE", said)
+        return self.end.result()
 
 
 class JournalReads:
@@ -78,23 +89,18 @@ class JournalReads:
         return await self._one({"seq": after + 1, "next_by_subj": self._subjects.fact(entity)})
 
     async def read(self, entity: EntityId, after: int) -> list[Stored]:
-        """The entity's messages above ``after``, complete as of the leader's word."""
-        try:
-            async with asyncio.timeout(_PATIENCE_S):
-                return await self._complete(entity, after)
-        except TimeoutError:
-            raise Failed(
-                "SERVER_UNREACHABLE", f"reading {entity} took more than {_PATIENCE_S} s"
-            ) from None
-
-    async def _complete(self, entity: EntityId, after: int) -> list[Stored]:
+        """The entity's messages above ``after``, complete as of the leader's word. It takes the
+        time it takes, as long as there is always something more."""
         last, found = await asyncio.gather(self.last(entity), self._page(entity, after))
-        end = last.sequence if last else 0
-        while (found[-1].sequence if found else after) < end:
-            page = await self._page(entity, found[-1].sequence if found else after)
-            if not page:  # A follower that does not know it yet.
-                await asyncio.sleep(_STALE_PAUSE_S)
+        end, stale = last.sequence if last else 0, 0
+        while (at := found[-1].sequence if found else after) < end:
+            page = await self._page(entity, at)
             found += page
+            stale = 0 if page else stale + 1
+            if stale > _STALE_MAX:
+                raise Failed("SERVER_UNREACHABLE", f"nobody has {entity} from {at} to {end}")
+            if stale:  # A follower that does not know it yet.
+                await asyncio.sleep(_STALE_PAUSE_S)
         return found
 
     async def _one(self, query: dict[str, str | int]) -> Stored | None:
@@ -120,7 +126,7 @@ class JournalReads:
         try:
             if not self._connection.send([Outgoing(subject, encode_json(query), inbox)]):
                 raise Failed("SERVER_UNREACHABLE", "there is no connection to the server")
-            if status_of(await page.end) == 503:
+            if status_of(await page.ended()) == 503:
                 raise Failed("SERVER_UNREACHABLE", "nobody serves the journal's stream")
         finally:
             del self._pages[inbox]

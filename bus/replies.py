@@ -35,6 +35,7 @@ _OURS = frozenset(
         "JOURNAL_FULL",
         "NODE_DRAINING",
         "NODE_FAILED",
+        "NODE_OVERLOADED",
         "PARTITION_UNOWNED",
         "SEALED_UNSUPPORTED",
         "SERVER_UNREACHABLE",

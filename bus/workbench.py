@@ -87,21 +87,10 @@ class NatsWorkbench:
         self._crew.append(await subscribe(subjects.crew(self._surface, "*"), self._spoken_to))
 
     async def answer(self, job: Job, body: bytes) -> None:
-        message = Outgoing(job.id, body)
-        while True:
-            try:
-                self._end(job, await self._parcels.packed(message))
-            except CodedError as error:
-                if not CODES[error.code].retryable:
-                    wrong = JobAnswer(error=ToolFault(error.code, error.message))
-                    message = Outgoing(job.id, encode_json(wrong))
-                    continue
-                if self._is_late(job):
-                    self.abandon(job, f"its answer could not be stored: {error.message}")
-                    return
-            else:
-                return
-            await asyncio.sleep(AGAIN_S)
+        try:
+            await self._insist(job, Outgoing(job.id, body))
+        except CodedError as error:
+            await self._excuse(job, error)
 
     def decline(self, job: Job, reason: str) -> None:
         self._end(job, no_answer(job.id, NOT_BEGUN, "WORKER_UNAVAILABLE", reason))
@@ -152,6 +141,29 @@ class NatsWorkbench:
         left_ms = int(1_000 * (self._taken[job.id].until_s - loop.time()))
         self._take(replace(job, body=body, left_ms=max(1, left_ms) if job.left_ms else 0))
 
+    async def _insist(self, job: Job, message: Outgoing) -> None:
+        """Answer as soon as it can be stored; raises what will not work later either."""
+        while True:
+            try:
+                self._end(job, await self._parcels.packed(message))
+                return
+            except CodedError as error:
+                if not CODES[error.code].retryable:
+                    raise
+                if self._is_late(job):
+                    self.abandon(job, f"its answer could not be stored: {error.message}")
+                    return
+            await asyncio.sleep(AGAIN_S)
+
+    async def _excuse(self, job: Job, error: CodedError) -> None:
+        """Say why there is no answer, if even that can be sent."""
+        wrong = JobAnswer(error=ToolFault(error.code, error.message))
+        try:
+            await self._insist(job, Outgoing(job.id, encode_json(wrong)))
+        except CodedError as again:
+            self._taken.pop(job.id, None)
+            log.warning("the answer to a job is dropped: %s", again)
+
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._fetching.add(task)
@@ -162,9 +174,9 @@ class NatsWorkbench:
         return taken is None or loop.time() > taken.until_s
 
     def _end(self, job: Job, answer: Outgoing) -> None:
+        self._connection.send([answer])  # First: what cannot be sent is not kept to be sent again.
         self._taken.pop(job.id, None)
         self._answers.keep(answer)
-        self._connection.send([answer])
 
     # --- what the whole crew is asked -------------------------------------------------------------
 

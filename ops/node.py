@@ -206,6 +206,7 @@ class Node:
             holder=Holder(self.name, msgspec.json.encode(here), is_dead),
             epoch=epoch,
             now_ms=self._clock.now_ms,
+            uptime_s=self._clock.uptime_s,
             observer=self.metrics,
             failpoints=Failpoints(os.environ.get("ROOKERY_FAILPOINT", "")),
             passivate_after_ms=int(config.node.passivate_after_s * 1000),

@@ -99,6 +99,7 @@ CODES: Final[dict[str, Code]] = {
     "COMMAND_QUARANTINED": Code("the command made its actor fail three times and was set aside"),
     "PARTITION_UNOWNED": Code("no node owns this session's partition just now", retryable=True),
     "NODE_DRAINING": Code("the node is stopping and takes no new work", retryable=True),
+    "NODE_OVERLOADED": Code("the node has no room for another request", retryable=True),
     "NODE_FAILED": Code("the node failed while working on the command", retryable=True),
     "UNKNOWN_CODE": Code("a newer node answered with a code this version does not know"),
     "NO_ANSWER": Code("no answer came in time; it may still be worked off", retryable=True),

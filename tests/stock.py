@@ -27,7 +27,9 @@ Fields = dict[str, Any]
 DEADLINE_S = 45.0
 AGAIN_S = 0.4
 """How long a client waits for an answer before it sends its command again."""
-RETRYABLE = frozenset({"NODE_DRAINING", "NODE_FAILED", "PARTITION_UNOWNED", "NO_RESPONDERS"})
+RETRYABLE = frozenset(
+    {"NODE_DRAINING", "NODE_FAILED", "NODE_OVERLOADED", "PARTITION_UNOWNED", "NO_RESPONDERS"}
+)
 
 
 class Answer(NamedTuple):

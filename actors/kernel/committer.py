@@ -72,9 +72,9 @@ class Committer:
 
     def accept(self, commits: Sequence[Commit], closing: Closing) -> None:
         """Take what one wake of an actor produced: commits, and ends that need no commit."""
-        self._tell(closing)
         self._queue.extend(commits)
         self._pump()
+        self._tell(closing)
 
     def _pump(self) -> None:
         while self._queue and self._groups < GROUPS_MAX:

@@ -15,6 +15,7 @@ from msgspec import UNSET
 
 from rookery.actors.kernel.concern import Concern
 from rookery.actors.kernel.horizon import Ticket
+from rookery.actors.kernel.mailbox import Room
 from rookery.actors.kernel.memory import CommandMemory
 from rookery.bus.ports import Delivery, Snapshot, Stored
 from rookery.schemas.digest import ZERO_CHAIN, chain
@@ -48,6 +49,8 @@ class Work(msgspec.Struct, eq=False):
     """Set if this is a reaction."""
     ticket: Ticket | None = None
     """Closed when a reaction has come to its end."""
+    room: Room | None = None
+    """Left when a request has come to its end."""
     outcome: str = ""
     """``committed``, ``unchanged``, ``repeated`` or ``refused``, as last decided."""
     alone: bool = False
@@ -59,6 +62,9 @@ class Work(msgspec.Struct, eq=False):
         """Nothing more will come of it."""
         if self.ticket is not None:
             self.ticket.close()
+        if self.room is not None and self.delivery is not None:
+            self.room.leave(len(self.delivery.body))
+            self.room = None
 
 
 class _Saved(msgspec.Struct, array_like=True):

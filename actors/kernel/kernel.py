@@ -59,6 +59,8 @@ class Settings:
     epoch: str
     """Unique for ever: begins every message id of this process."""
     now_ms: Callable[[], int]
+    uptime_s: Callable[[], float]
+    """Goes on while the machine sleeps; never set."""
     observer: Observer = field(default_factory=Unobserved)
     failpoints: Failpoints = field(default_factory=Failpoints)
     passivate_after_ms: int = 600_000
@@ -111,6 +113,7 @@ class Kernel:
             settings.holder,
             on_gain=self._gain,
             on_loss=self._lose,
+            uptime_s=settings.uptime_s,
             busy=self._is_busy,
         )
         self._withheld: list[Commit] = []

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from rookery.actors.kernel.entity import Entity, Work
 from rookery.actors.kernel.horizon import Ticket
+from rookery.actors.kernel.mailbox import Room
 from rookery.bus.ports import Delivery, Snapshot, Stored
 from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import CodedError
@@ -28,6 +29,11 @@ __all__ = [
 
 class Arrivals(list[Delivery]):
     """Commands that came through a door, in order."""
+
+    def __init__(self, room: Room) -> None:
+        super().__init__()
+        self.room = room
+        """What those of them that are requests leave when they end."""
 
 
 class Internal(NamedTuple):

@@ -11,7 +11,8 @@ class Observer(Protocol):
     """Called from actor threads and from the bus's loop; must be quick and must not raise."""
 
     def command(self, verb: str, outcome: str, seconds: float) -> None:
-        """A command was answered: ``committed``, ``unchanged``, ``repeated``, ``refused``..."""
+        """A command was answered: ``committed``, ``unchanged``, ``repeated``, ``refused``, or
+        ``overloaded``, if there was no room to take it in..."""
 
     def committed(self, family: str, messages: int, facts: int, seconds: float) -> None:
         """Messages of a family became durable, ``seconds`` after they were handed over."""

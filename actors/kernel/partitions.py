@@ -49,11 +49,14 @@ class Partitions:
         *,
         on_gain: Change,
         on_loss: Change,
+        uptime_s: Callable[[], float],
         busy: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """``busy``: a partition with effects under way is given up last, and not at once."""
+        """``uptime_s`` goes on while the machine sleeps, as claims do; a loop's time does not.
+        ``busy``: a partition with effects under way is given up last, and not at once."""
         self._claims, self._holder = claims, holder
         self._on_gain, self._on_loss, self._busy = on_gain, on_loss, busy
+        self._uptime_s = uptime_s
         self._patience = PATIENCE_BEATS
         self._held: dict[int, Claim] = {}
         self._given_up: list[Claim] = []
@@ -80,8 +83,8 @@ class Partitions:
     @property
     def certain(self) -> bool:
         """Whether nobody else can own or have owned what is served: not after a pause longer than
-        a claim lives, until all of it is taken up anew."""
-        return _now_s() < self._certain_until_s and not self._doubted
+        a claim lives, the machine's sleep included, until all of it is taken up anew."""
+        return self._uptime_s() < self._certain_until_s and not self._doubted
 
     async def start(self) -> None:
         """Join; returns after the first beat, serving a first share."""
@@ -135,7 +138,7 @@ class Partitions:
             self._align_soon()
 
     async def _renew(self) -> None:
-        began_s, held = _now_s(), dict(self._held)
+        began_s, held = self._uptime_s(), dict(self._held)
         presence = self._holder.presence
         renewals = (self._claims.renew(claim, TTL_S, presence) for claim in held.values())
         missed: BaseException | None = None
@@ -151,7 +154,7 @@ class Partitions:
                 missed = end
         if lost:
             log.warning("partitions were lost", extra={"partitions": lost})
-        if lost or _now_s() >= self._certain_until_s:
+        if lost or self._uptime_s() >= self._certain_until_s:
             self._doubted = True
         if missed is not None:
             raise missed
@@ -232,11 +235,6 @@ class Partitions:
         if given_up:
             await asyncio.gather(*(self._claims.release(claim) for claim in given_up))
             self._given_up = self._given_up[len(given_up) :]
-
-
-def _now_s() -> float:
-    loop = asyncio.get_running_loop()
-    return loop.time()
 
 
 async def _cancelled(*tasks: asyncio.Task[None] | None) -> None:

@@ -14,7 +14,7 @@ from rookery.actors.kernel.closing import Closing
 from rookery.actors.kernel.concern import Concern
 from rookery.actors.kernel.entity import Work
 from rookery.actors.kernel.inside import Inside, is_inside
-from rookery.actors.kernel.mailbox import Mailbox
+from rookery.actors.kernel.mailbox import REQUESTS_BYTES_MAX, REQUESTS_MAX, Mailbox
 from rookery.actors.kernel.messages import Arrivals
 from rookery.actors.kernel.observer import Observer
 from rookery.actors.kernel.tasks import Tasks
@@ -64,7 +64,10 @@ class Routing:
             delivery.arrived_ms = delivery.arrived_ms or now_ms
             home = self._homes.get(delivery.verb)
             if home is not None:
-                batches.setdefault(home, Arrivals()).append(delivery)
+                if delivery.position is None and not home.room.admit(len(delivery.body)):
+                    self._turn_away(delivery)
+                    continue
+                batches.setdefault(home, Arrivals(home.room)).append(delivery)
             elif delivery.verb in self._queries:
                 self.query(delivery, delivery.verb)
             else:
@@ -77,9 +80,16 @@ class Routing:
         self.tasks.begin(self._query(delivery, verb))
 
     def tell(self, closing: Closing) -> None:
-        """Tell whoever asked, free the inbox, bury what nobody waits for."""
-        if answers := self.inside.take(closing.answers):
-            self._bus.door.answer(answers)
+        """Tell whoever asked, free the inbox, bury what nobody waits for.
+
+        No answer costs more than itself: whatever becomes of it, this does not raise, what is
+        worked off is freed, and commits beside and after it go their way.
+        """
+        try:
+            if answers := self.inside.take(closing.answers):
+                self._bus.door.answer(answers)
+        except Exception:  # Of a door that breaks its word. Whoever was not told asks again.
+            log.exception("%d answers were not given", len(closing.answers))
         if closing.positions:
             self._bus.inbox.done(closing.positions)
         for delivery, error in closing.burials:
@@ -97,6 +107,20 @@ class Routing:
         closing = Closing()
         closing.refuse(
             delivery, Refused("UNKNOWN_VERB", f"no verb {verb!r}", hint=f"known: {known}")
+        )
+        self.tell(closing)
+
+    def _turn_away(self, delivery: Delivery) -> None:
+        """At once, with nothing decoded: the asker keeps its request and comes again."""
+        self._observer.command(delivery.verb, "overloaded", 0.0)
+        closing = Closing()
+        closing.refuse(
+            delivery,
+            Failed(
+                "NODE_OVERLOADED",
+                f"{REQUESTS_MAX} requests, or {REQUESTS_BYTES_MAX} bytes of them, wait already",
+                hint="send it again later under its id, or leave it in the inbox",
+            ),
         )
         self.tell(closing)
 

@@ -130,6 +130,7 @@ class FamilyActor(pykka.ThreadingActor):
         touched: list[Entity] = []
         now_s, bytes_max = perf_counter(), self._hub.payload_bytes_max
         for delivery in deliveries:
+            room = deliveries.room if delivery.position is None else None
             try:
                 work = work_from(delivery, self._concern, now_s, bytes_max)
                 query = self._diverts(work.command)
@@ -139,10 +140,13 @@ class FamilyActor(pykka.ThreadingActor):
                 log.exception("a command made its actor fail", extra={"id": delivery.id})
                 self._decisions.set_aside(unchecked(delivery, now_s), error)
             else:
-                if query:
-                    self._hub.divert(delivery, query)
-                else:
+                if not query:
+                    work.room = room
                     touched.append(self._take_in(work, len(delivery.body)))
+                    continue
+                self._hub.divert(delivery, query)
+            if room is not None:
+                room.leave(len(delivery.body))
         return touched
 
     def _take_in(self, work: Work, size_bytes: int) -> Entity:

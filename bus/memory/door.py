@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from rookery.bus.door import unowned
+from rookery.bus.door import refused, unowned
+from rookery.bus.headers import answerable
 from rookery.bus.ports import Answer, Delivery
 from rookery.bus.subjects import partition_of
 
 __all__ = ["MemoryDoor", "MemorySwitch"]
+
+PAYLOAD_BYTES_MAX = 1 << 20
 
 
 class MemorySwitch:
@@ -59,7 +62,8 @@ class MemoryDoor:
         self.owned = partitions
 
     def answer(self, answers: Sequence[Answer]) -> None:
-        self._switch.publish(answers)
+        """As the server would have it: an answer that is too large becomes one that says so."""
+        self._switch.publish([_fitting(a) for a in answers if answerable(a.reply_to)])
 
     async def close(self) -> None:
         self._deliver = None
@@ -73,3 +77,11 @@ class MemoryDoor:
     def _hand_over(self, request: Delivery) -> None:
         if self._deliver is not None:
             self._deliver([request])
+
+
+def _fitting(answer: Answer) -> Answer:
+    size = len(answer.body)
+    if size <= PAYLOAD_BYTES_MAX:
+        return answer
+    told = f"{size} bytes, the limit is {PAYLOAD_BYTES_MAX}"
+    return refused(answer.reply_to, "PAYLOAD_TOO_LARGE", told)

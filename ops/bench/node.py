@@ -36,6 +36,7 @@ def serve_turns(task: Task) -> None:
         holder=Holder("bench", b"", lambda _: False),
         epoch=f"bench.{entropy(6).hex()}",
         now_ms=SystemClock().now_ms,
+        uptime_s=SystemClock().uptime_s,
     )
     kernel = Kernel(bus, thread, [TurnsConcern()], settings, performers={}, queries={})
     kernel.start()

@@ -1,6 +1,7 @@
 """A network that misbehaves on order: a TCP proxy in front of a NATS server.
 
-It can swallow messages on their way to the client, hold everything back, and cut the connection.
+It can swallow messages on their way to the client, slow them down, hold everything back, and cut
+the connection.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class Proxy:
         self._flows.set()
         self.swallows: Callable[[bytes], bool] = lambda _body: False
         """Decides about each message to a client by its body."""
+        self.pause_s = 0.0
+        """How long each message to a client takes."""
         self.swallowed: list[bytes] = []
         self.passed: list[bytes] = []
         """Bodies that went through."""
@@ -86,6 +89,7 @@ class Proxy:
                     self.swallowed.append(body)
                     continue
                 self.passed.append(body)
+                await asyncio.sleep(self.pause_s)
             await self._flows.wait()
             writer.write(line + payload)
             await writer.drain()

@@ -293,6 +293,17 @@ def test_what_is_too_large_for_anything_is_refused_before_and_an_error_after(
     asyncio.run(scenario())
 
 
+def test_an_answer_that_cannot_be_sent_in_any_form_is_dropped(jetstream: JetStreamRealm) -> None:
+    nowhere = replace(JOB, id="😀" * 1_100)
+
+    async def scenario() -> None:
+        async with jetstream.bus() as bus, hand(jetstream) as anna:
+            await anna.bench.answer(nowhere, b"1")
+            assert await bus.crews.call(JOB) == Answered(b"anna")
+
+    asyncio.run(scenario())
+
+
 class Asking(NamedTuple):
     """A node's side that asks after its jobs all the time."""
 

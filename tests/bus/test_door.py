@@ -18,6 +18,7 @@ from tests.bus.waiting import wait_until
 from tests.bus.workers import opened
 
 ALL = frozenset(range(PARTITIONS))
+LARGE = b"x" * (2 << 20)
 
 
 class Asker(Protocol):
@@ -204,6 +205,41 @@ def test_a_command_of_the_inbox_is_answered_where_its_header_says(realm: Realm) 
     asyncio.run(scenario())
 
 
+def test_an_answer_too_large_to_send_is_told_and_takes_no_other_with_it(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus, asking(realm) as asker:
+            waiting: list[Delivery] = []
+
+            def take(batch: list[Delivery]) -> None:
+                waiting.extend(batch)
+                if len(waiting) == 2:
+                    bodies = {b"small": b"fine", b"large": LARGE}
+                    bus.door.answer([Answer(d.reply_to, bodies[d.body]) for d in waiting])
+
+            await bus.door.open(take)
+            await bus.door.own(ALL)
+            large, small = await asyncio.gather(asker.ask("s", b"large"), asker.ask("s", b"small"))
+            assert (small.body, small.code) == (b"fine", "")
+            assert large.code == "PAYLOAD_TOO_LARGE"
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_cannot_be_sent_in_any_form_is_dropped_alone(realm: Realm) -> None:
+    """As long as a subject can be in an inbox's header, and longer than any the server takes."""
+    nowhere = [Answer("😀" * many, body) for many in (1_023, 1_024, 5_000) for body in (b"", LARGE)]
+
+    async def scenario() -> None:
+        async with realm.bus() as bus, asking(realm) as asker:
+            answers = await asker.listen("results.of.mine")
+            unheard = [await asker.listen(answer.reply_to) for answer in nowhere[:1]]
+            bus.door.answer([*nowhere, Answer("results.of.mine", b"done")])
+            await wait_until(lambda: answers)
+            assert unheard == [[]]
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     "subject",
     [
@@ -214,6 +250,8 @@ def test_a_command_of_the_inbox_is_answered_where_its_header_says(realm: Realm) 
         "a.*",
         ">",
         "a..b",
+        "😀" * 1_023,
+        "é" * 513,
     ],
 )
 def test_no_answer_is_published_where_only_we_may_write(realm: Realm, subject: str) -> None:
@@ -270,24 +308,18 @@ def test_a_request_passed_on_keeps_what_its_headers_say(jetstream: JetStreamReal
     asyncio.run(scenario())
 
 
-def test_an_answer_too_large_to_send_is_told_and_takes_no_other_with_it(
-    jetstream: JetStreamRealm,
+@pytest.mark.parametrize("body", [b"", b"x" * 100])
+def test_what_the_door_would_say_instead_may_be_too_large_as_well(
+    jetstream: JetStreamRealm, body: bytes
 ) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus, asking(jetstream) as asker:
-            waiting: list[Delivery] = []
-
-            def take(batch: list[Delivery]) -> None:
-                waiting.extend(batch)
-                if len(waiting) == 2:
-                    bodies = {b"small": b"fine", b"large": b"x" * (2 << 20)}
-                    bus.door.answer([Answer(d.reply_to, bodies[d.body]) for d in waiting])
-
-            await bus.door.open(take)
-            await bus.door.own(ALL)
-            large, small = await asyncio.gather(asker.ask("s", b"large"), asker.ask("s", b"small"))
-            assert (small.body, small.code) == (b"fine", "")
-            assert large.code == "PAYLOAD_TOO_LARGE"
+            answers = await asker.listen("results.of.mine")
+            bus.connection.client._max_payload = 64
+            refused = Answer("results.of.mine", body, "GUARD_REJECTED")
+            bus.door.answer([refused, Answer("results.of.mine", b"done")])
+            await wait_until(lambda: answers)
+            assert [answer.body for answer in answers] == [b"done"]
 
     asyncio.run(scenario())
 

@@ -13,8 +13,10 @@ from rookery.bus.jetstream import JetStreamBus
 from rookery.bus.ports import Conflicted, Filter, Outcome, Pressure, Rejected, Settled
 from rookery.bus.server import EmbeddedServer
 from rookery.schemas.envelope import EntityId
+from rookery.schemas.errors import Failed
 from tests.bus.journals import Writer, body_of, commit, gather, session
 from tests.bus.kill_campaign import run_campaign
+from tests.bus.proxy import proxied
 from tests.bus.realms import JetStreamRealm, Realm
 from tests.bus.waiting import wait_until
 
@@ -382,6 +384,29 @@ def test_a_batch_that_a_full_server_stored_in_part_is_settled_member_by_member(
 
     with EmbeddedServer(tmp_path / "store", store_bytes_max=8 << 20) as server:
         asyncio.run(scenario())
+
+
+def test_a_long_entity_is_read_over_a_slow_link_and_silence_is_told(
+    jetstream: JetStreamRealm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rookery.bus.reads._PAGE_MESSAGES", 30)
+    monkeypatch.setattr("rookery.bus.reads._PATIENCE_S", 1.0)
+
+    async def scenario() -> None:
+        async with proxied(jetstream.server.url) as proxy:
+            bus = JetStreamBus(proxy.url)
+            await bus.start()
+            writer, entity = Writer(), session("long")
+            for _ in range(60):
+                await writer.write(bus.journal, entity)
+            proxy.pause_s = 0.04
+            assert len(await bus.journal.read(entity)) == 60
+            proxy.hold()
+            with pytest.raises(Failed, match="SERVER_UNREACHABLE"):
+                await bus.journal.read(entity)
+            await bus.stop()
+
+    asyncio.run(scenario())
 
 
 def test_an_outage_is_waited_out(jetstream: JetStreamRealm) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rookery.bus.ports import Answer, Delivery
 from rookery.schemas.errors import Failed, Refused
-from tests.kernel.tally import AskingTally, FrailTally, PunctualTally, Total
+from tests.kernel.tally import AskingTally, EchoConcern, FrailTally, PunctualTally, Total
 from tests.kernel.world import World
 
 
@@ -171,6 +171,104 @@ def test_an_outage_of_the_dead_letters_is_waited_out(world: World):
     world.submit("add", by=1)
     world.until(lambda: world.numbers() == [1])
     assert len(world.dead()) == 1
+
+
+def test_no_answer_whatsoever_costs_a_commit(world: World):
+    """Not even where the door breaks its word: answers before commits, after them, and of none."""
+    node = world.start()
+
+    def break_off(answers: object) -> None:
+        raise RuntimeError("a bug")
+
+    node.bus.door.answer = break_off  # type: ignore[method-assign]
+    for by in (1, 2, 3, 4):
+        world.submit("dance", reply_to="answers")
+        world.submit("add", "-a", reply_to="answers")
+        world.submit("add", by=by, reply_to="answers")
+        world.until(lambda by=by: world.numbers() == list(range(1, by + 1)))
+    world.until(lambda: world.numbers("echo") == [1, 2, 3, 4] and world.rings)
+    node.stop()
+    world.start()
+    world.pass_s(20)
+    assert world.numbers() == [1, 2, 3, 4]
+
+
+# --- room -------------------------------------------------------------------------------------
+
+
+def small(monkeypatch: pytest.MonkeyPatch, requests: int, size_bytes: int = 1 << 20) -> None:
+    monkeypatch.setattr("rookery.actors.kernel.mailbox.REQUESTS_MAX", requests)
+    monkeypatch.setattr("rookery.actors.kernel.mailbox.REQUESTS_BYTES_MAX", size_bytes)
+
+
+def test_requests_beyond_the_room_there_is_are_turned_away_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    small(monkeypatch, requests=4)
+    node = world.start()
+    node.journal.hold_appends("tally")
+    asked = [world.ask("add", key, id=f"{n}", by=n) for n, key in enumerate("aabbab", 1)]
+    world.until(lambda: asked[5].answers)
+    assert [one.code for one in asked if one.answers] == ["NODE_OVERLOADED"] * 2
+    assert world.told("echo").code == "", "another actor has room of its own"
+    world.submit("add", by=7)
+    node.release()
+    world.until(lambda: world.numbers() == [1, 2, 7] and world.numbers("tally", "b") == [3, 4])
+    assert world.told("add", id="5", by=5).total.numbers == (1, 2, 7, 5)
+
+
+def test_large_requests_need_more_room(world: World, monkeypatch: pytest.MonkeyPatch):
+    small(monkeypatch, requests=100, size_bytes=4_000)
+    node = world.start()
+    node.journal.hold_appends("tally")
+    asked = [world.ask("add", padding="x" * 2_000) for _ in range(3)]
+    world.until(lambda: asked[2].answers)
+    assert [bool(one.answers) for one in asked] == [False, False, True]
+    assert asked[2].code == "NODE_OVERLOADED"
+    node.release()
+    world.until(lambda: all(one.answers for one in asked))
+
+
+def test_what_the_node_itself_has_to_do_is_never_turned_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    small(monkeypatch, requests=1)
+    node = world.start()
+    node.journal.hold_appends("echo")
+    world.ask("hush")
+    world.settle()
+    assert world.told("hush").code == "NODE_OVERLOADED"
+    for by in (1, 2):
+        world.told("add", by=by)
+    node.release()
+    world.until(lambda: world.numbers("echo") == [1, 2])
+
+
+def test_every_end_of_a_request_makes_room_for_another(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    small(monkeypatch, requests=2)
+    node = world.start([FrailTally("decide"), EchoConcern()])
+    ends: list[dict[str, Any]] = [
+        {"verb": "add", "id": "x"},  # Committed, then repeated.
+        {"verb": "add", "id": "x", "by": 2},  # The id is used.
+        {"verb": "add", "by": 13},  # Its actor fails.
+        {"verb": "add", "key": "-a"},
+        {"verb": "look"},
+    ]
+    for end in ends * 2:
+        assert world.told(**end).code != "NODE_OVERLOADED"
+    node.journal.hold_appends("tally")
+    for key in ("b", "c"):
+        world.ask("add", key)
+    world.settle()
+    assert world.told("look").code == "NODE_OVERLOADED"
+    node.kernel._mailboxes["tally"].post(object())  # The actor dies, and its successor is free.
+    world.settle()
+    assert world.told("look").code == ""
+    node.release()
+    world.told("close")
+    assert world.told("add").code == "GUARD_REJECTED"
 
 
 # --- draining -----------------------------------------------------------------------------------

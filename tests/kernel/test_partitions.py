@@ -135,6 +135,22 @@ def test_a_node_that_misses_its_beats_stops_to_serve_what_others_have_taken(worl
     assert_sound(world, 2)
 
 
+def test_a_node_whose_machine_slept_tells_nothing_until_all_is_taken_up_anew(world: World):
+    world.start()
+    world.told("add", "k0", by=1)
+    world.sleep_s(10)
+    second = world.start()  # It was not asleep, and finds the claims free.
+    assert served(second) == [PARTITIONS]
+    added = Delivery(verb="add", key="k0", id="x", body=b'{"by":2}')
+    world.run(called(lambda: second.kernel._routing.deliver([added])))
+    world.until(lambda: world.numbers("tally", "k0") == [1, 2])
+    looked = world.ask("look", "k0")  # Both nodes hear it.
+    world.settle()
+    (told,) = (answer.body for answer in looked.answers if not answer.code)
+    assert msgspec.json.decode(told, type=Total).numbers == (1, 2)
+    shared(world, 8, 8)
+
+
 def test_a_node_cut_off_from_its_claims_tells_nothing_that_may_be_out_of_date(world: World):
     first, second = world.start(), world.node()
     world.told("add", "k0", by=1)

@@ -131,6 +131,7 @@ class World:
         self._loop.set_task_factory(_owned)
         self._loop.set_exception_handler(self._note_error)
         self._errors: list[BaseException] = []
+        self._slept_s = 0.0
         self.server = MemoryServer(self.now_ms)
         self._outside = MemoryBus(self.server)
         self.rings: list[tuple[str, Ring]] = []
@@ -173,7 +174,14 @@ class World:
     # --- time -----------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        return BEGAN_MS + int(1000 * self._loop.time())
+        return BEGAN_MS + int(1000 * self.uptime_s())
+
+    def uptime_s(self) -> float:
+        return self._slept_s + float(self._loop.time())
+
+    def sleep_s(self, seconds: float) -> None:
+        """Time passes for the server and for clocks, and not for any loop: nobody is awake."""
+        self._slept_s += seconds
 
     def post(self, call: Callable[..., object], *args: object, context: Context) -> None:
         schedule = self._loop.call_soon_threadsafe if self.threads else self._loop.call_soon
@@ -249,6 +257,7 @@ class World:
                 holder=Holder(node.name, b"", lambda presence: neighbour_is_dead),
                 epoch=f"{node.name}.{next(self._numbers)}",
                 now_ms=self.now_ms,
+                uptime_s=self.uptime_s,
                 observer=observer or Unobserved(),
                 **settings,
             ),

@@ -82,3 +82,27 @@ def test_a_stock_pull_consumer_replays_a_session_from_a_sequence(serving: Servin
         ]
 
     serving.visit(story)
+
+
+def test_a_reply_nobody_can_send_to_costs_nobody_anything(driving: Serving):
+    """As large as the server lets it into a header: of commands that are refused and of runs that
+    go through, among those of other sessions in every partition."""
+    nowhere = "😀" * 1_023
+
+    odd, beside = [[f"{name}-{n}" for n in range(32)] for name in ("nowhere", "beside")]
+    body = {"code": "6 * 7"}
+
+    async def story(client: Stock) -> None:
+        def ended(session: str) -> bool:
+            return any(fact["type"] == "session.run_committed.v1" for fact in client.facts[session])
+
+        for one, other in zip(odd, beside, strict=True):
+            await client.submit("run", one, b"{", Nats_Msg_Id=f"{one}-odd", Rookery_Reply=nowhere)
+            await client.submit("run", one, body, Nats_Msg_Id=one, Rookery_Reply=nowhere)
+            reply = client.reply(other)
+            await client.submit("run", other, body, Nats_Msg_Id=other, Rookery_Reply=reply)
+        answers = await until(lambda: all(found := [client.answer_of(s) for s in beside]) and found)
+        assert [answer.body["result"] for answer in answers if answer] == [42] * len(beside)
+        await until(lambda: all(ended(session) for session in odd))
+
+    driving.visit(story)
