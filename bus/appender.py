@@ -18,6 +18,7 @@ import msgspec
 from rookery.bus.appends import Verdict, Waiting, ack_of, batch, halves, next_group, single
 from rookery.bus.connection import Connection, Message, Subscription
 from rookery.bus.doubts import Doubts
+from rookery.bus.own_stretch import OwnStretch
 from rookery.bus.ports import Append, Conflicted, Outcome, Pressure, Rejected, Settled
 from rookery.bus.reads import JournalReads
 from rookery.bus.subjects import Subjects
@@ -67,7 +68,7 @@ class Appender:
         self.pressure = Pressure.NONE
         self.counters = Counters()
         self._connection, self._subjects = connection, subjects
-        self._doubts = Doubts(reads)
+        self._doubts, self._own = Doubts(reads), OwnStretch()
         self._batch_over, self._timeout_s = batch_over, timeout_s
         self._loop: asyncio.AbstractEventLoop
         self._flights: dict[int, _Flight] = {}
@@ -106,11 +107,16 @@ class Appender:
         ready: list[Waiting] = []
         doubtful: list[Waiting] = []
         for append in appends:
-            exact = append.fence is None or append.fence == append.expected
-            (ready if exact else doubtful).append(Waiting(append, settle))
+            (ready if self._is_exact(append) else doubtful).append(Waiting(append, settle))
         self._send(ready)
         if doubtful:
             self._spawn(self._vet(doubtful))
+
+    def _is_exact(self, append: Append) -> bool:
+        """Whether the one number that the server compares says all that is expected."""
+        if append.fence is None or append.fence == append.expected:
+            return True
+        return self._own.excludes(append.entity, append.expected, append.fence)
 
     # Out.
 
@@ -200,10 +206,9 @@ class Appender:
             ack = ack_of(message)
             if ack.verdict is Verdict.STORED:
                 first = ack.sequence - len(flight.members) + 1
-                known += (
-                    (one, Settled(one.append, sequence))
-                    for sequence, one in enumerate(flight.members, first)
-                )
+                for sequence, one in enumerate(flight.members, first):
+                    self._own.note(sequence, one.append.entity)
+                    known.append((one, Settled(one.append, sequence)))
             else:
                 self._not_stored(flight, ack.verdict, ack.description)
         self._tell(known)
@@ -241,7 +246,8 @@ class Appender:
 
     async def _vet(self, waiting: list[Waiting]) -> None:
         """The server compares one number a message: of a fenced append the fence. That the entity
-        itself has not moved since it was decided on, up to the fence, is asked before."""
+        itself has not moved since it was decided on, up to the fence, is asked before, unless it is
+        known."""
         answers = await asyncio.gather(*(self._doubts.entity_moved(one.append) for one in waiting))
         asked = list(zip(waiting, answers, strict=True))
         self._tell([(one, outcome) for one, outcome in asked if outcome])
@@ -289,6 +295,7 @@ class Appender:
 
     def _went_down(self) -> None:
         self.pressure = Pressure.UNREACHABLE
+        self._own.forget()
         self._give_up(list(self._flights))
 
     def _look(self) -> None:

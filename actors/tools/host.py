@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
-from concurrent.futures import Executor, Future, wait
+from abc import ABC, abstractmethod
+from concurrent.futures import Future, wait
+from contextvars import copy_context
 from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
@@ -67,7 +68,7 @@ class LocalTools:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="rookery-tools", daemon=True)
         self._thread.start()
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _Call] = {}
 
     async def ready(self, name: str) -> None:
         """Always: they are in this process."""
@@ -76,8 +77,7 @@ class LocalTools:
         tool = self._tools.get(ctx.name)
         if tool is None:
             return CallOutcome(error=fault("UNKNOWN_TOOL", f"no function is called {ctx.name}"))
-        running = _Running(tool, ctx, self._threads, self._loop)
-        self._running[ctx.call_id] = running
+        running = self._running[ctx.call_id] = self._begin(tool, ctx)
         over = asyncio.wrap_future(running.over)
         over.add_done_callback(lambda _: self._forget(ctx.call_id, running))
         try:
@@ -110,7 +110,12 @@ class LocalTools:
         self._thread.join(timeout_s)
         return not late and not self._thread.is_alive()
 
-    def _forget(self, call_id: str, running: _Running) -> None:
+    def _begin(self, tool: RegisteredTool, ctx: ToolCallContext) -> _Call:
+        if tool.async_mode:
+            return _OnLoop(tool, ctx, self._threads, self._loop)
+        return _OnThread(tool, ctx, self._threads)
+
+    def _forget(self, call_id: str, running: _Call) -> None:
         if self._running.get(call_id) is running:
             del self._running[call_id]
 
@@ -119,8 +124,73 @@ class LocalTools:
             runner.get_loop().run_forever()
 
 
-class _Running:
+class _Call(ABC):
     """A call from its start until nothing of it runs any more."""
+
+    over: Future[CallOutcome]
+    """Never cancelled: it is done when the call is."""
+
+    def __init__(self, tool: RegisteredTool, ctx: ToolCallContext) -> None:
+        self._tool = tool
+        self._unwanted = threading.Event()
+        self._ctx = replace(ctx, cancelled=self._unwanted.is_set)
+        self.unwatched = False
+        """Nobody waits for the outcome."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Tell the function; on a coroutine, and on what has not begun, it is enforced."""
+
+    def _checked(self, result: Any) -> CallOutcome:
+        return CallOutcome(value=self._tool.checks.response(result).value)
+
+    def _failed(self, error: BaseException) -> CallOutcome:
+        """Whoever waits is told, whatever it is."""
+        if isinstance(error, ToolError):
+            return CallOutcome(error=fault(error.code, error.message))
+        if isinstance(error, CodedError):
+            return CallOutcome(error=fault_of(error))
+        if isinstance(error, asyncio.CancelledError):
+            return CallOutcome(error=fault("CANCELLED", f"{self._ctx.name} was cancelled"))
+        return CallOutcome(error=fault("TOOL_ERROR", _said(error)))
+
+    def _note_if_late(self) -> None:
+        if self.unwatched:
+            log.info("a late result was dropped", extra={"call_id": self._ctx.call_id})
+
+
+class _OnThread(_Call):
+    """Of a function that blocks: it goes straight to its thread, where its result is looked at as
+    well, for each change of threads costs as much as a small function."""
+
+    def __init__(self, tool: RegisteredTool, ctx: ToolCallContext, threads: Threads) -> None:
+        super().__init__(tool, ctx)
+        self.over = Future()
+        self._begun = threads.submit(copy_context().run, self._act)
+        self._begun.add_done_callback(self._end_if_not_begun)
+
+    def stop(self) -> None:
+        self._unwanted.set()
+        self._begun.cancel()
+
+    def _end_if_not_begun(self, begun: Future[None]) -> None:
+        if begun.cancelled():
+            self._end(self._failed(asyncio.CancelledError()))
+
+    def _act(self) -> None:
+        try:
+            outcome = self._checked(self._tool.act(self._ctx))
+        except BaseException as error:
+            outcome = self._failed(error)
+        self._end(outcome)
+
+    def _end(self, outcome: CallOutcome) -> None:
+        self._note_if_late()
+        self.over.set_result(outcome)
+
+
+class _OnLoop(_Call):
+    """Of a coroutine; its result is looked at on a thread, for that may take long."""
 
     def __init__(
         self,
@@ -129,77 +199,34 @@ class _Running:
         threads: Threads,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._tool, self._threads, self._loop = tool, threads, loop
-        self._unwanted = threading.Event()
-        self._ctx = replace(ctx, cancelled=self._unwanted.is_set)
-        self._seat = _Seat(threads, self._checked)
+        super().__init__(tool, ctx)
+        self._threads, self._loop = threads, loop
         self._task: asyncio.Task[Any] | None = None
-        self.unwatched = False
-        """Nobody waits for the outcome."""
-        self.over: Future[CallOutcome] = asyncio.run_coroutine_threadsafe(self._run(), loop)
-        """Never cancelled: it is done when the call is."""
+        self.over = asyncio.run_coroutine_threadsafe(self._act(), loop)
 
     def stop(self) -> None:
-        """Tell the function; on a coroutine, and on what has not begun, it is enforced."""
         self._unwanted.set()
         self._loop.call_soon_threadsafe(self._interrupt)
 
     def _interrupt(self) -> None:
-        if self._tool.async_mode and self._task is not None:
+        if self._task is not None:
             self._task.cancel()
-        self._seat.leave()
 
-    async def _run(self) -> CallOutcome:
+    async def _act(self) -> CallOutcome:
         self._task = asyncio.current_task()
-        outcome = await self._outcome()
-        if self.unwatched:
-            log.info("a late result was dropped", extra={"call_id": self._ctx.call_id})
-        return outcome
-
-    async def _outcome(self) -> CallOutcome:
         try:
             if self._unwanted.is_set():
                 raise asyncio.CancelledError
-            return CallOutcome(value=await self._value())
-        except ToolError as error:
-            return CallOutcome(error=fault(error.code, error.message))
-        except CodedError as error:
-            return CallOutcome(error=fault_of(error))
-        except asyncio.CancelledError:
-            return CallOutcome(error=fault("CANCELLED", f"{self._ctx.name} was cancelled"))
-        except Exception as error:
-            return CallOutcome(error=fault("TOOL_ERROR", _said(error)))
-
-    async def _value(self) -> Any:
-        if not self._tool.async_mode:
-            return await self._tool.call_on(self._seat, self._ctx)
-        result = await self._tool.call_on(None, self._ctx)
-        self._task = None  # It has acted: from here on nothing is called off.
-        return await self._loop.run_in_executor(self._threads, self._checked, result)
-
-    def _checked(self, result: Any) -> Any:
-        return self._tool.checks.response(result).value
+            result = await self._tool.call(self._ctx)
+            self._task = None  # It has acted: from here on nothing is called off.
+            outcome = await self._loop.run_in_executor(self._threads, self._checked, result)
+        except BaseException as error:
+            outcome = self._failed(error)
+        self._note_if_late()
+        return outcome
 
 
-class _Seat(Executor):
-    """One function's way to a thread, as long as it can be called off; what it returns is looked
-    at there, for each change of threads costs as much as a small function."""
-
-    def __init__(self, threads: Threads, checked: Callable[[Any], Any]) -> None:
-        self._threads, self._checked = threads, checked
-        self._begun: Future[Any] | None = None
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self._begun = self._threads.submit(lambda: self._checked(fn(*args, **kwargs)))
-        return self._begun
-
-    def leave(self) -> None:
-        """Do not begin, if that has not happened."""
-        if self._begun is not None:
-            self._begun.cancel()
-
-
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     """Type and text; an exception may fail at telling its own."""
     try:
         return f"{type(error).__name__}: {error}"

@@ -123,7 +123,16 @@ class RegisteredTool:
             except SystemExit as error:
                 raise RuntimeError("the tool raised SystemExit") from error
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(threads, copy_context().run, _run, self._handler, ctx)
+        return await loop.run_in_executor(threads, copy_context().run, self.act, ctx)
+
+    def act(self, ctx: ToolCallContext) -> ToolResult:
+        """Act on this thread: for a synchronous handler. What a future would carry wrongly is
+        raised as a ``RuntimeError``: it would never be done, end the loop of who waits for it, or
+        look cancelled."""
+        try:
+            return self._handler(ctx)
+        except _NOT_A_FAILURE as error:
+            raise RuntimeError(f"the tool raised {type(error).__name__}") from error
 
     def __repr__(self) -> str:
         return f"RegisteredTool({self.capability!r}, async_mode={self.async_mode})"
@@ -136,15 +145,6 @@ _NOT_A_FAILURE: Final = (
     asyncio.CancelledError,
     futures.CancelledError,
 )
-
-
-def _run(handler: SyncToolFn, ctx: ToolCallContext) -> ToolResult:
-    """A future would carry these wrongly: it would never be done, end the loop of who waits for
-    it, or look cancelled."""
-    try:
-        return handler(ctx)
-    except _NOT_A_FAILURE as error:
-        raise RuntimeError(f"the tool raised {type(error).__name__}") from error
 
 
 def tool_of(found: object) -> RegisteredTool:

@@ -125,6 +125,7 @@ RAISES: dict[str, Callable[[], BaseException]] = {
     "bug": lambda: ZeroDivisionError("division by zero"),
     "untellable": Untellable,
     "exit": lambda: SystemExit(3),
+    "farewell": lambda: GeneratorExit("no end of its own"),
 }
 
 
@@ -194,6 +195,7 @@ def test_a_function_that_is_not_here_is_unknown(host: LocalTools):
         ("bug", "TOOL_ERROR", "ZeroDivisionError: division by zero"),
         ("untellable", "TOOL_ERROR", "Untellable"),
         ("exit", "TOOL_ERROR", "RuntimeError: the tool raised SystemExit"),
+        ("farewell", "TOOL_ERROR", "GeneratorExit: no end of its own"),
     ],
 )
 def test_whatever_a_function_raises_is_its_calls_fault_and_nobody_elses(
@@ -291,25 +293,26 @@ def test_a_coroutine_that_has_acted_is_not_called_off_any_more(hands: Hands):
     assert host.close(PATIENCE_S)
 
 
-def test_a_call_that_is_cancelled_before_it_has_begun_never_begins(host: LocalTools, hands: Hands):
-    async def story() -> list[CallOutcome]:
+def test_a_coroutine_that_is_cancelled_before_it_has_begun_never_begins(
+    host: LocalTools, hands: Hands
+):
+    async def story() -> CallOutcome:
         busy = threading.Event()
         host._loop.call_soon_threadsafe(busy.wait, PATIENCE_S)
-        calls = [
-            asyncio.ensure_future(host.call(context(name, call_id=name), LONG_MS))
-            for name in ("linger", "block")
-        ]
+        call = asyncio.ensure_future(host.call(context("linger"), LONG_MS))
         await asyncio.sleep(0)
-        host.cancel("linger")
-        host.cancel("block")
+        host.cancel("op-1")
         busy.set()
-        return await asyncio.gather(*calls)
+        return await call
 
-    assert [ended.error.code for ended in asyncio.run(story())] == ["CANCELLED"] * 2
+    assert asyncio.run(story()).error.code == "CANCELLED"
     assert not hands.begun.acquire(blocking=False)
 
 
-def test_a_call_that_waits_for_a_thread_past_its_time_never_begins(hands: Hands):
+@pytest.mark.parametrize(("code", "left_ms"), [("TIMEOUT_TOOL", 10), ("CANCELLED", LONG_MS)])
+def test_a_call_that_waits_for_a_thread_for_too_long_or_is_cancelled_never_begins(
+    hands: Hands, code: str, left_ms: int
+):
     single = capability("single", concurrency=1, input_schema={"type": "array"})
 
     def hold(ctx: ToolCallContext) -> str:
@@ -322,13 +325,17 @@ def test_a_call_that_waits_for_a_thread_past_its_time_never_begins(hands: Hands)
     async def story() -> CallOutcome:
         first = asyncio.ensure_future(host.call(context("single"), LONG_MS))
         await asyncio.to_thread(hands.await_begun)
-        second = await host.call(context("single", call_id="op-2"), 10)
+        second = asyncio.ensure_future(host.call(context("single", call_id="op-2"), left_ms))
+        await asyncio.sleep(0)
+        if code == "CANCELLED":
+            host.cancel("op-2")
+            host.cancel("op-2")
         await host.gone("op-2")
         hands.go.set()
         assert (await first).value == "op-1"
-        return second
+        return await second
 
-    assert asyncio.run(story()).error.code == "TIMEOUT_TOOL"
+    assert asyncio.run(story()).error.code == code
     assert not hands.begun.acquire(blocking=False)
     assert host.close(PATIENCE_S)
 

@@ -1,0 +1,98 @@
+"""What a node knows of the journal's end because it wrote it itself, and need not ask for."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+
+from rookery.bus.own_stretch import MESSAGES_MAX, OwnStretch
+from rookery.bus.ports import Conflicted, Settled
+from rookery.schemas.envelope import EntityId
+from tests.bus.journals import Writer, commit, session
+from tests.bus.realms import JetStreamRealm
+
+TURN = EntityId("turn", "a")
+FAMILIES = ("session", "turn", "tool")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_excluded_is_not_there_whoever_writes_and_whichever_acks_are_lost(seed: int):
+    """Goal: certainty is never wrong. Method: a journal written by us and others, some of whose
+    acks we never see; after each message every question is compared with the journal."""
+    chance, own = Random(seed), OwnStretch()
+    journal: list[EntityId] = []
+    certain = 0
+    for _ in range(60):
+        entity = EntityId(chance.choice(FAMILIES), "a")
+        journal.append(entity)
+        if chance.random() < 0.8:
+            own.note(len(journal), entity)
+        elif chance.random() < 0.2:
+            own.forget()
+        for after in range(len(journal) + 1):
+            through = chance.randint(0, len(journal) + 1)
+            asked = EntityId(chance.choice(FAMILIES), "a")
+            if own.excludes(asked, after, through):
+                certain += 1
+                assert through <= len(journal)
+                assert asked not in journal[after:through]
+    assert certain
+
+
+def test_all_is_certain_above_the_first_of_our_own_messages_while_nobody_else_writes():
+    own = OwnStretch()
+    for sequence in range(10, 20):
+        own.note(sequence, session(f"s{sequence}"))
+    assert own.excludes(TURN, 9, 19)
+    assert not own.excludes(TURN, 8, 19)
+    assert not own.excludes(TURN, 9, 20)
+    assert not own.excludes(session("s15"), 9, 19)
+    assert own.excludes(session("s15"), 15, 19)
+
+
+def test_so_much_is_remembered_and_no_more():
+    own = OwnStretch()
+    for sequence in range(1, MESSAGES_MAX + 2):
+        own.note(sequence, session("a"))
+    assert own.excludes(TURN, 1, MESSAGES_MAX + 1)
+    assert not own.excludes(TURN, 0, MESSAGES_MAX + 1)
+
+
+def test_a_fenced_append_asks_only_for_what_somebody_else_can_have_written(
+    jetstream: JetStreamRealm,
+):
+    async def scenario() -> None:
+        asked: list[Any] = []
+        async with jetstream.bus() as bus, jetstream.bus() as other, jetstream.stock() as stock:
+            await stock.subscribe("$JS.API.STREAM.MSG.GET.>", cb=_noting(asked))
+            await stock.flush()
+            writer, journal = Writer(), bus.journal
+            await writer.write(journal, TURN)
+            (seen,) = await writer.write(journal, session("a"))
+            known = writer.next(TURN, fence=seen)
+            assert await commit(journal, [known]) == [Settled(known, 3)]
+            writer.learn([Settled(known, 3)])
+            await stock.flush()
+            assert not asked
+
+            await writer.write(other.journal, session("b"))
+            (seen,) = await writer.write(journal, session("a"))
+            unknown = writer.next(TURN, fence=seen)
+            assert await commit(journal, [unknown]) == [Settled(unknown, 6)]
+            await stock.flush()
+            assert len(asked) == 1
+
+            stale = writer.next(TURN, fence=seen)
+            assert await commit(journal, [stale]) == [Conflicted(stale)]
+
+    asyncio.run(scenario())
+
+
+def _noting(asked: list[Any]) -> Any:
+    async def note(message: Any) -> None:
+        asked.append(message.data)
+
+    return note
