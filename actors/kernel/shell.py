@@ -186,8 +186,7 @@ class FamilyActor(pykka.ThreadingActor):
         """A read is back; an entity that was let go of meanwhile has no use for it."""
         entity.loads -= 1
         if self._keeps(entity):
-            if not entity.loads:
-                self._start_again(entity)
+            self._start_again(entity)
             return (entity,)
         self._decisions.disown(entity.let_go())
         return ()
@@ -221,8 +220,10 @@ class FamilyActor(pykka.ThreadingActor):
         return self._returned(entity)
 
     def _start_again(self, entity: Entity) -> None:
-        """Effects that waited for the state, whatever was read last. What cannot be folded keeps
-        its tickets: a version that can finds the effects again."""
+        """Effects that waited for the state, whatever was read last: what is on its way may be what
+        ends them. What cannot be folded keeps its tickets: a version that can finds them again."""
+        if entity.loads or entity.committing:
+            return
         resuming, entity.resuming = entity.resuming, []
         for sequence, facts, ticket in () if entity.broken else resuming:
             try:
@@ -263,8 +264,7 @@ class FamilyActor(pykka.ThreadingActor):
         """After a takeover: start again the effects of facts whose effects may not have ended."""
         entity = self._entity(item.key)
         entity.resuming.append((item.sequence, item.facts, item.ticket))
-        if not entity.loads:
-            self._start_again(entity)
+        self._start_again(entity)
         return (entity,)
 
     # --- what became of commits -----------------------------------------------------------------
@@ -286,6 +286,7 @@ class FamilyActor(pykka.ThreadingActor):
             else:
                 self._decide_again(entity, commit)
             if self._keeps(entity):
+                self._start_again(entity)
                 touched.append(entity)
         self._hub.failpoints.hit("evolved")
         return touched

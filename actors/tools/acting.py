@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.kernel.concern import Effect
-from rookery.actors.kernel.effects import Performer
+from rookery.actors.kernel.effects import LeftToOthers, Performer
 from rookery.actors.kernel.inside import Ask
 from rookery.actors.kernel.tasks import Tasks
 from rookery.actors.tools.board import CallBoard
@@ -110,9 +110,9 @@ class Acting:
     async def prepare(self, effect: Prepare) -> None:
         """Bring a requested call to its intent, or to its end if it turns out to be none."""
         call = effect.call
-        wrong = await self._wrong_arguments(call)
+        wrong = await self._wrong_arguments(call, self._tool(call))
         begin = Begin(operation_id=call.operation_id, fault=wrong)
-        if wrong is UNSET and call.name in self._visible:
+        if wrong is UNSET:
             await self._ask_with_place(effect.session, call, begin)
         else:
             await self._ask(FAMILY, effect.session, begin, Standing)
@@ -121,7 +121,7 @@ class Acting:
         """Put the call before approvals, unless it turns out to be none. Whoever is asked may look
         at its arguments in the blob store, under the digest that the approval is bound to."""
         call, session = effect.call, effect.session
-        found = await self._wanted(call)
+        found = await self._wanted(call, self._tool(call))
         if isinstance(found, Wanted):
             await self._blobs.put(found.text)
             await self._ask("approval", session, found.said, ApprovalNoted)
@@ -139,7 +139,7 @@ class Acting:
         if call.node != self._epoch:
             await self._find_out(session, call)
             return
-        result = await asyncio.shield(await self._try(session, call))
+        result = await asyncio.shield(self._try(session, call))
         if result.unknown:
             await self._find_out(session, call, result.unknown)
             del self._tries[call.place]
@@ -161,21 +161,24 @@ class Acting:
 
     # --- before the intent ------------------------------------------------------------------------
 
-    async def _wanted(self, call: Call) -> Wanted | ToolFault | UnsetType:
-        """What to put before approvals, or what is wrong with it; a tool that is not here is the
-        ledger's to speak of."""
-        tool, arguments = self._visible.get(call.name), await self._arguments(call)
+    def _tool(self, call: Call) -> VisibleTool:
+        """One that is not here may be elsewhere: its call waits for that, and has not failed."""
+        tool = self._visible.get(call.name)
         if tool is None:
-            return UNSET
+            raise LeftToOthers(f"a call needs a tool that is not here: {call.name}")
+        return tool
+
+    async def _wanted(self, call: Call, tool: VisibleTool) -> Wanted | ToolFault:
+        """What to put before approvals, or what is wrong with it."""
+        arguments = await self._arguments(call)
         if isinstance(arguments, ToolFault):
             return arguments
         return await asyncio.to_thread(wanted, tool, call, arguments)
 
-    async def _wrong_arguments(self, call: Call) -> ToolFault | UnsetType:
+    async def _wrong_arguments(self, call: Call, tool: VisibleTool) -> ToolFault | UnsetType:
         """What is wrong with arguments nobody has looked at yet. They are large, so a thread does
         it."""
-        tool = self._visible.get(call.name)
-        if call.arguments_blob is UNSET or tool is None:
+        if call.arguments_blob is UNSET:
             return UNSET
         try:
             data = await self._blobs.get(call.arguments_blob)
@@ -200,7 +203,9 @@ class Acting:
     async def _find_out(self, session: str, call: Call, reason: str = "") -> None:
         """The intent is that of a process that is gone, or ``reason`` says why nobody knows."""
         said = Interrupted(operation_id=call.operation_id, attempt=call.attempt, reason=reason)
-        again = call.idempotent and call.name in self._visible
+        again = call.idempotent
+        if again:
+            self._tool(call)
         if again and not (await self._is_wanted(session, call) and await self._can_be_called(call)):
             again, said = False, replace(said, unwanted=True)
         if again:
@@ -234,13 +239,20 @@ class Acting:
 
     # --- the act ----------------------------------------------------------------------------------
 
-    async def _try(self, session: str, call: Call) -> asyncio.Task[_Result]:
+    def _try(self, session: str, call: Call) -> asyncio.Task[_Result]:
         """The try of the call, begun now or before."""
         if call.place not in self._tries:
-            arguments = await self._arguments(call)
-            work = self._call(session, call, arguments)
+            work = self._begin(session, call)
             self._tries[call.place] = asyncio.get_running_loop().create_task(work)
         return self._tries[call.place]
+
+    async def _begin(self, session: str, call: Call) -> _Result:
+        try:
+            arguments = await self._arguments(call)
+        except CodedError:  # Nothing was called.
+            del self._tries[call.place]
+            raise
+        return await self._call(session, call, arguments)
 
     async def _arguments(self, call: Call) -> Arguments | ToolFault:
         if call.arguments_blob is UNSET:
