@@ -8,10 +8,8 @@ that rest is bounded, too, and those that rest for longest are forgotten first.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import UNSET
 
@@ -82,13 +80,13 @@ class SessionMemory:
 
     async def require(self, offer: Offer) -> None:
         """``Refused`` if the guest that the run's session began with is nowhere to be had."""
-        await asyncio.to_thread(self._sandbox.require, offer.language, offer.build)
+        await self._sandbox.aside(self._sandbox.require, offer.language, offer.build)
 
     async def wake(self, session: str, view: DrivingView, tools: Sequence[Tool]) -> None:
         """The sandbox's session stands where the run was parked."""
         self._stands[session] = _NOWHERE
         data = await self._blobs.get(view.snapshot_blob)
-        await asyncio.to_thread(self._sandbox.restore, data, tools=tools, session_id=session)
+        await self._sandbox.aside(self._sandbox.restore, data, tools=tools, session_id=session)
         self._stands[session] = _Stand(view.generation, view.runs_before)
 
     async def park(self, session: str, offer: Offer) -> tuple[str, str]:
@@ -99,8 +97,8 @@ class SessionMemory:
 
     async def keep(self, session: str, offer: Offer) -> tuple[str, str, int]:
         """Put the session as it stands into the blob store; the snapshot's id, blob and size."""
-        taking = partial(self._sandbox.snapshot, session, limits=offer.session_limits)
-        snapshot = await asyncio.to_thread(taking)
+        sandbox = self._sandbox
+        snapshot = await sandbox.aside(sandbox.snapshot, session, limits=offer.session_limits)
         return snapshot.id, await self._blobs.put(snapshot.data), len(snapshot.data)
 
     async def ended(
@@ -147,7 +145,7 @@ class SessionMemory:
         """Whatever the sandbox remembers of the session is not to be trusted any more."""
         if self._stands.pop(session, None) is not None:
             try:
-                await asyncio.to_thread(self._sandbox.destroy, session)
+                await self._sandbox.aside(self._sandbox.destroy, session)
             except Refused:  # It has gone by itself.
                 return
 
@@ -179,9 +177,8 @@ class SessionMemory:
         base = None if history.base is None else await self._blobs.get(history.base.blob)
         recorded = [await self._reader.recorded(run) for run in past if run.kept]
         created_ms = past[0].now_ms if past else view.started_at_ms
-        reopen: Any = self._sandbox.reopen
-        await asyncio.to_thread(
-            reopen,
+        await self._sandbox.aside(
+            self._sandbox.reopen,
             session,
             seed=bytes.fromhex(offer.seed),
             created_ms=created_ms,
