@@ -8,6 +8,7 @@ that rest is bounded, too, and those that rest for longest are forgotten first.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -21,12 +22,17 @@ from rookery.actors.sandbox.pool import Sandbox
 from rookery.actors.sandbox.recorded import Batch
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import DrivingView, Offer
-from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.run import RunResult
+from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.run import SNAPSHOT_BYTES_MAX, RunResult
 
 __all__ = ["SessionMemory"]
 
+log = logging.getLogger(__name__)
+
+TOO_LARGE = "PAYLOAD_TOO_LARGE"
 KEEP_AFTER_MS = 200
+KEEP_AFTER_MS_PER_MIB = 25
+"""What keeping a large one takes: less of its programs than that is sooner run again."""
 KEEP_AFTER_RUNS = 100
 RESTING_BYTES_MAX = 256 << 20
 """Some hundred sessions that did much, or forty thousand that did little."""
@@ -40,6 +46,13 @@ class _Stand(NamedTuple):
     since_ms: int = 0
     """Time that the programs of the runs since it was last kept have used."""
     since_runs: int = 0
+    kept_bytes: int = 0
+    """How large it was when it was last kept."""
+
+    @property
+    def is_to_be_kept(self) -> bool:
+        enough_ms = max(KEEP_AFTER_MS, KEEP_AFTER_MS_PER_MIB * self.kept_bytes >> 20)
+        return self.since_ms >= enough_ms or self.since_runs >= KEEP_AFTER_RUNS
 
 
 _NOWHERE = _Stand(-1, -1)
@@ -57,9 +70,11 @@ class SessionMemory:
         ask: Ask,
         *,
         resting_bytes_max: int = RESTING_BYTES_MAX,
+        snapshot_bytes_max: int = SNAPSHOT_BYTES_MAX,
     ) -> None:
         self._sandbox, self._reader, self._blobs, self._ask = sandbox, reader, blobs, ask
         self._resting_bytes_max = resting_bytes_max
+        self._snapshot_bytes_max = snapshot_bytes_max
         self._stands: dict[str, _Stand] = {}
         """Of all sessions that were given to the sandbox and not forgotten since."""
 
@@ -74,7 +89,9 @@ class SessionMemory:
         history = await self._history(session, view)
         past = [run for run in history.runs if run.run_id != view.run_id]
         await self._reopen(session, view, tools, history, past)
-        self._stands[session] = _Stand(view.generation, view.runs_before, 0, len(past))
+        kept_bytes = 0 if history.base is None else history.base.size_bytes
+        stand = _Stand(view.generation, view.runs_before, 0, len(past), kept_bytes)
+        self._stands[session] = stand
         running = [run for run in history.runs if run.run_id == view.run_id]
         return running[-1].batches if running else await self._reader.known(view.forked)
 
@@ -99,7 +116,15 @@ class SessionMemory:
         """Put the session as it stands into the blob store; the snapshot's id, blob and size."""
         sandbox = self._sandbox
         snapshot = await sandbox.aside(sandbox.snapshot, session, limits=offer.session_limits)
-        return snapshot.id, await self._blobs.put(snapshot.data), len(snapshot.data)
+        try:
+            blob = await self._blobs.put(snapshot.data, self._snapshot_bytes_max)
+        except Refused as refusal:
+            raise Refused(
+                refusal.code,
+                f"session {session} cannot be kept: {refusal.message}",
+                hint="delete what its programs hold in their variables and need no more",
+            ) from None
+        return snapshot.id, blob, len(snapshot.data)
 
     async def ended(
         self, session: str, view: DrivingView, result: RunResult, *, kept: bool
@@ -116,12 +141,24 @@ class SessionMemory:
                 since_ms=stand.since_ms + used_ms, since_runs=stand.since_runs + 1
             )
         self._stands[session] = stand
-        if stand.since_ms >= KEEP_AFTER_MS or stand.since_runs >= KEEP_AFTER_RUNS:
-            await self.record(session, view)
-            self._stands[session] = stand._replace(since_ms=0, since_runs=0)
+        if stand.is_to_be_kept:
+            self._stands[session] = await self._kept(session, view, stand)
 
-    async def record(self, session: str, view: DrivingView) -> None:
-        """Keep the session as the run has left it, and say so in a fact."""
+    async def _kept(self, session: str, view: DrivingView, stand: _Stand) -> _Stand:
+        """If that fails, the session and the log of its runs are still here. It is tried again
+        after the next run, or after many if it was too large."""
+        try:
+            kept_bytes = await self._record(session, view)
+        except CodedError as error:
+            said = {"session": session, "code": error.code}
+            log.warning("a session could not be kept", extra=said)
+            if error.code != TOO_LARGE:
+                return stand
+            kept_bytes = self._snapshot_bytes_max
+        return stand._replace(since_ms=0, since_runs=0, kept_bytes=kept_bytes)
+
+    async def _record(self, session: str, view: DrivingView) -> int:
+        """Keep the session as the run has left it, and say so in a fact; its size."""
         base = await self._reader.last_kept(session, view.generation)
         runs = await self._reader.runs(session, view.generation, base)
         ended = [run for run in runs if run.run_id == view.run_id and run.ended_at_sequence]
@@ -140,6 +177,7 @@ class SessionMemory:
             limits=offer.session_limits,
         )
         await self._ask("sandbox", session, keep, KeptView)
+        return size
 
     async def forget(self, session: str) -> None:
         """Whatever the sandbox remembers of the session is not to be trusted any more."""
