@@ -21,6 +21,7 @@ from rookery.schemas.work import Catalogue, Job, JobEnd
 
 __all__ = [
     "BLOB_BYTES_MAX",
+    "IN_FACT_BYTES_MAX",
     "Answer",
     "Append",
     "Blobs",
@@ -316,6 +317,8 @@ class Timers(Protocol):
         """Never deliver it. No error if it has fired or was never armed."""
 
 
+IN_FACT_BYTES_MAX: Final = 64 << 10
+"""Larger values and bodies stand in the blob store, and facts name them by digest."""
 BLOB_BYTES_MAX: Final = 64 << 20
 """Of a value, for whoever reads it holds it several times over."""
 

@@ -39,7 +39,7 @@ from rookery.actors.tools.registry import ToolCallContext
 from rookery.actors.tools.state import Call
 from rookery.actors.tools.visible import VisibleTool, VisibleTools
 from rookery.actors.tools.wanting import Wanted, wanted
-from rookery.bus.ports import Blobs
+from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
 from rookery.schemas.calls import (
     ApprovalNoted,
     ApprovalUnwanted,
@@ -57,8 +57,6 @@ __all__ = ["Acting"]
 log = logging.getLogger(__name__)
 
 FAMILY: Final = "tool"
-VALUE_BYTES_MAX: Final = 64 << 10
-"""Values above this size stand in the blob store and facts name them by digest."""
 
 
 class _Result(NamedTuple):
@@ -147,7 +145,7 @@ class Acting:
         outcome, digest = result.outcome, ""
         if outcome.error is UNSET:
             digest = digest_bytes(result.text)
-            if len(result.text) > VALUE_BYTES_MAX:
+            if len(result.text) > IN_FACT_BYTES_MAX:
                 blob = await self._blobs.put(result.text)
                 outcome = replace(outcome, value=None, value_blob=blob)
         ended = CallEnded(
