@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -34,9 +34,10 @@ from rookery.actors.tools.effects import (
 )
 from rookery.actors.tools.host import OutcomeUnknown, ToolHost
 from rookery.actors.tools.pipeline import check_arguments, fault, fault_of
-from rookery.actors.tools.places import Place, Places, Stage
+from rookery.actors.tools.places import Places, Stage
 from rookery.actors.tools.registry import ToolCallContext
 from rookery.actors.tools.state import Call
+from rookery.actors.tools.tries import Tries, TryResult
 from rookery.actors.tools.visible import VisibleTool, VisibleTools
 from rookery.actors.tools.wanting import Wanted, wanted
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
@@ -59,14 +60,6 @@ log = logging.getLogger(__name__)
 FAMILY: Final = "tool"
 
 
-class _Result(NamedTuple):
-    outcome: CallOutcome
-    text: bytes
-    """The value's canonical JSON; empty for an error."""
-    unknown: str = ""
-    """Why nobody knows the outcome, if it is so."""
-
-
 class Acting:
     """One a node."""
 
@@ -85,7 +78,7 @@ class Acting:
         """``hosts``: who calls the tools of a surface."""
         self._ask, self._blobs, self._visible, self._hosts = ask, blobs, visible, hosts
         self._places, self._board, self._epoch, self._now_ms = places, board, epoch, now_ms
-        self._tries: dict[Place, asyncio.Task[_Result]] = {}
+        self._tries = Tries()
         self.tasks = Tasks()
         """Places on their way back."""
 
@@ -140,7 +133,7 @@ class Acting:
         result = await asyncio.shield(await self._try(session, call))
         if result.unknown:
             await self._find_out(session, call, result.unknown)
-            del self._tries[call.place]
+            self._tries.stands(call.place)
             return
         outcome, digest = result.outcome, ""
         if outcome.error is UNSET:
@@ -155,7 +148,7 @@ class Acting:
             response_digest=digest,
         )
         await self._ask(FAMILY, session, ended, Standing)
-        self._tries.pop(call.place, None)
+        self._tries.stands(call.place)
 
     # --- before the intent ------------------------------------------------------------------------
 
@@ -232,13 +225,14 @@ class Acting:
 
     # --- the act ----------------------------------------------------------------------------------
 
-    async def _try(self, session: str, call: Call) -> asyncio.Task[_Result]:
+    async def _try(self, session: str, call: Call) -> asyncio.Future[TryResult]:
         """The try of the call, begun now or before."""
-        if call.place not in self._tries:
-            arguments = await self._arguments(call)
-            work = self._call(session, call, arguments)
-            self._tries[call.place] = asyncio.get_running_loop().create_task(work)
-        return self._tries[call.place]
+        if (begun := self._tries.get(call.place)) is not None:
+            return begun
+        arguments = await self._arguments(call)
+        if (begun := self._tries.get(call.place)) is not None:  # While they were fetched.
+            return begun
+        return self._tries.begin(call.place, self._call(session, call, arguments))
 
     async def _arguments(self, call: Call) -> Arguments | ToolFault:
         if call.arguments_blob is UNSET:
@@ -250,18 +244,18 @@ class Acting:
                 raise
             return fault_of(error)
 
-    async def _call(self, session: str, call: Call, arguments: Arguments | ToolFault) -> _Result:
+    async def _call(self, session: str, call: Call, arguments: Arguments | ToolFault) -> TryResult:
         began_ms = self._now_ms()
         self._places.use(call.place)
         try:
             result = await self._called(session, call, arguments, call.deadline_at_ms - began_ms)
         except OutcomeUnknown as unknown:
             why = fault("RECOVERY_REQUIRED", str(unknown) or "its host does not say why").message
-            result = _Result(CallOutcome(), b"", why)
+            result = TryResult(CallOutcome(), b"", why)
         except Exception as error:  # A host says how a call fails; if it fails, so has the call.
             log.exception("a tool's host failed", extra={"surface": call.surface})
             wrong = fault("TOOL_ERROR", f"{type(error).__name__}: {error}")
-            result = _Result(CallOutcome(error=wrong), b"")
+            result = TryResult(CallOutcome(error=wrong), b"")
         finally:
             self.tasks.begin(self._vacate(call))
         duration_ms = max(0, self._now_ms() - began_ms)
@@ -269,24 +263,24 @@ class Acting:
 
     async def _called(
         self, session: str, call: Call, arguments: Arguments | ToolFault, left_ms: int
-    ) -> _Result:
+    ) -> TryResult:
         if isinstance(arguments, ToolFault):
-            return _Result(CallOutcome(error=arguments), b"")
+            return TryResult(CallOutcome(error=arguments), b"")
         if left_ms <= 0:
             text = f"the {call.timeout_ms} ms of {call.name} were over before it could be called"
-            return _Result(CallOutcome(error=fault("TIMEOUT_TOOL", text)), b"")
+            return TryResult(CallOutcome(error=fault("TIMEOUT_TOOL", text)), b"")
         host = self._hosts[call.surface]
         context = _context(session, call, arguments)
         if self._board.is_given_up(call.operation_id):
             text = f"the program gave {call.name} up before it was called"
-            return _Result(CallOutcome(error=fault("CANCELLED", text)), b"")
+            return TryResult(CallOutcome(error=fault("CANCELLED", text)), b"")
         operation = call.operation_id
         with self._board.in_flight(call.run, operation, lambda: host.cancel(operation)):
             outcome = await host.call(context, left_ms)
         if outcome.error is not UNSET:
             wrong = fault(outcome.error.code, outcome.error.message)
-            return _Result(CallOutcome(error=wrong), b"")
-        return _Result(outcome, canonical_json(outcome.value))
+            return TryResult(CallOutcome(error=wrong), b"")
+        return TryResult(outcome, canonical_json(outcome.value))
 
     async def _vacate(self, call: Call) -> None:
         """The place is free when nothing of the call runs any more."""
