@@ -38,7 +38,7 @@ from rookery.actors.kernel.messages import (
     Resume,
     Unread,
 )
-from rookery.bus.ports import Rejected, Settled
+from rookery.bus.ports import IN_FACT_BYTES_MAX, Rejected, Settled
 from rookery.schemas.envelope import Command, EntityId
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.ids import reaction_id
@@ -47,8 +47,6 @@ __all__ = ["FamilyActor"]
 
 log = logging.getLogger(__name__)
 
-BLOB_BYTES_MIN = 64 << 10
-"""Bodies above this size stand in the blob store and facts name them by digest."""
 CONFLICTS_MAX = 3
 SNAPSHOT_FACTS_MIN = 64
 """Below this many new facts, folding the tail is quicker than keeping a snapshot."""
@@ -157,7 +155,7 @@ class FamilyActor(pykka.ThreadingActor):
 
     def _take_in(self, work: Work, size_bytes: int) -> Entity:
         entity = self._queue(work)
-        if size_bytes > BLOB_BYTES_MIN and self._concern.keeps_bodies:
+        if size_bytes > IN_FACT_BYTES_MAX and self._concern.keeps_bodies:
             entity.loads += 1
             self._hub.keep(entity, work, self._mailbox)
         return entity
