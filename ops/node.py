@@ -335,7 +335,15 @@ class Node:
             Probe("journal", ok=not full, detail="out of space" if full else ""),
             Probe("partitions", ok=served > 0, detail=f"{served} served"),
             Probe("draining", ok=not kernel.draining),
+            *self._approvers_known(),
         ]
+
+    def _approvers_known(self) -> list[Probe]:
+        """Without them no signed answer counts here."""
+        if self._runs is None:
+            return []
+        blind = self._runs.approvers.blind
+        return [Probe("approvers", ok=not blind, detail=blind)]
 
     def _streams_right(self, bus: JetStreamBus) -> Probe:
         """Somebody may have edited or removed a stream since we made or checked it."""
