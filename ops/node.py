@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from types import TracebackType
-from typing import Any
 
 import msgspec
 
@@ -54,6 +54,7 @@ from rookery.ops.reach import find_url, store_of
 from rookery.ops.runs import Runs, approval_settings
 from rookery.ops.server_checks import streams_there
 from rookery.ops.service import service_of
+from rookery.ops.watches import Watch, Watches
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts.node import Started, Stopped
 from rookery.schemas.limits import check_run_limits
@@ -86,7 +87,7 @@ class Node:
         self._ways: ApprovalWays | None = None
         self._views: RealmViews | None = None
         self._discovery: Discovery | None = None
-        self._watching: list[asyncio.Task[None]] = []
+        self._watches = Watches()
         self.url = ""
 
     def start(self) -> None:
@@ -166,10 +167,13 @@ class Node:
             kernel.learn(runs.bind(kernel.ask, ways.dispatchers))
         self.metrics.pull_from(self._readings)
         kernel.start()
-        watches = [views.keep_up()]
+        watches: dict[str, Watch] = {
+            "views": views.keep_up,
+            "drain": partial(self._watch_drain, bus),
+        }
         if runs is not None:
-            watches.append(runs.approvers.keep_up())
-        self._loop.run(self._watch(*watches, self._watch_drain(bus)))
+            watches["approvers"] = runs.approvers.keep_up
+        self._loop.run(self._watches.begin(watches))
         self._loop.run(self._be_found(bus, kernel))
         kernel.record(
             Started(
@@ -248,10 +252,6 @@ class Node:
         )
         return self._loop.run(opening)
 
-    async def _watch(self, *watches: Coroutine[Any, Any, None]) -> None:
-        loop = asyncio.get_running_loop()
-        self._watching = [loop.create_task(watch) for watch in watches]
-
     async def _watch_drain(self, bus: JetStreamBus) -> None:
         """A claim is the request: it is heard by a node that cannot be asked, and forgotten with
         whoever made it."""
@@ -263,11 +263,6 @@ class Node:
                     return
             except Failed as error:
                 log.info("whether to drain is not known", extra={"code": error.code})
-
-    async def _watch_no_more(self) -> None:
-        for watch in self._watching:
-            watch.cancel()
-        await asyncio.gather(*self._watching, return_exceptions=True)
 
     async def _leave_views(self) -> None:
         if self._views is not None:
@@ -291,7 +286,7 @@ class Node:
             self._ways.close(self._loop)
             self._ways = None
         if self._bus is not None:
-            self._loop.run(self._watch_no_more())
+            self._loop.run(self._watches.end())
             self._loop.run(self._leave_views())
             self._loop.run(self._bus.stop())
             self._bus = None
@@ -335,8 +330,15 @@ class Node:
             Probe("journal", ok=not full, detail="out of space" if full else ""),
             Probe("partitions", ok=served > 0, detail=f"{served} served"),
             Probe("draining", ok=not kernel.draining),
+            self._watches_well(),
             *self._approvers_known(),
         ]
+
+    def _watches_well(self) -> Probe:
+        """Else lists, quotas or drains are not what they should be."""
+        failing = self._watches.failing
+        detail = "; ".join(f"{name}: {why}" for name, why in failing.items())
+        return Probe("watches", ok=not failing, detail=detail)
 
     def _approvers_known(self) -> list[Probe]:
         """Without them no signed answer counts here."""
