@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.metadata import version
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
@@ -80,38 +81,30 @@ class Node:
         self.metrics = Metrics(version("rookery"))
         self.name = config.node.name or process_name()
         self._server: EmbeddedServer | None = None
-        self._loop = LoopThread()
+        self._loop: LoopThread
         self._bus: JetStreamBus | None = None
         self._kernel: Kernel | None = None
         self._runs: Runs | None = None
         self._ways: ApprovalWays | None = None
-        self._views: RealmViews | None = None
-        self._discovery: Discovery | None = None
         self._watches = Watches()
+        self._opened = ExitStack()
+        self._last: Stopped | None = None
+        self._drained = True
         self.url = ""
 
     def start(self) -> None:
-        """Serve; returns once this node has its share of the realm's partitions."""
-        try:
-            self._start_bus()
-            self._start_kernel()
-        except BaseException:
-            self._tear_down()
-            raise
+        """Serve; returns once this node has its share of the realm's partitions. Nothing is left
+        of a start that fails."""
+        with ExitStack() as opened:
+            bus = self._open_bus(opened)
+            self._open_kernel(bus, opened)
+            self._opened = opened.pop_all()
 
     def stop(self, reason: str = "stopped") -> bool:
         """Drain and stop; ``False`` if work was left for the next node."""
-        kernel = self._kernel
-        try:
-            if self._discovery is not None:
-                self._loop.run(self._discovery.close())
-            return kernel is None or kernel.stop(Stopped(node=self.name, reason=reason))
-        finally:
-            self._kernel = None
-            if self._runs is not None:
-                self._runs.close()
-                self._runs = None
-            self._tear_down()
+        self._last = Stopped(node=self.name, reason=reason)
+        self._opened.close()
+        return self._drained
 
     def __enter__(self) -> Node:
         self.start()
@@ -125,14 +118,17 @@ class Node:
     ) -> None:
         self.stop(kind.__name__ if kind else "stopped")
 
-    def _start_bus(self) -> None:
+    def _open_bus(self, opened: ExitStack) -> JetStreamBus:
         config = self._config
         url = find_url(config) if config.url else None
         if url is None:
             self._server = EmbeddedServer(store_of(config).path, sync=config.server.sync)
             self._server.start()
+            opened.callback(self._server.stop)
             url = self._server.url
         self.url = url
+        self._loop = LoopThread()
+        opened.callback(self._loop.close)
         bus = JetStreamBus(
             url,
             realm=config.realm,
@@ -141,17 +137,24 @@ class Node:
         )
         self._loop.run(bus.start())
         self._bus = bus
+        self._close_last(opened, bus.stop)
+        return bus
 
-    def _start_kernel(self) -> None:
-        bus = self._bus
-        assert bus is not None
+    def _close_last(
+        self, opened: ExitStack, close: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        opened.callback(lambda: self._loop.run(close()))
+
+    def _open_kernel(self, bus: JetStreamBus, opened: ExitStack) -> None:
         durability = self._loop.run(self._durability(bus))
         here, self._load = presence_here(), RealmLoad()
-        views = self._views = RealmViews(bus.journal, bus.shelf, self._load, self._clock.now_ms)
+        views = RealmViews(bus.journal, bus.shelf, self._load, self._clock.now_ms)
+        self._close_last(opened, partial(_leave, views))
+        self._close_last(opened, self._watches.end)
         epoch = f"{self.name}.{entropy(6).hex()}"
-        runs = self._runs = self._open_runs(bus, epoch)
-        ways = self._open_ways(bus)
-        kernel = self._kernel = Kernel(
+        runs = self._runs = self._open_runs(bus, epoch, opened)
+        ways = self._open_ways(bus, opened)
+        kernel = Kernel(
             bus,
             self._loop,
             self._concerns(runs),
@@ -166,6 +169,8 @@ class Node:
         if runs is not None:
             kernel.learn(runs.bind(kernel.ask, ways.dispatchers))
         self.metrics.pull_from(self._readings)
+        self._kernel = kernel
+        opened.callback(self._stop_kernel, kernel)
         kernel.start()
         watches: dict[str, Watch] = {
             "views": views.keep_up,
@@ -174,7 +179,9 @@ class Node:
         if runs is not None:
             watches["approvers"] = runs.approvers.keep_up
         self._loop.run(self._watches.begin(watches))
-        self._loop.run(self._be_found(bus, kernel))
+        discovery = self._discovery(bus, kernel)
+        self._close_last(opened, discovery.close)
+        self._loop.run(discovery.open())
         kernel.record(
             Started(
                 node=self.name,
@@ -217,24 +224,30 @@ class Node:
             payload_bytes_max=config.limits.payload_bytes_max,
         )
 
-    async def _be_found(self, bus: JetStreamBus, kernel: Kernel) -> None:
+    def _discovery(self, bus: JetStreamBus, kernel: Kernel) -> Discovery:
         now_ms = self._clock.now_ms()
         service = service_of(
             self.name, version("rookery"), kernel.verbs, self.metrics, now_ms=now_ms
         )
-        subjects = Subjects(self._config.realm)
-        self._discovery = Discovery(bus.connection, subjects, service)
-        await self._discovery.open()
+        return Discovery(bus.connection, Subjects(self._config.realm), service)
 
-    def _open_ways(self, bus: JetStreamBus) -> ApprovalWays:
+    def _stop_kernel(self, kernel: Kernel) -> None:
+        """With a last word, unless it never came to serve."""
+        try:
+            self._drained = kernel.stop(self._last)
+        finally:
+            self._kernel = None
+
+    def _open_ways(self, bus: JetStreamBus, opened: ExitStack) -> ApprovalWays:
         """To approvers, and back from them."""
         config = self._config
         ways = self._ways = ApprovalWays(config.approvals, bus, self._clock.now_ms)
         credentials = config.server.credentials_file
-        ways.open(self._loop, Client(self.url, realm=config.realm, credentials=credentials))
+        client = Client(self.url, realm=config.realm, credentials=credentials)
+        ways.open(self._loop, client, opened)
         return ways
 
-    def _open_runs(self, bus: JetStreamBus, epoch: str) -> Runs | None:
+    def _open_runs(self, bus: JetStreamBus, epoch: str, opened: ExitStack) -> Runs | None:
         """What drives runs here, if anything does."""
         config = self._config
         if config.node.driver == "outside":
@@ -249,6 +262,7 @@ class Node:
             registry=registry,
             surfaces=config.node.workers,
             approvals=config.approvals,
+            opened=opened,
         )
         return self._loop.run(opening)
 
@@ -264,13 +278,6 @@ class Node:
             except Failed as error:
                 log.info("whether to drain is not known", extra={"code": error.code})
 
-    async def _leave_views(self) -> None:
-        if self._views is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(VIEWS_S):
-                    await self._views.leave()
-            self._views = None
-
     async def _durability(self, bus: JetStreamBus) -> str:
         """What an ack of this server is worth; refuses to serve where it may be worth nothing."""
         stream = Subjects(self._config.realm).journal_stream
@@ -280,20 +287,6 @@ class Node:
             embedded=self._server is not None or is_embedded(self._config),
             replicas=info["config"].get("num_replicas", 1),
         )
-
-    def _tear_down(self) -> None:
-        if self._ways is not None:
-            self._ways.close(self._loop)
-            self._ways = None
-        if self._bus is not None:
-            self._loop.run(self._watches.end())
-            self._loop.run(self._leave_views())
-            self._loop.run(self._bus.stop())
-            self._bus = None
-        self._loop.close()
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
 
     @property
     def callback_url(self) -> str:
@@ -391,6 +384,12 @@ class Node:
             return self._loop.run(readings, timeout_s=PROBE_S)
         except TimeoutError:
             return []
+
+
+async def _leave(views: RealmViews) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(VIEWS_S):
+            await views.leave()
 
 
 async def _nothing() -> None:
