@@ -13,11 +13,11 @@ from typing import Final
 
 from rookery.actors.approvals.fold import fold
 from rookery.actors.approvals.state import APPROVERS_KEY, Approver, SessionApprovals
-from rookery.bus.chain import ChainAudit
 from rookery.bus.ports import Bus, Filter, Stored
 from rookery.schemas.codec import FactCodec
+from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId
-from rookery.schemas.errors import CODES, CodedError
+from rookery.schemas.errors import CODES, CodedError, Failed
 from rookery.schemas.facts import approval as facts
 
 __all__ = ["Approvers"]
@@ -35,7 +35,7 @@ class Approvers:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._position, self._audit = 0, ChainAudit()
+        self._position, self._chain = 0, ZERO_CHAIN
         self._state = SessionApprovals()
         self.blind = UNREAD
         """Why nobody counts just now; empty while what was said is known."""
@@ -46,7 +46,7 @@ class Approvers:
 
     async def refresh(self) -> None:
         """Read everything that was said: before this, no key is known."""
-        self._position, self._audit = 0, ChainAudit()
+        self._position, self._chain = 0, ZERO_CHAIN
         self._state = SessionApprovals()
         end = await self._bus.journal.end()
         for stored in await self._bus.journal.read(EntityId(FAMILY, APPROVERS_KEY)):
@@ -74,12 +74,14 @@ class Approvers:
     def _take(self, stored: Stored) -> None:
         if stored.sequence <= self._position:
             return
-        self._audit.add(stored)
+        linked = chain(self._chain, stored.body)
+        if linked != stored.chain:
+            raise Failed("CHAIN_BROKEN", f"{stored.sequence} does not continue {APPROVERS_KEY}")
         state = self._state
         for fact in _CODEC.decode(stored.body):
             if isinstance(fact, facts.ApproverAdded | facts.ApproverRevoked):
                 state = fold(state, fact)
-        self._state, self._position = state, stored.sequence
+        self._state, self._position, self._chain = state, stored.sequence, linked
 
     def _note(self, error: Exception) -> None:
         """Said once, until it is another error: it may be met every second."""
