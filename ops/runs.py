@@ -216,7 +216,7 @@ class Runs:
             reader=reader,
             memory=memory,
             driver=lambda: SandboxDriver(self._sandbox),
-            check=self._offers.check,
+            expect=self._offers.expect,
             note=self.results.note,
             answer=bus.door.answer,
             surplus=memory.surplus,

@@ -57,13 +57,17 @@ class NodeOffers:
             catalogue=self._catalogue,
         )
 
-    def check(self, offer: Offer) -> None:
-        """Whether a run that was given this can go on here. Where a tool is missing, it can
-        elsewhere; where a tool has become another one, it cannot go on at all."""
+    def expect(self, offer: Offer) -> None:
+        """Before a run that was given this goes on: what is missing here may be elsewhere, but
+        where a tool has become another one, the run cannot go on at all."""
         if missing := [tool.name for tool in offer.tools if tool.name not in self._digests]:
             raise LeftToOthers(f"a run needs tools that are not here: {', '.join(missing)[:400]}")
+        self.check(offer)
+
+    def check(self, offer: Offer) -> None:
+        """Whether what was given this can go on here."""
         for tool in offer.tools:
-            if self._digests[tool.name] != tool.schema_digest:
+            if self._digests.get(tool.name) != tool.schema_digest:
                 raise Refused(
                     "SNAPSHOT_CAPABILITY_MISMATCH",
                     f"the run was given a tool {tool.name} with other schemas than there are now",

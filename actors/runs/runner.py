@@ -71,7 +71,7 @@ class Runner:
     reader: Reader
     memory: Memory
     driver: Callable[[], Driver]
-    check: Callable[[Offer], None]
+    expect: Callable[[Offer], None]
     """``Refused`` if what a run was given is no more, ``LeftToOthers`` if it only is not here."""
     note: Callable[[str, RunResult], None]
     """What a run has come to, for those who are about to ask."""
@@ -142,7 +142,7 @@ class Runner:
         if not view.parked or view.ended or view.offer is UNSET:
             return not view.ended
         try:
-            self.check(view.offer)
+            self.expect(view.offer)
             await self.memory.require(view.offer)
         except CodedError as error:
             if CODES[error.code].retryable:
@@ -189,7 +189,7 @@ class Runner:
         work = self._works[view.run_id] = Work(self, self.driver(), session, view)
         try:
             try:
-                self.check(offer)
+                self.expect(offer)
                 await work.go()
             except CodedError as error:
                 if error.code == NOT_OURS or CODES[error.code].retryable:

@@ -244,7 +244,7 @@ class ScriptedWorld(World):
             board=board,
             blobs=blobs,
             reader=reader,
-            check=lambda offer: None,
+            expect=lambda offer: None,
             note=results.note,
             answer=node.bus.door.answer,
             **self.mind(reader, blobs, kernel.ask),
