@@ -212,6 +212,10 @@ class Answer(msgspec.Struct, eq=False, gc=False):
 class Door(Protocol):
     """Request-reply: the client keeps the command until the durable answer and may repeat it."""
 
+    @property
+    def answer_bytes_max(self) -> int:
+        """A larger answer cannot be sent: its requester is told so instead."""
+
     async def open(self, deliver: Callable[[list[Delivery]], None]) -> None:
         """Take requests of the realm; those of partitions owned elsewhere are passed on."""
 
