@@ -46,10 +46,13 @@ async def whole_answer(blobs: Blobs, told: Mapping[str, Any]) -> RunAnswer:
     return RunAnswer.of(result, answer.run_id, answer.session_id)
 
 
-async def past_result(journal: Journal, blobs: Blobs, session: str, run_id: str) -> RunAnswer:
-    """What a run was answered, or would have been; ``Refused`` if it has not ended."""
+async def past_result(
+    journal: Journal, blobs: Blobs, session: str, run_id: str, after: int = 0
+) -> RunAnswer:
+    """What a run was answered, or would have been; ``Refused`` if it has not ended. ``after``: a
+    sequence before the run began, if one is known."""
     stands = ""
-    async for fact in _facts(journal, _TURN, "turn", session, run_id):
+    async for fact in _facts(journal, _TURN, Filter("turn", session, run_id), after):
         match fact:
             case of_turn.Completed() | of_turn.Failed() | of_turn.Cancelled():
                 return RunAnswer.of(await _result(blobs, fact), run_id, session)
@@ -57,7 +60,7 @@ async def past_result(journal: Journal, blobs: Blobs, session: str, run_id: str)
                 stands = f"is parked: {fact.code}"
             case _:
                 stands = "is under way"
-    async for told in _facts(journal, _SESSION, "session", session, run_id):
+    async for told in _facts(journal, _SESSION, Filter("session", session, run_id), after):
         if (state := _UNSTARTED.get(type(told))) is not None:
             error = told.error if isinstance(told, of_session.InputRefused) else None
             receipt = RunReceipt(
@@ -77,14 +80,14 @@ async def past_result(journal: Journal, blobs: Blobs, session: str, run_id: str)
 
 
 async def _facts(
-    journal: Journal, codec: FactCodec[F], family: str, session: str, run_id: str
+    journal: Journal, codec: FactCodec[F], where: Filter, after: int
 ) -> AsyncGenerator[F, None]:
-    """The facts of one family about the run."""
-    async with aclosing(journal.scan(Filter(family, session, run_id))) as pages:
+    """The facts of one family about one run."""
+    async with aclosing(journal.scan(where, after)) as pages:
         async for page in pages:
             for stored in page:
                 for fact in codec.decode(stored.body):
-                    if fact.run == run_id:
+                    if fact.run == where.run:
                         yield fact
 
 

@@ -81,3 +81,17 @@ def test_the_shell_prints_a_large_result_as_any_other(driving: Serving):
     where = ("--url", driving.server.url, "--realm", driving.realm)
     said = rookery_here(driving.folder, "run", "-e", code, "--session", "large-text", *where)
     assert (said.code, said.err, json.loads(said.out) == result) == (0, "", True)
+
+
+def test_what_a_cancelled_run_had_printed_is_told_however_much_it_was(driving: Serving):
+    code = "print('\\n' * 900_000, end='')\necho(1)\nwhile True: pass"
+    limits = WIDE | {"cpu_ms": 60_000, "wall_ms": 60_000}
+    with connect_sync(driving.server.url, realm=driving.realm) as client:
+        handle = client.submit("large-cancelled", code, limits=limits)
+        answered = (fact for fact in handle.events() if fact["type"] == "tool.completed.v1")
+        next(answered)
+        answered.close()
+        handle.cancel(now=True)
+        answer = handle.result(PATIENCE_S)
+    assert (answer.status, answer.error and answer.error.code) == ("cancelled", "CANCELLED")
+    assert answer.stdout == "\n" * 900_000
