@@ -16,11 +16,11 @@ from typing import Final
 
 from rookery.bus.buckets import Bucket
 from rookery.bus.connection import header_value
+from rookery.bus.ports import BLOB_BYTES_MAX
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = [
-    "BLOB_BYTES_MAX",
     "CHUNK_BYTES_MAX",
     "JetStreamBlobs",
     "blob_not_found",
@@ -28,7 +28,6 @@ __all__ = [
     "verified",
 ]
 
-BLOB_BYTES_MAX: Final = 64 << 20
 CHUNK_BYTES_MAX: Final = 512 << 10
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
@@ -44,8 +43,8 @@ class JetStreamBlobs:
         self._bucket = bucket
         self.spec = bucket.spec(persist_mode=None)
 
-    async def put(self, data: bytes) -> str:
-        check_blob(data)
+    async def put(self, data: bytes, bytes_max: int = BLOB_BYTES_MAX) -> str:
+        check_blob(data, bytes_max)
         digest = await _digest(data)
         starts = range(0, max(len(data), 1), CHUNK_BYTES_MAX)
         if len(await self._bucket.keys(f"{digest}.*")) == len(starts):
@@ -74,12 +73,12 @@ class JetStreamBlobs:
         return b"" if entry is None else entry.body
 
 
-def check_blob(data: bytes) -> None:
+def check_blob(data: bytes, bytes_max: int) -> None:
     """Refuse what is too large to be a blob."""
-    if len(data) > BLOB_BYTES_MAX:
+    if len(data) > bytes_max:
         raise Refused(
             "PAYLOAD_TOO_LARGE",
-            f"a blob has at most {BLOB_BYTES_MAX} bytes, this one has {len(data)}",
+            f"what is to be stored has {len(data)} bytes, the limit is {bytes_max}",
         )
 
 

@@ -60,7 +60,7 @@ from rookery.schemas.commands import (
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.ids import check_command_id, check_session_id, uuid7
 from rookery.schemas.listing import RunState
-from rookery.schemas.run import Language, SessionLimits
+from rookery.schemas.run import SNAPSHOT_BYTES_MAX, Language, SessionLimits
 
 __all__ = ["Client", "Fields", "Handle", "connect", "new_id"]
 
@@ -288,7 +288,7 @@ class Client:
     ) -> Fields:
         """Begin a session with a snapshot's memory: one of this realm, by its id or whole."""
         if isinstance(snapshot, bytes):
-            snapshot = f"snap_{await self._blobs.put(snapshot)}"
+            snapshot = f"snap_{await self._blobs.put(snapshot, SNAPSHOT_BYTES_MAX)}"
         return await self.ask(
             "restore", session, RestoreSession(snapshot_id=snapshot, replace=replace)
         )

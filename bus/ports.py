@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -20,6 +20,8 @@ from rookery.schemas.envelope import EntityId
 from rookery.schemas.work import Catalogue, Job, JobEnd
 
 __all__ = [
+    "BLOB_BYTES_MAX",
+    "IN_FACT_BYTES_MAX",
     "Answer",
     "Append",
     "Blobs",
@@ -319,11 +321,18 @@ class Timers(Protocol):
         """Never deliver it. No error if it has fired or was never armed."""
 
 
+IN_FACT_BYTES_MAX: Final = 64 << 10
+"""Larger values and bodies stand in the blob store, and facts name them by digest."""
+BLOB_BYTES_MAX: Final = 64 << 20
+"""Of a value, for whoever reads it holds it several times over."""
+
+
 class Blobs(Protocol):
     """Bytes named by their SHA3-256."""
 
-    async def put(self, data: bytes) -> str:
-        """Store ``data``; its digest. Storing it twice costs one look."""
+    async def put(self, data: bytes, bytes_max: int = BLOB_BYTES_MAX) -> str:
+        """Store ``data``; its digest. Storing it twice costs one look. ``PAYLOAD_TOO_LARGE`` for
+        what is larger than values are, unless it may be."""
 
     async def get(self, digest: str) -> bytes:
         """The bytes, checked against the digest; ``BLOB_NOT_FOUND`` or ``BLOB_CORRUPT``."""

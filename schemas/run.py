@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 __all__ = [
+    "SNAPSHOT_BYTES_MAX",
     "SNAPSHOT_VERSION",
     "CallStatus",
     "Diagnostic",
@@ -32,6 +33,9 @@ __all__ = [
 ]
 
 SNAPSHOT_VERSION = 1
+SNAPSHOT_BYTES_MAX = 1280 << 20
+"""Twice what a session may hold in memory by default at most, since one with a run that waits is
+kept as it was before and as it is; and what its runs were told."""
 
 
 class Language(StrEnum):

@@ -8,6 +8,7 @@ message is stored (the journal's) and what a conflict means (the entity's actor'
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -63,12 +64,20 @@ class Committer:
         tell: Callable[[Closing], None],
         observer: Observer,
         failpoints: Failpoints,
+        is_ours: Callable[[str], bool],
     ) -> None:
+        """``is_ours``: whether what follows for a key is this node's to see to."""
         self._journal, self._reactions, self._effects = journal, reactions, effects
-        self._horizon, self._tell = horizon, tell
+        self._horizon, self._tell, self._is_ours = horizon, tell, is_ours
         self._observer, self._failpoints = observer, failpoints
         self._queue: deque[Commit] = deque()
         self._groups = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def settled(self) -> None:
+        """Wait until of everything accepted it is known what became of it."""
+        await self._idle.wait()
 
     def accept(self, commits: Sequence[Commit], closing: Closing) -> None:
         """Take what one wake of an actor produced: commits, and ends that need no commit."""
@@ -80,7 +89,10 @@ class Committer:
         while self._queue and self._groups < GROUPS_MAX:
             group = self._take()
             self._groups += 1
+            self._idle.clear()
             self._send(group)
+        if not self._groups:
+            self._idle.set()
 
     def _take(self) -> list[Commit]:
         group: list[Commit] = []
@@ -122,7 +134,8 @@ class Committer:
                 closing.join(commit.closing)
                 self._observe(commit)
         for commit, sequence in settled:
-            self._reactions.hand_over(commit.entity, sequence, commit.facts)
+            if self._is_ours(commit.entity.key):
+                self._reactions.hand_over(commit.entity, sequence, commit.facts)
         for mailbox, batch in homes.items():
             mailbox.post(batch)
         self._failpoints.hit("acked")

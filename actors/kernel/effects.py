@@ -1,8 +1,9 @@
 """Starting effects: each is given to the performer of its kind, on the bus's loop.
 
 An effect starts only after its fact is durable. If the process dies, the next owner of the
-partition finds the fact above the horizon and starts the effect again; if only the partition is
-lost, its effects are given up here, for the same reason.
+partition finds the fact on the horizon's books and starts the effect again; if only the partition
+is lost, its effects are given up here, for the same reason. So is what this node cannot do, and
+another one may: ``LeftToOthers``.
 """
 
 from __future__ import annotations
@@ -18,12 +19,17 @@ from rookery.actors.kernel.horizon import Horizon, Ticket
 from rookery.actors.kernel.tasks import Tasks
 from rookery.schemas.errors import CODES, Failed, Refused
 
-__all__ = ["Effects", "Performer"]
+__all__ = ["Effects", "LeftToOthers", "Performer"]
 
 log = logging.getLogger(__name__)
 
 Performer = Callable[[Any], Awaitable[None]]
 RETRY_S = 0.5
+
+
+class LeftToOthers(Exception):
+    """This node has not what it takes to perform an effect; ``str`` says what that is. Nothing was
+    done, and nothing is until the key has another owner."""
 
 
 class Effects:
@@ -34,9 +40,11 @@ class Effects:
         performers: Mapping[type[Effect], Performer],
         horizon: Horizon,
         failpoints: Failpoints,
+        is_ours: Callable[[str], bool],
     ) -> None:
+        """``is_ours``: whether a key's effects are this node's to perform."""
         self._performers, self._horizon = dict(performers), horizon
-        self._failpoints = failpoints
+        self._failpoints, self._is_ours = failpoints, is_ours
         self.tasks = Tasks()
         self._under_way: dict[asyncio.Task[None], tuple[str, Ticket]] = {}
 
@@ -45,9 +53,10 @@ class Effects:
         self._performers.update(performers)
 
     def start(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
-        """Perform these, each on its own, because a fact of ``key`` stands at ``sequence``."""
+        """Perform these, each on its own, because a fact of ``key`` stands at ``sequence``; what
+        came to stand when the key was another node's already is found by that one."""
         self._failpoints.hit("effect_started")
-        for effect in effects:
+        for effect in effects if self._is_ours(key) else ():
             ticket = self._horizon.open(sequence)
             task = self.tasks.begin(self._perform(effect, ticket))
             self._under_way[task] = key, ticket
@@ -69,6 +78,9 @@ class Effects:
         while True:
             try:
                 await self._performers[type(effect)](effect)
+            except LeftToOthers as why:
+                log.warning("an effect is left to others: %s", why, extra={"key": effect.key})
+                return
             except Exception as error:
                 if isinstance(error, Refused) and error.code == "PARTITION_UNOWNED":
                     ticket.close()  # As with all that is given up: the next owner has it by name.

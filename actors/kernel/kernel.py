@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -94,7 +94,7 @@ class Kernel:
         self._horizon = Horizon()
         reactions = Reactions(self._concerns, self._mailboxes, self._horizon)
         self._fetching = Fetching(bus, {c.family: c.codec for c in self._concerns}, reactions)
-        self._effects = Effects(performers, self._horizon, self.failpoints)
+        self._effects = Effects(performers, self._horizon, self.failpoints, self._is_ours)
         self._routing = Routing(
             bus, self._concerns, self._mailboxes, queries, self.observer, now_ms=self.now_ms
         )
@@ -106,8 +106,16 @@ class Kernel:
             tell=self._routing.tell,
             observer=self.observer,
             failpoints=self.failpoints,
+            is_ours=self._is_ours,
         )
-        self._takeover = Takeover(bus, self._concerns, self._mailboxes, reactions, self._horizon)
+        self._takeover = Takeover(
+            bus,
+            self._concerns,
+            self._mailboxes,
+            reactions,
+            self._horizon,
+            certain=lambda: self.partitions.certain,
+        )
         self.partitions = Partitions(
             bus.claims,
             settings.holder,
@@ -116,6 +124,8 @@ class Kernel:
             uptime_s=settings.uptime_s,
             busy=self._is_busy,
         )
+        self._ours: frozenset[int] = frozenset()
+        """Partitions that are served or being taken up: nothing is done for others."""
         self._withheld: list[Commit] = []
         self._letting_go: dict[str, asyncio.Event] = {}
         self._housekeeping: asyncio.Task[None] | None = None
@@ -140,16 +150,20 @@ class Kernel:
 
     def stop(self, last: Fact | None = None) -> bool:
         """Take no more, finish what is under way, leave. ``False`` if time ran out: what was not
-        finished is in the journal or still in the inbox, and the next owner goes on with it."""
+        finished is in the journal or still in the inbox, and the next owner goes on with it. No
+        actor is left, whatever else could not be done."""
         self.draining = True
-        self._loop.run(self._close_doors())
-        if last is not None:
-            self.record(last)
-        quiet = self._loop.run(self._quiesce())
-        self._loop.run(self._leave())
+        with ExitStack() as ending:
+            ending.callback(self._stop_actors)
+            ending.callback(lambda: self._loop.run(self._leave()))
+            self._loop.run(self._close_doors())
+            if last is not None:
+                self.record(last)
+            return self._loop.run(self._quiesce())
+
+    def _stop_actors(self) -> None:
         for actor in self._actors.values():
             actor.stop(block=True, timeout=5.0)
-        return quiet
 
     async def _close_doors(self) -> None:
         await self.partitions.stand_still()
@@ -227,6 +241,7 @@ class Kernel:
         """Take up what the last owner left, then take commands. What we remember is out of date:
         a late request may have made us look at an entity while it was not ours."""
         await self._forget(partitions)
+        self._ours |= partitions
         await self._takeover.resume(partitions)
         if not partitions <= self.partitions.owned:
             raise Failed("CLAIM_LOST", "partitions were lost while they were taken up")
@@ -246,6 +261,9 @@ class Kernel:
         await self._forget(partitions)
         self._give_back()
 
+    def _is_ours(self, key: str) -> bool:
+        return self._bus.partition(key) in self._ours
+
     def _is_busy(self, partition: int) -> bool:
         return self._effects.busy(lambda key: self._bus.partition(key) == partition)
 
@@ -253,10 +271,12 @@ class Kernel:
         def gone(key: str) -> bool:
             return self._bus.partition(key) in partitions
 
+        self._ours -= partitions
         self._effects.give_up(gone)
         self._routing.inside.give_up(gone)
         others = self._concerns[1:]  # The node's own record is nobody else's.
         await asyncio.gather(*(self._let_go(concern.family, gone) for concern in others))
+        await self._committer.settled()  # The next owner is to find all that was decided here.
 
     async def _let_go(self, family: str, gone: Callable[[str], bool]) -> None:
         done = self._letting_go[family] = asyncio.Event()
@@ -272,14 +292,24 @@ class Kernel:
         self._loop.post(self._accept, commits, closing)
 
     def _accept(self, commits: Sequence[Commit], closing: Closing) -> None:
-        """While somebody else may own what we serve, nothing is said and nothing is journaled but
-        the node's own record: the client asks again, and the inbox brings its command again."""
-        if self.partitions.certain:
-            self._committer.accept(commits, closing)
-            return
-        ours = [commit for commit in commits if commit.entity.family == "node"]
-        self._withheld += [commit for commit in commits if commit.entity.family != "node"]
-        self._committer.accept(ours, closing.disowned())
+        """For other nodes nothing is journaled but this node's own record. While somebody else may
+        own what we serve, nothing is said either: the client asks again, and the inbox brings its
+        command again."""
+        certain, stands = self.partitions.certain, []
+        for commit in commits:
+            if commit.entity.family != "node" and not self._is_ours(commit.entity.key):
+                self._disown(commit)
+            elif commit.entity.family != "node" and not certain:
+                self._withheld.append(commit)
+            else:
+                stands.append(commit)
+        self._committer.accept(stands, closing if certain else closing.disowned())
+
+    def _disown(self, commit: Commit) -> None:
+        """A late request or reaction had its actor look at an entity that is another node's."""
+        key = commit.entity.key
+        commit.mailbox.post(Forget(lambda other: other == key, _nothing))
+        commit.mailbox.post(Outcomes([Conflicted(commit)]))
 
     def _give_back(self) -> None:
         """What was withheld is decided again, by the actor or by the next owner."""
@@ -375,3 +405,7 @@ class Kernel:
     @property
     def pressure(self) -> Pressure:
         return self._bus.journal.pressure
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

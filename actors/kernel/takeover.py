@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -54,8 +54,11 @@ class Takeover:
         mailboxes: Mapping[str, Mailbox],
         reactions: Reactions,
         horizon: Horizon,
+        *,
+        certain: Callable[[], bool],
     ) -> None:
-        self._bus = bus
+        """``certain``: whether nobody else can own what is served."""
+        self._bus, self._certain = bus, certain
         self._codecs: dict[str, FactCodec[Any]] = {c.family: c.codec for c in concerns}
         self._effective = {c.family: mailboxes[c.family] for c in concerns if c.has_effects}
         self._reactions, self._horizon = reactions, horizon
@@ -65,8 +68,11 @@ class Takeover:
     async def save(self, served: frozenset[int]) -> None:
         """Keep the horizon for the next owner of these, who reads more without it."""
         try:
+            end = await self._bus.journal.end()
+            if not self._certain():  # Their next owner's word counts, not ours.
+                return
             # Of what others did since, nothing is left to this node; of its own, tickets tell.
-            self._horizon.passed(await self._bus.journal.end())
+            self._horizon.passed(end)
             now = self._horizon.now(UNFINISHED_MAX)
             kept = Snapshot(now.through, msgspec.msgpack.encode(now.unfinished))
             for partition in served & self._saved.keys():

@@ -124,7 +124,7 @@ class SandboxDriver:
         return self._step(await asyncio.wrap_future(going))
 
     async def stop(self) -> RunResult | None:
-        return await asyncio.to_thread(self._sandbox.cancel, self._session)
+        return await self._sandbox.aside(self._sandbox.cancel, self._session)
 
     def _take(self, given: Given, call: MakeCall) -> None:
         self._session = given.session

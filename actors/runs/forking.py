@@ -23,6 +23,7 @@ from rookery.schemas.codec import decode_command, encode_json
 from rookery.schemas.commands import ForkReceipt, ForkRun
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id, derived_uuid7
+from rookery.schemas.run import SNAPSHOT_BYTES_MAX
 
 __all__ = ["Forking"]
 
@@ -74,7 +75,7 @@ class Forking:
         snapshot = await self._past.sealed(session, place.base, runs, begun, limits)
         restoring = RestoreSnapshot(
             snapshot_id=snapshot.id,
-            blob=await self._blobs.put(snapshot.data),
+            blob=await self._blobs.put(snapshot.data, SNAPSHOT_BYTES_MAX),
             language=place.run.offer.language,
             build=place.run.offer.build,
             size_bytes=len(snapshot.data),

@@ -8,10 +8,9 @@ that rest is bounded, too, and those that rest for longest are forgotten first.
 
 from __future__ import annotations
 
-import asyncio
+import logging
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import UNSET
 
@@ -23,12 +22,17 @@ from rookery.actors.sandbox.pool import Sandbox
 from rookery.actors.sandbox.recorded import Batch
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import DrivingView, Offer
-from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.run import RunResult
+from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.run import SNAPSHOT_BYTES_MAX, RunResult
 
 __all__ = ["SessionMemory"]
 
+log = logging.getLogger(__name__)
+
+TOO_LARGE = "PAYLOAD_TOO_LARGE"
 KEEP_AFTER_MS = 200
+KEEP_AFTER_MS_PER_MIB = 25
+"""What keeping a large one takes: less of its programs than that is sooner run again."""
 KEEP_AFTER_RUNS = 100
 RESTING_BYTES_MAX = 256 << 20
 """Some hundred sessions that did much, or forty thousand that did little."""
@@ -42,6 +46,13 @@ class _Stand(NamedTuple):
     since_ms: int = 0
     """Time that the programs of the runs since it was last kept have used."""
     since_runs: int = 0
+    kept_bytes: int = 0
+    """How large it was when it was last kept."""
+
+    @property
+    def is_to_be_kept(self) -> bool:
+        enough_ms = max(KEEP_AFTER_MS, KEEP_AFTER_MS_PER_MIB * self.kept_bytes >> 20)
+        return self.since_ms >= enough_ms or self.since_runs >= KEEP_AFTER_RUNS
 
 
 _NOWHERE = _Stand(-1, -1)
@@ -59,9 +70,11 @@ class SessionMemory:
         ask: Ask,
         *,
         resting_bytes_max: int = RESTING_BYTES_MAX,
+        snapshot_bytes_max: int = SNAPSHOT_BYTES_MAX,
     ) -> None:
         self._sandbox, self._reader, self._blobs, self._ask = sandbox, reader, blobs, ask
         self._resting_bytes_max = resting_bytes_max
+        self._snapshot_bytes_max = snapshot_bytes_max
         self._stands: dict[str, _Stand] = {}
         """Of all sessions that were given to the sandbox and not forgotten since."""
 
@@ -76,19 +89,21 @@ class SessionMemory:
         history = await self._history(session, view)
         past = [run for run in history.runs if run.run_id != view.run_id]
         await self._reopen(session, view, tools, history, past)
-        self._stands[session] = _Stand(view.generation, view.runs_before, 0, len(past))
+        kept_bytes = 0 if history.base is None else history.base.size_bytes
+        stand = _Stand(view.generation, view.runs_before, 0, len(past), kept_bytes)
+        self._stands[session] = stand
         running = [run for run in history.runs if run.run_id == view.run_id]
         return running[-1].batches if running else await self._reader.known(view.forked)
 
     async def require(self, offer: Offer) -> None:
         """``Refused`` if the guest that the run's session began with is nowhere to be had."""
-        await asyncio.to_thread(self._sandbox.require, offer.language, offer.build)
+        await self._sandbox.aside(self._sandbox.require, offer.language, offer.build)
 
     async def wake(self, session: str, view: DrivingView, tools: Sequence[Tool]) -> None:
         """The sandbox's session stands where the run was parked."""
         self._stands[session] = _NOWHERE
         data = await self._blobs.get(view.snapshot_blob)
-        await asyncio.to_thread(self._sandbox.restore, data, tools=tools, session_id=session)
+        await self._sandbox.aside(self._sandbox.restore, data, tools=tools, session_id=session)
         self._stands[session] = _Stand(view.generation, view.runs_before)
 
     async def park(self, session: str, offer: Offer) -> tuple[str, str]:
@@ -99,9 +114,17 @@ class SessionMemory:
 
     async def keep(self, session: str, offer: Offer) -> tuple[str, str, int]:
         """Put the session as it stands into the blob store; the snapshot's id, blob and size."""
-        taking = partial(self._sandbox.snapshot, session, limits=offer.session_limits)
-        snapshot = await asyncio.to_thread(taking)
-        return snapshot.id, await self._blobs.put(snapshot.data), len(snapshot.data)
+        sandbox = self._sandbox
+        snapshot = await sandbox.aside(sandbox.snapshot, session, limits=offer.session_limits)
+        try:
+            blob = await self._blobs.put(snapshot.data, self._snapshot_bytes_max)
+        except Refused as refusal:
+            raise Refused(
+                refusal.code,
+                f"session {session} cannot be kept: {refusal.message}",
+                hint="delete what its programs hold in their variables and need no more",
+            ) from None
+        return snapshot.id, blob, len(snapshot.data)
 
     async def ended(
         self, session: str, view: DrivingView, result: RunResult, *, kept: bool
@@ -118,12 +141,24 @@ class SessionMemory:
                 since_ms=stand.since_ms + used_ms, since_runs=stand.since_runs + 1
             )
         self._stands[session] = stand
-        if stand.since_ms >= KEEP_AFTER_MS or stand.since_runs >= KEEP_AFTER_RUNS:
-            await self.record(session, view)
-            self._stands[session] = stand._replace(since_ms=0, since_runs=0)
+        if stand.is_to_be_kept:
+            self._stands[session] = await self._kept(session, view, stand)
 
-    async def record(self, session: str, view: DrivingView) -> None:
-        """Keep the session as the run has left it, and say so in a fact."""
+    async def _kept(self, session: str, view: DrivingView, stand: _Stand) -> _Stand:
+        """If that fails, the session and the log of its runs are still here. It is tried again
+        after the next run, or after many if it was too large."""
+        try:
+            kept_bytes = await self._record(session, view)
+        except CodedError as error:
+            said = {"session": session, "code": error.code}
+            log.warning("a session could not be kept", extra=said)
+            if error.code != TOO_LARGE:
+                return stand
+            kept_bytes = self._snapshot_bytes_max
+        return stand._replace(since_ms=0, since_runs=0, kept_bytes=kept_bytes)
+
+    async def _record(self, session: str, view: DrivingView) -> int:
+        """Keep the session as the run has left it, and say so in a fact; its size."""
         base = await self._reader.last_kept(session, view.generation)
         runs = await self._reader.runs(session, view.generation, base)
         ended = [run for run in runs if run.run_id == view.run_id and run.ended_at_sequence]
@@ -142,12 +177,13 @@ class SessionMemory:
             limits=offer.session_limits,
         )
         await self._ask("sandbox", session, keep, KeptView)
+        return size
 
     async def forget(self, session: str) -> None:
         """Whatever the sandbox remembers of the session is not to be trusted any more."""
         if self._stands.pop(session, None) is not None:
             try:
-                await asyncio.to_thread(self._sandbox.destroy, session)
+                await self._sandbox.aside(self._sandbox.destroy, session)
             except Refused:  # It has gone by itself.
                 return
 
@@ -179,9 +215,8 @@ class SessionMemory:
         base = None if history.base is None else await self._blobs.get(history.base.blob)
         recorded = [await self._reader.recorded(run) for run in past if run.kept]
         created_ms = past[0].now_ms if past else view.started_at_ms
-        reopen: Any = self._sandbox.reopen
-        await asyncio.to_thread(
-            reopen,
+        await self._sandbox.aside(
+            self._sandbox.reopen,
             session,
             seed=bytes.fromhex(offer.seed),
             created_ms=created_ms,

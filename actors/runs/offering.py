@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import UNSET, UnsetType
 
+from rookery.actors.kernel.effects import LeftToOthers
 from rookery.actors.sandbox.validate import check_request, limits_in_force
 from rookery.schemas.calls import Offer, OfferedTool
 from rookery.schemas.errors import Refused
@@ -57,9 +58,12 @@ class NodeOffers:
         )
 
     def check(self, offer: Offer) -> None:
-        """Whether a run that was given this can go on here."""
+        """Whether a run that was given this can go on here. Where a tool is missing, it can
+        elsewhere; where a tool has become another one, it cannot go on at all."""
+        if missing := [tool.name for tool in offer.tools if tool.name not in self._digests]:
+            raise LeftToOthers(f"a run needs tools that are not here: {', '.join(missing)[:400]}")
         for tool in offer.tools:
-            if self._digests.get(tool.name) != tool.schema_digest:
+            if self._digests[tool.name] != tool.schema_digest:
                 raise Refused(
                     "SNAPSHOT_CAPABILITY_MISMATCH",
                     f"the run was given a tool {tool.name} with other schemas than there are now",

@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.kernel.inside import Ask
 from rookery.actors.sandbox.contract import Call
 from rookery.actors.turns.driving import cancelled_result, ended_at_rest, ending
-from rookery.bus.ports import Blobs
+from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
 from rookery.schemas.calls import (
     Arguments,
     AskedCall,
@@ -34,7 +34,6 @@ from rookery.schemas.run import RunResult, RunStatus
 
 __all__ = ["RunOver", "RunRecord"]
 
-INLINE_BYTES_MAX = 64 << 10
 BATCH_BYTES_MAX = 128 << 10
 """Of arguments in one step: two families put them into facts, and these have their limit."""
 WAKES_MAX = 1_000
@@ -72,7 +71,7 @@ class RunRecord:
 
     async def asked(self, calls: Sequence[Call]) -> tuple[AskedCall, ...]:
         """The calls of one step as they go on record: large arguments stand in the blob store."""
-        room = min(INLINE_BYTES_MAX, BATCH_BYTES_MAX // max(1, len(calls)))
+        room = min(IN_FACT_BYTES_MAX, BATCH_BYTES_MAX // max(1, len(calls)))
         return tuple([await self._asked(call, room) for call in calls])
 
     async def known_calls(self) -> tuple[KnownCall, ...]:
@@ -203,7 +202,7 @@ class RunRecord:
         if result.status is RunStatus.CANCELLED:
             result = cancelled_result(result)
         text = encode_json(result)
-        if len(text) <= INLINE_BYTES_MAX:
+        if len(text) <= IN_FACT_BYTES_MAX:
             return step
         told = msgspec.structs.replace(
             result, result=None, stdout="", stderr="", external_calls=(), diagnostics=()

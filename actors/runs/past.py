@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
 from msgspec import UnsetType
 
@@ -50,12 +49,12 @@ class Past:
         data = None if base is None else await self._blobs.get(base.blob)
         recorded = [await self.reader.recorded(run) for run in runs if run.kept]
         tools = await self.reader.tools((runs[-1] if runs else begun).offer)
-        name, offer, reopen = self._new_name(), begun.offer, _untyped(self.sandbox.reopen)
+        name, offer = self._new_name(), begun.offer
         build = offer.build
-        if anyhow and base is None and not await asyncio.to_thread(self._has, offer):
+        if anyhow and base is None and not await self.sandbox.aside(self._has, offer):
             build = ""
-        opening = asyncio.to_thread(
-            reopen,
+        opening = self.sandbox.aside(
+            self.sandbox.reopen,
             name,
             seed=bytes.fromhex(offer.seed),
             created_ms=begun.now_ms,
@@ -73,7 +72,7 @@ class Past:
         finally:
             await asyncio.wait({opened})  # A thread cannot be called off.
             if opened.exception() is None:
-                await asyncio.to_thread(self.sandbox.destroy, name)
+                await self.sandbox.aside(self.sandbox.destroy, name)
 
     async def sealed(
         self,
@@ -85,7 +84,7 @@ class Past:
     ) -> Snapshot:
         """The session as it stood after ``runs``, and with these limits."""
         async with self.standing(base, runs, begun) as name:
-            taken = await asyncio.to_thread(self.sandbox.snapshot, name)
+            taken = await self.sandbox.aside(self.sandbox.snapshot, name)
         return await self.labelled(taken.data, session_id=session, limits=limits)
 
     async def labelled(self, data: bytes, **changed: object) -> Snapshot:
@@ -95,7 +94,7 @@ class Past:
     async def looked_into(self, data: bytes, offered: Sequence[Tool]) -> SnapshotHeader:
         """What a snapshot says of itself; ``Refused`` unless a session may go on from it here."""
         tools = {tool.name: tool for tool in offered}
-        header, _ = await asyncio.to_thread(
+        header, _ = await self.sandbox.aside(
             open_snapshot, self._key, data, self.sandbox.require, tools
         )
         return header
@@ -106,8 +105,3 @@ class Past:
         except Refused:
             return False
         return True
-
-
-def _untyped(call: Callable[..., None]) -> Callable[..., Any]:
-    """``asyncio.to_thread`` cannot be told of so many arguments by name."""
-    return call

@@ -9,7 +9,7 @@ or by somebody only the calls are, since there is no telling how far it was.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import UNSET
@@ -31,6 +31,10 @@ __all__ = ["Replaying"]
 
 ANSWER_S: Final = 1.0
 """Whoever waits for a long one hears from it so often."""
+UNASKED_S: Final = 30.0
+"""Then nobody waits for it any more."""
+HELD_MAX: Final = 16
+"""Each is a session of the sandbox at work."""
 TIME_FACTOR: Final = 10
 """A run that came to its end in its time may take this much more of it: machines differ."""
 FUEL: Final = "fuel"
@@ -48,37 +52,78 @@ class _Differs(Exception):
 class Replaying:
     """One a node; lives on the bus's loop."""
 
-    def __init__(self, past: Past, patience_s: float = ANSWER_S) -> None:
+    def __init__(
+        self,
+        past: Past,
+        patience_s: float = ANSWER_S,
+        *,
+        held_max: int = HELD_MAX,
+        unasked_s: float = UNASKED_S,
+    ) -> None:
         self._past, self._patience_s = past, patience_s
-        self._going: dict[tuple[str, str], tuple[_Replay, asyncio.Task[ReplayReport]]] = {}
+        self._held_max, self._unasked_s = held_max, unasked_s
+        self._held: dict[tuple[str, str], _Replay] = {}
+        """Under way, or over and not told yet."""
 
     async def answer(self, delivery: Delivery) -> ReplayReport:
-        """The query ``replay``: how it ended, or how far it has come."""
+        """The query ``replay``: how it ended, or how far it has come. One that nobody asks for any
+        more is called off and forgotten."""
         session = check_session_id(delivery.key)
         asked = decode_command(delivery.body, ReplayQuery, content_type=delivery.content_type)
         key = session, asked.run_id
-        if key not in self._going:
-            replay = _Replay(self._past, session, asked.run_id)
-            self._going[key] = replay, asyncio.ensure_future(replay.go())
-        replay, going = self._going[key]
-        done, _ = await asyncio.wait({going}, timeout=self._patience_s)
+        replay = self._held.get(key)
+        if replay is None:
+            if len(self._held) >= self._held_max:
+                raise Refused(
+                    "QUOTA_EXCEEDED",
+                    f"this node replays {self._held_max} runs already, which is all it does",
+                    hint="ask again when one of them is over",
+                )
+            replay = self._held[key] = _Replay(self._past, session, asked.run_id)
+            replay.begin()
+        replay.forget_after(self._unasked_s, lambda: self._forget(key, replay))
+        done, _ = await asyncio.wait({replay.going}, timeout=self._patience_s)
         if not done:
             return replay.report
-        self._going.pop(key, None)
-        return going.result()
+        self._forget(key, replay)
+        return replay.going.result()
 
     async def close(self) -> None:
         """Nobody waits for replays any more."""
-        tasks = [task for _, task in self._going.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        held = tuple(self._held.items())
+        for key, replay in held:
+            self._forget(key, replay)
+        await asyncio.gather(*(replay.going for _, replay in held), return_exceptions=True)
+
+    def _forget(self, key: tuple[str, str], replay: _Replay) -> None:
+        if self._held.get(key) is replay:
+            del self._held[key]
+            replay.call_off()
 
 
 class _Replay:
     def __init__(self, past: Past, session: str, run_id: str) -> None:
         self._past, self._session = past, session
         self.report = ReplayReport(run_id=run_id, session_id=session, state="replaying", runs=1)
+        self.going: asyncio.Future[ReplayReport]
+        self._unasked: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        self.going = asyncio.ensure_future(self.go())
+        # Nobody may be there any more to be told of a failure.
+        self.going.add_done_callback(lambda over: over.cancelled() or over.exception())
+
+    def forget_after(self, unasked_s: float, forget: Callable[[], None]) -> None:
+        """Somebody asked just now."""
+        if self._unasked is not None:
+            self._unasked.cancel()
+        self._unasked = asyncio.get_running_loop().call_later(unasked_s, forget)
+
+    def call_off(self) -> None:
+        """If it is not over."""
+        if self._unasked is not None:
+            self._unasked.cancel()
+        self.going.cancel()
 
     async def go(self) -> ReplayReport:
         """The whole of it."""

@@ -73,13 +73,15 @@ class Runner:
     memory: Memory
     driver: Callable[[], Driver]
     check: Callable[[Offer], None]
-    """``Refused`` if this node no longer has what a run was given."""
+    """``Refused`` if what a run was given is no more, ``LeftToOthers`` if it only is not here."""
     note: Callable[[str, RunResult], None]
     """What a run has come to, for those who are about to ask."""
     answer: Callable[[Sequence[Answer]], None]
     surplus: Callable[[Callable[[str], bool]], Sequence[str]]
     """Sessions the memory should do without, but for those that are busy."""
     _works: dict[str, Work] = field(default_factory=dict)
+    _again: set[str] = field(default_factory=set)
+    """Runs whose driving has failed, and is to be tried again."""
     _turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _making_room: asyncio.Task[None] | None = None
 
@@ -94,14 +96,24 @@ class Runner:
 
     async def drive(self, effect: Drive) -> None:
         """Take the run's steps until it has ended or is parked."""
-        async with self._turn(effect.session):
+        turn, run_id = self._turn(effect.session), effect.view.run_id
+        stale = turn.locked() or run_id in self._again
+        async with turn:
             view = effect.view
+            if stale:  # The run may have gone on since.
+                self._again.discard(run_id)
+                query = DrivingQuery(run_id=run_id)
+                view = await self.ask("turn", effect.session, query, DrivingView)
             if view.ended or view.parked or view.offer is UNSET:
                 return
             if view.cancelling:
                 await self._end_at_rest(effect.session, view)
                 return
-            await self._drive(effect.session, view, view.offer)
+            try:
+                await self._drive(effect.session, view, view.offer)
+            except Exception:
+                self._again.add(run_id)
+                raise
         surplus = self.surplus(self._turns.__contains__)
         if surplus and (self._making_room is None or self._making_room.done()):
             self._making_room = asyncio.create_task(self._make_room(surplus))

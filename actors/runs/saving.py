@@ -36,7 +36,7 @@ from rookery.schemas.commands import (
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.limits import unless_default
-from rookery.schemas.run import SessionLimits
+from rookery.schemas.run import SNAPSHOT_BYTES_MAX, SessionLimits
 
 __all__ = ["Saving"]
 
@@ -130,7 +130,7 @@ class Saving:
         keep = KeepSnapshot(
             generation=generation,
             snapshot_id=snapshot.id,
-            blob=await self._blobs.put(snapshot.data),
+            blob=await self._blobs.put(snapshot.data, SNAPSHOT_BYTES_MAX),
             language=last.offer.language,
             build=last.offer.build,
             after_sequence=last.ended_at_sequence,
@@ -147,7 +147,7 @@ class Saving:
         keep = KeepSnapshot(
             generation=base.generation,
             snapshot_id=snapshot.id,
-            blob=await self._blobs.put(snapshot.data),
+            blob=await self._blobs.put(snapshot.data, SNAPSHOT_BYTES_MAX),
             language=base.language,
             build=base.build,
             after_sequence=base.after_sequence,

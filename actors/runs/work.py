@@ -27,8 +27,15 @@ from rookery.actors.sandbox.contract import Answer, Call, Tool
 from rookery.actors.sandbox.recorded import Batch
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import DrivingView, Offer
-from rookery.schemas.errors import CodedError
-from rookery.schemas.run import ErrorObject, Metrics, RunResult, RunStatus
+from rookery.schemas.errors import CodedError, Refused
+from rookery.schemas.run import (
+    Diagnostic,
+    ErrorObject,
+    Metrics,
+    RunResult,
+    RunStatus,
+    Severity,
+)
 
 __all__ = ["Memory", "Work", "Works"]
 
@@ -187,14 +194,29 @@ class Work:
         """What the run did to its session stands if the record says so."""
         memory, session, result, kept = self._works.memory, self._session, last.result, last.kept
         if kept and result.snapshot_id is not None:
-            snapshot_id, _, _ = await memory.keep(session, self._offer)
-            result = msgspec.structs.replace(result, snapshot_id=snapshot_id)
+            result = await self._snapshotted(result)
         said = await self._record.end(result, kept=kept, moves=last.moves)
         stands = kept and said.ended in ("Completed", "Failed")
         if kept and not stands:
             await memory.forget(session)
         else:
             await memory.ended(session, self._view, result, kept=stands)
+
+    async def _snapshotted(self, result: RunResult) -> RunResult:
+        """A run that has come to its end has done what it did, also if its session is too large
+        to be kept."""
+        try:
+            snapshot_id, _, _ = await self._works.memory.keep(self._session, self._offer)
+        except Refused as refusal:
+            said = Diagnostic(
+                severity=Severity.WARNING,
+                code=refusal.code,
+                message=refusal.message,
+                hint=refusal.hint or None,
+            )
+            diagnostics = (*result.diagnostics, said)
+            return msgspec.structs.replace(result, snapshot_id=None, diagnostics=diagnostics)
+        return msgspec.structs.replace(result, snapshot_id=snapshot_id)
 
     async def _give_up(self) -> None:
         """The run has ended by itself, or is to; its driver goes no further."""

@@ -7,11 +7,12 @@ called from any thread, and those of one session take turns. What is done in a s
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 import wasmtime
 from msgspec import UNSET, UnsetType
@@ -35,6 +36,11 @@ from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits, 
 __all__ = ["Sandbox"]
 
 _MIB = 1 << 20
+ASIDE_MAX: Final = 64
+"""Calls of event loops that are waited for at once."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Sandbox:
@@ -62,6 +68,7 @@ class Sandbox:
         self._key = key
         self._workers = Workers(threads_max or max(8, 4 * (os.cpu_count() or 1)))
         self._lanes = Lanes(self._workers)
+        self._aside = ThreadPoolExecutor(ASIDE_MAX, "sandbox-aside")
         self._closed = False
         live_bytes_max = live_mb_max * _MIB
         self._sessions = Sessions(self._lanes, live_max=live_max, live_bytes_max=live_bytes_max)
@@ -92,9 +99,21 @@ class Sandbox:
             lane.cancel()
         self._workers.close()
         self._beat.close()
+        self._aside.shutdown(wait=False)
         for _, session in sessions:
             session.drop_instance()
         self._builds.close()
+
+    async def aside(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """``call``, which may wait for the sandbox, from an event loop and not on asyncio's own
+        threads: the sandbox may wait for a build, which that loop may be fetching, and what has
+        come is digested on those. None of them may be waiting for the build meanwhile."""
+        loop = asyncio.get_running_loop()
+        try:
+            called = loop.run_in_executor(self._aside, partial(call, *args, **kwargs))
+        except RuntimeError:  # It takes no more work.
+            raise _closed() from None
+        return await called
 
     @property
     def builds(self) -> dict[Language, str]:
@@ -295,7 +314,7 @@ class Sandbox:
 
     def _submit(self, lane: Lane, work: JobWork) -> Future[Any]:
         if self._closed:
-            raise Refused("NODE_DRAINING", "the sandbox is closed")
+            raise _closed()
         future = self._lanes.submit(lane, work)
         self._beat.want()
         return future
@@ -305,3 +324,7 @@ class Sandbox:
         if tools is None and (found := self._sessions.get(request.session_id)) is not None:
             offered = found[1].tools
         return self._submit(Lane(None), partial(self._work.check, request, offered))
+
+
+def _closed() -> Refused:
+    return Refused("NODE_DRAINING", "the sandbox is closed")

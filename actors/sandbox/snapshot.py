@@ -83,8 +83,10 @@ def seal(key: bytes, header: SnapshotHeader, saved: SavedSession) -> Snapshot:
     body = msgspec.structs.replace(saved, base=_with_memory(saved.base, b""), turn=turn)
     parts = [msgspec.json.encode(header), msgspec.json.encode(body), *memories]
     measured = [piece for part in parts for piece in (len(part).to_bytes(_LENGTH_BYTES), part)]
-    sealed = b"".join([_MAGIC, *measured])
-    data = sealed + hmac.digest(key, sealed, _MAC)
+    mac = hmac.new(key, _MAGIC, _MAC)
+    for piece in measured:
+        mac.update(piece)
+    data = b"".join([_MAGIC, *measured, mac.digest()])  # Once: it may be of hundreds of megabytes.
     return Snapshot(snapshot_id(data), data)
 
 

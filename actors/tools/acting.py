@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.kernel.concern import Effect
-from rookery.actors.kernel.effects import Performer
+from rookery.actors.kernel.effects import LeftToOthers, Performer
 from rookery.actors.kernel.inside import Ask
 from rookery.actors.kernel.tasks import Tasks
 from rookery.actors.tools.board import CallBoard
@@ -34,12 +34,13 @@ from rookery.actors.tools.effects import (
 )
 from rookery.actors.tools.host import OutcomeUnknown, ToolHost
 from rookery.actors.tools.pipeline import check_arguments, fault, fault_of
-from rookery.actors.tools.places import Place, Places, Stage
+from rookery.actors.tools.places import Places, Stage
 from rookery.actors.tools.registry import ToolCallContext
 from rookery.actors.tools.state import Call
+from rookery.actors.tools.tries import Tries, TryResult
 from rookery.actors.tools.visible import VisibleTool, VisibleTools
 from rookery.actors.tools.wanting import Wanted, wanted
-from rookery.bus.ports import Blobs
+from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
 from rookery.schemas.calls import (
     ApprovalNoted,
     ApprovalUnwanted,
@@ -57,16 +58,6 @@ __all__ = ["Acting"]
 log = logging.getLogger(__name__)
 
 FAMILY: Final = "tool"
-VALUE_BYTES_MAX: Final = 64 << 10
-"""Values above this size stand in the blob store and facts name them by digest."""
-
-
-class _Result(NamedTuple):
-    outcome: CallOutcome
-    text: bytes
-    """The value's canonical JSON; empty for an error."""
-    unknown: str = ""
-    """Why nobody knows the outcome, if it is so."""
 
 
 class Acting:
@@ -87,7 +78,7 @@ class Acting:
         """``hosts``: who calls the tools of a surface."""
         self._ask, self._blobs, self._visible, self._hosts = ask, blobs, visible, hosts
         self._places, self._board, self._epoch, self._now_ms = places, board, epoch, now_ms
-        self._tries: dict[Place, asyncio.Task[_Result]] = {}
+        self._tries = Tries()
         self.tasks = Tasks()
         """Places on their way back."""
 
@@ -110,9 +101,9 @@ class Acting:
     async def prepare(self, effect: Prepare) -> None:
         """Bring a requested call to its intent, or to its end if it turns out to be none."""
         call = effect.call
-        wrong = await self._wrong_arguments(call)
+        wrong = await self._wrong_arguments(call, self._tool(call))
         begin = Begin(operation_id=call.operation_id, fault=wrong)
-        if wrong is UNSET and call.name in self._visible:
+        if wrong is UNSET:
             await self._ask_with_place(effect.session, call, begin)
         else:
             await self._ask(FAMILY, effect.session, begin, Standing)
@@ -121,7 +112,7 @@ class Acting:
         """Put the call before approvals, unless it turns out to be none. Whoever is asked may look
         at its arguments in the blob store, under the digest that the approval is bound to."""
         call, session = effect.call, effect.session
-        found = await self._wanted(call)
+        found = await self._wanted(call, self._tool(call))
         if isinstance(found, Wanted):
             await self._blobs.put(found.text)
             await self._ask("approval", session, found.said, ApprovalNoted)
@@ -142,12 +133,12 @@ class Acting:
         result = await asyncio.shield(await self._try(session, call))
         if result.unknown:
             await self._find_out(session, call, result.unknown)
-            del self._tries[call.place]
+            self._tries.stands(call.place)
             return
         outcome, digest = result.outcome, ""
         if outcome.error is UNSET:
             digest = digest_bytes(result.text)
-            if len(result.text) > VALUE_BYTES_MAX:
+            if len(result.text) > IN_FACT_BYTES_MAX:
                 blob = await self._blobs.put(result.text)
                 outcome = replace(outcome, value=None, value_blob=blob)
         ended = CallEnded(
@@ -157,25 +148,28 @@ class Acting:
             response_digest=digest,
         )
         await self._ask(FAMILY, session, ended, Standing)
-        self._tries.pop(call.place, None)
+        self._tries.stands(call.place)
 
     # --- before the intent ------------------------------------------------------------------------
 
-    async def _wanted(self, call: Call) -> Wanted | ToolFault | UnsetType:
-        """What to put before approvals, or what is wrong with it; a tool that is not here is the
-        ledger's to speak of."""
-        tool, arguments = self._visible.get(call.name), await self._arguments(call)
+    def _tool(self, call: Call) -> VisibleTool:
+        """One that is not here may be elsewhere: its call waits for that, and has not failed."""
+        tool = self._visible.get(call.name)
         if tool is None:
-            return UNSET
+            raise LeftToOthers(f"a call needs a tool that is not here: {call.name}")
+        return tool
+
+    async def _wanted(self, call: Call, tool: VisibleTool) -> Wanted | ToolFault:
+        """What to put before approvals, or what is wrong with it."""
+        arguments = await self._arguments(call)
         if isinstance(arguments, ToolFault):
             return arguments
         return await asyncio.to_thread(wanted, tool, call, arguments)
 
-    async def _wrong_arguments(self, call: Call) -> ToolFault | UnsetType:
+    async def _wrong_arguments(self, call: Call, tool: VisibleTool) -> ToolFault | UnsetType:
         """What is wrong with arguments nobody has looked at yet. They are large, so a thread does
         it."""
-        tool = self._visible.get(call.name)
-        if call.arguments_blob is UNSET or tool is None:
+        if call.arguments_blob is UNSET:
             return UNSET
         try:
             data = await self._blobs.get(call.arguments_blob)
@@ -200,7 +194,9 @@ class Acting:
     async def _find_out(self, session: str, call: Call, reason: str = "") -> None:
         """The intent is that of a process that is gone, or ``reason`` says why nobody knows."""
         said = Interrupted(operation_id=call.operation_id, attempt=call.attempt, reason=reason)
-        again = call.idempotent and call.name in self._visible
+        again = call.idempotent
+        if again:
+            self._tool(call)
         if again and not (await self._is_wanted(session, call) and await self._can_be_called(call)):
             again, said = False, replace(said, unwanted=True)
         if again:
@@ -234,13 +230,14 @@ class Acting:
 
     # --- the act ----------------------------------------------------------------------------------
 
-    async def _try(self, session: str, call: Call) -> asyncio.Task[_Result]:
+    async def _try(self, session: str, call: Call) -> asyncio.Future[TryResult]:
         """The try of the call, begun now or before."""
-        if call.place not in self._tries:
-            arguments = await self._arguments(call)
-            work = self._call(session, call, arguments)
-            self._tries[call.place] = asyncio.get_running_loop().create_task(work)
-        return self._tries[call.place]
+        if (begun := self._tries.get(call.place)) is not None:
+            return begun
+        arguments = await self._arguments(call)
+        if (begun := self._tries.get(call.place)) is not None:  # While they were fetched.
+            return begun
+        return self._tries.begin(call.place, self._call(session, call, arguments))
 
     async def _arguments(self, call: Call) -> Arguments | ToolFault:
         if call.arguments_blob is UNSET:
@@ -252,18 +249,18 @@ class Acting:
                 raise
             return fault_of(error)
 
-    async def _call(self, session: str, call: Call, arguments: Arguments | ToolFault) -> _Result:
+    async def _call(self, session: str, call: Call, arguments: Arguments | ToolFault) -> TryResult:
         began_ms = self._now_ms()
         self._places.use(call.place)
         try:
             result = await self._called(session, call, arguments, call.deadline_at_ms - began_ms)
         except OutcomeUnknown as unknown:
             why = fault("RECOVERY_REQUIRED", str(unknown) or "its host does not say why").message
-            result = _Result(CallOutcome(), b"", why)
+            result = TryResult(CallOutcome(), b"", why)
         except Exception as error:  # A host says how a call fails; if it fails, so has the call.
             log.exception("a tool's host failed", extra={"surface": call.surface})
             wrong = fault("TOOL_ERROR", f"{type(error).__name__}: {error}")
-            result = _Result(CallOutcome(error=wrong), b"")
+            result = TryResult(CallOutcome(error=wrong), b"")
         finally:
             self.tasks.begin(self._vacate(call))
         duration_ms = max(0, self._now_ms() - began_ms)
@@ -271,24 +268,24 @@ class Acting:
 
     async def _called(
         self, session: str, call: Call, arguments: Arguments | ToolFault, left_ms: int
-    ) -> _Result:
+    ) -> TryResult:
         if isinstance(arguments, ToolFault):
-            return _Result(CallOutcome(error=arguments), b"")
+            return TryResult(CallOutcome(error=arguments), b"")
         if left_ms <= 0:
             text = f"the {call.timeout_ms} ms of {call.name} were over before it could be called"
-            return _Result(CallOutcome(error=fault("TIMEOUT_TOOL", text)), b"")
+            return TryResult(CallOutcome(error=fault("TIMEOUT_TOOL", text)), b"")
         host = self._hosts[call.surface]
         context = _context(session, call, arguments)
         if self._board.is_given_up(call.operation_id):
             text = f"the program gave {call.name} up before it was called"
-            return _Result(CallOutcome(error=fault("CANCELLED", text)), b"")
+            return TryResult(CallOutcome(error=fault("CANCELLED", text)), b"")
         operation = call.operation_id
         with self._board.in_flight(call.run, operation, lambda: host.cancel(operation)):
             outcome = await host.call(context, left_ms)
         if outcome.error is not UNSET:
             wrong = fault(outcome.error.code, outcome.error.message)
-            return _Result(CallOutcome(error=wrong), b"")
-        return _Result(outcome, canonical_json(outcome.value))
+            return TryResult(CallOutcome(error=wrong), b"")
+        return TryResult(outcome, canonical_json(outcome.value))
 
     async def _vacate(self, call: Call) -> None:
         """The place is free when nothing of the call runs any more."""

@@ -6,21 +6,20 @@ Pure. What is said is held to what the tool declared, since the program relies o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from msgspec import UNSET
 
 from rookery.actors.tools.ledger import Ledger, of_call
 from rookery.actors.tools.pipeline import fault, status_of
 from rookery.actors.tools.state import Call, CallPhase, Tools
+from rookery.bus.ports import IN_FACT_BYTES_MAX
 from rookery.schemas.commands import CallReceipt, ResolveCall
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import tool as facts
 
 __all__ = ["receipt", "resolve"]
-
-VALUE_BYTES_MAX: Final = 64 << 10
 
 
 def resolve(
@@ -90,10 +89,10 @@ def _waiting(state: Tools, asked: ResolveCall) -> Call:
 def _digest(ledger: Ledger, call: Call, value: Any) -> str:
     """Of a value the program could have been given by the tool."""
     text = canonical_json(value)
-    if len(text) > VALUE_BYTES_MAX:
+    if len(text) > IN_FACT_BYTES_MAX:
         raise Refused(
             "PAYLOAD_TOO_LARGE",
-            f"the value has {len(text)} bytes, the limit is {VALUE_BYTES_MAX}",
+            f"the value has {len(text)} bytes, the limit is {IN_FACT_BYTES_MAX}",
             hint="try the call again, or let it fail",
         )
     if ledger.offers(call):

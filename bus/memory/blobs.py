@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rookery.bus.blobs import blob_not_found, check_blob, verified
+from rookery.bus.ports import BLOB_BYTES_MAX
 from rookery.schemas.digest import digest_bytes
 
 __all__ = ["MemoryBlobs"]
@@ -14,8 +15,8 @@ class MemoryBlobs:
     def __init__(self) -> None:
         self.stored: dict[str, bytes] = {}
 
-    async def put(self, data: bytes) -> str:
-        check_blob(data)
+    async def put(self, data: bytes, bytes_max: int = BLOB_BYTES_MAX) -> str:
+        check_blob(data, bytes_max)
         digest = digest_bytes(data)
         self.stored.setdefault(digest, bytes(data))
         return digest

@@ -26,6 +26,7 @@ from rookery.schemas.commands import (
 )
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.run import SNAPSHOT_BYTES_MAX
 
 __all__ = ["destroy", "restore", "snapshot"]
 
@@ -101,7 +102,7 @@ async def _restore(
         if from_realm is not None:
             data = await _of_realm(from_realm, source, data, realm, options)
         if data is not None:
-            source = PREFIX + await realm.blobs.put(data)
+            source = PREFIX + await realm.blobs.put(data, SNAPSHOT_BYTES_MAX)
         asked = RestoreSession(snapshot_id=source, replace=takes_place)
         return await realm.ask("restore", session, asked, SnapshotView, PATIENCE_S)
 

@@ -9,11 +9,19 @@ from contextlib import contextmanager
 
 __all__ = ["Stopped", "stop_signals"]
 
+LOOK_S = 0.5
+
 
 class Stopped(threading.Event):
     """Set when somebody wants the command to end."""
 
     reason = "stopped"
+
+    def come(self) -> None:
+        """Wait for it. Not in one go: the handler of a signal that another thread was given runs
+        when this one wakes up."""
+        while not self.wait(LOOK_S):
+            pass
 
     def drain(self) -> None:
         """Somebody asked for it from elsewhere."""

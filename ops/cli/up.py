@@ -73,7 +73,7 @@ def up(
         settle_collector()
         open_things.callback(_stop, node, stopped)
         _tell(node, health, json=options.json)
-        stopped.wait()
+        stopped.come()
     return 0
 
 

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from rookery.bus.blobs import BLOB_BYTES_MAX, CHUNK_BYTES_MAX
+from rookery.bus.blobs import CHUNK_BYTES_MAX
+from rookery.bus.ports import BLOB_BYTES_MAX
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Failed, Refused
 from tests.bus.realms import JetStreamRealm, Realm, stops_writing
@@ -39,8 +40,10 @@ def test_the_largest_blob_fits_and_a_larger_one_is_refused(realm: Realm) -> None
         async with realm.bus() as bus:
             largest = bytes(BLOB_BYTES_MAX)
             assert len(await bus.blobs.get(await bus.blobs.put(largest))) == BLOB_BYTES_MAX
+            larger = largest + b"1"
             with pytest.raises(Refused, match="PAYLOAD_TOO_LARGE"):
-                await bus.blobs.put(largest + b"1")
+                await bus.blobs.put(larger)
+            assert await bus.blobs.get(await bus.blobs.put(larger, len(larger))) == larger
 
     asyncio.run(scenario())
 

@@ -136,6 +136,40 @@ def test_a_run_whose_tool_has_changed_its_schema_ends_and_nothing_is_executed(
     told(nodes, story)
 
 
+def test_a_node_without_a_runs_tools_leaves_it_and_its_calls_to_one_that_has_them(
+    server: EmbeddedServer, tmp_path: Path
+):
+    nodes, gate = Nodes(server, tmp_path), tmp_path / "gate"
+    (tmp_path / "other.py").write_text("TOOLS = []\n")
+    first = nodes.node()
+
+    async def story(programs: Programs) -> None:
+        approver = Programs(programs.client, "approver")
+        await approver.follow()
+        assert (await approver.run("risky('it')"))["status"] == "waiting_for_approval"
+        code = f"[echo(1), await until_there({str(gate)!r}), echo(2)]"
+        run = programs.begin(code, limits={"wall_ms": 60_000})
+        await programs.seen("tool.intent_recorded", 2)
+        first.kill()
+        second = await asyncio.to_thread(nodes.node, "other:TOOLS")
+        other = Programs(programs.client, "other")
+        assert (await other.run("1 + 1"))["result"] == 2
+        async with connect(server.url, realm=nodes.realm) as client:
+            (asked,) = await client.approvals()
+            await client.decide(asked, "approved", actor="anne")
+        await approver.seen("approval.decided")
+        gate.touch()
+        assert await asyncio.to_thread(second.stop) == 0
+        assert not [*programs.of("turn.failed"), *approver.of("turn.failed")]
+        await asyncio.to_thread(nodes.node)
+        assert (await run)["result"] == [1, "there", 2]
+        (ended,) = await approver.seen("turn.completed")
+        assert ended["result"]["status"] == "ok"
+        assert len(programs.of("tool.completed")) == 3
+
+    told(nodes, story)
+
+
 @pytest.mark.parametrize("awaited", ["await deliver(1)", "gathered"])
 def test_a_call_nobody_knows_of_parks_its_run_until_an_operator_says(
     server: EmbeddedServer, tmp_path: Path, awaited: str

@@ -53,6 +53,15 @@ def test_what_is_queued_when_a_node_stops_is_worked_off_in_order_by_the_next(
     asyncio.run(story())
 
 
+def test_a_node_that_is_told_to_stop_while_it_is_paused_stops_when_it_goes_on(
+    server: EmbeddedServer, tmp_path: Path
+):
+    with node_on(server, "paused", tmp_path) as node:
+        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
+            node.signal(number)
+        assert node.ended() == 0
+
+
 def test_a_second_node_on_a_store_is_refused_and_told_what_to_do(tmp_path: Path):
     store = str(tmp_path / "store")
     with NodeProcess(tmp_path, "--store", store) as node:

@@ -264,9 +264,9 @@ def test_every_end_of_a_request_makes_room_for_another(
     world.settle()
     assert world.told("look").code == "NODE_OVERLOADED"
     node.kernel._mailboxes["tally"].post(object())  # The actor dies, and its successor is free.
+    node.release()
     world.settle()
     assert world.told("look").code == ""
-    node.release()
     world.told("close")
     assert world.told("add").code == "GUARD_REJECTED"
 

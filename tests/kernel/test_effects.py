@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from rookery.actors.kernel import takeover
+from rookery.bus.subjects import partition_of
 from rookery.schemas.errors import Failed
+from rookery.schemas.ids import parse_fact_id
 from tests.kernel.tally import Added, EchoConcern, Ring, TallyConcern
+from tests.kernel.test_partitions import KEYS
 from tests.kernel.test_reactions import TAKEN_OVER_S
-from tests.kernel.world import World
+from tests.kernel.world import World, called
 
 
 def rings(world: World) -> list[tuple[str, int]]:
@@ -116,6 +120,62 @@ def test_what_a_horizon_of_the_former_form_says_is_believed(world: World):
     world.pass_s(TAKEN_OVER_S)
     assert second.journal.scanned < 5
     assert rings(world) == [("n1", 10)]
+
+
+def test_an_effect_is_not_started_again_while_its_end_is_on_its_way(world: World):
+    class Hasty(TallyConcern):
+        def effects(self, state: Any, fact: Any) -> Any:
+            return super().effects(state, fact) if state.total == fact.total else ()
+
+    node = world.start([Hasty(), EchoConcern()])
+    world.told("add", by=10)
+    world.until(lambda: rings(world) == [("n1", 10)])
+    node.journal.hold_appends("tally")
+    world.ask("add", by=1)
+    world.settle()
+    node.again(world.stored("tally", "a")[0])
+    world.settle()
+    node.release()
+    world.until(lambda: world.stored("tally", "a")[1:])
+    world.settle()
+    assert rings(world) == [("n1", 10)]
+
+
+def test_what_was_on_its_way_when_its_key_became_another_nodes_has_its_effects_there(world: World):
+    first = world.start()
+    first.journal.hold_acks()
+    for key in KEYS:
+        world.ask("add", key, by=10)
+    world.settle()
+    second = world.start()
+    world.pass_s(9)
+    first.release()
+    world.pass_s(TAKEN_OVER_S)
+    moved = {key for key in KEYS if partition_of(key) in second.kernel.partitions.served}
+    rung = {(node, parse_fact_id(ring.key)[1]) for node, ring in world.rings}
+    assert {key for node, key in rung if node == "n2"} == moved
+    assert {key for node, key in rung if node == "n1"} == set(KEYS) - moved
+
+
+def test_who_was_away_too_long_says_nothing_of_what_its_successor_has_to_do(world: World):
+    done = asyncio.Event()
+
+    async def ring(effect: Ring) -> None:
+        await done.wait()
+
+    first = world.start(performer=ring)
+    world.told("add", by=10)
+    world.pass_s(9)
+    first.weather.away = True
+    world.hold_rings = True
+    second = world.start()
+    world.until(lambda: rings(world) == [("n2", 10)])
+    first.weather.away = False
+    world.run(called(done.set))
+    first.stop()
+    second.crash()
+    world.start()
+    world.until(lambda: ("n3", 10) in rings(world))
 
 
 def test_an_effect_that_ended_is_not_started_again_by_a_late_successor(world: World):

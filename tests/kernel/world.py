@@ -108,6 +108,10 @@ class Node:
         for mailbox in self.kernel._mailboxes.values():
             mailbox.post(Passivate(self.world.now_ms() + 1))
 
+    def again(self, stored: Stored) -> None:
+        """Hand over a message as a takeover does."""
+        self.world.run(called(lambda: self.kernel._takeover._again(stored)))
+
     # --- port Loop ------------------------------------------------------------------------------
 
     def post(self, call: Callable[..., object], *args: object) -> None:

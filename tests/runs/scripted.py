@@ -215,6 +215,7 @@ class ScriptedWorld(World):
                 holder=Holder(node.name, b"", lambda presence: False),
                 epoch=epoch,
                 now_ms=self.now_ms,
+                uptime_s=self.uptime_s,
                 **settings,
             ),
             performers=performers(node.bus.door, results),

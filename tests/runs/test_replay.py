@@ -245,3 +245,34 @@ def test_what_a_fork_was_told_is_read_as_it_was_written_then_and_now(kept: list[
         return await Reader(bus.journal, bus.blobs).known(forked)
 
     assert asyncio.run(known()) == [Batch(calls=(TOLD,))]
+
+
+# --- how many a node holds ------------------------------------------------------------------------
+
+
+def test_a_replay_nobody_asks_for_is_forgotten_and_makes_room(sandbox: Sandbox):
+    async def told() -> None:
+        past = past_of(await recorded(), sandbox)
+        replaying = Replaying(past, patience_s=0, held_max=1, unasked_s=0.5)
+        first, second = asked(*STARTED[0]), asked(*STARTED[1])
+        assert (await replaying.answer(first)).state == "replaying"
+        for left, right in ((first, second), (second, first)):
+            assert (await replaying.answer(left)).run_id == json.loads(left.body)["run_id"]
+            with pytest.raises(Refused, match="QUOTA_EXCEEDED"):
+                await replaying.answer(right)
+            assert (await begun(replaying, right)).state == "replaying", (
+                "not what it came to before"
+            )
+        await replaying.close()
+
+    asyncio.run(told())
+
+
+async def begun(replaying: Replaying, delivery: Delivery) -> ReplayReport:
+    """As soon as there is room."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await replaying.answer(delivery)
+            except Refused:
+                await asyncio.sleep(0.01)

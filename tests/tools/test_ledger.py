@@ -294,9 +294,27 @@ def test_an_operator_may_not_give_a_value_the_tool_could_not_have_given(world: T
 # --- nodes that offer other tools -----------------------------------------------------------------
 
 
-def test_an_interrupted_call_of_a_tool_that_is_not_here_waits_for_an_operator(world: ToolWorld):
+def test_an_interrupted_call_of_a_tool_that_is_not_here_waits_for_a_node_that_has_it(
+    world: ToolWorld,
+):
     node = world.begin()
     during_the_act(world, node, "fetch")
+    node.crash()
+    other = world.begin(capability("other"))
+    world.pass_s(20)
+    assert world.kinds()[-1] == "intent_recorded"
+    other.crash()
+    world.workshop.hold = False
+    world.begin()
+    world.until(lambda: world.kinds()[-1] == "completed")
+    assert world.executions(1) == 2
+
+
+def test_a_call_that_may_not_be_tried_again_is_not_tried_where_its_tool_is_missing(
+    world: ToolWorld,
+):
+    node = world.begin()
+    during_the_act(world, node, "send")
     node.crash()
     world.begin(capability("other"))
     world.until(lambda: world.kinds()[-1] == "recovery_required")
@@ -313,15 +331,19 @@ def test_an_interrupted_call_is_not_tried_on_a_tool_with_another_schema(world: T
     assert world.executions(1) == 1
 
 
-def test_a_call_that_was_not_begun_is_turned_away_by_a_node_without_its_tool(world: ToolWorld):
+def test_a_call_that_was_not_begun_waits_for_a_node_with_its_tool(world: ToolWorld):
     node = world.begin()
     world.workshop.hold = True
     world.want(call(1, "single", a=1), call(2, "single", a=2))
     world.settle()
     node.crash()
-    world.begin(capability("other"))
-    world.until(lambda: world.kinds(2) == ["requested", "refused"])
-    assert world.tool_facts(2)[-1].error.code == "UNKNOWN_TOOL"
+    other = world.begin(capability("other"))
+    world.pass_s(20)
+    assert world.kinds(2) == ["requested"]
+    other.crash()
+    world.workshop.hold = False
+    world.begin()
+    world.until(lambda: world.kinds(2)[-1] == "completed")
 
 
 # --- rules alone ---------------------------------------------------------------------------------

@@ -283,6 +283,7 @@ class ToolWorld(World):
                 holder=Holder(node.name, b"", lambda presence: False),
                 epoch=node.epoch,
                 now_ms=self.now_ms,
+                uptime_s=self.uptime_s,
                 **settings,
             ),
             performers=node.acting.performers,

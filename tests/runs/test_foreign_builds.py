@@ -1,0 +1,125 @@
+"""Many sessions of an older guest build come up at once: the first takeover after an upgrade.
+
+The build is fetched on the loop that wants it, and what is fetched is digested on asyncio's own
+threads: none of these may be waiting for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from rookery.actors.kernel.inside import Ask
+from rookery.actors.runs.history import PastRun, Reader
+from rookery.actors.runs.memory import SessionMemory
+from rookery.actors.runs.past import Past
+from rookery.actors.sandbox import open_sandbox
+from rookery.actors.sandbox.guest_build import GuestCache
+from rookery.actors.sandbox.shared_build import SharedBuild
+from rookery.bus.loop import LoopThread
+from rookery.bus.memory import MemoryBus, MemoryServer
+from rookery.schemas.calls import DrivingView, Offer
+from rookery.schemas.run import Language, RunRequest, SessionLimits
+from tests.builds import cache_with, own_build, with_section
+
+KEY = bytes(32)
+AT_ONCE = min(32, (os.cpu_count() or 1) + 4) + 3
+"""More than asyncio has threads."""
+PATIENCE_S = 60.0
+
+
+class Node(NamedTuple):
+    """What a node has that drives runs; its own build is newer than the sessions'."""
+
+    memory: SessionMemory
+    past: Past
+    snapshot: bytes
+    """Of one of them."""
+    view: DrivingView
+
+    @property
+    def offer(self) -> Offer:
+        offer = self.view.offer
+        assert isinstance(offer, Offer)
+        return offer
+
+
+async def _nobody(*asked: object) -> Any:
+    raise AssertionError(f"nobody is asked: {asked}")
+
+
+NOBODY: Ask = _nobody
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    thread = LoopThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture(scope="module")
+def snapshot() -> bytes:
+    with open_sandbox(KEY) as sandbox:
+        sandbox.create("s", seed=b"", now_ms=0)
+        sandbox.run(RunRequest(session_id="s", code="x = 1"), now_ms=0)
+        return sandbox.snapshot("s").data
+
+
+@pytest.fixture
+def node(loop: LoopThread, tmp_path: Path, snapshot: bytes) -> Iterator[Node]:
+    cache = GuestCache(cache_with(tmp_path, with_section(own_build(), "newer")), pytest.fail)
+    bus = MemoryBus(MemoryServer(lambda: 0))
+    build, blob = loop.run(bus.blobs.put(own_build())), loop.run(bus.blobs.put(snapshot))
+    shared, reader = SharedBuild(cache, bus.blobs, bus.claims, "n"), Reader(bus.journal, bus.blobs)
+    limits = SessionLimits()
+    offer = Offer(language=Language.PYTHON, build=build, seed="", limits=limits)
+    view = DrivingView(run_id="r", offer=offer, snapshot_blob=blob)
+    with open_sandbox(KEY, cache, lambda wanted: loop.run(shared.fetch(wanted))) as sandbox:
+        memory = SessionMemory(sandbox, reader, bus.blobs, NOBODY)
+        numbers = count()
+        past = Past(sandbox, reader, bus.blobs, KEY, lambda: f"past-{next(numbers)}")
+        assert build not in sandbox.builds.values()
+        yield Node(memory, past, snapshot, view)
+
+
+async def begin(node: Node, session: str) -> None:
+    await node.memory.ready(session, node.view, ())
+
+
+async def wake(node: Node, session: str) -> None:
+    await node.memory.wake(session, node.view, ())
+
+
+async def go_on(node: Node, _session: str) -> None:
+    await node.memory.require(node.offer)
+
+
+async def look_into(node: Node, _session: str) -> None:
+    await node.past.looked_into(node.snapshot, ())
+
+
+async def stand(node: Node, _session: str) -> None:
+    request = RunRequest(code="1")
+    begun = PastRun(
+        run_id="r", offer=node.offer, request=request, now_ms=0, generation=1, started_at_sequence=1
+    )
+    async with node.past.standing(None, (), begun, anyhow=True):
+        pass
+
+
+@pytest.mark.parametrize("come_up", [begin, wake, go_on, look_into, stand])
+def test_sessions_of_an_older_build_come_up_at_once(
+    loop: LoopThread, node: Node, come_up: Callable[[Node, str], Awaitable[None]]
+):
+    async def together() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*(come_up(node, f"s{number}") for number in range(AT_ONCE)))
+
+    loop.run(together())

@@ -1,0 +1,38 @@
+"""A try is begun once, and what nobody puts on record is held within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rookery.actors.tools.places import Place
+from rookery.actors.tools.tries import EACH_BYTES, Tries, TryResult
+from rookery.schemas.calls import CallOutcome
+
+TEXT = b"x" * EACH_BYTES
+PLACES = [Place(f"o{number}", 1) for number in range(4)]
+
+
+def test_results_nobody_puts_on_record_are_let_go_and_their_tries_are_not_made_again():
+    async def story() -> None:
+        tries, gate = Tries(held_bytes_max=4 * EACH_BYTES), asyncio.Event()
+
+        async def work() -> TryResult:
+            await gate.wait()
+            return TryResult(CallOutcome(), TEXT)
+
+        begun = [tries.begin(place, work()) for place in PLACES[:3]]
+        gate.set()
+        await asyncio.gather(*begun)
+        gate.clear()
+        going = tries.begin(PLACES[3], work())
+        found = [tries.get(place) for place in PLACES]
+        assert found[1:] == [*begun[1:], going]
+        assert found[0] is not None
+        assert (found[0].result().text, bool(found[0].result().unknown)) == (b"", True)
+        tries.stands(PLACES[1])
+        gate.set()
+        assert (await going).text == TEXT
+        assert tries.get(PLACES[1]) is None
+        assert [tries.get(place) for place in PLACES[2:]] == [begun[2], going]
+
+    asyncio.run(story())
