@@ -236,10 +236,8 @@ class Inbox(Protocol):
 
     async def open(self, partition: int, deliver: Callable[[list[Delivery]], None]) -> None:
         """Take the commands and fired timers of a partition, one batch unacknowledged at a time.
-
-        A message delivered before (its node died) comes alone, so that a poisonous one cannot
-        take others with it into the dead letters.
-        """
+        What was delivered before (its node died) comes alone: a poisonous one takes no others with
+        it into the dead letters."""
 
     def done(self, positions: Sequence[Position]) -> None:
         """These are committed (or refused, or dead letters) and need not come again."""
