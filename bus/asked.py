@@ -17,7 +17,7 @@ from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
-__all__ = ["RunOptions", "RunWords", "answer_of", "body_of"]
+__all__ = ["RunOptions", "RunWords", "answer_of", "body_of", "not_driven"]
 
 RunWords = RunRequest | Mapping[str, Any] | str
 """A request, its fields, or just the code."""
@@ -60,12 +60,17 @@ def body_of(session: str, run: RunWords, **options: Unpack[RunOptions]) -> bytes
 def answer_of(told: Mapping[str, Any]) -> RunAnswer:
     """What a run came to, where a node drove it."""
     if "status" not in told:
-        raise Refused(
-            "UNSUPPORTED_FEATURE",
-            f"the run is {told.get('state')}, and has no result: its driver is not the node",
-            hint="`reply` tells how far it has come",
-        )
+        raise not_driven(str(told.get("state")))
     try:
         return msgspec.convert(told, RunAnswer)
     except msgspec.ValidationError as error:
         raise Failed("INVALID_JSON", f"this is no result of a run: {error}") from None
+
+
+def not_driven(state: str) -> Refused:
+    """Of a run whose driver is outside."""
+    return Refused(
+        "UNSUPPORTED_FEATURE",
+        f"the run is {state}, and has no result: its driver is not the node",
+        hint="`reply` tells how far it has come",
+    )

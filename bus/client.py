@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, Unpack
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.bus.asked import RunOptions, RunWords, answer_of, body_of
+from rookery.bus.asked import RunOptions, RunWords, body_of
 from rookery.bus.asking import Asking, Patience
 from rookery.bus.blobs import JetStreamBlobs
 from rookery.bus.buckets import Bucket
@@ -29,9 +29,10 @@ from rookery.bus.feed import JetStreamFeed
 from rookery.bus.handle import Fields, Handle, no_answer
 from rookery.bus.headers import command_headers
 from rookery.bus.inbox import JetStreamInbox
+from rookery.bus.journal import JetStreamJournal
 from rookery.bus.ports import Filter, Stored
-from rookery.bus.reads import JournalReads
 from rookery.bus.replies import Replies, Reply
+from rookery.bus.results import past_result, whole_answer
 from rookery.bus.store import default_store, find_running
 from rookery.bus.subjects import Subjects
 from rookery.schemas.approval_answer import DecideApproval, DecisionReceipt
@@ -106,7 +107,7 @@ class Client:
         self._replies = Replies(self._connection)
         self._inbox = JetStreamInbox(self._connection, self._subjects)
         self._feed = JetStreamFeed(self._connection, self._subjects)
-        self._reads = JournalReads(self._connection, self._subjects)
+        self._journal = JetStreamJournal(self._connection, self._subjects)
         self._blobs = JetStreamBlobs(Bucket(self._connection, self._subjects.blobs_bucket))
         self._run_patience = ASK._replace(absence_s_max=absence_s_max)
         self._works: set[asyncio.Task[Fields]] = set()
@@ -154,7 +155,7 @@ class Client:
         """
         body = body_of(session, run, **options)
         asking = self._asking_run("run", session, body, message_id, mode)
-        return answer_of(await self._answer(asking, f"run {session}", timeout_s))
+        return await self.whole(await self._answer(asking, f"run {session}", timeout_s))
 
     async def validate(
         self,
@@ -167,7 +168,7 @@ class Client:
         """What would keep a run from beginning; nothing is executed and nothing is changed."""
         body = body_of(session, run, **options)
         asking = self._asking_run("validate", session, body, None)
-        return answer_of(await self._answer(asking, f"validate {session}", timeout_s))
+        return await self.whole(await self._answer(asking, f"validate {session}", timeout_s))
 
     async def submit(
         self,
@@ -211,6 +212,10 @@ class Client:
         handle = await self._handle(session, message_id, asking)
         handle.answering()
         return handle
+
+    async def result(self, session: str, run_id: str) -> RunAnswer:
+        """What a past run came to, as it was answered then; no node is asked."""
+        return await past_result(self._journal, self._blobs, check_session_id(session), run_id)
 
     async def cancel(
         self, session: str, run_id: str, *, reason: str = "", now: bool = False
@@ -396,6 +401,10 @@ class Client:
 
     # --- inside -----------------------------------------------------------------------------------
 
+    async def whole(self, told: Mapping[str, Any]) -> RunAnswer:
+        """The answer with all that it only names, which is too large to be sent in a message."""
+        return await whole_answer(self._blobs, told)
+
     def keep(self, work: Coroutine[Any, Any, Fields]) -> asyncio.Task[Fields]:
         """Do ``work`` until it is done or the client is closed."""
         task = asyncio.get_running_loop().create_task(work)
@@ -454,7 +463,7 @@ class Client:
 
     async def _handle(self, session: str, message_id: str, asking: Asking) -> Handle:
         """A handle on what is sent with this; its facts stand above where the journal ends now."""
-        after = await self._reads.end()
+        after = await self._journal.end()
         await asking.send()
         return Handle(self, session, message_id, asking, after)
 

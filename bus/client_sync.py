@@ -118,6 +118,9 @@ class SyncClient:
         )
         return SyncHandle(self._thread, self._thread.run(work))
 
+    def result(self, session: str, run_id: str) -> RunAnswer:
+        return self._thread.run(self._client.result(session, run_id))
+
     def cancel(self, session: str, run_id: str, *, reason: str = "", now: bool = False) -> Fields:
         return self._thread.run(self._client.cancel(session, run_id, reason=reason, now=now))
 

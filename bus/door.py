@@ -52,6 +52,11 @@ class NatsDoor:
         self._owned: dict[int, Subscription] = {}
         self._deliver: Callable[[list[Delivery]], None] = _nobody
 
+    @property
+    def answer_bytes_max(self) -> int:
+        bytes_max: int = self._connection.client.max_payload
+        return bytes_max
+
     async def open(self, deliver: Callable[[list[Delivery]], None]) -> None:
         self._deliver = deliver
         subscribe, requests = self._connection.subscribe, f"{self._subjects.root}.api.*.*"

@@ -7,11 +7,10 @@ goes on whatever becomes of its handle.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
-from rookery.bus.asked import answer_of
 from rookery.bus.asking import Asking
 from rookery.schemas.commands import RunAnswer
 from rookery.schemas.errors import Failed
@@ -45,6 +44,9 @@ class Runs(Protocol):
         self, session: str, run_id: str, *, reason: str = "", now: bool = False
     ) -> Fields: ...
 
+    async def whole(self, told: Mapping[str, Any]) -> RunAnswer:
+        """The answer with all that it only names."""
+
     def keep(self, work: Coroutine[Any, Any, Fields]) -> asyncio.Task[Fields]:
         """Do ``work`` until it is done or the client is closed."""
 
@@ -64,7 +66,7 @@ class Handle:
 
     async def result(self, timeout_s: float | None = None) -> RunAnswer:
         """What the run came to, whichever way it ended; ``Refused`` if it was never accepted."""
-        return answer_of(await self.reply(timeout_s))
+        return await self._client.whole(await self.reply(timeout_s))
 
     async def reply(self, timeout_s: float | None = None) -> Fields:
         """The node's last word as it was told: of a run that somebody else drives, a receipt."""

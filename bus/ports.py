@@ -214,6 +214,10 @@ class Answer(msgspec.Struct, eq=False, gc=False):
 class Door(Protocol):
     """Request-reply: the client keeps the command until the durable answer and may repeat it."""
 
+    @property
+    def answer_bytes_max(self) -> int:
+        """A larger answer cannot be sent: its requester is told so instead."""
+
     async def open(self, deliver: Callable[[list[Delivery]], None]) -> None:
         """Take requests of the realm; those of partitions owned elsewhere are passed on."""
 
@@ -232,10 +236,8 @@ class Inbox(Protocol):
 
     async def open(self, partition: int, deliver: Callable[[list[Delivery]], None]) -> None:
         """Take the commands and fired timers of a partition, one batch unacknowledged at a time.
-
-        A message delivered before (its node died) comes alone, so that a poisonous one cannot
-        take others with it into the dead letters.
-        """
+        What was delivered before (its node died) comes alone: a poisonous one takes no others with
+        it into the dead letters."""
 
     def done(self, positions: Sequence[Position]) -> None:
         """These are committed (or refused, or dead letters) and need not come again."""

@@ -30,10 +30,13 @@ from rookery.schemas.calls import ToolFault
 from rookery.schemas.listing import RunList, RunState, ToolList
 from rookery.schemas.numbers import Unsigned
 from rookery.schemas.run import (
+    ErrorObject,
     Language,
+    Metrics,
     NoneOrMore,
     RunRequest,
     RunResult,
+    RunStatus,
     SessionLimits,
     SessionMeta,
     SomeOfIt,
@@ -249,15 +252,32 @@ class ToolsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class RunAnswer(RunResult, frozen=True, kw_only=True):
-    """How a run ended: the answer to ``run`` where a node drives it, and to ``validate``."""
+    """How a run ended: the answer to ``run`` where a node drives it, and to ``validate``.
+
+    One that is too large for a message names its ``RunResult`` by ``result_blob``, and is without
+    its value, streams, calls and diagnostics. The blob is JSON, and stands in the key-value bucket
+    ``ROOKERY_<realm>_BLOBS`` in pieces to be put together: ``<result_blob>.0``, ``.1``, and so on,
+    as many as the header ``Rookery-Chunks`` of the first says. Its SHA3-256 is its name.
+    """
 
     run_id: str
     """Empty if nothing was to be executed."""
     session_id: str
+    result_blob: str | UnsetType = UNSET
 
     @classmethod
     def of(cls, result: RunResult, run_id: str, session_id: str) -> RunAnswer:
         return cls(**msgspec.structs.asdict(result), run_id=run_id, session_id=session_id)
+
+    @classmethod
+    def of_unstarted(cls, receipt: RunReceipt) -> RunAnswer:
+        """The end of a run that never started, as whoever waits for a result is told it."""
+        error = ErrorObject(code="CANCELLED", message=f"the run was {receipt.state}")
+        status = RunStatus.CANCELLED
+        if isinstance(receipt.error, ErrorObject):
+            error, status = receipt.error, RunStatus.RUNTIME_ERROR
+        result = RunResult.failed(status, error, "", Metrics())
+        return cls.of(result, receipt.run_id, receipt.session_id)
 
 
 class RunReceipt(msgspec.Struct, frozen=True, kw_only=True):

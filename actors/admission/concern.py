@@ -28,7 +28,6 @@ from rookery.actors.admission.queue import (
     unknown_session,
 )
 from rookery.actors.admission.state import STATE_SCHEMA, Admission, EndedInput, dump, load
-from rookery.actors.admission.telling import as_answer
 from rookery.actors.kernel.concern import Effect
 from rookery.schemas.calls import WaitingQuery, WaitingView
 from rookery.schemas.codec import FactCodec
@@ -38,6 +37,7 @@ from rookery.schemas.commands import (
     ChangeLimits,
     CreateSession,
     HandleInput,
+    RunAnswer,
     SessionQuery,
 )
 from rookery.schemas.envelope import Command, Fact
@@ -168,7 +168,7 @@ class AdmissionConcern:
                 if not isinstance(found, EndedInput) or found.at_sequence:
                     return None
                 receipt = state.receipt(found)
-                return as_answer(receipt) if self._driven else receipt
+                return RunAnswer.of_unstarted(receipt) if self._driven else receipt
             case Cancel(run_id=run_id):
                 found = state.of_run(run_id)
                 return None if found is None else state.receipt(found)

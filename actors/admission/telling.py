@@ -1,8 +1,9 @@
 """Telling whoever asked how a run ended: what admission's effects come to.
 
 A result stands in the turn's last fact and nowhere else; it is fetched from there, unless this node
-has just come to it. Who holds the line is told as soon as that fact stands; everybody else when the
-session knows of it, which no crash prevents.
+has just come to it. One that is too large for an answer is named by it, as it is by the fact: a run
+that was executed is never told as refused. Who holds the line is told as soon as that fact stands;
+everybody else when the session knows of it, which no crash prevents.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from rookery.actors.kernel.concern import Effect
 from rookery.actors.kernel.effects import Performer
 from rookery.bus.ports import Answer, Blobs, Door, Journal
 from rookery.schemas.codec import FactCodec, encode_json
-from rookery.schemas.commands import RunAnswer, RunReceipt
+from rookery.schemas.commands import RunAnswer
 from rookery.schemas.errors import Failed
 from rookery.schemas.facts.turn import TURN_FACTS, Cancelled, Completed, TurnFact
 from rookery.schemas.facts.turn import Failed as TurnFailed
-from rookery.schemas.run import ErrorObject, Metrics, RunResult, RunStatus
+from rookery.schemas.run import RunResult
 
-__all__ = ["Results", "as_answer", "performers"]
+__all__ = ["Results", "performers"]
 
 T = TypeVar("T")
 RECENT_MAX = 256
 AWAITED_MAX = 10_000
+ROOM_BYTES = 1 << 10
+"""For what an answer says beside its result: whose it is."""
 CODEC: FactCodec[TurnFact] = FactCodec(TURN_FACTS)
 
 
@@ -62,29 +65,26 @@ class Results:
         return self._told.pop(reply_to, None) is not None
 
     async def of(self, session: str, run_id: str, at_sequence: int) -> RunAnswer:
-        """The result in the fact at ``at_sequence``."""
+        """The result in the fact at ``at_sequence``, as much of it as goes into an answer."""
         if (known := self._recent.get(run_id)) is not None:
             return RunAnswer.of(known, run_id, session)
         stored = await self._journal.at(at_sequence)
         for fact in () if stored is None else CODEC.decode(stored.body):
             if isinstance(fact, Completed | TurnFailed | Cancelled) and fact.run == run_id:
-                return RunAnswer.of(await self._whole(fact), run_id, session)
+                return await self._as_answer(fact, run_id, session)
         raise Failed("FACT_UNKNOWN", f"message {at_sequence} has no end of run {run_id}")
 
-    async def _whole(self, fact: Completed | TurnFailed | Cancelled) -> RunResult:
-        if fact.result_blob is not UNSET:
-            return msgspec.json.decode(await self._blobs.get(fact.result_blob), type=RunResult)
-        return RunResult() if fact.result is UNSET else fact.result
-
-
-def as_answer(receipt: RunReceipt) -> RunAnswer:
-    """The end of a run that never started, as whoever waits for a result is told it."""
-    error = ErrorObject(code="CANCELLED", message=f"the run was {receipt.state}")
-    status = RunStatus.CANCELLED
-    if isinstance(receipt.error, ErrorObject):
-        error, status = receipt.error, RunStatus.RUNTIME_ERROR
-    result = RunResult.failed(status, error, "", Metrics())
-    return RunAnswer.of(result, receipt.run_id, receipt.session_id)
+    async def _as_answer(
+        self, fact: Completed | TurnFailed | Cancelled, run_id: str, session: str
+    ) -> RunAnswer:
+        told = RunResult() if fact.result is UNSET else fact.result
+        if fact.result_blob is UNSET:
+            return RunAnswer.of(told, run_id, session)
+        whole = await self._blobs.get(fact.result_blob)
+        if len(whole) + ROOM_BYTES <= self._door.answer_bytes_max:
+            return RunAnswer.of(msgspec.json.decode(whole, type=RunResult), run_id, session)
+        named = RunAnswer.of(told, run_id, session)
+        return msgspec.structs.replace(named, result_blob=fact.result_blob)
 
 
 def performers(door: Door, results: Results | None) -> Mapping[type[Effect], Performer]:
@@ -92,7 +92,7 @@ def performers(door: Door, results: Results | None) -> Mapping[type[Effect], Per
 
     async def send_answer(effect: SendAnswer) -> None:
         receipt = effect.receipt
-        _send(effect.reply_to, receipt if results is None else as_answer(receipt))
+        _send(effect.reply_to, receipt if results is None else RunAnswer.of_unstarted(receipt))
 
     async def send_result(effect: SendResult) -> None:
         assert results is not None, "a result stands only where a node drove the run"

@@ -30,7 +30,7 @@ from rookery.schemas.calls import (
 )
 from rookery.schemas.codec import encode_json
 from rookery.schemas.ids import derived_uuid7
-from rookery.schemas.run import RunResult
+from rookery.schemas.run import RunResult, RunStatus
 
 __all__ = ["RunOver", "RunRecord"]
 
@@ -182,14 +182,7 @@ class RunRecord:
             result=result,
             kept=kept,
         )
-        text = encode_json(result)
-        if len(text) > IN_FACT_BYTES_MAX:
-            told = msgspec.structs.replace(
-                result, result=None, stdout="", stderr="", external_calls=(), diagnostics=()
-            )
-            blob = await self._blobs.put(text)
-            step = msgspec.structs.replace(step, result=told, result_blob=blob)
-        return await self._ask("turn", self._session, step, DrivingView)
+        return await self._ask("turn", self._session, await self._fitting(step), DrivingView)
 
     async def give_up(self, result: RunResult | None) -> None:
         """The run's last step, if its driver was stopped: that has come to nothing that counts."""
@@ -200,7 +193,22 @@ class RunRecord:
             moves=ending(self.run_id, cancelled_result(UNSET)),
             result=cancelled_result(UNSET if result is None else result),
         )
-        await self._ask("turn", self._session, step, DrivingView)
+        await self._ask("turn", self._session, await self._fitting(step), DrivingView)
+
+    async def _fitting(self, step: StepTaken) -> StepTaken:
+        """A large result stands in the blob store."""
+        result = step.result
+        assert result is not UNSET, "only a last step has one"
+        if result.status is RunStatus.CANCELLED:
+            result = cancelled_result(result)
+        text = encode_json(result)
+        if len(text) <= IN_FACT_BYTES_MAX:
+            return step
+        told = msgspec.structs.replace(
+            result, result=None, stdout="", stderr="", external_calls=(), diagnostics=()
+        )
+        blob = await self._blobs.put(text)
+        return msgspec.structs.replace(step, result=told, result_blob=blob)
 
     @property
     def _following(self) -> int:

@@ -52,6 +52,7 @@ from rookery.schemas.run import (
     Metrics,
     RunResult,
     RunStatus,
+    SideEffect,
 )
 
 __all__ = ["Runner"]
@@ -168,7 +169,12 @@ class Runner:
             return
         who = WaitingQuery(run_id=effect.run_id)
         waiting = await self.ask("session", effect.session, who, WaitingView)
-        said = encode_json(interim(effect))
+        view = await self.ask(
+            "turn", effect.session, DrivingQuery(run_id=effect.run_id), DrivingView
+        )
+        offered = () if view.offer is UNSET else view.offer.tools
+        touches = {tool.name: tool.side_effect for tool in offered}
+        said = encode_json(interim(effect, touches, len(known)))
         self.answer([Answer(reply_to, said) for reply_to in waiting.reply_to])
 
     async def _make_room(self, surplus: Sequence[str]) -> None:
@@ -209,8 +215,9 @@ class Runner:
         await self.ask("turn", session, ended_at_rest(view), DrivingView)
 
 
-def interim(effect: TellParked) -> RunAnswer:
-    """How a parked run stands, as its result would look if that were its end."""
+def interim(effect: TellParked, touches: Mapping[str, SideEffect], calls: int) -> RunAnswer:
+    """How a parked run stands, as its result would look if that were its end: of its calls, those
+    it waits for. ``touches``: what each tool may touch; ``calls``: how many it has made."""
     for_approval = effect.code == "WAITING_FOR_APPROVAL"
     status = RunStatus.WAITING_FOR_APPROVAL if for_approval else RunStatus.INTERRUPTED
     names = ", ".join(call.name for call in effect.calls)
@@ -219,10 +226,11 @@ def interim(effect: TellParked) -> RunAnswer:
         message=f"the run waits, and nothing of it is held in memory: {names}",
         hint=f"rookery runs show {effect.run_id}",
     )
-    result = RunResult.failed(status, error, "", Metrics())
+    result = RunResult.failed(status, error, "", Metrics(external_calls_count=calls))
     records = tuple(
         ExternalCallRecord(
             name=call.name,
+            side_effect=touches.get(call.name, SideEffect.NONE),
             status=CallStatus.APPROVAL_PENDING if for_approval else CallStatus.ERROR,
             request_digest=call.digest,
         )

@@ -31,7 +31,7 @@ from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session, tool
 from rookery.schemas.facts import turn as facts
-from rookery.schemas.run import RunRequest, RunResult
+from rookery.schemas.run import RunRequest, RunResult, RunStatus
 from rookery.schemas.turn import TurnPhase, TurnTerminalCauseKind, TurnTerminalOutcome
 
 if TYPE_CHECKING:
@@ -244,10 +244,13 @@ class _Taken:
         self._end(fact, cancelled_result(self._step.result, reason))
 
     def _end(self, fact: Any, result: RunResult | Any) -> None:
-        """Of a cancelled run nothing is kept, whatever its program had come to."""
+        """Of a cancelled run nothing is kept, whatever its program had come to; a large result
+        that says otherwise is not its."""
         step = self._step
         if isinstance(fact, facts.Cancelled) and result is not UNSET:
             force_setattr(fact, "result", result)
+            if step.result is not UNSET and step.result.status is RunStatus.CANCELLED:
+                force_setattr(fact, "result_blob", step.result_blob)
             return
         force_setattr(fact, "result", result)
         force_setattr(fact, "result_blob", step.result_blob)

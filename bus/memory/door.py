@@ -53,6 +53,7 @@ class MemoryDoor:
         self._switch = switch
         self._deliver: Callable[[list[Delivery]], None] | None = None
         self.owned: frozenset[int] = frozenset()
+        self.answer_bytes_max = PAYLOAD_BYTES_MAX
 
     async def open(self, deliver: Callable[[list[Delivery]], None]) -> None:
         self._deliver = deliver

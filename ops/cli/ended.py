@@ -10,6 +10,7 @@ import sys
 from rookery.ops.cli.output import print_json, print_line
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import RunAnswer
+from rookery.schemas.listing import RunState
 from rookery.schemas.run import Diagnostic, ErrorObject, RunStatus, Severity, Span
 
 __all__ = ["show_end", "tell"]
@@ -23,6 +24,8 @@ def show_end(answer: RunAnswer, code: str, *, json: bool) -> int:
         _show_streams(answer)
         if answer.result is not None:
             print_line(encode_json(answer.result).decode())
+        if answer.snapshot_id is not None and RunState(answer.status).is_end:
+            tell(f"snapshot {answer.snapshot_id}")
         for diagnostic in answer.diagnostics:
             if diagnostic.severity is not Severity.ERROR:
                 _show_problem(diagnostic, code, f"{diagnostic.severity} ")

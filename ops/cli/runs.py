@@ -17,6 +17,7 @@ from rich.console import Console
 from rookery.actors.views.runs import RunsView
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, Stored
+from rookery.bus.results import past_result
 from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.moments import moment_ms
 from rookery.ops.cli.options import NO_OPTIONS, As, Options, actor
@@ -25,22 +26,36 @@ from rookery.ops.cli.realm import Realm, open_realm
 from rookery.ops.cli.run_facts import facts_of_run
 from rookery.ops.cli.timeline import GLYPHS, PLAIN_GLYPHS, draw, duration
 from rookery.schemas.calls import ToolFault
-from rookery.schemas.commands import CallReceipt, Cancel, ResolveCall, RunReceipt, RunsQuery
-from rookery.schemas.errors import Refused
+from rookery.schemas.codec import encode_json
+from rookery.schemas.commands import (
+    CallReceipt,
+    Cancel,
+    ResolveCall,
+    RunAnswer,
+    RunReceipt,
+    RunsQuery,
+)
+from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.listing import RunList, RunState, RunView
 from rookery.schemas.run import Language
 
-__all__ = ["app"]
+__all__ = ["app", "begins_after", "find_run"]
 
 app = App(name="runs", help_format="plaintext")
-for _name, _help in {
-    "replay": "Run a past run again, without calling any tool, and compare.",
-    "fork": "Begin a session at the last boundary of a past run at or before a sequence.",
-}.items():
-    app.command(f"rookery.ops.cli.replay:{_name}", name=_name, help=_help)
+for _name, _place, _help in (
+    ("result", "result", "Print what a past run came to, as `rookery run` would have."),
+    ("replay", "replay", "Run a past run again, without calling any tool, and compare."),
+    (
+        "fork",
+        "replay",
+        "Begin a session at the last boundary of a past run at or before a sequence.",
+    ),
+):
+    app.command(f"rookery.ops.cli.{_place}:{_name}", name=_name, help=_help)
 
 PAGE_MAX: Final = 1_000
+LABEL_WIDTH: Final = 9
 
 ID = Annotated[str, Parameter(help="The run's id.")]
 Moment = Annotated[str | None, Parameter(help="Created then or later: 10m, 2h, 1d or a date.")]
@@ -82,16 +97,18 @@ def list_(
 @app.command
 def show(run: ID, *, options: Options = NO_OPTIONS) -> int:
     """Show how a run went, fact by fact, and what it waits for."""
-    view, messages = asyncio.run(_show(run, options))
+    with server_at_hand(options):
+        view, messages, end = asyncio.run(_show(run, options))
     facts = facts_of_run(run, messages)
     if options.json:
         told = [{"position": fact.position, "fact": fact.said} for fact in facts]
-        print_json({"run": view, "facts": told})
+        answer = end if isinstance(end, RunAnswer) else None
+        print_json({"run": view, "facts": told, "answer": answer})
         return 0
-    for name, value in _lines(view):
-        print_line(f"{name:9}{value}")
-    print_line("")
     console = Console(highlight=False)
+    for name, value in (*_lines(view), *end_lines(end, console.width - LABEL_WIDTH)):
+        print_line(f"{name:{LABEL_WIDTH}}{value}")
+    print_line("")
     glyphs = GLYPHS if "utf" in (console.encoding or "") else PLAIN_GLYPHS
     for line in draw(view, facts, console.width, glyphs):
         console.print(line, soft_wrap=True)
@@ -172,17 +189,33 @@ async def _list(query: RunsQuery, limit: int, options: Options, found: list[RunV
             query = msgspec.structs.replace(query, before=page.next)
 
 
-async def _show(run_id: str, options: Options) -> tuple[RunView, list[Stored]]:
-    """The run and the messages that tell of it."""
+async def _show(
+    run_id: str, options: Options
+) -> tuple[RunView, list[Stored], RunAnswer | CodedError | None]:
+    """The run, the messages that tell of it, and what it came to or why that cannot be said."""
     async with open_realm(options) as realm:
-        view = await _find(realm, run_id)
-        begin = int(view.position.partition(".")[0])
+        view = await find_run(realm, run_id)
         where = Filter(key=view.session_id, run=run_id)
-        pages = [page async for page in realm.journal.scan(where, begin - 1)]
-    return view, [stored for page in pages for stored in page]
+        pages = [page async for page in realm.journal.scan(where, begins_after(view))]
+        end = await _end(realm, view) if view.status.is_end else None
+    return view, [stored for page in pages for stored in page], end
 
 
-async def _find(realm: Realm, run_id: str) -> RunView:
+async def _end(realm: Realm, view: RunView) -> RunAnswer | CodedError:
+    """How it went is shown also where its result is damaged, or none of ours."""
+    journal, blobs, session = realm.journal, realm.blobs, view.session_id
+    try:
+        return await past_result(journal, blobs, session, view.run_id, begins_after(view))
+    except CodedError as error:
+        return error
+
+
+def begins_after(view: RunView) -> int:
+    """All facts about the run stand above this sequence."""
+    return int(view.position.partition(".")[0]) - 1
+
+
+async def find_run(realm: Realm, run_id: str) -> RunView:
     """The run, wherever it is told of."""
     found = await realm.answer("runs", RunsQuery(run_id=run_id), RunList)
     if found is None:
@@ -202,7 +235,7 @@ async def _find_alone(realm: Realm, run_id: str) -> RunList:
 
 async def _command(verb: str, run_id: str, body: object, kind: type[Any], options: Options) -> Any:
     async with open_realm(options) as realm:
-        view = await _find(realm, run_id)
+        view = await find_run(realm, run_id)
         return await realm.ask(verb, view.session_id, body, kind)
 
 
@@ -232,6 +265,27 @@ def _lines(run: RunView) -> list[tuple[str, object]]:
         ("took", _took(run) or "not ended"),
         ("calls", run.calls),
     ]
+
+
+def end_lines(end: RunAnswer | CodedError | None, room: int) -> list[tuple[str, str]]:
+    """The result in what room there is, and what was said beside it."""
+    if end is None:
+        return []
+    if isinstance(end, CodedError):
+        return [("result", f"{end.code}: {end.message}")]
+    lines: list[tuple[str, str]] = []
+    if end.result is not None:
+        value = encode_json(end.result).decode()
+        lines.append(("result", value if len(value) <= room else f"{value[: room - 3]}..."))
+        if len(value) > room:
+            lines.append(("", f"whole: rookery runs result {end.run_id}"))
+    if end.snapshot_id is not None:
+        lines.append(("snapshot", end.snapshot_id))
+    if end.error is not None:
+        lines.append(("error", " ".join(f"{end.error.code}: {end.error.message}".split())))
+        if end.error.hint:
+            lines.append(("hint", end.error.hint))
+    return lines
 
 
 def _status(run: RunView) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from rookery.bus.server import EmbeddedServer
+from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunStatus
 from tests.approvals.court import Court, Parked
 
@@ -23,6 +26,8 @@ def test_a_parked_run_is_waited_for_and_said_to_be_parked_only_to_who_asks(
             interim = await handle.result(30)
             assert interim.status is RunStatus.WAITING_FOR_APPROVAL
             assert interim.snapshot_id is not None
+            with pytest.raises(Refused, match=r"GUARD_REJECTED.*is parked: WAITING_FOR_APPROVAL"):
+                await court.client.result("t", interim.run_id)
             while not (asked := await court.client.approvals("s")):
                 await asyncio.sleep(0.02)
             parked = Parked("s", handle, asked[0])

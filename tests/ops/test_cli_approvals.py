@@ -279,7 +279,14 @@ def test_the_example_of_the_readme_goes_as_it_says(tmp_path: Path):
     with NodeProcess(tmp_path, *tools, **variables) as node:
         run = typed("run", "--session", "shop", "-e", 'pay("Ann", 30)', "--no-wait", "--json")
         assert run.json["status"] == "waiting_for_approval"
+        (call,) = run.json["external_calls"]
+        assert (call["name"], call["side_effect"]) == ("pay", "write")
+        assert run.json["metrics"]["external_calls_count"] == 1
         assert node.stop() == 0
+    early = typed("runs", "result", run.json["run_id"])
+    assert (early.code, early.out) == (3, "")
+    assert early.err.startswith("GUARD_REJECTED: ")
+    assert "has not come to a result yet: it waits for approval of pay" in early.err
     (approval,) = typed("approvals", "list", "--json").json["approvals"]
     shown = typed("approvals", "show", approval["approval_id"], "--arguments")
     assert '"Ann"' in shown.out
@@ -295,3 +302,7 @@ def test_the_example_of_the_readme_goes_as_it_says(tmp_path: Path):
         assert book.read_text() == "30 Ann\n"
         story = typed("runs", "show", run.json["run_id"]).out
         assert "earned" in story
+    later = typed("runs", "result", run.json["run_id"], "--json")
+    assert (later.code, later.json["run_id"]) == (0, run.json["run_id"])
+    assert [call["status"] for call in later.json["external_calls"]] == ["ok"]
+    assert typed("runs", "show", run.json["run_id"]).out == story

@@ -5,110 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-from collections.abc import Callable
-from urllib.parse import urlsplit
 
-import msgspec
 import pytest
 
-from rookery.bus import Client, connect, connect_sync
-from rookery.schemas.commands import RunAnswer
+from rookery.bus import Client, connect_sync
 from rookery.schemas.errors import Failed, Refused
+from tests.runs.doors import DOORS, PATIENCE_S
 from tests.runs.serving import Serving
-from tests.stock import Fields, Stock, stock, until
+from tests.stock import Fields, Stock
 
 CODE = "print('two threes')\nsum([echo(3) for _ in range(count)])"
 BODY = {"code": CODE, "inputs": {"count": 2}}
-PATIENCE_S = 45.0
-
-Door = Callable[[Serving, str], Fields]
-DOORS: dict[str, Door] = {}
-
-
-def door(ask: Door) -> Door:
-    DOORS[ask.__name__] = ask
-    return ask
-
-
-@door
-def a_stock_client_by_the_inbox(driving: Serving, session: str) -> Fields:
-    async def ask() -> Fields:
-        async with stock(driving.server.url, driving.realm) as client:
-            reply = client.reply("told")
-            stored = await client.submit("run", session, BODY, Rookery_Reply=reply)
-            assert stored > 0
-            return (await until(lambda: client.answers["told"]))[0].body
-
-    return asyncio.run(ask())
-
-
-@door
-def a_stock_client_by_request(driving: Serving, session: str) -> Fields:
-    async def ask() -> Fields:
-        async with stock(driving.server.url, driving.realm) as client:
-            subject = f"rookery.{driving.realm}.api.run.{session}"
-            request = client.nats.request(subject, json.dumps(BODY).encode(), timeout=PATIENCE_S)
-            found: Fields = json.loads((await request).data)
-            return found
-
-    return asyncio.run(ask())
-
-
-@door
-def a_bare_socket(driving: Serving, session: str) -> Fields:
-    """The protocol as text, as any language could speak it."""
-    where = urlsplit(driving.server.url)
-    body = json.dumps(BODY).encode()
-    headers = f"NATS/1.0\r\nNats-Msg-Id: bare-{session}\r\nRookery-Reply: bare.answers\r\n\r\n"
-    login = json.dumps({"auth_token": where.username, "headers": True, "verbose": False})
-    subject = f"rookery.{driving.realm}.cmd.run.{session}"
-    head = len(headers.encode())
-    with socket.create_connection((where.hostname, where.port), PATIENCE_S) as plain:
-        lines = plain.makefile("rwb")
-        assert lines.readline().startswith(b"INFO ")
-        lines.write(f"CONNECT {login}\r\nSUB bare.answers 1\r\n".encode())
-        lines.write(f"HPUB {subject} {head} {head + len(body)}\r\n{headers}".encode())
-        lines.write(body + b"\r\nPING\r\n")
-        lines.flush()
-        while not (line := lines.readline()).startswith(b"MSG bare.answers "):
-            assert line == b"PONG\r\n", line
-        found: Fields = json.loads(lines.read(int(line.split()[-1])))
-        return found
-
-
-@door
-def our_client(driving: Serving, session: str) -> Fields:
-    async def ask() -> RunAnswer:
-        async with connect(driving.server.url, realm=driving.realm) as client:
-            return await client.run(session, CODE, inputs={"count": 2})
-
-    return fields(asyncio.run(ask()))
-
-
-@door
-def our_client_by_the_inbox(driving: Serving, session: str) -> Fields:
-    with connect_sync(driving.server.url, realm=driving.realm) as client:
-        return fields(client.submit(session, CODE, inputs={"count": 2}).result(PATIENCE_S))
-
-
-@door
-def our_client_without_a_loop(driving: Serving, session: str) -> Fields:
-    with connect_sync(driving.server.url, realm=driving.realm) as client:
-        return fields(client.run(session, BODY))
-
-
-@door
-def the_shell(driving: Serving, session: str) -> Fields:
-    said = driving.rookery("run", "-e", CODE, "--input", "count=2", "--session", session)
-    assert said.code == 0, said
-    found: Fields = json.loads(said.out)
-    return found
-
-
-def fields(answer: RunAnswer) -> Fields:
-    found: Fields = msgspec.to_builtins(answer)
-    return found
 
 
 async def facts_of(client: Stock, session: str) -> list[Fields]:
@@ -128,7 +35,7 @@ async def facts_of(client: Stock, session: str) -> list[Fields]:
 @pytest.mark.parametrize("name", DOORS)
 def test_every_door_gives_the_same_result_and_leaves_the_same_facts(driving: Serving, name: str):
     session = name.replace("_", "-")
-    answer = DOORS[name](driving, session)
+    answer = DOORS[name](driving, session, BODY)
     assert (answer["status"], answer["result"], answer["stdout"]) == ("ok", 6, "two threes\n")
     assert [call["name"] for call in answer["external_calls"]] == ["echo", "echo"]
     assert answer["session_id"] == session
