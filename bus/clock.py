@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from rookery.schemas.numbers import unix_ms
 
-__all__ = ["SystemClock", "entropy", "wait_until"]
+__all__ = ["SystemClock", "entropy", "monotonic_s", "wait_until"]
 
 T = TypeVar("T")
 
@@ -38,9 +38,14 @@ def entropy(size_bytes: int) -> bytes:
     return os.urandom(size_bytes)
 
 
+def monotonic_s() -> float:
+    """Seconds since some moment; nobody sets this clock. For threads, which have no event loop."""
+    return time.monotonic()
+
+
 def wait_until(condition: Callable[[], T], patience_s: float) -> T:
     """The first true value of ``condition``, or its last one when patience ends. It blocks."""
-    deadline = time.monotonic() + patience_s
-    while not (value := condition()) and time.monotonic() < deadline:
+    deadline = monotonic_s() + patience_s
+    while not (value := condition()) and monotonic_s() < deadline:
         time.sleep(_POLL_S)
     return value

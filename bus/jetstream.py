@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import Literal
 
 from rookery.bus.blobs import JetStreamBlobs
@@ -74,13 +75,11 @@ class JetStreamBus:
 
     async def stop(self) -> None:
         """Let go of everything and disconnect; nothing is delivered afterwards."""
-        try:
-            await self.door.close()
-            await self.inbox.stop()
-            await self.crews.close()
-            await self.journal.close()
-        finally:
-            await self.connection.close()
+        async with AsyncExitStack() as closing:
+            for close in (self.connection, self.journal, self.crews):
+                closing.push_async_callback(close.close)
+            closing.push_async_callback(self.inbox.stop)
+            closing.push_async_callback(self.door.close)
 
     def partition(self, key: str) -> int:
         return partition_of(key)

@@ -7,6 +7,7 @@ is asked when, and what an answer does, is the concern's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Final
 
 from rookery.actors.approvals.dispatcher import Dispatcher
@@ -40,7 +41,6 @@ class ApprovalWays:
         self._threads = Threads(POSTS_AT_ONCE_MAX)
         self._service: NatsService | None = None
         self._callback: CallbackServer | None = None
-        self._client: Client | None = None
         named: set[str] = {*config.dispatchers}
         if config.escalate_to is not None:
             named.add(config.escalate_to)
@@ -67,16 +67,19 @@ class ApprovalWays:
         """Where answers to the webhook come back; empty if nowhere."""
         return "" if self._callback is None else self._callback.url
 
-    def open(self, loop: Loop, client: Client) -> None:
+    def open(self, loop: Loop, client: Client, opened: ExitStack) -> None:
         """Before anything is asked. ``client``, still closed, is ours from now on: answers that
-        come back are put by it."""
-        if self._service is not None:
-            loop.run(self._service.open())
+        come back are put by it. How to close what was opened is left in ``opened``: then, what has
+        been asked is answered first."""
+        opened.callback(self._threads.shutdown)
+        if (service := self._service) is not None:
+            opened.callback(lambda: loop.run(service.close()))
+            loop.run(service.open())
         if self._config.callback_port is None:
             return
         key = self._key
         loop.run(client.open())
-        self._client = client
+        opened.callback(lambda: loop.run(client.close()))
 
         def decide(answer: DecideApproval, message_id: str) -> object:
             session = answer.approval_id.partition(".")[0]
@@ -87,14 +90,4 @@ class ApprovalWays:
 
         callback = Callback(key, self._now_ms, decide)
         host, port = self._config.callback_host, self._config.callback_port
-        self._callback = CallbackServer(host, port, callback)
-
-    def close(self, loop: Loop) -> None:
-        """What has been asked is answered first."""
-        if self._callback is not None:
-            self._callback.close()
-        if self._client is not None:
-            loop.run(self._client.close())
-        if self._service is not None:
-            loop.run(self._service.close())
-        self._threads.shutdown()
+        self._callback = opened.enter_context(CallbackServer(host, port, callback))

@@ -1,8 +1,7 @@
 """Where a webhook's receiver answers: one path over HTTP, each answer becoming a ``decide``.
 
 It lets through what is signed with the webhook's secret, fresh, and new; whether the answer counts
-is decided where every answer is. Every request has a thread of its own, of which there are few, and
-little time. TLS is for whoever puts this in front of others.
+is decided where every answer is. TLS is for whoever puts this in front of others.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rookery.actors.approvals.dispatchers.webhook_signing import SeenOnce, WebhookKey
-from rookery.ops.listening import Listening, QuietServer
+from rookery.ops.listening import Listening
 from rookery.schemas.approval_answer import DecideApproval
 from rookery.schemas.codec import JSON, decode_command, encode_json
 from rookery.schemas.errors import CodedError, Failed, Refused
@@ -24,8 +23,6 @@ __all__ = ["PATH", "Callback", "CallbackServer"]
 
 PATH: Final = "/approvals/answers"
 BODY_BYTES_MAX: Final = 64 << 10
-AT_ONCE_MAX: Final = 16
-SILENT_CLIENT_S: Final = 2.0
 _FORBIDDEN: Final = frozenset(
     {"APPROVER_UNKNOWN", "SELF_APPROVAL", "SIGNATURE_INVALID", "SIGNATURE_REQUIRED"}
 )
@@ -72,38 +69,15 @@ class CallbackServer(Listening):
 
     def __init__(self, host: str, port: int, callback: Callback) -> None:
         hint = "choose another approvals.callback_port; 0 takes a free one"
-        super().__init__(host, port, _handler(callback), what="callback", hint=hint, server=_Server)
+        super().__init__(host, port, _handler(callback), what="callback", hint=hint)
 
     @property
     def url(self) -> str:
         return super().url + PATH
 
 
-class _Server(QuietServer):
-    """No more threads than this, whoever comes."""
-
-    def __init__(self, *args: Any) -> None:
-        self._free = threading.BoundedSemaphore(AT_ONCE_MAX)
-        super().__init__(*args)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Whoever comes while all threads are busy is hung up on, and comes again."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-
 def _handler(callback: Callback) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = SILENT_CLIENT_S
-
         def do_POST(self) -> None:
             length = self.headers.get("Content-Length", "")
             if self.path != PATH:

@@ -18,7 +18,6 @@ from rookery.schemas.codec import encode_json
 __all__ = ["HealthServer", "Page", "Probe", "probe_page"]
 
 JSON_LINES = "application/x-ndjson"
-_SILENT_CLIENT_S = 2.0
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -61,8 +60,6 @@ class HealthServer(Listening):
 
 def _handler(pages: Mapping[str, Callable[[], Page]]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = _SILENT_CLIENT_S
-
         def do_GET(self) -> None:
             page = pages.get(self.path.partition("?")[0], _not_found)()
             self.send_response(page.status)

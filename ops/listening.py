@@ -1,29 +1,82 @@
 """An HTTP server on a port of its own, for what is asked of a node beside the bus.
 
-Owns the socket, the threads and the end: what is under way is answered before the port is free.
+Owns the socket, the threads and the end: what was asked is answered before the port is free. Every
+request has a thread of its own, of which there are few, and little time to be made, for anybody
+may come: whoever says it byte by byte is not waited for.
 """
 
 from __future__ import annotations
 
+import socket
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
 from types import TracebackType
-from typing import Self
+from typing import Any, Final, Self
 
+from rookery.bus.clock import monotonic_s
 from rookery.schemas.errors import Refused
 
-__all__ = ["Listening", "QuietServer"]
+__all__ = ["AT_ONCE_MAX", "Listening"]
+
+AT_ONCE_MAX: Final = 16
+REQUEST_S: Final = 2.0
+"""To make a request in. Each part of the answer has as long to be taken."""
+TICK_S: Final = 0.05
 
 
 class QuietServer(ThreadingTCPServer):
     """Not http.server's own: that one asks the DNS for its name before it serves anything."""
 
     allow_reuse_address = True
+    request_queue_size = AT_ONCE_MAX
     daemon_threads = False  # Joined by server_close: an answer under way is finished.
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._heard_until_s: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        super().__init__(address, handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        request, client_address = super().get_request()
+        request.settimeout(REQUEST_S)
+        return request, client_address
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Whoever comes while all threads are busy is hung up on, and comes again."""
+        with self._lock:
+            is_free = len(self._heard_until_s) < AT_ONCE_MAX
+            if is_free:
+                self._heard_until_s[request] = monotonic_s() + REQUEST_S
+        if is_free:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._heard_until_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """At every tick."""
+        self._hear_no_more(monotonic_s())
+
+    def server_close(self) -> None:
+        self._hear_no_more(float("inf"))
+        super().server_close()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that hung up while it was answered is nobody's trouble."""
+
+    def _hear_no_more(self, now_s: float) -> None:
+        """Whose time is over has said what there is; an answer to it may still be sent."""
+        with self._lock:
+            for request, until_s in self._heard_until_s.items():
+                if until_s <= now_s:
+                    with suppress(OSError):  # It has hung up itself.
+                        request.shutdown(socket.SHUT_RD)
 
 
 class Listening:
@@ -37,11 +90,10 @@ class Listening:
         *,
         what: str,
         hint: str,
-        server: type[QuietServer] = QuietServer,
     ) -> None:
         """``what`` the address is of, and the ``hint`` for whoever chose one that is taken."""
         try:
-            self._server = server((host, port), handler)
+            self._server = QuietServer((host, port), handler)
         except OSError as error:
             raise Refused(
                 "CONFIG_INVALID",
@@ -49,7 +101,7 @@ class Listening:
                 hint=hint,
             ) from None
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), name=f"rookery-{what}", daemon=True
+            target=self._server.serve_forever, args=(TICK_S,), name=f"rookery-{what}", daemon=True
         )
         self._thread.start()
 

@@ -9,7 +9,8 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any
@@ -54,6 +55,7 @@ from rookery.ops.reach import find_url, store_of
 from rookery.ops.runs import Runs, approval_settings
 from rookery.ops.server_checks import streams_there
 from rookery.ops.service import service_of
+from rookery.ops.watches import Watch, Watches
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts.node import Started, Stopped
 from rookery.schemas.limits import check_run_limits
@@ -79,38 +81,30 @@ class Node:
         self.metrics = Metrics(version("rookery"))
         self.name = config.node.name or process_name()
         self._server: EmbeddedServer | None = None
-        self._loop = LoopThread()
+        self._loop: LoopThread
         self._bus: JetStreamBus | None = None
         self._kernel: Kernel | None = None
         self._runs: Runs | None = None
         self._ways: ApprovalWays | None = None
-        self._views: RealmViews | None = None
-        self._discovery: Discovery | None = None
-        self._watching: list[asyncio.Task[None]] = []
+        self._watches = Watches()
+        self._opened = ExitStack()
+        self._last: Stopped | None = None
+        self._drained = True
         self.url = ""
 
     def start(self) -> None:
-        """Serve; returns once this node has its share of the realm's partitions."""
-        try:
-            self._start_bus()
-            self._start_kernel()
-        except BaseException:
-            self._tear_down()
-            raise
+        """Serve; returns once this node has its share of the realm's partitions. Nothing is left
+        of a start that fails."""
+        with ExitStack() as opened:
+            bus = self._open_bus(opened)
+            self._open_kernel(bus, opened)
+            self._opened = opened.pop_all()
 
     def stop(self, reason: str = "stopped") -> bool:
         """Drain and stop; ``False`` if work was left for the next node."""
-        kernel = self._kernel
-        try:
-            if self._discovery is not None:
-                self._loop.run(self._discovery.close())
-            return kernel is None or kernel.stop(Stopped(node=self.name, reason=reason))
-        finally:
-            self._kernel = None
-            if self._runs is not None:
-                self._runs.close()
-                self._runs = None
-            self._tear_down()
+        self._last = Stopped(node=self.name, reason=reason)
+        self._opened.close()
+        return self._drained
 
     def __enter__(self) -> Node:
         self.start()
@@ -124,14 +118,17 @@ class Node:
     ) -> None:
         self.stop(kind.__name__ if kind else "stopped")
 
-    def _start_bus(self) -> None:
+    def _open_bus(self, opened: ExitStack) -> JetStreamBus:
         config = self._config
         url = find_url(config) if config.url else None
         if url is None:
             self._server = EmbeddedServer(store_of(config).path, sync=config.server.sync)
             self._server.start()
+            opened.callback(self._server.stop)
             url = self._server.url
         self.url = url
+        self._loop = LoopThread()
+        opened.callback(self._loop.close)
         bus = JetStreamBus(
             url,
             realm=config.realm,
@@ -140,17 +137,24 @@ class Node:
         )
         self._loop.run(bus.start())
         self._bus = bus
+        self._close_last(opened, bus.stop)
+        return bus
 
-    def _start_kernel(self) -> None:
-        bus = self._bus
-        assert bus is not None
+    def _close_last(
+        self, opened: ExitStack, close: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        opened.callback(lambda: self._loop.run(close()))
+
+    def _open_kernel(self, bus: JetStreamBus, opened: ExitStack) -> None:
         durability = self._loop.run(self._durability(bus))
         here, self._load = presence_here(), RealmLoad()
-        views = self._views = RealmViews(bus.journal, bus.shelf, self._load, self._clock.now_ms)
+        views = RealmViews(bus.journal, bus.shelf, self._load, self._clock.now_ms)
+        self._close_last(opened, partial(_leave, views))
+        self._close_last(opened, self._watches.end)
         epoch = f"{self.name}.{entropy(6).hex()}"
-        runs = self._runs = self._open_runs(bus, epoch)
-        ways = self._open_ways(bus)
-        kernel = self._kernel = Kernel(
+        runs = self._runs = self._open_runs(bus, epoch, opened)
+        ways = self._open_ways(bus, opened)
+        kernel = Kernel(
             bus,
             self._loop,
             self._concerns(runs),
@@ -165,12 +169,19 @@ class Node:
         if runs is not None:
             kernel.learn(runs.bind(kernel.ask, ways.dispatchers))
         self.metrics.pull_from(self._readings)
+        self._kernel = kernel
+        opened.callback(self._stop_kernel, kernel)
         kernel.start()
-        watches = [views.keep_up()]
+        watches: dict[str, Watch] = {
+            "views": views.keep_up,
+            "drain": partial(self._watch_drain, bus),
+        }
         if runs is not None:
-            watches.append(runs.approvers.keep_up())
-        self._loop.run(self._watch(*watches, self._watch_drain(bus)))
-        self._loop.run(self._be_found(bus, kernel))
+            watches["approvers"] = runs.approvers.keep_up
+        self._loop.run(self._watches.begin(watches))
+        discovery = self._discovery(bus, kernel)
+        self._close_last(opened, discovery.close)
+        self._loop.run(discovery.open())
         kernel.record(
             Started(
                 node=self.name,
@@ -214,24 +225,30 @@ class Node:
             payload_bytes_max=config.limits.payload_bytes_max,
         )
 
-    async def _be_found(self, bus: JetStreamBus, kernel: Kernel) -> None:
+    def _discovery(self, bus: JetStreamBus, kernel: Kernel) -> Discovery:
         now_ms = self._clock.now_ms()
         service = service_of(
             self.name, version("rookery"), kernel.verbs, self.metrics, now_ms=now_ms
         )
-        subjects = Subjects(self._config.realm)
-        self._discovery = Discovery(bus.connection, subjects, service)
-        await self._discovery.open()
+        return Discovery(bus.connection, Subjects(self._config.realm), service)
 
-    def _open_ways(self, bus: JetStreamBus) -> ApprovalWays:
+    def _stop_kernel(self, kernel: Kernel) -> None:
+        """With a last word, unless it never came to serve."""
+        try:
+            self._drained = kernel.stop(self._last)
+        finally:
+            self._kernel = None
+
+    def _open_ways(self, bus: JetStreamBus, opened: ExitStack) -> ApprovalWays:
         """To approvers, and back from them."""
         config = self._config
         ways = self._ways = ApprovalWays(config.approvals, bus, self._clock.now_ms)
         credentials = config.server.credentials_file
-        ways.open(self._loop, Client(self.url, realm=config.realm, credentials=credentials))
+        client = Client(self.url, realm=config.realm, credentials=credentials)
+        ways.open(self._loop, client, opened)
         return ways
 
-    def _open_runs(self, bus: JetStreamBus, epoch: str) -> Runs | None:
+    def _open_runs(self, bus: JetStreamBus, epoch: str, opened: ExitStack) -> Runs | None:
         """What drives runs here, if anything does."""
         config = self._config
         if config.node.driver == "outside":
@@ -246,12 +263,9 @@ class Node:
             registry=registry,
             surfaces=config.node.workers,
             approvals=config.approvals,
+            opened=opened,
         )
         return self._loop.run(opening)
-
-    async def _watch(self, *watches: Coroutine[Any, Any, None]) -> None:
-        loop = asyncio.get_running_loop()
-        self._watching = [loop.create_task(watch) for watch in watches]
 
     async def _watch_drain(self, bus: JetStreamBus) -> None:
         """A claim is the request: it is heard by a node that cannot be asked, and forgotten with
@@ -265,18 +279,6 @@ class Node:
             except Failed as error:
                 log.info("whether to drain is not known", extra={"code": error.code})
 
-    async def _watch_no_more(self) -> None:
-        for watch in self._watching:
-            watch.cancel()
-        await asyncio.gather(*self._watching, return_exceptions=True)
-
-    async def _leave_views(self) -> None:
-        if self._views is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(VIEWS_S):
-                    await self._views.leave()
-            self._views = None
-
     async def _durability(self, bus: JetStreamBus) -> str:
         """What an ack of this server is worth; refuses to serve where it may be worth nothing."""
         stream = Subjects(self._config.realm).journal_stream
@@ -286,20 +288,6 @@ class Node:
             embedded=self._server is not None or is_embedded(self._config),
             replicas=info["config"].get("num_replicas", 1),
         )
-
-    def _tear_down(self) -> None:
-        if self._ways is not None:
-            self._ways.close(self._loop)
-            self._ways = None
-        if self._bus is not None:
-            self._loop.run(self._watch_no_more())
-            self._loop.run(self._leave_views())
-            self._loop.run(self._bus.stop())
-            self._bus = None
-        self._loop.close()
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
 
     @property
     def callback_url(self) -> str:
@@ -336,7 +324,22 @@ class Node:
             Probe("journal", ok=not full, detail="out of space" if full else ""),
             Probe("partitions", ok=served > 0, detail=f"{served} served"),
             Probe("draining", ok=not kernel.draining),
+            self._watches_well(),
+            *self._approvers_known(),
         ]
+
+    def _watches_well(self) -> Probe:
+        """Else lists, quotas or drains are not what they should be."""
+        failing = self._watches.failing
+        detail = "; ".join(f"{name}: {why}" for name, why in failing.items())
+        return Probe("watches", ok=not failing, detail=detail)
+
+    def _approvers_known(self) -> list[Probe]:
+        """Without them no signed answer counts here."""
+        if self._runs is None:
+            return []
+        blind = self._runs.approvers.blind
+        return [Probe("approvers", ok=not blind, detail=blind)]
 
     def _streams_right(self, bus: JetStreamBus) -> Probe:
         """Somebody may have edited or removed a stream since we made or checked it."""
@@ -382,6 +385,12 @@ class Node:
             return self._loop.run(readings, timeout_s=PROBE_S)
         except TimeoutError:
             return []
+
+
+async def _leave(views: RealmViews) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(VIEWS_S):
+            await views.leave()
 
 
 async def _nothing() -> None:

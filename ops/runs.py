@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import msgspec
@@ -73,7 +74,7 @@ class Runs:
         loop: Loop,
         *,
         sandbox: Sandbox,
-        registry: ToolRegistry,
+        local: LocalTools,
         remote: Sequence[RemoteTools],
         visible: VisibleTools,
         offers: NodeOffers,
@@ -87,9 +88,9 @@ class Runs:
         self._runner: Runner | None = None
         self._ask: Ask | None = None
         self._tasks = Tasks()
-        self.visible, self._local = visible, LocalTools(registry)
+        self.visible = visible
         self._hosts: dict[str, ToolHost] = {crew.surface: crew for crew in remote}
-        self._hosts[LOCAL] = self._local
+        self._hosts[LOCAL] = local
         declared = [tool.capability for tool in self.visible]
         self._places = Places(declared, loop, SystemClock().now_ms)
         self._offers, self.approvers = offers, approvers
@@ -137,9 +138,11 @@ class Runs:
         registry: ToolRegistry,
         surfaces: Sequence[str],
         approvals: Approvals,
+        opened: ExitStack,
     ) -> Runs:
         """Ask the workers of ``surfaces`` what they serve, settle which guest the realm runs, and
-        load it."""
+        load it. How to close what was opened is left in ``opened``: for after the kernel has let go
+        of its runs, and not on the loop."""
         finding = (RemoteTools.find(bus.crews, surface) for surface in sorted(set(surfaces)))
         remote = await asyncio.gather(*finding)
         local = VisibleTools.local(registry)
@@ -153,6 +156,9 @@ class Runs:
         sandbox = await asyncio.to_thread(
             open_sandbox, key, cache, lambda build: loop.run(shared.fetch(build))
         )
+        opened.callback(sandbox.close)
+        own = LocalTools(registry)
+        opened.callback(own.close, TOOLS_CLOSE_S)
         approvers = Approvers(bus)
         await approvers.refresh()
         offers = NodeOffers(
@@ -169,11 +175,11 @@ class Runs:
             ),
             entropy=entropy,
         )
-        return cls(
+        runs = cls(
             bus,
             loop,
             sandbox=sandbox,
-            registry=registry,
+            local=own,
             remote=remote,
             visible=visible,
             offers=offers,
@@ -183,6 +189,8 @@ class Runs:
             approvals=approval_settings(bus.realm, approvals),
             approvers=approvers,
         )
+        opened.callback(lambda: loop.run(runs._replaying.close()))
+        return runs
 
     def bind(
         self, ask: Ask, dispatchers: Mapping[str, Dispatcher]
@@ -237,12 +245,6 @@ class Runs:
         """Queries come when the kernel has started, and by then we are bound."""
         assert self._ask is not None
         return await self._ask(family, key, body, answer)
-
-    def close(self) -> None:
-        """After the kernel has let go of its runs."""
-        self._loop.run(self._replaying.close())
-        self._local.close(TOOLS_CLOSE_S)
-        self._sandbox.close()
 
 
 def approval_settings(realm: str, config: Approvals) -> ApprovalSettings:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -140,16 +140,20 @@ class Kernel:
 
     def stop(self, last: Fact | None = None) -> bool:
         """Take no more, finish what is under way, leave. ``False`` if time ran out: what was not
-        finished is in the journal or still in the inbox, and the next owner goes on with it."""
+        finished is in the journal or still in the inbox, and the next owner goes on with it. No
+        actor is left, whatever else could not be done."""
         self.draining = True
-        self._loop.run(self._close_doors())
-        if last is not None:
-            self.record(last)
-        quiet = self._loop.run(self._quiesce())
-        self._loop.run(self._leave())
+        with ExitStack() as ending:
+            ending.callback(self._stop_actors)
+            ending.callback(lambda: self._loop.run(self._leave()))
+            self._loop.run(self._close_doors())
+            if last is not None:
+                self.record(last)
+            return self._loop.run(self._quiesce())
+
+    def _stop_actors(self) -> None:
         for actor in self._actors.values():
             actor.stop(block=True, timeout=5.0)
-        return quiet
 
     async def _close_doors(self) -> None:
         await self.partitions.stand_still()

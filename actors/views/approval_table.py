@@ -1,8 +1,8 @@
 """The approvals and grants of a realm, folded from the family's facts as far as lists need them.
 
-Of what has ended only the newest are kept. A fact nobody here knows is skipped, for a list is no
-place to fail; names and meanings are those of ``schemas/facts/approval``. Pure: reading the journal
-is ``approvals``'.
+Of what has ended only the newest are kept. A fact nobody here knows is skipped, as is one with a
+value nobody knows, for a list is no place to fail; names and meanings are those of
+``schemas/facts/approval``. Pure: reading the journal is ``approvals``'.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ __all__ = ["ENDED_KEPT_MAX", "ApprovalTable"]
 FAMILY: Final = "approval"
 FOLDS: Final = 1
 ENDED_KEPT_MAX: Final = 1_000
+_ENDS: Final = frozenset(ApprovalState) - {ApprovalState.PENDING}
 
 T = TypeVar("T")
 
@@ -206,7 +207,7 @@ class ApprovalTable:
         del session
         self._end(
             fact,
-            state=ApprovalState(fact.decision),
+            fact.decision,
             reason_code=f"approval.{fact.decision}",
             reason=fact.reason,
             actor=fact.actor,
@@ -220,18 +221,15 @@ class ApprovalTable:
         if known is not None:
             self._ended[fact.approval_id] = replace(known, reason_code=fact.reason_code)
             return
-        self._end(
-            fact,
-            state=ApprovalState(fact.status),
-            reason_code=fact.reason_code,
-            reason=fact.reason,
-        )
+        self._end(fact, fact.status, reason_code=fact.reason_code, reason=fact.reason)
 
-    def _end(self, fact: Told, **changes: Any) -> None:
+    def _end(self, fact: Told, state: str, **changes: Any) -> None:
+        if state not in _ENDS:
+            return  # A newer version's way to end.
         known = self._pending.pop(fact.approval_id, None)
         if known is not None:
-            ended = replace(known, ended_at_ms=fact.at_ms, **changes)
-            _keep(self._ended, fact.approval_id, ended)
+            changes |= {"state": ApprovalState(state), "ended_at_ms": fact.at_ms}
+            _keep(self._ended, fact.approval_id, replace(known, **changes))
 
     def _allowed(self, session: str, fact: Told) -> None:
         del session

@@ -7,6 +7,7 @@ the journal is ``runs``', saying what a run waits for is ``waits``'.
 
 from __future__ import annotations
 
+import re
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -31,6 +32,8 @@ __all__ = ["OpenCall", "RunRecord", "RunTable", "Underway"]
 FOLDS: Final = 1
 PART_RUNS: Final = 2_048
 """A quarter of a mebibyte."""
+_POSITION: Final = re.compile(r"([0-9]{1,19})\.([0-9]{1,19})")
+"""Of 64 bits: a number of thousands of digits, which anybody may send, Python does not read."""
 
 
 class RunRecord(Struct, gc=False, array_like=True):
@@ -159,14 +162,14 @@ class RunTable:
         """How many runs are older than a position."""
         if before is None:
             return len(self._runs)
-        sequence, _, number = before.partition(".")
-        if not (sequence.isdecimal() and number.isdecimal()):
+        given = _POSITION.fullmatch(before)
+        if given is None:
             raise Refused(
                 "INVALID_ARGUMENT",
                 f"{before[:80]!r} is no position",
                 hint="take `next` of the page before",
             )
-        wanted = (int(sequence), int(number))
+        wanted = (int(given[1]), int(given[2]))
         return bisect_left(self._runs, wanted, key=lambda run: (run.sequence, run.number))
 
     # --- one fold a fact --------------------------------------------------------------------------

@@ -5,6 +5,9 @@ It works without any node, from the journal alone. An unreadable session is show
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 import msgspec
 
 from rookery.actors.admission.state import Admission
@@ -20,6 +23,8 @@ __all__ = ["UNREADABLE", "SessionsView"]
 
 UNREADABLE = "Unreadable"
 """Shown as the phase of a session that cannot be folded to its end."""
+_POSITION: Final = re.compile(r"([0-9]{1,19})/(.+)", re.DOTALL)
+"""Of 64 bits: a number of thousands of digits, which anybody may send, Python does not read."""
 
 
 class SessionsView:
@@ -85,11 +90,11 @@ def _position(state: Admission) -> str:
 
 
 def _place(before: str) -> tuple[int, str]:
-    used_at, _, session = before.partition("/")
-    if not (used_at.isdecimal() and session):
+    given = _POSITION.fullmatch(before)
+    if given is None:
         raise Refused(
             "INVALID_ARGUMENT",
             f"{before[:80]!r} is no position",
             hint="take `next` of the page before",
         )
-    return -int(used_at), session
+    return -int(given[1]), given[2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rookery.actors.kernel.observer import Observer
 from rookery.ops.metrics import PULLED, Metrics, Reading
 
 
@@ -20,11 +19,6 @@ def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], fl
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return samples(metrics).get((name, frozenset(labels.items())))
-
-
-def test_metrics_is_the_kernels_observer():
-    observer: Observer = Metrics("0")
-    observer.restarted("admission")
 
 
 def test_a_command_is_counted_by_verb_and_outcome_and_timed_by_verb():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+import msgspec
+
 from rookery.actors.approvals.broker import base_of, intent_record
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
@@ -230,6 +232,19 @@ def test_a_message_that_cannot_be_read_hides_no_other():
     story.write("approval", "s", b'[{"type": "approval.invented.v9"}]')
     story.say("s", requested("s.1"))
     assert len(listed(story)) == 1
+
+
+def test_an_end_of_a_newer_version_hides_no_other():
+    story = Story()
+    story.say("s", requested("s.1"), requested("s.2"), requested("s.3"))
+    for newer in (
+        {"type": "approval.answered.v1", "approval_id": "s.1", "decision": "approved_by_two"},
+        {"type": "approval.closed.v1", "approval_id": "s.2", "status": "postponed"},
+    ):
+        story.write("approval", "s", msgspec.json.encode([newer]))
+    story.say("s", answered("s.3", "approved"))
+    assert [one.approval_id for one in listed(story)] == ["s.1", "s.2"]
+    assert listed(story, approval_id="s.3")[0].state is ApprovalState.APPROVED
 
 
 def test_a_live_feed_tells_what_came_and_what_ended():

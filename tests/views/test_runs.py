@@ -251,7 +251,9 @@ def test_a_page_that_is_just_full_has_no_next(story: Story):
     assert runs_of(story, limit=1).next == "6.1"
 
 
-@pytest.mark.parametrize("before", ["", "7", "x.1", "7.", "-1.1"])
+@pytest.mark.parametrize(
+    "before", ["", "7", "x.1", "7.", "-1.1", "9" * 5_000 + ".1", "1." + "9" * 5_000]
+)
 def test_a_position_nobody_gave_out_is_refused(story: Story, before: str):
     with pytest.raises(Refused) as caught:
         runs_of(story, before=before)

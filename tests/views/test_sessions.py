@@ -73,7 +73,7 @@ def test_pages_neither_lose_nor_repeat_and_say_how_many_there_are(story: Story):
     assert told == [f"s{number}" for number in range(9, -1, -1)]
 
 
-@pytest.mark.parametrize("before", ["", "7", "x/s", "7/"])
+@pytest.mark.parametrize("before", ["", "7", "x/s", "7/", "9" * 5_000 + "/s"])
 def test_a_position_nobody_gave_out_is_refused(story: Story, before: str):
     with pytest.raises(Refused) as caught:
         sessions_of(story, before=before)

@@ -1,0 +1,53 @@
+"""A node that cannot read what was said of approvers: fail closed, and say so."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from rookery.actors.approvals.state import APPROVERS_KEY
+from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.ports import Append
+from rookery.bus.server import EmbeddedServer
+from rookery.schemas.codec import encode_json
+from rookery.schemas.digest import chain
+from rookery.schemas.envelope import EntityId
+from tests.approvals.court import Court, on_the_wire
+from tests.bus.journals import commit
+from tests.nodes import NodeProcess
+from tests.stock import until
+
+
+def test_a_node_that_cannot_tell_who_was_revoked_counts_nobody_and_says_so(
+    server: EmbeddedServer, tmp_path: Path
+):
+    court = Court(server, "blind", tmp_path)
+
+    async def write_of_a_newer_version() -> None:
+        bus = JetStreamBus(server.url, realm=court.realm)
+        await bus.start()
+        entity = EntityId("approval", APPROVERS_KEY)
+        last = await bus.journal.last(entity)
+        assert last is not None
+        body = encode_json([{"type": "approval.approver_suspended.v1", "name": "ann"}])
+        await commit(
+            bus.journal,
+            [Append(entity, last.sequence, "newer", body, chain(last.chain, body))],
+        )
+        await bus.stop()
+
+    async def story(node: NodeProcess) -> None:
+        async with court:
+            await court.name_approvers()
+            parked = await court.parked("s")
+            assert node.probes()[1]["approvers"]["ok"]
+            await write_of_a_newer_version()
+            await until(lambda: not node.probes()[1]["approvers"]["ok"])
+            status, probes = node.probes()
+            assert (status, probes["approvers"]["detail"]) == (503, "FACT_UNKNOWN")
+            assert probes["watches"]["ok"]
+            sent = on_the_wire(court.signed(parked.answer()))
+            assert await court.refused("s", sent) == "APPROVER_UNKNOWN"
+
+    with court.node(ROOKERY_METRICS_PORT="0") as node:
+        asyncio.run(story(node))
