@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rookery.schemas.errors import CodedError
+
 __all__ = ["Stopped", "stop_signals"]
 
 
@@ -14,10 +16,17 @@ class Stopped(threading.Event):
     """Set when somebody wants the command to end."""
 
     reason = "stopped"
+    error: CodedError | None = None
+    """Why the command cannot go on, if it was not told to end."""
 
     def drain(self) -> None:
         """Somebody asked for it from elsewhere."""
         self.reason = "drained"
+        self.set()
+
+    def fail(self, error: CodedError) -> None:
+        """What the command needs is gone for good."""
+        self.reason, self.error = error.code, error
         self.set()
 
 
