@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 from rookery.bus.clock import monotonic_s
-from rookery.bus.server import EmbeddedServer, find_running
+from rookery.bus.server import EmbeddedServer
+from rookery.bus.store import Store
 from rookery.schemas.errors import CodedError, Failed
 
 __all__ = ["OwnServer"]
@@ -60,7 +61,7 @@ class OwnServer:
                 if monotonic_s() - up_s >= SETTLED_S:
                     pauses = iter(PAUSES_S)
                 continue
-            if find_running(self._server.store) is not None:
+            if self._is_anothers():
                 continue  # Somebody was quicker: as long as it lives, that server is ours as well.
             pause_s = next(pauses, None)
             if pause_s is None:
@@ -71,6 +72,12 @@ class OwnServer:
                 self._try()
                 up_s = monotonic_s()
         return None
+
+    def _is_anothers(self) -> bool:
+        """Whether a server that we did not start is on the store."""
+        store = Store(self._server.store)
+        there = store.running() if store.held() else None
+        return there is not None and there.pid != self._server.pid
 
     def _try(self) -> None:
         try:
