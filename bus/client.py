@@ -220,7 +220,8 @@ class Client:
     async def cancel(
         self, session: str, run_id: str, *, reason: str = "", now: bool = False
     ) -> Fields:
-        """Withdraw an input that has not started, or end a run at its next boundary, or ``now``."""
+        """Withdraw an input that has not started, or end a run: at its next boundary unless
+        ``now`` is said. ``Handle.cancel`` and the command line end it now."""
         return await self.ask("cancel", session, Cancel(run_id=run_id, reason=reason, now=now))
 
     async def resolve(

@@ -88,7 +88,8 @@ class Handle:
         return self.run_id
 
     async def cancel(self, *, now: bool = True, reason: str = "") -> Fields:
-        """End the run: at once, or at its next boundary."""
+        """End the run: at once or, if not ``now``, at its next boundary. ``Client.cancel`` and
+        the verb ``cancel`` wait for the boundary unless told otherwise."""
         await self.accepted()
         return await self._client.cancel(self.session, self.run_id, reason=reason, now=now)
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -58,6 +58,7 @@ class EmbeddedServer:
         self._store = Store(store)
         self._port_wanted = port
         """0: the port of the last time if it is free, else any."""
+        self._port = port
         self._sync = sync
         self._store_bytes_max = store_bytes_max
         self._leash: subprocess.Popen[bytes] | None = None
@@ -88,6 +89,9 @@ class EmbeddedServer:
 
         ``Refused`` STORE_IN_USE or SERVER_NOT_FOUND, ``Failed`` SERVER_START_FAILED.
         """
+        self._start(self._port_wanted, lambda: True)
+
+    def _start(self, port_wanted: int, wanted: Callable[[], bool]) -> None:
         if self.running:
             raise RuntimeError("the server is running already")
         self.stop()
@@ -95,9 +99,10 @@ class EmbeddedServer:
         self._store.create()
         lock = self._store.acquire()
         try:
-            for port in self._ports():
-                if self._launch(binary, port, lock):
+            for port in self._ports(port_wanted):
+                if self._launch(binary, port, lock, wanted, fixed=port_wanted != 0):
                     self._store.write("port", str(port))
+                    self._port = port
                     return
         except BaseException:
             self.stop()
@@ -125,10 +130,11 @@ class EmbeddedServer:
             os.kill(self._pid, signal.SIGKILL)
         self.stop()
 
-    def restart(self) -> None:
-        """Stop it if it runs and start it again, on the same port if nobody took it."""
+    def restart(self, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Stop it if it runs and start it again, on the port of the last time: whoever is connected
+        comes back. It is waited for as long as it is ``wanted``; errors are those of ``start``."""
         self.stop()
-        self.start()
+        self._start(self._port, wanted)
 
     def __enter__(self) -> EmbeddedServer:
         self.start()
@@ -142,9 +148,9 @@ class EmbeddedServer:
     ) -> None:
         self.stop()
 
-    def _ports(self) -> Iterator[int]:
-        if self._port_wanted:
-            yield self._port_wanted
+    def _ports(self, wanted: int) -> Iterator[int]:
+        if wanted:
+            yield wanted
             return
         if last := self._store.port():
             yield last
@@ -152,9 +158,11 @@ class EmbeddedServer:
         for step in range(_PORTS_TRIED_MAX):
             yield _PORTS[(first + step) % len(_PORTS)]
 
-    def _launch(self, binary: str, port: int, lock: int) -> bool:
-        """``False`` if the port is taken and another may be tried."""
-        if not self._port_wanted and not _is_free(port):
+    def _launch(
+        self, binary: str, port: int, lock: int, wanted: Callable[[], bool], *, fixed: bool
+    ) -> bool:
+        """``False`` if the port is taken and, none being ``fixed``, another may be tried."""
+        if not fixed and not _is_free(port):
             return False
         self._store.forget_running()
         config = self._store.write("server.conf", self._config(port))
@@ -172,12 +180,12 @@ class EmbeddedServer:
         assert leash.stdout is not None
         self._pid = int(leash.stdout.readline() or 0)
         log = self.store / "server.log"
-        if self._await_listening(leash):
+        if self._await_listening(leash, wanted):
             self._await_jetstream(port)
             return True
         self.stop()
         said = _last_words(errors) or _last_words(log)
-        if _ADDRESS_IN_USE in said and not self._port_wanted:
+        if _ADDRESS_IN_USE in said and not fixed:
             return False
         raise Failed("SERVER_START_FAILED", f"nats-server ended: {said}", hint=f"see {log}")
 
@@ -200,18 +208,23 @@ class EmbeddedServer:
         ]
         return "\n".join(filter(None, lines)) + "\n"
 
-    def _await_listening(self, leash: subprocess.Popen[bytes]) -> bool:
+    def _await_listening(self, leash: subprocess.Popen[bytes], wanted: Callable[[], bool]) -> bool:
+        """``False`` if it ended, or nobody wants it any more."""
+
         def listening() -> bool:
             server = self._store.running()
             return server is not None and server.pid == self._pid
 
-        if not wait_until(lambda: listening() or leash.poll() is not None, _READY_PATIENCE_S):
+        def ended() -> bool:
+            return leash.poll() is not None or not wanted()
+
+        if not wait_until(lambda: listening() or ended(), _READY_PATIENCE_S):
             raise Failed(
                 "SERVER_START_FAILED",
                 f"nats-server does not listen after {_READY_PATIENCE_S:.0f} s",
                 hint=f"see {self.store / 'server.log'}",
             )
-        return leash.poll() is None
+        return not ended()
 
     def _await_jetstream(self, port: int) -> None:
         async def ask() -> None:

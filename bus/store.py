@@ -110,7 +110,7 @@ class Store:
         else:
             who = f"the nats-server with pid {server.pid} at {server.address}"
             hint = f"connect to it with --url {server.address} (its token is in {self._token_path})"
-            hint += f", or stop it: kill {server.pid}"
+            hint += ", or stop the node it belongs to: killed, it is started again"
         return Refused("STORE_IN_USE", f"{self.path} is used by {who}", hint=hint)
 
 

@@ -72,7 +72,7 @@ def _fields(record: logging.LogRecord) -> list[tuple[str, Any]]:
 
 
 def _safe(key: str, value: Any) -> Any:
-    if key in _WITHHELD and str(value) not in CODES:  # `code` is a program's, or an error's.
+    if key in _WITHHELD and value and str(value) not in CODES:  # A program's `code`, or an error's.
         return "***"
     match value:
         case None | bool() | int() | float():

@@ -60,6 +60,9 @@ PULLED = {
     "rookery_journal_lost_ack_total": _Pulled(
         "Appends whose ack was lost and that were found to be ours.", family=CounterMetricFamily
     ),
+    "rookery_server_restart_total": _Pulled(
+        "Starts of the node's own server after it had ended.", family=CounterMetricFamily
+    ),
     "rookery_partition_owned": _Pulled("Partitions this node owns."),
     "rookery_run_in_flight": _Pulled("Runs of the realm accepted and not ended."),
 }

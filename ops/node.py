@@ -50,6 +50,7 @@ from rookery.ops.config import Config
 from rookery.ops.doctor import durability_of, is_embedded
 from rookery.ops.health import Probe
 from rookery.ops.metrics import Metrics, Reading
+from rookery.ops.own_server import OwnServer
 from rookery.ops.presence import Presence, is_dead, presence_here, process_name
 from rookery.ops.reach import find_url, store_of
 from rookery.ops.runs import Runs, approval_settings
@@ -74,13 +75,19 @@ PROBE_S = 2.0
 class Node:
     """Start it and it serves its realm until it is stopped."""
 
-    def __init__(self, config: Config, on_drain: Callable[[], None] = lambda: None) -> None:
-        """``on_drain``: somebody wants this node to leave; called once, on the bus's loop."""
-        self._config, self._on_drain = config, on_drain
+    def __init__(
+        self,
+        config: Config,
+        on_drain: Callable[[], None] = lambda: None,
+        on_loss: Callable[[CodedError], None] = lambda _: None,
+    ) -> None:
+        """``on_drain``: somebody wants this node to leave; called once, on the bus's loop.
+        ``on_loss``: its own server has ended for good; called once, on a thread of its own."""
+        self._config, self._on_drain, self._on_loss = config, on_drain, on_loss
         self._clock = SystemClock()
         self.metrics = Metrics(version("rookery"))
         self.name = config.node.name or process_name()
-        self._server: EmbeddedServer | None = None
+        self._server: OwnServer | None = None
         self._loop: LoopThread
         self._bus: JetStreamBus | None = None
         self._kernel: Kernel | None = None
@@ -122,7 +129,8 @@ class Node:
         config = self._config
         url = find_url(config) if config.url else None
         if url is None:
-            self._server = EmbeddedServer(store_of(config).path, sync=config.server.sync)
+            embedded = EmbeddedServer(store_of(config).path, sync=config.server.sync)
+            self._server = OwnServer(embedded, self._on_loss)
             self._server.start()
             opened.callback(self._server.stop)
             url = self._server.url
@@ -377,6 +385,8 @@ class Node:
         yield Reading("rookery_run_in_flight", self._load.total)
         yield Reading("rookery_partition_owned", len(kernel.partitions.served))
         yield Reading("rookery_journal_lost_ack_total", bus.journal.counters.lost_acks)
+        if self._server is not None:
+            yield Reading("rookery_server_restart_total", self._server.restarts)
         yield from self._backlog(bus)
 
     def _backlog(self, bus: JetStreamBus) -> list[Reading]:

@@ -95,7 +95,8 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     run_id: str
     reason: str = ""
     now: bool = False
-    """Do not wait for the current run's boundary."""
+    """Do not wait for the current run's boundary, as the command line and ``Handle.cancel`` do not
+    unless told to."""
 
 
 class ResolveCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -47,6 +47,8 @@ __all__ = ["Kernel", "Settings"]
 log = logging.getLogger(__name__)
 
 HOUSE_S = 5.0
+RECONNECT_S, RECONNECT_LOOKS = 3.0, 30
+"""How long a node that stops waits for its server, if that has gone."""
 SNAPSHOTS_S = 2.0
 """How long the last snapshots may take."""
 
@@ -173,7 +175,12 @@ class Kernel:
 
     async def _quiesce(self) -> bool:
         """Wait until nothing is under way: every actor was idle once, and since then none of them
-        had anything to do."""
+        had anything to do. Without a server nothing ends, so there is nothing to wait for."""
+        if not await self._reachable():
+            log.warning(
+                "stopping without a server; what is under way is taken up by the next owner"
+            )
+            return False
         before: list[int] | None = None
         try:
             async with asyncio.timeout(self._settings.drain_timeout_s):
@@ -185,6 +192,14 @@ class Kernel:
             log.warning("stopping with work under way; it is taken up by the next owner")
             return False
         return True
+
+    async def _reachable(self) -> bool:
+        """A server that is just started again is waited for."""
+        for _ in range(RECONNECT_LOOKS):
+            if self._bus.connected:
+                break
+            await asyncio.sleep(RECONNECT_S / RECONNECT_LOOKS)
+        return self._bus.connected
 
     async def _quiet(self, mailbox: Mailbox) -> int:
         """Wait until the family's actor is idle; how much it has worked off by then."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel.effects import LeftToOthers
-from rookery.actors.sandbox.validate import check_request, limits_in_force
+from rookery.actors.sandbox.validate import check_new_request, limits_in_force
 from rookery.schemas.calls import Offer, OfferedTool
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language, RunRequest, SessionLimits
@@ -40,7 +40,7 @@ class NodeOffers:
 
     def judge(self, request: RunRequest) -> None:
         """Whether there could be a run of this here, in whatever session."""
-        check_request(request)
+        check_new_request(request)
         self._build(request.language)
 
     def __call__(

@@ -29,7 +29,7 @@ from rookery.actors.sandbox.session import CancelledEarly, Session
 from rookery.actors.sandbox.sessions import Sessions
 from rookery.actors.sandbox.snapshot import Snapshot, SnapshotHeader, seal
 from rookery.actors.sandbox.turn import Suspended, Turn, driven
-from rookery.actors.sandbox.validate import check_request, limits_in_force
+from rookery.actors.sandbox.validate import check_new_request, check_request, limits_in_force
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import (
     SNAPSHOT_VERSION,
@@ -99,7 +99,7 @@ class SessionWork:
     def check(self, request: RunRequest, offered: Mapping[str, Tool], job: Job) -> None:
         """Of no session: what is wrong with the request."""
         try:
-            check_request(request)
+            check_new_request(request)
             limits = limits_in_force(request, SessionLimits())
             shelf = self._builds.shelf(request.language)
         except Refused as refusal:

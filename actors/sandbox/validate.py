@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from keyword import iskeyword
 
 import msgspec
 
@@ -12,9 +13,9 @@ from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.limits import check_run_limits
-from rookery.schemas.run import RunRequest, SessionLimits
+from rookery.schemas.run import Language, RunRequest, SessionLimits
 
-__all__ = ["check_request", "limits_in_force", "tools_by_name"]
+__all__ = ["check_new_request", "check_request", "limits_in_force", "tools_by_name"]
 
 
 def limits_in_force(request: RunRequest, session: SessionLimits) -> SessionLimits:
@@ -46,6 +47,19 @@ def check_request(request: RunRequest) -> None:
         canonical_json(request.inputs)
     except Refused as refusal:
         raise Refused("INVALID_ARGUMENT", f"the inputs are not JSON: {refusal.message}") from None
+
+
+def check_new_request(request: RunRequest) -> None:
+    """Refuse also what the language cannot read. Only of what nobody has accepted yet: a run on
+    record is run again as it was."""
+    check_request(request)
+    for name in request.inputs:
+        if request.language is Language.PYTHON and iskeyword(name):
+            raise Refused(
+                "INVALID_ARGUMENT",
+                f"{name!r} cannot be the name of an input",
+                hint="it is a word of Python's own, and so no variable",
+            )
 
 
 def tools_by_name(tools: Iterable[Tool]) -> dict[str, Tool]:

@@ -110,7 +110,7 @@ class Worker:
             left_ms = job.left_ms or tool.capability.limits.timeout_ms
             outcome = await self._outcome(job, left_ms)
             if self._jobs.pop(job.id, None) is not None:
-                log.info("a call was answered", extra=_of(job) | {"code": _code(outcome)})
+                log.info("a call was answered", extra=_of(job) | _came_to(outcome))
                 await self._bench.answer(job, _answer(outcome))
             await self._local.gone(_call_id(job))
         finally:
@@ -151,5 +151,7 @@ def _of(job: Job) -> dict[str, object]:
     return {"tool": job.tool, "call": job.call_id, "run": job.run_id, "attempt": job.attempt}
 
 
-def _code(outcome: CallOutcome) -> str:
-    return "" if outcome.error is UNSET else outcome.error.code
+def _came_to(outcome: CallOutcome) -> dict[str, object]:
+    if outcome.error is UNSET:
+        return {"ok": True}
+    return {"ok": False, "code": outcome.error.code}

@@ -21,6 +21,7 @@ from rookery.schemas.approval_listing import (
     PendingQuery,
 )
 from rookery.schemas.codec import decode_command
+from rookery.schemas.ids import check_session_id
 
 __all__ = ["ApprovalsView"]
 
@@ -55,6 +56,7 @@ class ApprovalsView:
 
     async def pending(self, query: PendingQuery) -> ApprovalList:
         """The approvals that are asked for."""
+        _check(query.session)
         await self._reading.refresh()
         if query.approval_id is not None:
             found = self._table.of(query.approval_id)
@@ -64,6 +66,7 @@ class ApprovalsView:
 
     async def granted(self, query: GrantedQuery) -> GrantList:
         """The grants that are asked for."""
+        _check(query.session)
         await self._reading.refresh()
         grants = self._table.grants(ended=query.ended, now_ms=self._now_ms())
         listed = _of(query.session, grants)
@@ -80,6 +83,11 @@ class ApprovalsView:
         return await self.granted(
             decode_command(delivery.body, GrantedQuery, content_type=delivery.content_type)
         )
+
+
+def _check(session: str | None) -> None:
+    if session is not None:
+        check_session_id(session)
 
 
 def _of(session: str | None, listed: Iterable[L]) -> list[L]:

@@ -12,6 +12,7 @@ from rookery.actors.views.waits import wait_of
 from rookery.bus.ports import Delivery, Filter, Journal
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import RunsQuery
+from rookery.schemas.ids import check_session_id
 from rookery.schemas.listing import RunList, RunView
 
 __all__ = ["RunsView"]
@@ -35,6 +36,8 @@ class RunsView:
 
     async def list(self, query: RunsQuery) -> RunList:
         """The runs that are asked for, newest first."""
+        if query.session is not None:
+            check_session_id(query.session)
         await self._reading.refresh()
         table = self._reading.table(RunTable)
         if query.run_id is not None:

@@ -6,11 +6,13 @@ It works without any node, from the journal alone. An unreadable session is show
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from rookery.actors.admission.state import Admission
+from rookery.actors.kernel.host import HostPhase
 from rookery.actors.views.checkpoint import Shelf
 from rookery.actors.views.reading import Reading
 from rookery.actors.views.session_table import SessionTable
@@ -19,10 +21,11 @@ from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import SessionList, SessionsQuery, SessionView
 from rookery.schemas.errors import Refused
 
-__all__ = ["UNREADABLE", "SessionsView"]
+__all__ = ["PHASES", "UNREADABLE", "SessionsView", "known_phase"]
 
 UNREADABLE = "Unreadable"
 """Shown as the phase of a session that cannot be folded to its end."""
+PHASES: Final = (*map(str, HostPhase), UNREADABLE)
 _POSITION: Final = re.compile(r"([0-9]{1,19})/(.+)", re.DOTALL)
 """Of 64 bits: a number of thousands of digits, which anybody may send, Python does not read."""
 
@@ -45,6 +48,8 @@ class SessionsView:
 
     async def list(self, query: SessionsQuery) -> SessionList:
         """The sessions that are asked for, those used last first."""
+        if query.phase is not None:
+            known_phase(query.phase)
         await self._reading.refresh()
         states = self._table.states.values()
         wanted = [state for state in states if self._is_asked_for(state, query)]
@@ -79,6 +84,16 @@ class SessionsView:
         return await self.list(
             decode_command(delivery.body, SessionsQuery, content_type=delivery.content_type)
         )
+
+
+def known_phase(said: str, spelled: Callable[[str], str] = str) -> str:
+    """The phase that is ``said``, as far as it is ``spelled`` so; a wrong one would find nothing
+    and seem to say that there is nothing."""
+    for phase in PHASES:
+        if spelled(phase) == said:
+            return phase
+    hint = f"one of {', '.join(PHASES)}"
+    raise Refused("INVALID_ARGUMENT", f"{said[:80]!r} is no phase of a session", hint=hint)
 
 
 def _newest_first(state: Admission) -> tuple[int, str]:

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from rookery.ops.cli.output import exit_code, print_error
-from rookery.schemas.errors import CodedError, Refused
+from rookery.ops.cli.usage import standard_input_last, usage_error
+from rookery.schemas.errors import CodedError
 
 __all__ = ["app", "main"]
 
@@ -50,7 +51,8 @@ for _name, _help in {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code for the shell."""
-    tokens = _common_options_last(list(sys.argv[1:] if arguments is None else arguments))
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    tokens = standard_input_last(_common_options_last(given))
     try:
         code = app(
             tokens,
@@ -63,8 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CodedError as error:
         problem = error
     except CycloptsError as error:
-        command = " ".join(["rookery", *(error.command_chain or ())])
-        problem = Refused("INVALID_ARGUMENT", str(error), hint=f"`{command} --help` lists options")
+        problem = usage_error(error)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -9,6 +9,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from rookery.bus.ports import DeadLetter
+from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.ops.cli.realm import open_realm
@@ -26,7 +27,7 @@ Number = Annotated[int, Parameter(help="Its number, as `inbox dead list` shows i
 @dead.command(name="list")
 def list_(*, options: Options = NO_OPTIONS) -> int:
     """List the dead letters, oldest first."""
-    letters = asyncio.run(_letters(options))
+    letters = _letters(options)
     if options.json:
         print_json([_fields(letter) for letter in letters])
         return 0
@@ -44,7 +45,7 @@ def list_(*, options: Options = NO_OPTIONS) -> int:
 @dead.command
 def show(number: Number, *, options: Options = NO_OPTIONS) -> int:
     """Show one, with its body."""
-    letters = {letter.number: letter for letter in asyncio.run(_letters(options))}
+    letters = {letter.number: letter for letter in _letters(options)}
     if number not in letters:
         raise Refused(
             "DEAD_LETTER_NOT_FOUND", f"no dead letter {number}", hint="rookery inbox dead list"
@@ -72,7 +73,12 @@ def drop(number: Number, *, options: Options = NO_OPTIONS) -> int:
     return _done(number, "removed", options)
 
 
-async def _letters(options: Options) -> list[DeadLetter]:
+def _letters(options: Options) -> list[DeadLetter]:
+    with server_at_hand(options):
+        return asyncio.run(_dead(options))
+
+
+async def _dead(options: Options) -> list[DeadLetter]:
     async with open_realm(options) as realm:
         return await realm.inbox.dead()
 

@@ -17,6 +17,7 @@ from cyclopts.validators import Number
 from rookery.bus.chain import Audit, ChainAudit
 from rookery.bus.export import Export, verify_lines
 from rookery.bus.ports import Filter
+from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.facts import fact_lines, selection
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
@@ -44,7 +45,10 @@ def tail(
     options: Options = NO_OPTIONS,
 ) -> int:
     """Print the last facts."""
-    for line in asyncio.run(_tail(selection(session, family), lines, options)):
+    where = selection(session, family)
+    with server_at_hand(options):
+        last = asyncio.run(_tail(where, lines, options))
+    for line in last:
         print_line(line)
     return 0
 
@@ -57,7 +61,8 @@ def verify(
 ) -> int:
     """Check every message's digest chain; name the first that is broken."""
     if file is None:
-        audit = asyncio.run(_verify(options))
+        with server_at_hand(options):
+            audit = asyncio.run(_verify(options))
     else:
         with _file_errors(file), file.open("rb") as lines:
             audit = verify_lines(lines)
@@ -79,10 +84,11 @@ def export(
     """Write messages as sealed JSON lines that `journal verify FILE` checks anywhere."""
     where = selection(session, family)
     if file is None:
-        asyncio.run(_export(where, sys.stdout.buffer, options))
+        with server_at_hand(options):
+            asyncio.run(_export(where, sys.stdout.buffer, options))
         return 0
     draft = file.with_name(f"{file.name}.part")
-    with _file_errors(file):
+    with server_at_hand(options), _file_errors(file):
         with draft.open("wb") as target:
             count = asyncio.run(_export(where, target, options))
         draft.replace(file)

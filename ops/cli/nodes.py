@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 
 from rookery.actors.views.nodes import NodeView, nodes_of
 from rookery.bus.ports import Filter
+from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.ops.cli.realm import open_realm
@@ -32,7 +33,9 @@ def list_(
     options: Options = NO_OPTIONS,
 ) -> int:
     """List the nodes that are there. A node is one process: started anew, it is another one."""
-    nodes = [n for n in asyncio.run(_nodes(options)) if all_ or n.state == "alive"]
+    with server_at_hand(options):
+        found = asyncio.run(_nodes(options))
+    nodes = [node for node in found if all_ or node.state == "alive"]
     if options.json:
         print_json(nodes)
         return 0

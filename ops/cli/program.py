@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
+from rookery.ops.cli.usage import STDIN
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.limits import limit_hint
@@ -22,12 +23,9 @@ from rookery.schemas.run import Language, RunRequest, SessionLimits
 
 __all__ = ["NO_WORDS", "File", "ProgramWords", "language_of", "limits_of", "request_of"]
 
-STDIN = "-"
 SUFFIXES = {".ts": Language.TYPESCRIPT, ".mts": Language.TYPESCRIPT, ".py": Language.PYTHON}
 
-File = Annotated[
-    str | None, Parameter(help="The program; - reads standard input.", allow_leading_hyphen=True)
-]
+File = Annotated[str | None, Parameter(help="The program; - reads standard input.")]
 
 
 @Parameter(name="*")
@@ -75,8 +73,6 @@ def _source(file: str | None, code: str | None) -> str:
         raise Refused("INVALID_ARGUMENT", text, hint="give a FILE, - or -e CODE")
     if code is not None:
         return code
-    if str(file).startswith("-") and file != STDIN:
-        raise Refused("INVALID_ARGUMENT", f"no option {file}", hint="`--help` lists options")
     return _text(str(file), sys.stdin.buffer.read() if file == STDIN else _bytes(str(file)))
 
 

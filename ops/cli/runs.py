@@ -58,7 +58,9 @@ PAGE_MAX: Final = 1_000
 LABEL_WIDTH: Final = 9
 
 ID = Annotated[str, Parameter(help="The run's id.")]
-Moment = Annotated[str | None, Parameter(help="Created then or later: 10m, 2h, 1d or a date.")]
+Since = Annotated[str | None, Parameter(help="Created then or later: 10m, 2h, 1d or a date.")]
+Until = Annotated[str | None, Parameter(help="Created before: 10m, 2h, 1d or a date.")]
+Before = Annotated[str | None, Parameter(help="Go on there: `next` of the page before.")]
 
 
 @app.command(name="list")
@@ -67,16 +69,21 @@ def list_(
     status: Annotated[RunState | None, Parameter(help="Only runs that stand like this.")] = None,
     session: Annotated[str | None, Parameter(help="Only runs of this session.")] = None,
     language: Annotated[Language | None, Parameter(help="Only runs in this language.")] = None,
-    since: Moment = None,
+    since: Since = None,
+    until: Until = None,
+    before: Before = None,
     limit: Annotated[int, Parameter(help="At most so many.", validator=Number(gte=1))] = 50,
     options: Options = NO_OPTIONS,
 ) -> int:
     """List the runs, newest first."""
+    now_ms = SystemClock().now_ms()
     query = RunsQuery(
         session=session and check_session_id(session),
         status=status,
         language=language,
-        since_ms=None if since is None else moment_ms(since, SystemClock().now_ms()),
+        since_ms=None if since is None else moment_ms(since, now_ms),
+        until_ms=None if until is None else moment_ms(until, now_ms),
+        before=before,
     )
     runs: list[RunView] = []
     with server_at_hand(options):
@@ -90,7 +97,7 @@ def list_(
         empty="no runs",
     )
     if following is not None:
-        print_line(f"the newest {len(runs)}; there are more, see --limit")
+        print_line(f"{len(runs)} of them; there are more: --limit, or --before {following}")
     return 0
 
 
@@ -125,7 +132,10 @@ def cancel(
     reason: Annotated[str, Parameter(help="Why, for the record.")] = "",
     options: Options = NO_OPTIONS,
 ) -> int:
-    """End a run now, or withdraw it if it has not started."""
+    """End a run now, or withdraw it if it has not started.
+
+    The verb `cancel` on the wire, and the client's `cancel`, wait for the run's next boundary
+    unless they say `now`."""
     body = Cancel(run_id=run, reason=reason, now=not after_boundary)
     receipt = asyncio.run(_command("cancel", run, body, RunReceipt, options))
     if options.json:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rookery.actors.admission.fold import evolve
 from rookery.actors.admission.state import Admission
-from rookery.actors.views.sessions import SessionsView
+from rookery.actors.views.sessions import SessionsView, known_phase
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter
 from rookery.ops.cli.at_hand import server_at_hand
@@ -60,15 +60,17 @@ def list_(
     ] = None,
     limit: Annotated[
         int, Parameter(help="At most so many.", validator=Number(gte=1, lte=1_000))
-    ] = (1_000),
+    ] = 1_000,
+    before: Annotated[str | None, Parameter(help="Go on there: `next` of the page before.")] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
     """List the sessions, those used last first."""
     query = SessionsQuery(
-        phase=phase,
+        phase=phase and known_phase(phase.strip().casefold(), str.casefold),
         language=language,
         used_since_ms=None if since is None else moment_ms(since, SystemClock().now_ms()),
         limit=limit,
+        before=before,
     )
     with server_at_hand(options):
         found = asyncio.run(_list(query, options))
@@ -81,14 +83,16 @@ def list_(
         empty="no sessions",
     )
     if found.next is not None:
-        print_line(f"{len(found.sessions)} of {found.total}")
+        print_line(f"{len(found.sessions)} of {found.total}; more: --before {found.next}")
     return 0
 
 
 @app.command
 def show(session: ID, *, options: Options = NO_OPTIONS) -> int:
     """Show one session and what it owes."""
-    view = asyncio.run(_show(check_session_id(session), options))
+    check_session_id(session)
+    with server_at_hand(options):
+        view = asyncio.run(_show(session, options))
     if options.json:
         print_json(view)
         return 0

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rookery.schemas.errors import CodedError
+
 __all__ = ["Stopped", "stop_signals"]
 
 LOOK_S = 0.5
@@ -16,6 +18,8 @@ class Stopped(threading.Event):
     """Set when somebody wants the command to end."""
 
     reason = "stopped"
+    error: CodedError | None = None
+    """Why the command cannot go on, if it was not told to end."""
 
     def come(self) -> None:
         """Wait for it. Not in one go: the handler of a signal that another thread was given runs
@@ -26,6 +30,11 @@ class Stopped(threading.Event):
     def drain(self) -> None:
         """Somebody asked for it from elsewhere."""
         self.reason = "drained"
+        self.set()
+
+    def fail(self, error: CodedError) -> None:
+        """What the command needs is gone for good."""
+        self.reason, self.error = error.code, error
         self.set()
 
 

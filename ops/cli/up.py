@@ -65,7 +65,7 @@ def up(
     config = options.load(**flags).config
     configure(config.log.level, config.log.format, sys.stderr)
     with stop_signals() as stopped, ExitStack() as open_things:
-        node = Node(config, stopped.drain)
+        node = Node(config, stopped.drain, stopped.fail)
         health = _health(config, node)
         if health:
             open_things.enter_context(health)
@@ -74,6 +74,8 @@ def up(
         open_things.callback(_stop, node, stopped)
         _tell(node, health, json=options.json)
         stopped.come()
+    if stopped.error is not None:
+        raise stopped.error
     return 0
 
 

@@ -78,6 +78,22 @@ def test_a_usage_error_is_2_and_says_what_to_type(alone, arguments):
     assert "--help` lists options" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["runs", "show"], "RUN is missing"),
+        (["runs", "resolve", "x"], "CALL is missing"),
+        (["nodes", "drain"], "NODE is missing"),
+        (["runs", "list", "--limit"], "--limit requires an argument"),
+        (["runs", "list", "--sesion", "x"], "Did you mean --session?"),
+    ],
+)
+def test_a_usage_error_names_what_is_wrong_as_the_help_does(alone, arguments, says):
+    ended = alone(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert says in ended.err.splitlines()[0]
+
+
 def test_with_json_an_error_is_an_object_on_stdout(alone):
     ended = alone("config", "show", "--json", ROOKERY_LOG_LEVLE="info")
     assert (ended.code, ended.err) == (2, "")

@@ -34,6 +34,15 @@ def test_a_selection_nobody_can_mean_is_a_usage_error(realm: Realm, options):
     assert realm.rookery("journal", "tail", *options).code == 2
 
 
+@pytest.mark.parametrize("command", [("journal", "tail"), ("journal", "export"), ("watch",)])
+def test_a_family_nobody_knows_is_refused_with_those_that_are(realm: Realm, command):
+    realm.write("one", 1)
+    ended = realm.rookery(*command, "--family", "nosuch")
+    assert (ended.code, ended.out) == (2, "")
+    assert "'nosuch' is no family of facts" in ended.err
+    assert "one of approval, lease, node" in ended.err
+
+
 def test_a_whole_journal_is_verified(realm: Realm):
     realm.write("one", 3)
     realm.write("two", 2)

@@ -131,9 +131,10 @@ def test_a_program_comes_from_a_file_or_from_stdin(shell: Shell):
     (shell.home / "given.json").write_text('{"a": [1, 2]}')
     assert shell.rookery("run", "program.py").out == '"säule"\n'
     assert shell.rookery("run", "program.ts", "--session", "ts").out == "42\n"
-    with shell.started("run", "-", "--input", "given=@given.json") as process:
-        out, err = process.communicate("sum(given['a'])")
-    assert (process.returncode, out, err) == (0, "3\n", "")
+    for said in (["-", "--input", "given=@given.json"], ["--input", "given=@given.json", "-"]):
+        with shell.started("run", *said) as process:
+            out, err = process.communicate("sum(given['a'])")
+        assert (process.returncode, out, err) == (0, "3\n", "")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,10 @@ def test_a_program_comes_from_a_file_or_from_stdin(shell: Shell):
         ([], "nothing to run"),
         (["-e", "1", "program.py"], "both a file and -e"),
         (["nowhere.py"], "nowhere.py: No such file"),
-        (["--nonsense"], "no option --nonsense"),
+        (["--nonsense"], "Unknown option: --nonsense"),
+        (["-e", "1", "--nonsense"], "Unknown option: --nonsense"),
+        (["--sesion", "s", "program.py"], "Did you mean --session?"),
+        (["program.py", "other.py"], "too many arguments: other.py"),
         (["-e", "1", "--input", "x"], "'x' is not NAME=JSON"),
         (["-e", "1", "--input", "x=text"], "hint: text is quoted: --input 'x=\"text\"'"),
         (["-e", "1", "--limit", "memory=1"], "memory_mb"),

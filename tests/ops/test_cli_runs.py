@@ -12,8 +12,9 @@ import pytest
 
 from rookery.bus.clock import wait_until
 from rookery.bus.server import EmbeddedServer
+from rookery.bus.store import Store
 from tests.nodes import NodeProcess, node_on
-from tests.ops.surroundings import Realm
+from tests.ops.surroundings import Ended, Realm
 from tests.stock import stock
 
 TILL = '''
@@ -111,7 +112,31 @@ def test_runs_are_listed_filtered_and_counted(shop: Shop):
     cut = shop.rookery("runs", "list", "--session", "list", "--limit", "2").out.splitlines()
     assert cut[0].split()[:3] == ["RUN", "SESSION", "STATUS"]
     assert [line.split()[0] for line in cut[1:3]] == [run["run_id"] for run in runs[:2]]
-    assert cut[3] == "the newest 2; there are more, see --limit"
+    assert cut[3].startswith("2 of them; there are more: --limit, or --before ")
+    rest = shop.rookery("runs", "list", "--session", "list", *cut[3].split()[-2:])
+    assert [line.split()[0] for line in rest.out.splitlines()[1:]] == [runs[2]["run_id"]]
+
+
+def test_lists_are_cut_by_time_and_go_on_where_a_page_ended(shop: Shop):
+    for session in ("cut-a", "cut-b", "cut-c"):
+        shop.run(session, "1")
+    assert shop.json("runs", "list", "--until", "1h")["runs"] == []
+    both = ("runs", "list", "--since", "1h", "--until", "2100-01-01")
+    runs = [run["run_id"] for run in shop.json(*both)["runs"]]
+    first = shop.json(*both, "--limit", "2")
+    rest = shop.json(*both, "--before", first["next"])
+    assert [run["run_id"] for page in (first, rest) for run in page["runs"]] == runs
+    sessions = shop.json("sessions", "list")["sessions"]
+    first = shop.json("sessions", "list", "--limit", "1")
+    rest = shop.json("sessions", "list", "--before", first["next"])
+    assert [*first["sessions"], *rest["sessions"]] == sessions
+
+
+def test_a_phase_is_known_in_any_case(shop: Shop):
+    shop.run("phase", "1")
+    found = shop.json("sessions", "list", "--phase", "ATTACHED")["sessions"]
+    assert "phase" in [session["meta"]["id"] for session in found]
+    assert shop.json("sessions", "list", "--phase", "destroyed")["sessions"] == []
 
 
 def test_show_draws_a_run_found_by_its_id_alone(shop: Shop):
@@ -179,7 +204,10 @@ def test_what_is_not_there_is_4_and_what_cannot_be_meant_is_2(shop: Shop):
     for arguments in (
         ("runs", "list", "--status", "odd"),
         ("runs", "list", "--since", "soon"),
+        ("runs", "list", "--until", "soon"),
+        ("runs", "list", "--before", "soon"),
         ("runs", "list", "--limit", "0"),
+        ("sessions", "list", "--phase", "bogus"),
         ("runs", "list", "--session", "a.b"),
         ("runs", "resolve", run, "c"),
         ("runs", "resolve", run, "c", "--retry", "--failed", "no"),
@@ -247,3 +275,37 @@ def test_with_no_node_running_the_journal_answers_and_commands_are_5(
     for arguments in (("runs", "cancel", run["run_id"]), ("tools", "list")):
         ended = shop.rookery(*arguments)
         assert (ended.code, ended.err.split(":")[0]) == (5, "NO_ANSWER")
+
+
+def test_with_no_server_running_what_only_looks_reads_the_store(tmp_path: Path):
+    store = tmp_path / "store"
+    looks = [
+        ("runs", "list"),
+        ("sessions", "list"),
+        ("sessions", "show", "one"),
+        ("journal", "tail"),
+        ("journal", "verify"),
+        ("journal", "export"),
+        ("nodes", "list", "--all"),
+        ("inbox", "dead", "list"),
+    ]
+    with EmbeddedServer(store) as server:
+        shop = Shop(server, "alone", tmp_path)
+        with shop.node() as node:
+            run = shop.run("one", "price('tea')")
+            node.stop()
+        looks.append(("runs", "show", run["run_id"]))
+        served = [shop.rookery(*look, "--json") for look in looks]
+    assert {ended.code for ended in served} == {0}
+    alone = [shop.rookery(*look, "--json") for look in looks]
+    assert [_timeless(ended) for ended in alone] == [_timeless(ended) for ended in served]
+    for needy in (("watch",), ("tools", "list"), ("runs", "cancel", run["run_id"])):
+        ended = shop.rookery(*needy)
+        assert (ended.code, ended.err.split(":")[0]) == (5, "SERVER_UNREACHABLE")
+        assert "rookery up" in ended.err
+    assert not Store(store).held()
+
+
+def _timeless(ended: Ended) -> list[str]:
+    """An export says when it was made."""
+    return [line for line in ended.out.splitlines() if '"exported' not in line]

@@ -73,6 +73,10 @@ def test_an_error_code_of_ours_is_no_program():
     assert as_json(record("refused", code="CONFLICT"))["code"] == "CONFLICT"
 
 
+def test_that_there_is_no_code_is_no_secret():
+    assert as_json(record("answered", code=""))["code"] == ""
+
+
 def test_an_error_of_ours_is_told_in_full_and_a_strange_one_by_type_and_place():
     def raised(error: Exception) -> Exception:
         try:

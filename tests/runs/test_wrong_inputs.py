@@ -91,6 +91,12 @@ WRONG = {
         "letters",
         words=("run", "-e", "1", "--input", "a b=1"),
     ),
+    "an input that is no name in Python": Wrong(
+        "INVALID_ARGUMENT",
+        {"code": "1", "inputs": {"class": 1}},
+        "a word of Python's own",
+        words=("run", "-e", "1", "--input", "class=1"),
+    ),
     "a session that is not the subject's": Wrong(
         "INVALID_ARGUMENT", {"code": "1", "session_id": "a/b"}, "leave it out"
     ),

@@ -90,6 +90,11 @@ def test_inputs_that_cannot_be_bound_are_refused(stage: Stage, inputs: dict[str,
     assert (outcome.status, outcome.error.code) == ("validation_error", "INVALID_ARGUMENT")
 
 
+def test_a_request_the_door_would_refuse_today_is_run_again_as_it_was(stage: Stage):
+    """Its name cannot be read; older nodes took it, and the session is what came of it."""
+    assert stage.value("1", inputs={"class": 1}) == 1
+
+
 @pytest.mark.parametrize(
     ("source", "code", "status", "span"),
     [

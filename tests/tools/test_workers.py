@@ -70,8 +70,11 @@ def test_a_program_calls_tools_of_a_worker(crafts: Crafts, tmp_path: Path):
         caught = "try:\n    shop_price('beer')\nexcept Exception as e:\n    r = str(e)\nr"
         assert "NOT_SOLD" in (await visit.run(caught))["result"]
 
-    with crafts.worker("shop", tmp_path):
+    with crafts.worker("shop", tmp_path) as worker:
         crafts.visit(story)
+        log = [json.loads(line) for line in worker.log.read_text().splitlines()]
+        answered = [line for line in log if line["event"] == "a call was answered"]
+        assert [line["ok"] for line in answered] == [True, True, False]
 
 
 def test_a_tool_knows_which_call_it_serves(crafts: Crafts, tmp_path: Path):

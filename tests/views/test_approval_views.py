@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, Final
 
 import msgspec
+import pytest
 
 from rookery.actors.approvals.broker import base_of, intent_record
 from rookery.actors.approvals.signing import Signer
@@ -25,6 +26,7 @@ from rookery.schemas.approval_record import (
     ApprovalTerminalStatus,
     RequestedRecord,
 )
+from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval as facts
 from rookery.schemas.records import JournalRecord, JournalRecordKind
 from rookery.schemas.run import SideEffect
@@ -214,6 +216,12 @@ def test_a_grant_nobody_was_asked_for_names_its_tool_all_the_same():
     story.say("s", automatic, granted("s.1", "g1"))
     assert grants(story) == [("g1", "pay", "issued")]
     assert listed(story, ended=True) == []
+
+
+def test_a_session_that_cannot_be_is_refused():
+    for ask in (listed, grants):
+        with pytest.raises(Refused, match="INVALID_SESSION_ID"):
+            ask(Story(), session="a b")
 
 
 def test_only_the_newest_of_what_ended_is_kept():

@@ -244,6 +244,12 @@ def test_lists_are_filtered_by_status_session_language_and_time(story: Story):
     assert ids(status=RunState.OK, session="b", limit=1) == ["r2"]
 
 
+def test_a_session_that_cannot_be_is_refused(story: Story):
+    with pytest.raises(Refused) as refused:
+        runs_of(story, session="a b")
+    assert refused.value.code == "INVALID_SESSION_ID"
+
+
 def test_a_page_that_is_just_full_has_no_next(story: Story):
     story.run("s", "r1")
     story.run("s", "r2")

@@ -60,6 +60,14 @@ def test_those_used_last_come_first_and_are_filtered(story: Story):
     assert ids(story, phase="Destroyed") == []
 
 
+@pytest.mark.parametrize("phase", ["bogus", "destroyed", ""])
+def test_a_phase_nobody_knows_is_refused_with_those_that_are(story: Story, phase: str):
+    with pytest.raises(Refused, match="no phase of a session") as refused:
+        ids(story, phase=phase)
+    assert refused.value.code == "INVALID_ARGUMENT"
+    assert "Idle, Attached" in refused.value.hint
+
+
 def test_pages_neither_lose_nor_repeat_and_say_how_many_there_are(story: Story):
     for number in range(10):
         begin(story, f"s{number}")

@@ -1,0 +1,41 @@
+"""What was typed wrong, in words for whoever typed it. How to parse is cyclopts'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from cyclopts import CycloptsError, MissingArgumentError, UnusedCliTokensError
+
+from rookery.schemas.errors import Refused
+
+__all__ = ["STDIN", "standard_input_last", "usage_error"]
+
+STDIN: Final = "-"
+_VALUES: Final = "--"
+"""What follows is no option."""
+
+
+def standard_input_last(tokens: Sequence[str]) -> list[str]:
+    """For cyclopts a lone ``-`` is an option, unless it follows ``--``."""
+    if STDIN not in tokens or _VALUES in tokens:
+        return list(tokens)
+    return [token for token in tokens if token != STDIN] + [_VALUES, STDIN]
+
+
+def usage_error(error: CycloptsError) -> Refused:
+    """A refusal that says what to type."""
+    command = " ".join(["rookery", *(error.command_chain or ())])
+    return Refused("INVALID_ARGUMENT", _said(error), hint=f"`{command} --help` lists options")
+
+
+def _said(error: CycloptsError) -> str:
+    match error:
+        case MissingArgumentError(argument=argument, keyword=None) if (
+            argument is not None and argument.index is not None
+        ):
+            return f"{argument.name.lstrip('-').upper()} is missing"
+        case UnusedCliTokensError(unused_tokens=unused) if unused:
+            return f"too many arguments: {' '.join(unused)}"
+        case _:
+            return str(error)
