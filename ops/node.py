@@ -54,9 +54,11 @@ from rookery.ops.reach import find_url, store_of
 from rookery.ops.runs import Runs, approval_settings
 from rookery.ops.server_checks import streams_there
 from rookery.ops.service import service_of
+from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts.node import Started, Stopped
 from rookery.schemas.limits import check_run_limits
+from rookery.schemas.listing import RunState
 from rookery.schemas.run import Language
 
 __all__ = ["Node"]
@@ -305,6 +307,18 @@ class Node:
     def callback_url(self) -> str:
         """Where a webhook's receiver answers; empty if nowhere."""
         return "" if self._ways is None else self._ways.callback_url
+
+    @property
+    def drain_s(self) -> float:
+        """How long it finishes what is under way before it leaves the rest to the next node."""
+        return self._config.node.drain_timeout_s
+
+    def running(self) -> list[str]:
+        """The runs that are under way; none once it has stopped."""
+        if self._views is None:
+            return []
+        listed = self._views.runs.list(RunsQuery(status=RunState.RUNNING))
+        return [run.run_id for run in self._loop.run(listed, timeout_s=PROBE_S).runs]
 
     @property
     def languages(self) -> frozenset[Language]:

@@ -16,6 +16,9 @@ __all__ = ["Progress", "follow"]
 
 QUIET_S = 2.0
 """A run that is over by then has nothing to tell."""
+ABSENCE_S = 300.0
+"""How long nobody may be there once the run is accepted: it goes on wherever a node comes to serve,
+and a machine that starts anew needs minutes."""
 
 
 class Progress:
@@ -63,13 +66,14 @@ class Progress:
 
 
 async def follow(handle: Handle, tell: Callable[[str], None]) -> None:
-    """Tell how the run comes along until it ends."""
+    """Tell how the run comes along until it ends; accepted, it is waited for with patience."""
     progress, told = Progress(), ""
     taking = asyncio.create_task(_take(handle, progress))
     try:
         while not (await asyncio.wait({taking}, timeout=QUIET_S))[0]:
-            if progress.line != told:
-                told = progress.line
+            line = _standing(handle) or progress.line
+            if line != told:
+                told = line
                 tell(f"run {handle.run_id or '(not accepted yet)'} {told}")
         with suppress(CodedError):  # Why it cannot be followed is told by its answer.
             taking.result()
@@ -77,7 +81,16 @@ async def follow(handle: Handle, tell: Callable[[str], None]) -> None:
         taking.cancel()
 
 
+def _standing(handle: Handle) -> str:
+    """What an accepted run waits for while nobody answers for it."""
+    if not handle.run_id or handle.setback is None:
+        return ""
+    return f"goes on when a node answers; just now {handle.setback.message}"
+
+
 async def _take(handle: Handle, progress: Progress) -> None:
+    await handle.accepted()
+    handle.bear(ABSENCE_S)
     async with aclosing(handle.events()) as facts:
         async for fact in facts:
             progress.take(fact)

@@ -99,6 +99,28 @@ def test_a_run_waits_for_a_server_that_comes_back_and_not_for_one_that_does_not(
     asyncio.run(scenario())
 
 
+def test_one_run_may_be_waited_for_longer_than_its_client_waits_for_others(
+    jetstream: JetStreamRealm,
+):
+    async def play(request: Msg) -> None:
+        await request.respond(json.dumps(ANSWER).encode())
+
+    async def scenario() -> None:
+        url = jetstream.server.url
+        async with jetstream.bus(), Client(url, absence_s_max=0.5) as client:
+            borne, other = await client.begin("s1", "1+1"), await client.begin("s1", "1+1")
+            borne.bear(60)
+            with pytest.raises(Failed, match="PARTITION_UNOWNED"):
+                await other.result()
+            assert borne.setback is not None
+            assert borne.setback.code == "PARTITION_UNOWNED"
+            async with jetstream.stock() as node:
+                await node.subscribe("rookery.default.api.run.*", cb=play)
+                assert (await borne.result(30)).run_id == "r-1"
+
+    asyncio.run(scenario())
+
+
 def test_what_nobody_waits_for_any_more_ends_with_its_client(jetstream: JetStreamRealm):
     async def scenario() -> None:
         async with jetstream.bus(), Client(jetstream.server.url) as client:
