@@ -47,6 +47,12 @@ def test_inputs_that_are_not_json_are_refused_before_they_are_sent(value: object
         words("1", inputs={"deep": [value]})
 
 
+@pytest.mark.parametrize("run", [None, 5, [1], b"1", "'\ud800'", {"code": object()}])
+def test_what_is_no_run_is_refused_before_it_is_sent(run: Any):
+    with pytest.raises(Refused, match="INVALID_ARGUMENT: "):
+        words(run)
+
+
 def test_an_answer_is_a_result_or_said_not_to_be_one():
     assert answer_of(ANSWER) == RunAnswer(result=2, run_id="r-1", session_id="s1")
     assert answer_of({**ANSWER, "field_of_the_future": 1}).result == 2
