@@ -9,7 +9,9 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 
+from rookery.actors.views.waits import some_of
 from rookery.bus.client import Fields, Handle
+from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import CodedError
 
 __all__ = ["Progress", "follow"]
@@ -36,6 +38,8 @@ class Progress:
     def take(self, fact: Fields) -> None:
         """One fact of the run."""
         match fact:
+            case {"type": "session.input_accepted.v1", "mode": Mode.PASSIVE}:
+                self._stage = "waits for an input that wakes the session"
             case {"type": "session.input_accepted.v1"}:
                 self._stage = "waits for the session to be free"
             case {"type": "turn.started.v1"}:
@@ -61,7 +65,7 @@ class Progress:
         if self._parked:
             return "; ".join([f"is parked: {self._parked}", *self._way_out.values()])
         if self._calls:
-            return f"waits for {', '.join(sorted(self._calls.values()))}"
+            return f"waits for {some_of(sorted(self._calls.values()))}"
         return self._stage
 
 

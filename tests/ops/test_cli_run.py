@@ -77,6 +77,14 @@ def test_an_error_is_shown_with_its_line_and_what_to_do(shell: Shell):
     ]
 
 
+def test_what_is_meant_is_underlined_also_where_characters_are_wide(shell: Shell):
+    ended = shell.rookery("run", "-e", "if 1:\n\tx = '日本' + '京' + prize")
+    assert ended.err.splitlines()[1:3] == [
+        "  2 | \tx = '日本' + '京' + prize",
+        "    | \t                    ^^^^^",
+    ]
+
+
 def test_a_cut_stream_is_a_warning_and_no_failure(shell: Shell):
     ended = shell.rookery("run", "-e", "print('x' * 99)", "--limit", "max_stdout_bytes=10")
     assert (ended.code, ended.out) == (0, "xxxxxxxxxx\n")
