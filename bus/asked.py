@@ -17,7 +17,7 @@ from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
-__all__ = ["RunOptions", "RunWords", "answer_of", "body_of", "not_driven"]
+__all__ = ["RunOptions", "RunWords", "answer_of", "body_of", "encoded", "not_driven"]
 
 RunWords = RunRequest | Mapping[str, Any] | str
 """A request, its fields, or just the code."""
@@ -37,15 +37,7 @@ class RunOptions(TypedDict, total=False):
 
 def body_of(session: str, run: RunWords, **options: Unpack[RunOptions]) -> bytes:
     """The body of the command ``run``; options count over what ``run`` says itself."""
-    fields: dict[str, Any]
-    if isinstance(run, str):
-        fields = {"session_id": session, "code": run}
-    elif isinstance(run, RunRequest):
-        fields = msgspec.structs.asdict(run)
-        if run.session_id == RunRequest().session_id:
-            fields["session_id"] = session
-    else:
-        fields = dict(run)
+    fields = _fields(session, run)
     said: dict[str, Any] = dict(options)
     if "snapshot" in said:
         said["return_snapshot"] = said.pop("snapshot")
@@ -54,7 +46,31 @@ def body_of(session: str, run: RunWords, **options: Unpack[RunOptions]) -> bytes
         canonical_json(fields.get("inputs"))
     except Refused as refusal:
         raise Refused("INVALID_ARGUMENT", f"the inputs are not JSON: {refusal.message}") from None
-    return encode_json(fields)
+    return encoded(fields)
+
+
+def _fields(session: str, run: object) -> dict[str, Any]:
+    match run:
+        case str():
+            return {"session_id": session, "code": run}
+        case RunRequest():
+            fields = msgspec.structs.asdict(run)
+            if run.session_id == RunRequest().session_id:
+                fields["session_id"] = session
+            return fields
+        case Mapping():
+            return dict(run)
+        case _:
+            kind = type(run).__name__
+            raise Refused("INVALID_ARGUMENT", f"a run is code, fields or a request, and no {kind}")
+
+
+def encoded(body: object) -> bytes:
+    """The body of any command."""
+    try:
+        return encode_json(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Refused("INVALID_ARGUMENT", f"this cannot be put into JSON: {error}") from None
 
 
 def answer_of(told: Mapping[str, Any]) -> RunAnswer:

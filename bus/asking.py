@@ -45,6 +45,7 @@ class Asking:
         """``settles``: whether an answer is the last; else the same request is answered again."""
         self._reply, self.send, self._patience = reply, send, patience
         self._connected, self._settles = connected, settles
+        self.absence_s_max = patience.absence_s_max
         self.setback: CodedError | None = None
         """Why there is no answer yet, if anybody said so."""
 
@@ -63,7 +64,7 @@ class Asking:
                 except Failed as setback:
                     if setback.code not in _TRY_AGAIN:
                         raise
-                    self.setback = setback
+                    self.setback, patience_s = setback, self._patience.first_s
                 await asyncio.sleep(pause_s)
                 absent_s += pause_s
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
@@ -74,7 +75,7 @@ class Asking:
                 self.setback = Failed("SERVER_UNREACHABLE", "the connection to the server is lost")
                 absent_s += 0.0 if up else _PAUSE_S_MAX
                 patience_s = self._patience.first_s
-            if self.setback is not None and absent_s > self._patience.absence_s_max:
+            if self.setback is not None and absent_s > self.absence_s_max:
                 raise self.setback
             if self._connected():
                 await self.send()

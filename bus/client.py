@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, Unpack
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.bus.asked import RunOptions, RunWords, body_of
+from rookery.bus.asked import RunOptions, RunWords, body_of, encoded
 from rookery.bus.asking import Asking, Patience
 from rookery.bus.blobs import JetStreamBlobs
 from rookery.bus.buckets import Bucket
@@ -45,7 +45,6 @@ from rookery.schemas.approval_listing import (
     PendingQuery,
 )
 from rookery.schemas.calls import ToolFault
-from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import (
     CallReceipt,
     Cancel,
@@ -111,6 +110,7 @@ class Client:
         self._blobs = JetStreamBlobs(Bucket(self._connection, self._subjects.blobs_bucket))
         self._run_patience = ASK._replace(absence_s_max=absence_s_max)
         self._works: set[asyncio.Task[Fields]] = set()
+        self._closed = False
 
     async def open(self) -> None:
         """Connect; ``Failed`` SERVER_UNREACHABLE or ``Refused`` UNAUTHORIZED."""
@@ -119,6 +119,7 @@ class Client:
 
     async def close(self) -> None:
         """Disconnect for good. What was submitted goes on without us."""
+        self._closed = True
         for work in self._works:
             work.cancel(CLOSED)
         await asyncio.gather(*self._works, return_exceptions=True)
@@ -180,7 +181,7 @@ class Client:
         **options: Unpack[RunOptions],
     ) -> Handle:
         """Hand a run over for good: it is stored when this returns, and needs no client then."""
-        reply, message_id = self._replies.expect(), _id(message_id)
+        reply, message_id = self._expect(), _id(message_id)
         submit = partial(
             self._inbox.submit,
             "run",
@@ -368,7 +369,7 @@ class Client:
 
         Repeated under its id while nobody answers, until ``timeout_s`` is over.
         """
-        data = b"" if body is None else encode_json(body)
+        data = b"" if body is None else encoded(body)
         asking = Asking(*self._sending(verb, key, data, message_id), ASK, self._up)
         return await self._answer(asking, f"{verb} {key}", timeout_s)
 
@@ -393,6 +394,7 @@ class Client:
 
         Without loss, doubles or end; the last ``seq`` seen is the cursor to go on from.
         """
+        self._check_open()
         async with aclosing(self._feed.follow(Filter(family, key, run), after)) as pages:
             async for page in pages:
                 for stored in page:
@@ -436,7 +438,7 @@ class Client:
         self, verb: str, key: str, body: bytes, message_id: str | None, mode: str = ""
     ) -> tuple[Reply, Callable[[], Awaitable[None]]]:
         """A reply, and how to ask for it."""
-        reply = self._replies.expect()
+        reply = self._expect()
         question = Outgoing(
             self._subjects.request(verb, key),
             body,
@@ -448,6 +450,14 @@ class Client:
             self._connection.send([question])
 
         return reply, send
+
+    def _expect(self) -> Reply:
+        self._check_open()
+        return self._replies.expect()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise closed()
 
     def _up(self) -> bool:
         return self._connection.connected
@@ -467,6 +477,11 @@ class Client:
         after = await self._journal.end()
         await asking.send()
         return Handle(self, session, message_id, asking, after)
+
+
+def closed() -> Refused:
+    """Whoever has closed a client has no more use for it."""
+    return Refused("INVALID_ARGUMENT", CLOSED, hint="open another one")
 
 
 def new_id() -> str:

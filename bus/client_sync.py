@@ -7,14 +7,14 @@ everything that is more than waiting is ``rookery.bus.client``'s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 
 from rookery.bus.asked import RunOptions, RunWords
-from rookery.bus.client import Client, Fields, Handle, connect
+from rookery.bus.client import Client, Fields, Handle, closed, connect
 from rookery.bus.loop import LoopThread
 from rookery.schemas.approval_answer import DecideApproval, DecisionReceipt
 from rookery.schemas.approval_listing import ListedApproval, ListedGrant
@@ -23,6 +23,8 @@ from rookery.schemas.commands import CallReceipt, GrantReceipt, RunAnswer
 from rookery.schemas.run import Language, SessionLimits
 
 __all__ = ["SyncClient", "SyncHandle", "connect_sync"]
+
+T = TypeVar("T")
 
 
 def connect_sync(
@@ -37,7 +39,7 @@ class SyncClient:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._thread = LoopThread("rookery-client")
+        self._thread = _ClientThread("rookery-client")
         try:
             self._thread.run(client.open())
         except BaseException:
@@ -46,8 +48,9 @@ class SyncClient:
 
     def close(self) -> None:
         """Disconnect for good. What was submitted goes on without us."""
-        self._thread.run(self._client.close())
-        self._thread.close()
+        if not self._thread.loop.is_closed():
+            self._thread.run(self._client.close())
+            self._thread.close()
 
     def __enter__(self) -> SyncClient:
         return self
@@ -228,6 +231,16 @@ class SyncClient:
         after: int = 0,
     ) -> Generator[Fields, None, None]:
         return _each(self._thread, self._client.events(family, key, run, after))
+
+
+class _ClientThread(LoopThread):
+    """Where its client lives, and nothing after it."""
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        if self.loop.is_closed():
+            work.close()
+            raise closed()
+        return super().run(work, timeout_s)
 
 
 class SyncHandle:

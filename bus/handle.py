@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from rookery.bus.asking import Asking
 from rookery.schemas.commands import RunAnswer
-from rookery.schemas.errors import Failed
+from rookery.schemas.errors import CodedError, Failed
 
 __all__ = ["Fields", "Handle", "no_answer"]
 
@@ -63,6 +63,15 @@ class Handle:
         self._client, self._asking, self._after = client, asking, after
         self._answering: asyncio.Task[Fields] | None = None
         self._begins_after: int | None = None
+
+    @property
+    def setback(self) -> CodedError | None:
+        """Why nobody answers just now, if that is known."""
+        return self._asking.setback
+
+    def bear(self, absence_s_max: float) -> None:
+        """From now on, so long may nobody be there to answer."""
+        self._asking.absence_s_max = absence_s_max
 
     async def result(self, timeout_s: float | None = None) -> RunAnswer:
         """What the run came to, whichever way it ended; ``Refused`` if it was never accepted."""

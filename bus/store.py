@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,15 @@ import msgspec
 from rookery.bus.clock import entropy, wait_until
 from rookery.schemas.errors import Refused
 
-__all__ = ["Running", "Store", "default_store", "find_running", "read_token", "with_token"]
+__all__ = [
+    "Running",
+    "Store",
+    "default_store",
+    "find_running",
+    "read_token",
+    "usable",
+    "with_token",
+]
 
 _LOCK_PATIENCE_S = 2.0
 """A server whose node was just killed needs a moment to stop."""
@@ -44,11 +53,13 @@ class Store:
 
     def create(self) -> None:
         """Make the directory if there is none, for its owner only."""
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with usable(self.path):
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def acquire(self) -> int:
         """The lock as an open file to be inherited; ``Refused`` STORE_IN_USE if it is held."""
-        lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+        with usable(self.path):
+            lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
         if not wait_until(lambda: _flock(lock, fcntl.LOCK_EX), _LOCK_PATIENCE_S):
             os.close(lock)
             raise self._in_use()
@@ -56,10 +67,11 @@ class Store:
 
     def held(self) -> bool:
         """Whether a server lives on this store (or is just being started)."""
-        try:
-            lock = os.open(self._lock_path, os.O_RDWR)
-        except FileNotFoundError:
-            return False
+        with usable(self.path):
+            try:
+                lock = os.open(self._lock_path, os.O_RDWR)
+            except FileNotFoundError:
+                return False
         try:
             return not _flock(lock, fcntl.LOCK_SH)
         finally:
@@ -114,6 +126,19 @@ class Store:
         return Refused("STORE_IN_USE", f"{self.path} is used by {who}", hint=hint)
 
 
+@contextmanager
+def usable(store: Path) -> Iterator[None]:
+    """``Refused`` CONFIG_INVALID if it turns out that a store cannot be there."""
+    try:
+        yield
+    except OSError as error:
+        raise Refused(
+            "CONFIG_INVALID",
+            f"store {store}: {error.strerror}",
+            hint="choose another one with --store",
+        ) from None
+
+
 def default_store() -> Path:
     """Where an embedded server keeps its data if nobody says otherwise."""
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
@@ -122,10 +147,11 @@ def default_store() -> Path:
 
 def read_token(store: Path) -> str:
     """The token of the server on ``store``; empty if there never was one."""
-    try:
-        return (store / "token").read_text().strip()
-    except FileNotFoundError:
-        return ""
+    with usable(store):
+        try:
+            return (store / "token").read_text().strip()
+        except FileNotFoundError:
+            return ""
 
 
 def find_running(store: Path) -> str | None:

@@ -57,9 +57,11 @@ from rookery.ops.runs import Runs, approval_settings
 from rookery.ops.server_checks import streams_there
 from rookery.ops.service import service_of
 from rookery.ops.watches import Watch, Watches
+from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts.node import Started, Stopped
 from rookery.schemas.limits import check_run_limits
+from rookery.schemas.listing import RunState
 from rookery.schemas.run import Language
 
 __all__ = ["Node"]
@@ -91,6 +93,7 @@ class Node:
         self._loop: LoopThread
         self._bus: JetStreamBus | None = None
         self._kernel: Kernel | None = None
+        self._views: RealmViews | None = None
         self._runs: Runs | None = None
         self._ways: ApprovalWays | None = None
         self._watches = Watches()
@@ -156,7 +159,7 @@ class Node:
     def _open_kernel(self, bus: JetStreamBus, opened: ExitStack) -> None:
         durability = self._loop.run(self._durability(bus))
         here, self._load = presence_here(), RealmLoad()
-        views = RealmViews(bus.journal, bus.shelf, self._load, self._clock.now_ms)
+        views = self._views = RealmViews(bus.journal, bus.shelf, self._load, self._clock.now_ms)
         self._close_last(opened, partial(_leave, views))
         self._close_last(opened, self._watches.end)
         epoch = f"{self.name}.{entropy(6).hex()}"
@@ -301,6 +304,18 @@ class Node:
     def callback_url(self) -> str:
         """Where a webhook's receiver answers; empty if nowhere."""
         return "" if self._ways is None else self._ways.callback_url
+
+    @property
+    def drain_s(self) -> float:
+        """How long it finishes what is under way before it leaves the rest to the next node."""
+        return self._config.node.drain_timeout_s
+
+    def running(self) -> list[str]:
+        """The runs that are under way; none once it has stopped."""
+        if self._views is None or self._kernel is None:
+            return []
+        listed = self._views.runs.list(RunsQuery(status=RunState.RUNNING))
+        return [run.run_id for run in self._loop.run(listed, timeout_s=PROBE_S).runs]
 
     @property
     def languages(self) -> frozenset[Language]:

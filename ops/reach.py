@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
-from rookery.bus.store import Store, default_store, find_running, with_token
+from rookery.bus.store import Store, default_store, find_running, usable, with_token
 from rookery.ops.config import Config
 from rookery.schemas.errors import Failed, Refused
 
@@ -20,7 +20,8 @@ __all__ = ["find_url", "no_server", "store_of", "url_of"]
 def store_of(config: Config) -> Store:
     """The store directory of the embedded server, whether or not it is there yet."""
     store = Store(Path(config.store) if config.store else default_store())
-    place = next(path for path in (store.path, *store.path.parents) if path.exists())
+    with usable(store.path):
+        place = next(path for path in (store.path, *store.path.parents) if path.exists())
     if not (place.is_dir() and os.access(place, os.R_OK | os.W_OK | os.X_OK)):
         raise Refused(
             "CONFIG_INVALID",

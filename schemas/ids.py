@@ -29,20 +29,20 @@ _COMMAND_ID = re.compile(r"[\x21-\x7e]{1,128}\Z")
 
 def check_session_id(text: str) -> str:
     """``text`` if it may name a session; a session id is also a safe subject token."""
-    if not _SESSION_ID.match(text):
+    if not (isinstance(text, str) and _SESSION_ID.match(text)):
         raise Refused(
             "INVALID_SESSION_ID",
-            f"session id {text[:80]!r} must match ^[A-Za-z0-9_-]{{1,64}}$",
+            f"session id {text!r:.80} must match ^[A-Za-z0-9_-]{{1,64}}$",
         )
     return text
 
 
 def check_command_id(text: str) -> str:
     """``text`` if it may be a message id: 1 to 128 visible ASCII characters."""
-    if not _COMMAND_ID.match(text):
+    if not (isinstance(text, str) and _COMMAND_ID.match(text)):
         raise Refused(
             "INVALID_ARGUMENT",
-            f"message id {text[:80]!r} must be 1 to 128 visible ASCII characters",
+            f"message id {text!r:.80} must be 1 to 128 visible ASCII characters",
             hint="a UUID makes a good Nats-Msg-Id",
         )
     return text

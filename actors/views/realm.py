@@ -30,8 +30,9 @@ class RealmViews:
         tables = (RunTable(), SessionTable(realm_load), ApprovalTable())
         reading = self._reading = Reading(journal, tables, shelf=shelf)
         approvals = ApprovalsView(reading, now_ms)
+        self.runs = RunsView(reading)
         self.queries: Mapping[str, Query] = {
-            "runs": RunsView(reading).answer,
+            "runs": self.runs.answer,
             "sessions": SessionsView(reading).answer,
             "pending": approvals.answer_pending,
             "granted": approvals.answer_granted,

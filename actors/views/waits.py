@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from rookery.actors.views.run_table import OpenCall, RunRecord, RunTable, Underway
 from rookery.schemas.listing import RunState, RunWait
 
-__all__ = ["wait_of"]
+__all__ = ["some_of", "wait_of"]
 
 NAMES_MAX: Final = 5
 
@@ -108,6 +108,10 @@ def _parked_for(code: str, record: RunRecord, since_ms: int, calls: Sequence[Ope
 
 
 def _names(calls: Sequence[OpenCall]) -> str:
-    named = [call.name for call in calls[:NAMES_MAX]]
-    more = len(calls) - len(named)
-    return ", ".join(named) + (f" and {more} more" if more else "") or "its calls"
+    return some_of([call.name for call in calls]) or "its calls"
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first of them, and how many there are beside."""
+    more = len(names) - NAMES_MAX
+    return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -13,9 +13,16 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
-from rookery.ops.cli.output import exit_code, print_error
+from rookery.ops.cli.output import (
+    UNWRITTEN,
+    Unwritten,
+    escape_what_stdout_cannot_say,
+    exit_code,
+    print_error,
+    writing,
+)
 from rookery.ops.cli.usage import standard_input_last, usage_error
-from rookery.schemas.errors import CodedError
+from rookery.schemas.errors import CodedError, Refused
 
 __all__ = ["app", "main"]
 
@@ -53,27 +60,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code for the shell."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     tokens = standard_input_last(_common_options_last(given))
+    escape_what_stdout_cannot_say()
     try:
+        return _run(tokens)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        _print_no_more()  # Whoever read along has gone.
+        return 0
+    except Unwritten as error:
+        _print_no_more()
+        print(f"cannot write to stdout: {error}", file=sys.stderr)
+        return UNWRITTEN
+
+
+def _run(tokens: list[str]) -> int:
+    problem: CodedError
+    try:
+        _check_text(tokens)
         code = app(
             tokens,
             exit_on_error=False,
             print_error=False,
             result_action="return_int_as_exit_code_else_zero",
         )
-        sys.stdout.flush()
+        with writing():
+            sys.stdout.flush()
         return int(code)
     except CodedError as error:
         problem = error
     except CycloptsError as error:
         problem = usage_error(error)
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # Whoever read along has gone; Python would complain once more while it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     print_error(problem, json="--json" in tokens)
     return exit_code(problem)
+
+
+def _check_text(tokens: list[str]) -> None:
+    """Whatever is typed is journaled, sent or shown, and all of that is UTF-8."""
+    for token in tokens:
+        if not token.isascii() and any("\ud800" <= c <= "\udfff" for c in token):
+            raise Refused("INVALID_ARGUMENT", f"argument {token!a:.80} is not UTF-8")
+
+
+def _print_no_more() -> None:
+    """Python would complain once more while it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _common_options_last(tokens: list[str]) -> list[str]:

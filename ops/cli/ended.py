@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 
+from rich.cells import cell_len
+
 from rookery.ops.cli.output import print_json, print_line
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import RunAnswer
@@ -34,14 +36,14 @@ def show_end(answer: RunAnswer, code: str, *, json: bool) -> int:
     return 0 if answer.status is RunStatus.OK else 1
 
 
-def tell(line: str) -> None:
+def tell(line: str, end: str = "\n") -> None:
     """Say something about the run."""
-    print(line, file=sys.stderr, flush=True)
+    print(line, end=end, file=sys.stderr, flush=True)
 
 
 def _show_streams(answer: RunAnswer) -> None:
-    for text, stream in ((answer.stdout, sys.stdout), (answer.stderr, sys.stderr)):
-        print(text, end="" if not text or text.endswith("\n") else "\n", file=stream, flush=True)
+    for text, say in ((answer.stdout, print_line), (answer.stderr, tell)):
+        say(text, end="" if not text or text.endswith("\n") else "\n")
 
 
 def _show_problem(problem: ErrorObject | Diagnostic, code: str, kind: str = "") -> None:
@@ -62,5 +64,6 @@ def _pointed_at(span: Span, code: str) -> list[str]:
     begin = min(span.column, len(line) + 1)
     end = len(line) + 1 if (span.end_line or span.line) > span.line else span.end_column
     length = max(1, min(end or begin, len(line) + 1) - begin)
-    lead = "".join("\t" if c == "\t" else " " for c in line[: begin - 1])
-    return [f"  {number} | {line}", f"  {' ' * len(number)} | {lead}{'^' * length}"]
+    lead = "".join("\t" if c == "\t" else " " * cell_len(c) for c in line[: begin - 1])
+    carets = "^" * (cell_len(line[begin - 1 :][:length]) or length)
+    return [f"  {number} | {line}", f"  {' ' * len(number)} | {lead}{carets}"]

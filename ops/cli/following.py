@@ -9,13 +9,18 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 
+from rookery.actors.views.waits import some_of
 from rookery.bus.client import Fields, Handle
+from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import CodedError
 
 __all__ = ["Progress", "follow"]
 
 QUIET_S = 2.0
 """A run that is over by then has nothing to tell."""
+ABSENCE_S = 300.0
+"""How long nobody may be there once the run is accepted: it goes on wherever a node comes to serve,
+and a machine that starts anew needs minutes."""
 
 
 class Progress:
@@ -33,6 +38,8 @@ class Progress:
     def take(self, fact: Fields) -> None:
         """One fact of the run."""
         match fact:
+            case {"type": "session.input_accepted.v1", "mode": Mode.PASSIVE}:
+                self._stage = "waits for an input that wakes the session"
             case {"type": "session.input_accepted.v1"}:
                 self._stage = "waits for the session to be free"
             case {"type": "turn.started.v1"}:
@@ -58,18 +65,19 @@ class Progress:
         if self._parked:
             return "; ".join([f"is parked: {self._parked}", *self._way_out.values()])
         if self._calls:
-            return f"waits for {', '.join(sorted(self._calls.values()))}"
+            return f"waits for {some_of(sorted(self._calls.values()))}"
         return self._stage
 
 
 async def follow(handle: Handle, tell: Callable[[str], None]) -> None:
-    """Tell how the run comes along until it ends."""
+    """Tell how the run comes along until it ends; accepted, it is waited for with patience."""
     progress, told = Progress(), ""
     taking = asyncio.create_task(_take(handle, progress))
     try:
         while not (await asyncio.wait({taking}, timeout=QUIET_S))[0]:
-            if progress.line != told:
-                told = progress.line
+            line = _standing(handle) or progress.line
+            if line != told:
+                told = line
                 tell(f"run {handle.run_id or '(not accepted yet)'} {told}")
         with suppress(CodedError):  # Why it cannot be followed is told by its answer.
             taking.result()
@@ -77,7 +85,16 @@ async def follow(handle: Handle, tell: Callable[[str], None]) -> None:
         taking.cancel()
 
 
+def _standing(handle: Handle) -> str:
+    """What an accepted run waits for while nobody answers for it."""
+    if not handle.run_id or handle.setback is None:
+        return ""
+    return f"goes on when a node answers; just now {handle.setback.message}"
+
+
 async def _take(handle: Handle, progress: Progress) -> None:
+    await handle.accepted()
+    handle.bear(ABSENCE_S)
     async with aclosing(handle.events()) as facts:
         async for fact in facts:
             progress.take(fact)

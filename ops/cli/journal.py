@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -19,10 +17,10 @@ from rookery.bus.export import Export, verify_lines
 from rookery.bus.ports import Filter
 from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.facts import fact_lines, selection
+from rookery.ops.cli.files import file_errors, written_whole
 from rookery.ops.cli.options import NO_OPTIONS, Options
-from rookery.ops.cli.output import print_json, print_line
+from rookery.ops.cli.output import print_json, print_line, writing
 from rookery.ops.cli.realm import open_realm
-from rookery.schemas.errors import Refused
 
 __all__ = ["app"]
 
@@ -64,7 +62,7 @@ def verify(
         with server_at_hand(options):
             audit = asyncio.run(_verify(options))
     else:
-        with _file_errors(file), file.open("rb") as lines:
+        with file_errors(file), file.open("rb") as lines:
             audit = verify_lines(lines)
     if options.json:
         print_json({"ok": True} | msgspec.structs.asdict(audit))
@@ -84,14 +82,11 @@ def export(
     """Write messages as sealed JSON lines that `journal verify FILE` checks anywhere."""
     where = selection(session, family)
     if file is None:
-        with server_at_hand(options):
+        with server_at_hand(options), writing():
             asyncio.run(_export(where, sys.stdout.buffer, options))
         return 0
-    draft = file.with_name(f"{file.name}.part")
-    with server_at_hand(options), _file_errors(file):
-        with draft.open("wb") as target:
-            count = asyncio.run(_export(where, target, options))
-        draft.replace(file)
+    with server_at_hand(options), written_whole(file) as target:
+        count = asyncio.run(_export(where, target, options))
     if options.json:
         print_json({"file": str(file), "messages": count})
     else:
@@ -140,11 +135,3 @@ def _verdict(audit: Audit) -> str:
     """Of an export that begins or is filtered somewhere, not every message can be judged."""
     judged = f"{audit.verified} of {audit.messages}" if audit.headless else str(audit.messages)
     return f"ok: {judged} messages of {audit.entities} entities continue their chains"
-
-
-@contextmanager
-def _file_errors(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Refused("INVALID_ARGUMENT", f"{file}: {error.strerror}") from None

@@ -5,9 +5,13 @@ Results go to stdout; with ``--json`` an error does too, as the object a program
 
 from __future__ import annotations
 
+import codecs
+import json as ascii_json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
+from io import TextIOWrapper
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -17,9 +21,22 @@ from rich.text import Text
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError, Refused
 
-__all__ = ["clock_time", "exit_code", "print_error", "print_json", "print_line", "print_table"]
+__all__ = [
+    "UNWRITTEN",
+    "Unwritten",
+    "clock_time",
+    "escape_what_stdout_cannot_say",
+    "exit_code",
+    "print_error",
+    "print_json",
+    "print_line",
+    "print_table",
+    "writing",
+]
 
 USAGE, REFUSED, NOT_FOUND, UNREACHABLE = 2, 3, 4, 5
+UNWRITTEN = 74
+"""EX_IOERR: what was asked for is done and could not be shown."""
 
 _UNREACHABLE = {"SERVER_UNREACHABLE", "SERVER_NOT_FOUND", "SERVER_START_FAILED"}
 _UNREACHABLE |= {"NO_ANSWER", "PARTITION_UNOWNED", "WORKER_UNAVAILABLE"}
@@ -32,8 +49,39 @@ def print_json(value: object) -> None:
     print_line(encode_json(value).decode())
 
 
-def print_line(text: str) -> None:
-    print(text, flush=True)
+def print_line(text: str, end: str = "\n") -> None:
+    with writing():
+        print(text, end=end, flush=True)
+
+
+class Unwritten(Exception):
+    """Standard output takes no more; why."""
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """What the system complains of meanwhile is stdout."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Unwritten(error.strerror) from None
+
+
+def escape_what_stdout_cannot_say() -> None:
+    """As JSON writes it: what is JSON stays JSON."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors=_ESCAPING)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return ascii_json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+_ESCAPING = "rookery.json"
+codecs.register_error(_ESCAPING, _escaped)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
@@ -44,7 +92,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
         return
     widths = [max(map(_width, cells)) for cells in zip(columns, *table, strict=True)]
     head, *lines = ("  ".join(map(_padded, cells, widths)).rstrip() for cells in (columns, *table))
-    Console(highlight=False).print(Text(head, "bold"), soft_wrap=True)
+    with writing():
+        Console(highlight=False).print(Text(head, "bold"), soft_wrap=True)
     print_line("\n".join(lines))
 
 

@@ -21,7 +21,7 @@ from rookery.ops.cli.program import NO_WORDS, File, ProgramWords, request_of
 from rookery.ops.cli.reaching import Tools, reaching
 from rookery.schemas.commands import RunAnswer
 from rookery.schemas.envelope import Mode
-from rookery.schemas.errors import CodedError
+from rookery.schemas.errors import CODES, CodedError, Failed
 from rookery.schemas.run import RunRequest
 
 __all__ = ["app"]
@@ -53,33 +53,33 @@ def run(
 ) -> int:
     """Run a program and wait for what it comes to."""
     request = request_of(file, words, return_snapshot=snapshot)
-    asked = _Asked(request, mode, wait=wait, quiet=options.json)
-    if detach:
-        run_id = reaching(options, tools, asked.accepted)
-        if options.json:
-            print_json({"run_id": run_id, "session_id": request.session_id})
-        else:
-            print_line(run_id)
-        return 0
-    answer = reaching(options, tools, asked.ended)
-    return show_end(answer, request.code, json=options.json)
+    asked = _Asked(request, mode, wait=wait, json=options.json)
+    return reaching(options, tools, asked.accepted if detach else asked.ended)
 
 
 class _Asked:
     """One run, asked for under one id, however often it takes."""
 
-    def __init__(self, request: RunRequest, mode: Mode, *, wait: bool, quiet: bool) -> None:
-        self._request, self._mode, self._wait, self._quiet = request, mode, wait, quiet
+    def __init__(self, request: RunRequest, mode: Mode, *, wait: bool, json: bool) -> None:
+        self._request, self._mode, self._wait, self._json = request, mode, wait, json
         self._id = new_id()
 
-    async def accepted(self, client: Client) -> str:
-        """Hand it over; its id."""
+    async def accepted(self, client: Client) -> int:
+        """Hand it over and show its id."""
         session = self._request.session_id
         handle = await client.submit(session, self._request, message_id=self._id, mode=self._mode)
-        return await handle.accepted(ACCEPTED_S)
+        run_id = await handle.accepted(ACCEPTED_S)
+        if self._json:
+            print_json({"run_id": run_id, "session_id": session})
+        else:
+            print_line(run_id)
+        return 0
 
-    async def ended(self, client: Client) -> RunAnswer:
-        """How it ended or, if nobody wants to wait for that, what it is parked for."""
+    async def ended(self, client: Client) -> int:
+        """Show how it ended or, if nobody wants to wait for that, what it is parked for."""
+        return show_end(await self._answer(client), self._request.code, json=self._json)
+
+    async def _answer(self, client: Client) -> RunAnswer:
         session = self._request.session_id
         handle = await client.begin(
             session,
@@ -88,15 +88,28 @@ class _Asked:
             mode=self._mode,
             through_parks=self._wait,
         )
-        say = _silently if self._quiet else tell
+        say = _silently if self._json else tell
         following = asyncio.create_task(follow(handle, say))
         try:
             return await handle.result()
         except asyncio.CancelledError:
             await _end(handle, say)
             raise
+        except Failed as failure:
+            if not (handle.run_id and CODES[failure.code].retryable):
+                raise
+            raise _left(handle.run_id, failure) from None
         finally:
             following.cancel()
+
+
+def _left(run_id: str, failure: Failed) -> Failed:
+    """It was accepted: it is not ours to begin elsewhere, and nobody has said that it failed."""
+    return Failed(
+        "NO_ANSWER",
+        f"run {run_id} was accepted, stands and goes on when a node answers: {failure.message}",
+        hint=f"rookery runs show {run_id}",
+    )
 
 
 async def _end(handle: Handle, say: Callable[[str], None]) -> None:
@@ -105,7 +118,7 @@ async def _end(handle: Handle, say: Callable[[str], None]) -> None:
         async with asyncio.timeout(CANCEL_S):
             await handle.cancel(reason="interrupted at the command line")
     except (CodedError, TimeoutError) as error:
-        say(f"run {handle.run_id} goes on: {error}")
+        say(f"run {handle.run_id} goes on: {str(error) or 'no node answers'}")
     else:
         say(f"run {handle.run_id} is cancelled")
 

@@ -21,7 +21,7 @@ from rookery.bus.results import past_result
 from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.moments import moment_ms
 from rookery.ops.cli.options import NO_OPTIONS, As, Options, actor
-from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.ops.cli.output import clock_time, print_json, print_line, print_table, writing
 from rookery.ops.cli.realm import Realm, open_realm
 from rookery.ops.cli.run_facts import facts_of_run
 from rookery.ops.cli.timeline import GLYPHS, PLAIN_GLYPHS, draw, duration
@@ -118,7 +118,8 @@ def show(run: ID, *, options: Options = NO_OPTIONS) -> int:
     print_line("")
     glyphs = GLYPHS if "utf" in (console.encoding or "") else PLAIN_GLYPHS
     for line in draw(view, facts, console.width, glyphs):
-        console.print(line, soft_wrap=True)
+        with writing():
+            console.print(line, soft_wrap=True)
     return 0
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 
 from rookery.actors.sandbox.snapshot import resealed
+from rookery.ops.cli.files import file_errors, written_whole
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.cli.realm import Realm, open_realm
@@ -24,7 +25,7 @@ from rookery.schemas.commands import (
     SnapshotSession,
     SnapshotView,
 )
-from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.errors import Failed
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX
 
@@ -88,7 +89,9 @@ async def _snapshot(session: str, out: Path | None, options: Options) -> Snapsho
     async with open_realm(options) as realm:
         kept = await realm.ask("snapshot", session, SnapshotSession(), SnapshotView, PATIENCE_S)
         if out is not None:
-            _write(out, await realm.blobs.get(_digest(kept.snapshot_id)))
+            data = await realm.blobs.get(_digest(kept.snapshot_id))
+            with written_whole(out) as target:
+                target.write(data)
     return kept
 
 
@@ -137,17 +140,5 @@ def _digest(snapshot_id: str) -> str:
 
 
 def _read(file: Path) -> bytes:
-    try:
+    with file_errors(file):
         return file.read_bytes()
-    except OSError as error:
-        raise Refused("INVALID_ARGUMENT", f"{file}: {error.strerror}") from None
-
-
-def _write(file: Path, data: bytes) -> None:
-    """Whole or not at all."""
-    draft = file.with_name(f"{file.name}.part")
-    try:
-        draft.write_bytes(data)
-        draft.replace(file)
-    except OSError as error:
-        raise Refused("INVALID_ARGUMENT", f"{file}: {error.strerror}") from None

@@ -10,7 +10,6 @@ from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_line
 from rookery.ops.cli.program import NO_WORDS, File, ProgramWords, request_of
 from rookery.ops.cli.reaching import Tools, reaching
-from rookery.schemas.commands import RunAnswer
 from rookery.schemas.run import RunStatus
 
 __all__ = ["app"]
@@ -30,10 +29,10 @@ def validate(
     """Say what is wrong with a program; nothing is executed and no session is touched."""
     request = request_of(file, words)
 
-    async def check(client: Client) -> RunAnswer:
-        return await client.validate(request.session_id, request)
+    async def check(client: Client) -> int:
+        answer = await client.validate(request.session_id, request)
+        if answer.status is RunStatus.OK and not options.json:
+            print_line("ok")
+        return show_end(answer, request.code, json=options.json)
 
-    answer = reaching(options, tools, check)
-    if answer.status is RunStatus.OK and not options.json:
-        print_line("ok")
-    return show_end(answer, request.code, json=options.json)
+    return reaching(options, tools, check)

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -445,3 +446,37 @@ def test_the_url_is_the_given_one_else_the_environments_else_the_running_servers
 
 def _client(realm: JetStreamRealm) -> Client:
     return connect(realm.server.url)
+
+
+# --- wrong use ------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_an_id_or_a_body_is_refused(jetstream: JetStreamRealm) -> None:
+    wrong: Any = 5
+    with connect_sync(jetstream.server.url) as client:
+        with pytest.raises(Refused, match="INVALID_SESSION_ID: session id 5 must"):
+            client.run(wrong, "1")
+        with pytest.raises(Refused, match="INVALID_ARGUMENT: message id 5 must"):
+            client.run("s", "1", message_id=wrong)
+        with pytest.raises(Refused, match="INVALID_ARGUMENT: this cannot be put into JSON"):
+            client.cancel("s", "r-1", reason="\udcff")
+
+
+def test_a_closed_client_says_so_and_may_be_closed_again(jetstream: JetStreamRealm) -> None:
+    async def scenario() -> None:
+        client = Client(jetstream.server.url)
+        await client.open()
+        await client.close()
+        await client.close()
+        for late in (client.run("s", "1"), client.submit("s", "1"), anext(client.events())):
+            with pytest.raises(Refused, match="INVALID_ARGUMENT: the client is closed"):
+                await late
+
+    asyncio.run(scenario())
+    client = connect_sync(jetstream.server.url)
+    facts = client.events()
+    client.close()
+    client.close()
+    for late in (client.sessions, partial(client.run, "s", "1"), partial(next, facts)):
+        with pytest.raises(Refused, match="INVALID_ARGUMENT: the client is closed"):
+            late()

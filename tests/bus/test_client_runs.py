@@ -47,6 +47,12 @@ def test_inputs_that_are_not_json_are_refused_before_they_are_sent(value: object
         words("1", inputs={"deep": [value]})
 
 
+@pytest.mark.parametrize("run", [None, 5, [1], b"1", "'\ud800'", {"code": object()}])
+def test_what_is_no_run_is_refused_before_it_is_sent(run: Any):
+    with pytest.raises(Refused, match="INVALID_ARGUMENT: "):
+        words(run)
+
+
 def test_an_answer_is_a_result_or_said_not_to_be_one():
     assert answer_of(ANSWER) == RunAnswer(result=2, run_id="r-1", session_id="s1")
     assert answer_of({**ANSWER, "field_of_the_future": 1}).result == 2
@@ -95,6 +101,28 @@ def test_a_run_waits_for_a_server_that_comes_back_and_not_for_one_that_does_not(
 
                 await node.subscribe("rookery.default.api.run.*", cb=play)
                 assert (await waiting.result(30)).run_id == waiting.run_id == "r-1"
+
+    asyncio.run(scenario())
+
+
+def test_one_run_may_be_waited_for_longer_than_its_client_waits_for_others(
+    jetstream: JetStreamRealm,
+):
+    async def play(request: Msg) -> None:
+        await request.respond(json.dumps(ANSWER).encode())
+
+    async def scenario() -> None:
+        url = jetstream.server.url
+        async with jetstream.bus(), Client(url, absence_s_max=0.5) as client:
+            borne, other = await client.begin("s1", "1+1"), await client.begin("s1", "1+1")
+            borne.bear(60)
+            with pytest.raises(Failed, match="PARTITION_UNOWNED"):
+                await other.result()
+            assert borne.setback is not None
+            assert borne.setback.code == "PARTITION_UNOWNED"
+            async with jetstream.stock() as node:
+                await node.subscribe("rookery.default.api.run.*", cb=play)
+                assert (await borne.result(30)).run_id == "r-1"
 
     asyncio.run(scenario())
 

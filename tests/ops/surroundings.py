@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import msgspec
 
+from rookery.actors.sandbox.guest_build import cache_folder
 from rookery.bus.jetstream import JetStreamBus
 from rookery.bus.ports import Append, Delivery, Outcome, Settled
 from rookery.bus.server import EmbeddedServer
@@ -23,6 +24,7 @@ from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.facts.session import Initialized, Registered
+from tests.nodes import NodeProcess
 
 ROOKERY = [sys.executable, "-m", "rookery.ops.cli"]
 STARTED_MS = 1_700_000_000_000
@@ -42,6 +44,45 @@ class Ended(msgspec.Struct, frozen=True):
     @property
     def lines(self) -> list[Any]:
         return [msgspec.json.decode(line) for line in self.out.splitlines()]
+
+
+class Shell:
+    """One user, with a store of his own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        built = str(cache_folder(os.environ).parents[1])
+        own = {"ROOKERY_STORE": str(home / "store"), "XDG_CACHE_HOME": built}
+        self.environment = clean_environment(home) | own
+
+    def rookery(self, *arguments: str) -> Ended:
+        return rookery(*arguments, environment=self.environment, directory=self.home)
+
+    @contextmanager
+    def started(
+        self, *arguments: str, command: Sequence[str] = ROOKERY
+    ) -> Iterator[subprocess.Popen[str]]:
+        process = subprocess.Popen(
+            [*command, *arguments],
+            env=self.environment,
+            cwd=self.home,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    @contextmanager
+    def served(self, *arguments: str) -> Iterator[NodeProcess]:
+        """A node on the store."""
+        store = ("--store", str(self.home / "store"), "--driver", "sandbox")
+        with NodeProcess(self.home, *store, *arguments) as node:
+            yield node
 
 
 class Realm:

@@ -10,7 +10,7 @@ import pytest
 
 from rookery.ops.cli.output import exit_code
 from rookery.schemas.errors import CodedError, Failed, Refused
-from tests.ops.surroundings import Ended, Realm, clean_environment, rookery
+from tests.ops.surroundings import ROOKERY, Ended, Realm, clean_environment, rookery
 
 COMMANDS = (
     "up",
@@ -231,3 +231,56 @@ def test_dead_letters_are_listed_shown_retried_and_dropped(realm: Realm):
     assert realm.rookery("inbox", "dead", "list").out == "no dead letters\n"
     for action in ("show", "retry", "drop"):
         assert realm.rookery("inbox", "dead", action, "2").code == 4
+
+
+# --- what cannot be said or written ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "-e", "\udcff\udcfe"],
+        ["runs", "show", "\udcff"],
+        ["runs", "cancel", "run", "--reason", "\udcff"],
+        ["tools", "describe", "\udcff"],
+    ],
+)
+def test_an_argument_that_is_not_utf_8_is_refused(realm: Realm, arguments: list[str]):
+    ended = realm.shell(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("INVALID_ARGUMENT: argument '\\udcff")
+
+
+@pytest.mark.parametrize("arguments", [["journal", "tail"], ["journal", "tail", "--json"]])
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_a_full_disk_behind_stdout_is_a_line_and_an_exit_code_of_its_own(
+    realm: Realm, arguments: list[str], buffered: str
+):
+    realm.write("one", 1)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*ROOKERY, *arguments],
+            env=realm.environment | {"PYTHONUNBUFFERED": buffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 74
+    assert done.stderr == "cannot write to stdout: No space left on device\n"
+
+
+def test_where_stdout_is_ascii_other_characters_are_written_as_json_writes_them(realm: Realm):
+    wide = "é😀"
+    realm.environment["PYTHONIOENCODING"] = "ascii"
+    said = realm.shell("sessions", "show", wide, "--json")
+    assert said.code == 2
+    assert r"\u00e9\ud83d\ude00" in said.out
+    assert wide in said.json["error"]["message"]
+
+
+@pytest.mark.parametrize("store", ["/proc/x", "/tmp/" + "a" * 300])
+def test_a_store_that_cannot_be_there_is_a_wrong_setting(alone, store: str):
+    ended = alone("up", "--store", store)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith(f"CONFIG_INVALID: store {store}: ")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -133,3 +135,34 @@ def test_nobody_complains_when_the_reader_has_had_enough(realm: Realm):
         realm.write("one", 1)
         assert watching.wait(30) == 0
         assert watching.stderr.read() == ""
+
+
+def test_an_export_goes_through_a_link_and_leaves_it(realm: Realm, tmp_path: Path):
+    realm.write("one", 2)
+    file, link = tmp_path / "elsewhere.jsonl", tmp_path / "link.jsonl"
+    link.symlink_to(file)
+    assert realm.rookery("journal", "export", str(link)).code == 0
+    assert link.is_symlink()
+    assert realm.rookery("journal", "verify", str(file)).code == 0
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_an_export_into_a_pipe_is_read_at_its_other_end(realm: Realm, tmp_path: Path):
+    realm.write("one", 2)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True) as reading:
+        try:
+            assert realm.rookery("journal", "export", str(pipe)).code == 0
+            assert pipe.is_fifo(), "it was not replaced by a file"
+            out, _ = reading.communicate(timeout=30)
+        finally:
+            reading.kill()
+    assert len(out.splitlines()) == 2 + 2
+
+
+def test_an_export_to_a_full_device_is_refused_and_the_device_stays(realm: Realm):
+    realm.write("one", 2)
+    ended = realm.rookery("journal", "export", "/dev/full")
+    assert (ended.code, ended.err) == (2, "INVALID_ARGUMENT: /dev/full: No space left on device\n")
+    assert Path("/dev/full").is_char_device()

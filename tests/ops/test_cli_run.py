@@ -6,21 +6,16 @@ command's own process; what a node that serves already does differently has test
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from rookery.actors.sandbox.guest_build import cache_folder
 from rookery.bus import connect_sync
 from rookery.bus.server import EmbeddedServer
-from tests.nodes import NodeProcess
-from tests.ops.surroundings import ROOKERY, Ended, Realm, clean_environment, rookery
+from tests.ops.surroundings import Realm, Shell
 
 EXAMPLES = "rookery.ops.examples.tools:registry"
 TYPESCRIPT = ("--language", "typescript", "--session", "ts")
@@ -33,43 +28,6 @@ async def slow(seconds: float) -> float:
     await asyncio.sleep(seconds)
     return seconds
 """
-
-
-class Shell:
-    """One user, with a store of his own."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        built = str(cache_folder(os.environ).parents[1])
-        own = {"ROOKERY_STORE": str(home / "store"), "XDG_CACHE_HOME": built}
-        self.environment = clean_environment(home) | own
-
-    def rookery(self, *arguments: str) -> Ended:
-        return rookery(*arguments, environment=self.environment, directory=self.home)
-
-    @contextmanager
-    def started(self, *arguments: str, stdin: str = "") -> Iterator[subprocess.Popen[str]]:
-        process = subprocess.Popen(
-            [*ROOKERY, *arguments],
-            env=self.environment,
-            cwd=self.home,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        with process:
-            try:
-                yield process
-            finally:
-                process.kill()
-
-    @contextmanager
-    def served(self, *arguments: str) -> Iterator[NodeProcess]:
-        """A node on the store."""
-        store = ("--store", str(self.home / "store"), "--driver", "sandbox")
-        with NodeProcess(self.home, *store, *arguments) as node:
-            yield node
 
 
 @pytest.fixture
@@ -116,6 +74,14 @@ def test_an_error_is_shown_with_its_line_and_what_to_do(shell: Shell):
         "  3 | \tb = a + prize('tea')",
         "    | \t        ^^^^^",
         "hint: list_tools() says what can be called",
+    ]
+
+
+def test_what_is_meant_is_underlined_also_where_characters_are_wide(shell: Shell):
+    ended = shell.rookery("run", "-e", "if 1:\n\tx = '日本' + '京' + prize")
+    assert ended.err.splitlines()[1:3] == [
+        "  2 | \tx = '日本' + '京' + prize",
+        "    | \t                    ^^^^^",
     ]
 
 
@@ -240,15 +206,3 @@ def test_a_run_that_takes_its_time_says_what_it_waits_for_and_ends_with_ctrl_c(a
         facts = [line["fact"] for line in alone.rookery("journal", "tail", "--json").lines]
     (cancelled,) = [fact for fact in facts if fact["type"] == "turn.cancelled.v1"]
     assert msgspec.convert(cancelled["run"], str) in line
-
-
-def test_a_run_goes_on_in_its_own_process_when_the_node_it_was_given_to_is_gone(alone: Shell):
-    (alone.home / "slowtools.py").write_text(SLOW)
-    alone.environment["ROOKERY_NODE_TOOLS"] = "slowtools:slow"
-    run = ("run", "-e", "await slow(3)", "--timeout-ms", "60000")
-    with alone.served("--tools", "slowtools:slow") as node, alone.started(*run) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline().endswith(" waits for slow\n")
-        node.kill()
-        out, err = process.communicate()
-    assert (process.returncode, out) == (0, "3.0\n"), err

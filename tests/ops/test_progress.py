@@ -6,6 +6,7 @@ from io import StringIO
 
 import pytest
 
+from rookery.ops.cli.following import Progress
 from rookery.ops.cli.moments import moment_ms
 from rookery.ops.cli.progress import LONG_MESSAGES, progress
 from rookery.schemas.errors import Refused
@@ -57,3 +58,22 @@ def test_a_moment_is_so_long_ago_or_a_date(text: str, moment: int):
 def test_what_is_no_moment_is_refused(text: str):
     with pytest.raises(Refused):
         moment_ms(text, NOW_MS)
+
+
+# --- of a run -------------------------------------------------------------------------------------
+
+
+def test_an_input_that_wakes_nobody_waits_for_one_that_does():
+    standing = Progress()
+    standing.take({"type": "session.input_accepted.v1", "mode": "passive"})
+    assert standing.line == "waits for an input that wakes the session"
+    standing.take({"type": "session.input_accepted.v1"})
+    assert standing.line == "waits for the session to be free"
+
+
+def test_of_many_calls_some_are_named():
+    standing = Progress()
+    for number in range(400):
+        asked = {"type": "tool.requested.v1", "operation_id": str(number), "name": "slow"}
+        standing.take(asked)
+    assert standing.line == "waits for slow, slow, slow, slow, slow and 395 more"
