@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Unpack
+from typing import Any, Final, Unpack
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.bus.approving import Approving
 from rookery.bus.asked import RunOptions, RunWords, body_of, encoded
 from rookery.bus.asking import Asking, Patience
 from rookery.bus.blobs import JetStreamBlobs
@@ -35,25 +36,14 @@ from rookery.bus.replies import Replies, Reply
 from rookery.bus.results import past_result, whole_answer
 from rookery.bus.store import default_store, find_running
 from rookery.bus.subjects import Subjects
-from rookery.schemas.approval_answer import DecideApproval, DecisionReceipt
-from rookery.schemas.approval_listing import (
-    ApprovalList,
-    GrantedQuery,
-    GrantList,
-    ListedApproval,
-    ListedGrant,
-    PendingQuery,
-)
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import (
     CallReceipt,
     Cancel,
     ForkRun,
-    GrantReceipt,
     ReplayQuery,
     ResolveCall,
     RestoreSession,
-    RevokeGrant,
     RunAnswer,
 )
 from rookery.schemas.errors import Failed, Refused
@@ -86,7 +76,7 @@ def connect(url: str | None = None, *, realm: str = "default", token: str | None
     return Client(url, realm=realm, token=token or "")
 
 
-class Client:
+class Client(Approving):
     """One connection to one realm, used on one event loop."""
 
     def __init__(
@@ -125,6 +115,10 @@ class Client:
         await asyncio.gather(*self._works, return_exceptions=True)
         await self._replies.close()
         await self._connection.close()
+
+    @property
+    def realm(self) -> str:
+        return self._subjects.realm
 
     async def __aenter__(self) -> Client:
         await self.open()
@@ -298,61 +292,6 @@ class Client:
     async def destroy(self, session: str) -> Fields:
         """End a session's life; the next input begins another, with no memory of this one."""
         return await self.ask("destroy", session)
-
-    # --- approvals --------------------------------------------------------------------------------
-
-    async def approvals(
-        self, session: str | None = None, *, ended: bool = False
-    ) -> Sequence[ListedApproval]:
-        """What waits for somebody's word, what is due soonest first; ``ended`` ones after it."""
-        query = PendingQuery(session=session, ended=ended)
-        return msgspec.convert(await self.ask("pending", "all", query), ApprovalList).approvals
-
-    async def approval(self, approval_id: str) -> ListedApproval:
-        """One of them, however it stands."""
-        query = PendingQuery(approval_id=approval_id)
-        found = msgspec.convert(await self.ask("pending", "all", query), ApprovalList).approvals
-        if not found:
-            raise Refused("APPROVAL_NOT_FOUND", f"no approval {approval_id[:120]!r} here")
-        return found[0]
-
-    async def decide(
-        self,
-        approval: ListedApproval,
-        decision: Literal["approved", "approved_for_session", "denied"],
-        *,
-        actor: str,
-        reason: str = "",
-        sign: Callable[[str, DecideApproval], DecideApproval] | None = None,
-    ) -> DecisionReceipt:
-        """Give one's word on an approval as it was shown, and on no other arguments.
-
-        ``sign`` makes it count as an approver's: ``rookery.actors.approvals.signing.Signer.sign``.
-        """
-        answer = DecideApproval(
-            approval_id=approval.approval_id,
-            decision=decision,
-            actor=actor,
-            request_digest=approval.request_digest,
-            answered_at_ms=SystemClock().now_ms(),
-            reason=reason,
-        )
-        if sign is not None:
-            answer = sign(self._subjects.realm, answer)
-        receipt = await self.ask("decide", approval.session_id, answer)
-        return msgspec.convert(receipt, DecisionReceipt)
-
-    async def grants(
-        self, session: str | None = None, *, ended: bool = False
-    ) -> Sequence[ListedGrant]:
-        """What was allowed, newest first."""
-        query = GrantedQuery(session=session, ended=ended)
-        return msgspec.convert(await self.ask("granted", "all", query), GrantList).grants
-
-    async def revoke_grant(self, grant: ListedGrant, *, actor: str = "") -> GrantReceipt:
-        """Let a grant allow nothing more."""
-        body = RevokeGrant(grant_id=grant.grant_id, actor=actor)
-        return msgspec.convert(await self.ask("grants", grant.session_id, body), GrantReceipt)
 
     # --- questions --------------------------------------------------------------------------------
 
