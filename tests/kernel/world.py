@@ -76,6 +76,7 @@ class Node:
         return driven
 
     def start(self) -> Node:
+        self.world.run(self.bus.start())
         before = set(pykka.ActorRegistry.get_all())
         self._context.copy().run(self.kernel.start)
         self._actors |= set(pykka.ActorRegistry.get_all()) - before
