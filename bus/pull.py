@@ -114,12 +114,13 @@ class Pull:
             await self._consumer.close()
             self._consumer = None
         stream = self._subjects.journal_stream
-        info = await self._connection.api(f"STREAM.INFO.{stream}", {"deleted_details": True})
-        self._check(info["state"])
         filter_subject = None if self._is_whole else self._subjects.facts(self._where)
         # Known before it is made, so that a connection lost meanwhile breaks it.
         self._consumer = _Consumer(self._connection, stream, self._news)
         self.left = await self._consumer.open(self.position + 1, filter_subject)
+        # A stream that is replaced after this takes the consumer with it, which is noticed.
+        info = await self._connection.api(f"STREAM.INFO.{stream}", {"deleted_details": True})
+        self._check(info["state"])
 
     def _check(self, state: dict[str, Any]) -> None:
         """Nothing above our position may have been removed, as far as the stream can tell."""
