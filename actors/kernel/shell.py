@@ -290,7 +290,8 @@ class FamilyActor(pykka.ThreadingActor):
             else:
                 self._decide_again(entity, commit)
             if self._keeps(entity):
-                self._start_again(entity)
+                if entity.resuming:
+                    self._start_again(entity)
                 touched.append(entity)
         self._hub.failpoints.hit("evolved")
         return touched
