@@ -55,6 +55,8 @@ chaos: $(VENV)/.ready-dev
 	@$(BIN)/python -m tests.chaos.run_kills
 	@echo "== a thousand runs, a till, and three kills"
 	@$(BIN)/python -m tests.chaos.till
+	@echo "== the same, and nodes that leave, are paused and die"
+	@$(BIN)/python -m tests.chaos.till 3000 100 leave pause kill leave pause
 	@echo "== two hundred sandbox sessions for a minute"
 	@$(BIN)/python -m tests.sandbox.many_sessions
 	@echo "== every probe of the sandbox, and how late it ended"

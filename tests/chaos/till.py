@@ -1,11 +1,11 @@
-"""Many runs, tools that fail now and then, and a node that is killed again and again.
+"""Many runs, tools that fail now and then, and nodes that are killed, paused and replaced.
 
 Goal: what was admitted has ended, each once; the till did what the journal says it was to do, and
 nothing the journal does not know of. Method: sessions of small programs, a tool worker that keeps
 its own ledger and outlives the nodes, and an operator who looks into it before he says what became
 of a call nobody knows of.
 
-    python -m tests.chaos.till [runs] [sessions] [kills]
+    python -m tests.chaos.till [runs] [sessions] [kill|leave|pause ...]
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from rookery.bus.jetstream import JetStreamBus
 from rookery.bus.ports import Filter
@@ -31,7 +32,11 @@ from tests.stock import Stock, stock, until
 
 __all__ = ["Accounts", "faults", "trade"]
 
+Disturbance = Literal["kill", "leave", "pause"]
+
 REALM = "till"
+PAUSE_S = 9.0
+"""Longer than a claim lives."""
 PROGRAM = (
     "import asyncio\nsold = till_charge({n})\n"
     "left = await asyncio.gather(till_stock('tea'), till_stock('cake'))\nsold + sum(left)"
@@ -59,8 +64,10 @@ class Accounts(NamedTuple):
     seconds: float
 
 
-async def trade(folder: Path, *, runs: int, sessions: int, kills: int) -> Accounts:
-    """Let clients run programs while the node is killed."""
+async def trade(
+    folder: Path, *, runs: int, sessions: int, disturbances: Sequence[Disturbance]
+) -> Accounts:
+    """Let clients run programs while one node takes the place of another."""
     ledger = folder / "ledger"
     ledger.touch()
     began_s = time.monotonic()
@@ -73,14 +80,14 @@ async def trade(folder: Path, *, runs: int, sessions: int, kills: int) -> Accoun
         async with stock(server.url, REALM) as client:
             operator = asyncio.create_task(_operate(client, ledger))
             statuses: Counter[str] = Counter()
-            killing = asyncio.create_task(
-                _kill(server, folder, nodes, statuses, runs=runs, kills=kills)
+            disturbing = asyncio.create_task(
+                _disturb(server, folder, nodes, statuses, runs=runs, disturbances=disturbances)
             )
             shares = [runs // sessions + (n < runs % sessions) for n in range(sessions)]
             await asyncio.gather(
                 *(_shop(client, f"s{n}", share, statuses) for n, share in enumerate(shares))
             )
-            await killing
+            await disturbing
             operator.cancel()
             with suppress(asyncio.CancelledError):
                 await operator
@@ -97,22 +104,31 @@ async def _shop(client: Stock, session: str, share: int, statuses: Counter[str])
         statuses[str(answer.body.get("status", answer.code))] += 1
 
 
-async def _kill(
+async def _disturb(
     server: EmbeddedServer,
     folder: Path,
     nodes: list[NodeProcess],
     statuses: Counter[str],
     *,
     runs: int,
-    kills: int,
+    disturbances: Sequence[Disturbance],
 ) -> None:
-    """At even distances; the next node takes over at once."""
-    for number in range(1, kills + 1):
-        share = number * runs // (kills + 1)
+    """At even distances. After a kill the next node takes over at once; who leaves or is paused
+    has a second one beside it before."""
+    for number, disturbance in enumerate(disturbances, 1):
+        share = number * runs // (len(disturbances) + 1)
         await until(lambda share=share: statuses.total() >= share, deadline_s=900)
-        nodes[-1].kill()
-        nodes.append(_node(server, folder))
-        await asyncio.to_thread(nodes[-1].start)
+        disturbed, successor = nodes[-1], _node(server, folder)
+        if disturbance == "kill":
+            disturbed.kill()
+        nodes.append(successor)
+        await asyncio.to_thread(successor.start)
+        if disturbance == "leave":
+            assert await asyncio.to_thread(disturbed.stop) == 0
+        elif disturbance == "pause":
+            disturbed.signal(signal.SIGSTOP)
+            await asyncio.sleep(PAUSE_S)
+            disturbed.signal(signal.SIGCONT)
 
 
 def _node(server: EmbeddedServer, folder: Path) -> NodeProcess:
@@ -230,14 +246,20 @@ def faults(accounts: Accounts, runs: int) -> list[str]:
 
 
 def main() -> int:
-    given = [int(word) for word in sys.argv[1:]]
-    runs, sessions, kills = (*given, *(1_000, 100, 3)[len(given) :])
+    sizes = [int(word) for word in sys.argv[1:3]]
+    runs, sessions = (*sizes, *(1_000, 100)[len(sizes) :])
+    if unknown := set(sys.argv[3:]) - {*get_args(Disturbance)}:
+        sys.exit(f"no disturbance: {', '.join(unknown)}")
+    disturbances = cast(list[Disturbance], sys.argv[3:]) or ["kill"] * 3
     with tempfile.TemporaryDirectory() as folder:
-        accounts = asyncio.run(trade(Path(folder), runs=runs, sessions=sessions, kills=kills))
+        accounts = asyncio.run(
+            trade(Path(folder), runs=runs, sessions=sessions, disturbances=disturbances)
+        )
     wrong = faults(accounts, runs)
     retried = sorted(op for op, times in accounts.intents.items() if times > 1)
     executed, intended = accounts.executions.total(), accounts.intents.total()
-    print(f"{runs} runs on {sessions} sessions, {kills} kills, {accounts.seconds:.0f} s")
+    story = ", ".join(disturbances)
+    print(f"{runs} runs on {sessions} sessions, {story}, {accounts.seconds:.0f} s")
     print(f"answers: {dict(accounts.statuses)}")
     print(f"{intended} intents, {executed} executions, {len(accounts.recoveries)} recoveries")
     print(f"tried again, each under its own key: {', '.join(retried) or 'none'}")
