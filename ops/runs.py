@@ -148,15 +148,9 @@ class Runs:
         local = VisibleTools.local(registry)
         visible = VisibleTools([*local, *(tool for crew in remote for tool in crew.visible)])
         key = await bus.vault.secret("snapshots", entropy(KEY_BYTES))
-        cache = GuestCache(cache_folder(os.environ))
-        shared = SharedBuild(cache, bus.blobs, bus.claims, node)
-        await shared.settle()
-        catalogue = await bus.blobs.put(visible.catalogue_bytes) if visible.offered else ""
-        await bus.blobs.put((await asyncio.to_thread(JavaScriptBuild.own)).piece)
-        sandbox = await asyncio.to_thread(
-            open_sandbox, key, cache, lambda build: loop.run(shared.fetch(build))
-        )
+        sandbox = await _loaded(bus, loop, node, key)
         opened.callback(sandbox.close)
+        catalogue = await bus.blobs.put(visible.catalogue_bytes) if visible.offered else ""
         own = LocalTools(registry)
         opened.callback(own.close, TOOLS_CLOSE_S)
         approvers = Approvers(bus)
@@ -165,14 +159,7 @@ class Runs:
             builds=sandbox.builds,
             tools=visible.offered,
             catalogue=catalogue,
-            limits_max=SessionLimits(
-                memory_mb=limits.memory_mb_max,
-                cpu_ms=limits.cpu_ms_max,
-                wall_ms=limits.wall_ms_max,
-                max_stdout_bytes=limits.stdout_bytes_max,
-                max_external_calls=limits.external_calls_max,
-                max_stack_depth=limits.stack_depth_max,
-            ),
+            limits_max=_most(limits),
             entropy=entropy,
         )
         runs = cls(
@@ -259,6 +246,29 @@ def approval_settings(realm: str, config: Approvals) -> ApprovalSettings:
         session_grant_ttl_ms=config.session_grant_ttl_ms,
         require_keys=config.require_keys,
         root_key=_root_key(config.root_key),
+    )
+
+
+async def _loaded(bus: Bus, loop: Loop, node: str, key: bytes) -> Sandbox:
+    """The sandbox with the guest the realm runs, which other nodes can have from the realm."""
+    cache = GuestCache(cache_folder(os.environ))
+    shared = SharedBuild(cache, bus.blobs, bus.claims, node)
+    await shared.settle()
+    await bus.blobs.put((await asyncio.to_thread(JavaScriptBuild.own)).piece)
+    return await asyncio.to_thread(
+        open_sandbox, key, cache, lambda build: loop.run(shared.fetch(build))
+    )
+
+
+def _most(limits: Limits) -> SessionLimits:
+    """What a run or a session may ask for."""
+    return SessionLimits(
+        memory_mb=limits.memory_mb_max,
+        cpu_ms=limits.cpu_ms_max,
+        wall_ms=limits.wall_ms_max,
+        max_stdout_bytes=limits.stdout_bytes_max,
+        max_external_calls=limits.external_calls_max,
+        max_stack_depth=limits.stack_depth_max,
     )
 
 

@@ -196,7 +196,7 @@ class Acting:
         said = Interrupted(operation_id=call.operation_id, attempt=call.attempt, reason=reason)
         again = call.idempotent
         if again:
-            self._tool(call)
+            self._tool(call)  # Where it is missing, another node may try again.
         if again and not (await self._is_wanted(session, call) and await self._can_be_called(call)):
             again, said = False, replace(said, unwanted=True)
         if again:

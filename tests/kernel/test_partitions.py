@@ -51,6 +51,19 @@ def assert_sound(world: World, rounds: int) -> None:
         world.until(lambda key=key: world.numbers("echo", key) == list(range(1, rounds + 1)))
 
 
+def test_a_request_that_comes_too_late_leaves_nothing_and_has_to_be_asked_again(world: World):
+    first, second = world.start(), world.start()
+    shared(world, 8, 8)
+    key = next(k for k in KEYS if partition_of(k) in second.kernel.partitions.served)
+    heard = world.listen("reply.late")
+    late = Delivery(verb="add", key=key, id="late", body=b"{}", reply_to="reply.late")
+    world.run(called(lambda: first.kernel._routing.deliver([late])))
+    world.until(lambda: heard)
+    assert heard[0].code == "PARTITION_UNOWNED"
+    assert not world.stored("tally", key)
+    assert key not in first.kernel._mailboxes["tally"].entities
+
+
 def test_one_node_serves_everything(world: World):
     node = world.start()
     assert served(node) == [PARTITIONS]

@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -62,20 +62,8 @@ class Shell:
     def started(
         self, *arguments: str, command: Sequence[str] = ROOKERY
     ) -> Iterator[subprocess.Popen[str]]:
-        process = subprocess.Popen(
-            [*command, *arguments],
-            env=self.environment,
-            cwd=self.home,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        with process:
-            try:
-                yield process
-            finally:
-                process.kill()
+        with going_on([*command, *arguments], self.environment, self.home) as process:
+            yield process
 
     @contextmanager
     def served(self, *arguments: str) -> Iterator[NodeProcess]:
@@ -83,6 +71,27 @@ class Shell:
         store = ("--store", str(self.home / "store"), "--driver", "sandbox")
         with NodeProcess(self.home, *store, *arguments) as node:
             yield node
+
+
+@contextmanager
+def going_on(
+    command: Sequence[str], environment: Mapping[str, str], directory: Path
+) -> Iterator[subprocess.Popen[str]]:
+    """A command that goes on until somebody ends it."""
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        cwd=directory,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 class Realm:
@@ -104,19 +113,8 @@ class Realm:
     @contextmanager
     def started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         """A command that goes on until somebody ends it."""
-        process = subprocess.Popen(
-            [*ROOKERY, *arguments],
-            env=self.environment,
-            cwd=self.home,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        with process:
-            try:
-                yield process
-            finally:
-                process.kill()
+        with going_on([*ROOKERY, *arguments], self.environment, self.home) as process:
+            yield process
 
     def write(self, session: str, messages: int, *, broken_at: int = 0) -> None:
         """Append messages of two facts each; the digest of the ``broken_at``-th is a lie."""
