@@ -132,24 +132,6 @@ async def _loosened(bus: JetStreamBus) -> None:
     await bus.connection.api(f"STREAM.CREATE.{STREAM}", loose)
 
 
-def test_a_journal_that_was_replaced_is_read_anew(jetstream: JetStreamRealm):
-    async def story() -> None:
-        async with jetstream.bus() as bus:
-            told, approvers = Told(bus), Approvers(bus)
-            await told.say(ADDED)
-            async with following(approvers):
-                await told.say(REVOKED)
-                await until(lambda: approvers.find(ANN.key_id) is None)
-                await told.say(ADDED)
-                await until(lambda: approvers.find(ANN.key_id) is not None)
-                await _loosened(bus)
-                await Told(bus, "other").say(added("bob", BOB))
-                await until(lambda: approvers.find(BOB.key_id) is not None)
-                assert approvers.find(ANN.key_id) is None
-
-    asyncio.run(story())
-
-
 def test_no_key_counts_if_what_was_said_was_removed(jetstream: JetStreamRealm):
     """It may have been the revocation."""
 
