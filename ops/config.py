@@ -64,6 +64,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Empty: made from the host name and the process id."""
     drain_timeout_s: Seconds = 20.0
     """How long a stopping node waits for what it has begun."""
+    claim_s: Annotated[int, Meta(ge=1, le=60)] = 6
+    """How long another node waits before it takes over from this one, if that is cut off, paused or
+    dead on another machine; it renews its claims three times as often."""
     passivate_after_s: Seconds = 600.0
     """An entity nobody asked for so long leaves memory; its facts stay."""
     driver: Driver = "sandbox"

@@ -231,6 +231,7 @@ class Node:
             uptime_s=self._clock.uptime_s,
             observer=self.metrics,
             failpoints=Failpoints(os.environ.get("ROOKERY_FAILPOINT", "")),
+            claim_s=config.node.claim_s,
             passivate_after_ms=int(config.node.passivate_after_s * 1000),
             drain_timeout_s=config.node.drain_timeout_s,
             payload_bytes_max=config.limits.payload_bytes_max,

@@ -30,7 +30,7 @@ from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import Forget, Internal, Passivate, Quiesce
 from rookery.actors.kernel.nodes import NodesConcern, Record
 from rookery.actors.kernel.observer import Observer, Unobserved
-from rookery.actors.kernel.partitions import Holder, Partitions
+from rookery.actors.kernel.partitions import CLAIM_S, Holder, Partitions
 from rookery.actors.kernel.reactions import Reactions
 from rookery.actors.kernel.routing import Query, Routing
 from rookery.actors.kernel.shell import FamilyActor
@@ -65,6 +65,7 @@ class Settings:
     """Goes on while the machine sleeps; never set."""
     observer: Observer = field(default_factory=Unobserved)
     failpoints: Failpoints = field(default_factory=Failpoints)
+    claim_s: int = CLAIM_S
     passivate_after_ms: int = 600_000
     drain_timeout_s: float = 10.0
     payload_bytes_max: int = 1 << 20
@@ -124,6 +125,7 @@ class Kernel:
             on_gain=self._gain,
             on_loss=self._lose,
             uptime_s=settings.uptime_s,
+            claim_s=settings.claim_s,
             busy=self._is_busy,
         )
         self._ours: frozenset[int] = frozenset()

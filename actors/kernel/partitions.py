@@ -15,12 +15,13 @@ from typing import NamedTuple
 from rookery.bus.ports import PARTITIONS, Claim, Claims
 from rookery.schemas.errors import Failed
 
-__all__ = ["Holder", "Partitions"]
+__all__ = ["CLAIM_S", "Holder", "Partitions"]
 
 log = logging.getLogger(__name__)
 
-TTL_S = 6
-BEAT_S = 2.0
+CLAIM_S = 6
+"""How long a claim lives that is not renewed, unless ``ops`` says otherwise."""
+BEATS_A_CLAIM = 3
 PATIENCE_BEATS = 5
 """How long a partition with effects under way is kept though another node should have it."""
 
@@ -50,13 +51,14 @@ class Partitions:
         on_gain: Change,
         on_loss: Change,
         uptime_s: Callable[[], float],
+        claim_s: int = CLAIM_S,
         busy: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """``uptime_s`` goes on while the machine sleeps, as claims do; a loop's time does not.
         ``busy``: a partition with effects under way is given up last, and not at once."""
         self._claims, self._holder = claims, holder
         self._on_gain, self._on_loss, self._busy = on_gain, on_loss, busy
-        self._uptime_s = uptime_s
+        self._uptime_s, self._claim_s = uptime_s, claim_s
         self._patience = PATIENCE_BEATS
         self._held: dict[int, Claim] = {}
         self._given_up: list[Claim] = []
@@ -121,7 +123,7 @@ class Partitions:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(self._claim_s / BEATS_A_CLAIM)
             try:
                 await self._beat()
             except Failed as error:
@@ -140,7 +142,7 @@ class Partitions:
     async def _renew(self) -> None:
         began_s, held = self._uptime_s(), dict(self._held)
         presence = self._holder.presence
-        renewals = (self._claims.renew(claim, TTL_S, presence) for claim in held.values())
+        renewals = (self._claims.renew(claim, self._claim_s, presence) for claim in held.values())
         missed: BaseException | None = None
         lost = []
         ends = await asyncio.gather(*renewals, return_exceptions=True)
@@ -159,12 +161,12 @@ class Partitions:
         if missed is not None:
             raise missed
         if not self._given_up:  # Their claims are not renewed.
-            self._certain_until_s = began_s + TTL_S
+            self._certain_until_s = began_s + self._claim_s
 
     async def _share(self) -> None:
         """Hold as many as every other node does."""
         node, presence = self._holder.node, self._holder.presence
-        self._membership = await self._claims.acquire(f"node.{node}", node, TTL_S, presence)
+        self._membership = await self._claims.acquire(f"node.{node}", node, self._claim_s, presence)
         members = [c for c in await self._claims.list("node.") if not self._gone(c)]
         share = -(-PARTITIONS // max(1, len(members)))
         if len(self._held) > share:
@@ -197,9 +199,9 @@ class Partitions:
     async def _claim(self, partition: int, standing: Claim | None) -> Claim | None:
         name, holder = f"partition.{partition}", self._holder
         if standing is None:
-            return await self._claims.acquire(name, holder.node, TTL_S, holder.presence)
+            return await self._claims.acquire(name, holder.node, self._claim_s, holder.presence)
         if self._gone(standing):
-            return await self._claims.seize(standing, holder.node, TTL_S, holder.presence)
+            return await self._claims.seize(standing, holder.node, self._claim_s, holder.presence)
         return None
 
     def _gone(self, claim: Claim) -> bool:
