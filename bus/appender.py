@@ -4,7 +4,8 @@ A group goes out as pipelined singles or, above ``batch_over`` messages, as one 
 is refused as a batch is halved. What is not answered is sent again, alone and under the same
 message id (a full server stores a batch in part and never answers: measured, 2.15.1); what is then
 refused as stale may be our own message whose ack was lost, so the leader is asked
-(``rookery.bus.doubts``). Which appends belong together is the caller's business.
+(``rookery.bus.doubts``). Where no stream listens, the turn may have ended, so the stream is asked
+(``rookery.bus.turns``). Which appends belong together is the caller's business.
 """
 
 from __future__ import annotations
@@ -19,10 +20,19 @@ from rookery.bus.appends import Verdict, Waiting, ack_of, batch, halves, next_gr
 from rookery.bus.connection import Connection, Message, Subscription
 from rookery.bus.doubts import Doubts
 from rookery.bus.own_stretch import OwnStretch
-from rookery.bus.ports import Append, Conflicted, Outcome, Pressure, Rejected, Settled
+from rookery.bus.ports import (
+    Append,
+    Conflicted,
+    Displaced,
+    Outcome,
+    Pressure,
+    Rejected,
+    Settled,
+)
 from rookery.bus.reads import JournalReads
-from rookery.bus.subjects import Subjects
-from rookery.schemas.errors import Refused
+from rookery.bus.subjects import NODE_FAMILY, Subjects, partition_of
+from rookery.bus.turns import Turns
+from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["Appender", "Counters"]
 
@@ -30,6 +40,8 @@ _LOOK_S = 0.1
 """How often unanswered groups are looked for."""
 _PAUSE_S_MIN = 0.05
 _PAUSE_S_MAX = 1.0
+_LAST_LOOK_S = 1.0
+"""How long it is asked whether an append was stored before its turn ended."""
 _PROBE_MESSAGES = 16
 """So many appends try whether the trouble is over; the others wait for the first success."""
 
@@ -61,23 +73,27 @@ class Appender:
         connection: Connection,
         subjects: Subjects,
         reads: JournalReads,
+        turns: Turns,
         *,
         batch_over: int | None,
         timeout_s: float,
     ) -> None:
         self.pressure = Pressure.NONE
         self.counters = Counters()
-        self._connection, self._subjects = connection, subjects
+        self._connection, self._subjects, self._turns = connection, subjects, turns
         self._doubts, self._own = Doubts(reads), OwnStretch()
         self._batch_over, self._timeout_s = batch_over, timeout_s
         self._loop: asyncio.AbstractEventLoop
         self._flights: dict[int, _Flight] = {}
         self._count = 0
+        self._open: set[Waiting] = set()
+        """Whatever nobody was told of."""
         self._again: list[Waiting] = []
         self._pause_s = _PAUSE_S_MIN
         self._probe_timer: asyncio.TimerHandle | None = None
         self._look_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._checking: asyncio.Task[None] | None = None
         self._inbox = connection.client.new_inbox()
         self._name = self._inbox.rpartition(".")[2]
         self._subscription: Subscription | None = None
@@ -106,11 +122,32 @@ class Appender:
         self.counters.appends += len(appends)
         ready: list[Waiting] = []
         doubtful: list[Waiting] = []
+        ownerless: list[Waiting] = []
         for append in appends:
-            (ready if self._is_exact(append) else doubtful).append(Waiting(append, settle))
+            waiting = self._addressed(append, settle)
+            self._open.add(waiting)
+            if not waiting.subject:
+                ownerless.append(waiting)
+            else:
+                (ready if self._is_exact(append) else doubtful).append(waiting)
         self._send(ready)
+        self._displace(ownerless)
         if doubtful:
             self._spawn(self._vet(doubtful))
+
+    def displace(self) -> None:
+        """No append goes on whose turn may have ended: each is told so, and not sent again."""
+        self._displace([one for one in self._open if one.turn])
+
+    def _addressed(self, append: Append, settle: Callable[[list[Outcome]], None]) -> Waiting:
+        """An append belongs to the turn in which it was decided, however often it is sent."""
+        entity = append.entity
+        if entity.family == NODE_FAMILY:
+            return Waiting(append, settle, self._subjects.append_of_node(entity), None)
+        partition = partition_of(entity.key)
+        if (turn := self._turns.of(partition)) is None:
+            return Waiting(append, settle, "", None)
+        return Waiting(append, settle, self._subjects.append(turn, entity), (partition, turn))
 
     def _is_exact(self, append: Append) -> bool:
         """Whether the one number that the server compares says all that is expected."""
@@ -121,6 +158,7 @@ class Appender:
     # Out.
 
     def _send(self, waiting: list[Waiting]) -> None:
+        waiting = [one for one in waiting if one in self._open]
         if self.pressure is not Pressure.NONE:
             self._later(waiting, self.pressure)
             return
@@ -143,7 +181,7 @@ class Appender:
     def _send_singles(self, group: list[Waiting]) -> None:
         first = self._count + 1
         messages = [
-            single(one.append, self._subjects, f"{self._inbox}.{number}")
+            single(one, self._subjects, f"{self._inbox}.{number}")
             for number, one in enumerate(group, first)
         ]
         self._count += len(group)
@@ -219,6 +257,10 @@ class Appender:
                 self._later(flight.members, Pressure.FULL)
             case Verdict.LATER:
                 self._later(flight.members, Pressure.UNREACHABLE)
+            case Verdict.NOBODY:
+                self._later(flight.members, Pressure.UNREACHABLE)
+                if self._checking is None or self._checking.done():
+                    self._checking = self._spawn(self._check_turns())
             case _ if flight.is_batch:
                 self._halve(flight.members)
             case Verdict.TOO_LARGE:
@@ -228,21 +270,51 @@ class Appender:
                 self._spawn(self._resolve(flight.members[0]))
 
     def _tell(self, known: Sequence[tuple[Waiting, Outcome]]) -> None:
-        """One call a caller. By the loop, so that nobody is called back from inside ``append``."""
+        """One call a caller, and one outcome an append: a later one is dropped. By the loop, so
+        that no caller is called back from inside ``append``."""
+        known = [(waiting, outcome) for waiting, outcome in known if waiting in self._open]
         if not known:
             return
         calls: dict[Callable[[list[Outcome]], None], list[Outcome]] = {}
         for waiting, outcome in known:
+            self._open.discard(waiting)
             calls.setdefault(waiting.settle, []).append(outcome)
             self.counters.conflicts += isinstance(outcome, Conflicted)
         for settle, outcomes in calls.items():
             self._loop.call_soon(settle, outcomes)
-        if self.pressure is Pressure.UNREACHABLE or any(
-            isinstance(outcome, Settled) for _, outcome in known
-        ):
+        answered = [outcome for _, outcome in known if not isinstance(outcome, Displaced)]
+        stored = any(isinstance(outcome, Settled) for outcome in answered)
+        if stored or (answered and self.pressure is Pressure.UNREACHABLE):
             self._calm()
 
+    def _displace(self, waiting: Sequence[Waiting]) -> None:
+        self._tell([(one, Displaced(one.append)) for one in waiting])
+
     # Doubt.
+
+    async def _check_turns(self) -> None:
+        """Of what no stream listened to, find what belongs to a turn that has ended."""
+        while True:
+            try:
+                current = await self._turns.current()
+            except Failed:
+                await asyncio.sleep(_PAUSE_S_MIN)
+                continue
+            break
+        ended = [one for one in self._again if one.turn and one.turn not in current.items()]
+        self._again = [one for one in self._again if one not in ended]
+        await asyncio.gather(*map(self._look_once_more, ended))
+
+    async def _look_once_more(self, waiting: Waiting) -> None:
+        """It may have been stored while its turn lasted, and only the ack was lost."""
+        try:
+            async with asyncio.timeout(_LAST_LOOK_S):
+                outcome = await self._doubts.entity_moved(waiting.append)
+        except TimeoutError:
+            outcome = None
+        stored = isinstance(outcome, Settled)
+        self.counters.lost_acks += stored
+        self._tell([(waiting, outcome if outcome and stored else Displaced(waiting.append))])
 
     async def _vet(self, waiting: list[Waiting]) -> None:
         """The server compares one number a message: of a fenced append the fence. That the entity
@@ -269,6 +341,9 @@ class Appender:
 
     def _later(self, waiting: list[Waiting], pressure: Pressure) -> None:
         """Keep these until the server takes appends again."""
+        waiting = [one for one in waiting if one in self._open]
+        if not waiting:
+            return
         self.pressure = pressure
         self._again += waiting
         if self._probe_timer is None and self._connection.connected:
@@ -277,7 +352,11 @@ class Appender:
 
     def _probe(self) -> None:
         self._probe_timer = None
-        probes, self._again = self._again[:_PROBE_MESSAGES], self._again[_PROBE_MESSAGES:]
+        again = [one for one in self._again if one in self._open]
+        probes, self._again = again[:_PROBE_MESSAGES], again[_PROBE_MESSAGES:]
+        if not probes:
+            self._calm()
+            return
         self.counters.resent += len(probes)
         self._send_singles(probes)
 
@@ -314,7 +393,8 @@ class Appender:
                 one.alone, one.tries = True, one.tries + 1
             self._later(members, Pressure.UNREACHABLE)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

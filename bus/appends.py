@@ -28,10 +28,18 @@ _EXPECTED_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 class Waiting:
     """An append that nobody knows the outcome of yet."""
 
-    __slots__ = ("alone", "append", "settle", "tries")
+    __slots__ = ("alone", "append", "settle", "subject", "tries", "turn")
 
-    def __init__(self, append: Append, settle: Callable[[list[Outcome]], None]) -> None:
-        self.append, self.settle = append, settle
+    def __init__(
+        self,
+        append: Append,
+        settle: Callable[[list[Outcome]], None],
+        subject: str,
+        turn: tuple[int, str] | None,
+    ) -> None:
+        self.append, self.settle, self.subject = append, settle, subject
+        self.turn = turn
+        """Partition and turn; ``None`` for what a node says of itself."""
         self.alone = False
         """Whether it was sent and not answered: only a single tells what became of it."""
         self.tries = 0
@@ -45,6 +53,8 @@ class Verdict(Enum):
     """The expectation does not hold: a conflict, or our own message whose ack was lost."""
     FULL = auto()
     LATER = auto()
+    NOBODY = auto()
+    """No stream listens: the turn has ended, or the server has only begun to serve the stream."""
     TOO_LARGE = auto()
     REFUSED = auto()
     """A batch that will not do as it is."""
@@ -90,7 +100,7 @@ _pub_ack = msgspec.json.Decoder(_PubAck).decode
 def ack_of(message: Message) -> Ack:
     """What the server says."""
     if status_of(message):
-        return Ack(Verdict.LATER, description="nobody serves the journal's stream")
+        return Ack(Verdict.NOBODY, description="no stream listens there")
     try:
         ack = _pub_ack(message.body)
     except msgspec.DecodeError:
@@ -101,9 +111,10 @@ def ack_of(message: Message) -> Ack:
     return Ack(verdict, description=f"{ack.error.err_code} {ack.error.description}")
 
 
-def single(append: Append, subjects: Subjects, reply: str) -> Outgoing:
+def single(waiting: Waiting, subjects: Subjects, reply: str) -> Outgoing:
     """An append as a message of its own."""
-    return Outgoing(subjects.fact(append.entity), append.body, reply, _headers(append, subjects))
+    append = waiting.append
+    return Outgoing(waiting.subject, append.body, reply, _headers(append, subjects))
 
 
 def batch(members: Sequence[Waiting], subjects: Subjects, name: str, reply: str) -> list[Outgoing]:
@@ -113,7 +124,7 @@ def batch(members: Sequence[Waiting], subjects: Subjects, name: str, reply: str)
         append = waiting.append
         headers = _headers(append, subjects)
         headers += [("Nats-Batch-Id", name), ("Nats-Batch-Sequence", str(number))]
-        messages.append(Outgoing(subjects.fact(append.entity), append.body, "", headers))
+        messages.append(Outgoing(waiting.subject, append.body, "", headers))
     last = messages[-1]
     messages[-1] = last._replace(reply=reply, headers=[*last.headers, ("Nats-Batch-Commit", "1")])
     return messages

@@ -24,6 +24,7 @@ __all__ = ["Bucket", "Entry"]
 
 _NO_MESSAGE = 10037
 
+_TIMEOUT_S = 5.0
 _BODY_TIMEOUT_S = 10.0
 """Half a mebibyte and an fsync on a bad minute of the disk."""
 _PAGE_MESSAGES = 256
@@ -79,6 +80,7 @@ class Bucket:
         *,
         expected: int | None = None,
         headers: Sequence[tuple[str, str]] = (),
+        timeout_s: float = _BODY_TIMEOUT_S,
     ) -> int | None:
         """Replace what stands under ``key``; its sequence.
 
@@ -87,7 +89,7 @@ class Bucket:
         if expected is not None:
             headers = [*headers, ("Nats-Expected-Last-Subject-Sequence", str(expected))]
         message = Outgoing(self._prefix + key, body, headers=headers)
-        reply = await self._connection.request(message, timeout_s=_BODY_TIMEOUT_S)
+        reply = await self._connection.request(message, timeout_s=timeout_s)
         ack = ack_of(reply)
         said = f"{self._stream} does not take {len(body)} bytes: {ack.description}"
         match ack.verdict:
@@ -107,10 +109,10 @@ class Bucket:
         query: dict[str, str | int] = {"filter": self._prefix + key, "seq": before}
         await self._ask("STREAM.PURGE", query)
 
-    async def newest(self, key: str) -> Entry | None:
+    async def newest(self, key: str, *, timeout_s: float = _TIMEOUT_S) -> Entry | None:
         """What stands under ``key``."""
         query = {"last_by_subj": self._prefix + key}
-        answer = await self._ask("STREAM.MSG.GET", query)
+        answer = await self._ask("STREAM.MSG.GET", query, timeout_s)
         if answer is None:
             return None
         found = msgspec.convert(answer["message"], _Stored)
@@ -142,10 +144,12 @@ class Bucket:
         subjects: dict[str, int] = (answer or {})["state"].get("subjects") or {}
         return [subject.removeprefix(self._prefix) for subject in subjects]
 
-    async def _ask(self, verb: str, query: Mapping[str, str | int]) -> dict[str, Any] | None:
+    async def _ask(
+        self, verb: str, query: Mapping[str, str | int], timeout_s: float = _TIMEOUT_S
+    ) -> dict[str, Any] | None:
         """The stream's answer; ``None`` if it has no such message."""
         try:
-            return await self._connection.api(f"{verb}.{self._stream}", query)
+            return await self._connection.api(f"{verb}.{self._stream}", query, timeout_s=timeout_s)
         except ApiError as error:
             if error.err_code == _NO_MESSAGE:
                 return None

@@ -2,7 +2,8 @@
 
 The token is the message's sequence and every change is a compare-and-swap on it, so two holders
 never hold one name. It refuses to be the only fence: a holder that was paused beyond its time to
-live does not know, so what it writes is fenced by the journal's expectations as well.
+live does not know, so what it writes is fenced by the journal's turns as well. A request that has
+no answer within a quarter of the time to live fails: what is heard later is of no use.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ __all__ = ["JetStreamClaims", "check_claim", "claim_lost"]
 _HOLDER = "Rookery-Holder"
 _AFTER = "Rookery-After"
 """The token that was renewed or seized: tells our own write, whose ack was lost, from others."""
+
+ANSWERS_A_CLAIM = 4
+RELEASE_S = 2.0
 
 _TOMBSTONE = (("KV-Operation", "DEL"), ("Nats-TTL", "1s"))
 
@@ -46,7 +50,8 @@ class JetStreamClaims:
     async def acquire(self, name: str, holder: str, ttl_s: int, value: bytes = b"") -> Claim | None:
         check_claim(name, holder, ttl_s)
         while True:
-            standing = _standing(await self._bucket.newest(encode_token(name)))
+            found = await self._bucket.newest(encode_token(name), timeout_s=_timeout_s(ttl_s))
+            standing = _standing(found)
             if standing.holder not in ("", holder):
                 return None
             token = await self._bucket.put(
@@ -54,6 +59,7 @@ class JetStreamClaims:
                 value,
                 expected=standing.sequence,
                 headers=_held(holder, ttl_s),
+                timeout_s=_timeout_s(ttl_s),
             )
             if token is not None:
                 return Claim(name, holder, token, value)
@@ -69,11 +75,11 @@ class JetStreamClaims:
     ) -> Claim | None:
         check_claim(claim.name, holder, ttl_s)
         headers = [*_held(holder, ttl_s), (_AFTER, str(claim.token))]
-        token = await self._replace(claim, holder, value, headers)
+        token = await self._replace(claim, holder, value, headers, _timeout_s(ttl_s))
         return None if token is None else Claim(claim.name, holder, token, value)
 
     async def release(self, claim: Claim) -> None:
-        await self._replace(claim, claim.holder, b"", _TOMBSTONE)
+        await self._replace(claim, claim.holder, b"", _TOMBSTONE, RELEASE_S)
 
     async def list(self, prefix: str = "") -> list[Claim]:
         claims = []
@@ -84,7 +90,12 @@ class JetStreamClaims:
         return claims
 
     async def _replace(
-        self, claim: Claim, holder: str, value: bytes, headers: Sequence[tuple[str, str]]
+        self,
+        claim: Claim,
+        holder: str,
+        value: bytes,
+        headers: Sequence[tuple[str, str]],
+        timeout_s: float,
     ) -> int | None:
         """The token of what now stands in place of ``claim``, or ``None`` if that was gone.
 
@@ -93,10 +104,12 @@ class JetStreamClaims:
         """
         key, expected = encode_token(claim.name), claim.token
         while True:
-            token = await self._bucket.put(key, value, expected=expected, headers=headers)
+            token = await self._bucket.put(
+                key, value, expected=expected, headers=headers, timeout_s=timeout_s
+            )
             if token is not None:
                 return token
-            standing = _standing(await self._bucket.newest(key))
+            standing = _standing(await self._bucket.newest(key, timeout_s=timeout_s))
             if standing.holder != holder or standing.after != claim.token:
                 return None
             expected = standing.sequence
@@ -112,6 +125,10 @@ def check_claim(name: str, holder: str, ttl_s: int) -> None:
 
 def claim_lost(claim: Claim) -> Failed:
     return Failed("CLAIM_LOST", f"{claim.holder!r} no longer holds {claim.name!r}")
+
+
+def _timeout_s(ttl_s: int) -> float:
+    return ttl_s / ANSWERS_A_CLAIM
 
 
 def _held(holder: str, ttl_s: int) -> list[tuple[str, str]]:

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 _OPEN_PATIENCE_S = 2.0
 _RECONNECT_WAIT_S = 0.1
-_PING_INTERVAL_S = 10
+_PING_S = 10
 _FLUSH_S = 2
 """A flush whose connection was lost waits in vain; so often it is looked for."""
 _NO_RESPONDERS = b"NATS/1.0 503"
@@ -53,7 +53,13 @@ class Connection:
     """To be used on the event loop it was opened on."""
 
     def __init__(
-        self, url: str, *, token: str = "", credentials: str = "", name: str = "rookery"
+        self,
+        url: str,
+        *,
+        token: str = "",
+        credentials: str = "",
+        name: str = "rookery",
+        ping_s: int = _PING_S,
     ) -> None:
         self.on_up: list[Callable[[], None]] = []
         """Called after every reconnect, subscriptions being back in place."""
@@ -62,7 +68,7 @@ class Connection:
         self._target = _target(url, token)
         if credentials:
             _check_credentials(credentials)
-        self._credentials, self._name = credentials, name
+        self._credentials, self._name, self._ping_s = credentials, name, ping_s
         self._up = False
         self._client = BatchClient(self._went_down)
         self._inbox = self._client.new_inbox()
@@ -105,6 +111,11 @@ class Connection:
         self._fail_requests()
         with suppress(nats.errors.Error, OSError):
             await self._client.close()
+
+    def reset(self) -> None:
+        """Give this connection up and make another: what the network has not taken is lost."""
+        if self._up:
+            self._client.reset()
 
     async def subscribe(self, subject: str, on_batch: OnBatch, *, queue: str = "") -> Subscription:
         """From now on ``on_batch`` gets what arrives on ``subject``: one list a socket read.
@@ -179,7 +190,7 @@ class Connection:
             "allow_reconnect": False,
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": _RECONNECT_WAIT_S,
-            "ping_interval": _PING_INTERVAL_S,
+            "ping_interval": self._ping_s,
             # Else a publish that failed while disconnected would be sent after the reconnect.
             "pending_size": -1,
             "error_cb": self._report,

@@ -1,4 +1,8 @@
-"""The real bus: one connection and every port of a realm on it."""
+"""The real bus: every port of a realm on one connection, but for claims and appends.
+
+These have a connection of their own, which a node that has lost its claims resets: what the network
+has not taken is then never sent.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,8 @@ from rookery.bus.vault import JetStreamVault
 
 __all__ = ["JetStreamBus"]
 
+OWNERS_PING_S = 2
+
 
 class JetStreamBus:
     """Port ``Bus``. To be used on one event loop; once stopped it is of no further use."""
@@ -39,15 +45,18 @@ class JetStreamBus:
         self.realm = realm
         self._subjects = subjects = Subjects(realm)
         self.connection = connection = Connection(url, token=token, credentials=credentials)
+        self.owners = owners = Connection(
+            url, token=token, credentials=credentials, ping_s=OWNERS_PING_S
+        )
         self.journal = JetStreamJournal(
-            connection, subjects, batch_over=BATCH_OVER if sync == "always" else None
+            connection, subjects, owners, batch_over=BATCH_OVER if sync == "always" else None
         )
         self.feed = JetStreamFeed(connection, subjects)
         self.door = NatsDoor(connection, subjects)
         self.inbox = JetStreamInbox(connection, subjects)
         self.timers = JetStreamTimers(connection, subjects)
         self.blobs = JetStreamBlobs(Bucket(connection, subjects.blobs_bucket))
-        self.claims = JetStreamClaims(Bucket(connection, subjects.claims_bucket))
+        self.claims = JetStreamClaims(Bucket(owners, subjects.claims_bucket))
         self.snapshots = JetStreamSnapshots(
             Bucket(connection, subjects.snapshots_bucket), self.blobs
         )
@@ -57,12 +66,17 @@ class JetStreamBus:
 
     @property
     def connected(self) -> bool:
-        return self.connection.connected
+        return self.connection.connected and self.owners.connected
+
+    def reset(self) -> None:
+        self.journal.displace()
+        self.owners.reset()
 
     async def start(self) -> None:
         """Connect; make the streams that are missing and check the others."""
         await self.connection.open()
         try:
+            await self.owners.open()
             buckets = (self.blobs, self.claims, self.snapshots, self.vault, self.shelf)
             await ensure_streams(
                 self.connection, (*streams_of(self._subjects), *(b.spec for b in buckets))
@@ -70,16 +84,21 @@ class JetStreamBus:
             await self.journal.open()
             await self.crews.open()
         except BaseException:
-            await self.connection.close()
+            await self._disconnect()
             raise
 
     async def stop(self) -> None:
         """Let go of everything and disconnect; nothing is delivered afterwards."""
         async with AsyncExitStack() as closing:
-            for close in (self.connection, self.journal, self.crews):
+            closing.push_async_callback(self._disconnect)
+            for close in (self.journal, self.crews):
                 closing.push_async_callback(close.close)
             closing.push_async_callback(self.inbox.stop)
             closing.push_async_callback(self.door.close)
 
     def partition(self, key: str) -> int:
         return partition_of(key)
+
+    async def _disconnect(self) -> None:
+        await self.owners.close()
+        await self.connection.close()

@@ -11,12 +11,15 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from rookery.bus.appender import Appender, Counters
+from rookery.bus.buckets import Bucket
+from rookery.bus.claims import JetStreamClaims
 from rookery.bus.connection import Connection
 from rookery.bus.ports import Append, Filter, Outcome, Pressure, Stored
 from rookery.bus.pull import Pull
 from rookery.bus.reads import JournalReads
 from rookery.bus.stored import matcher
 from rookery.bus.subjects import Subjects
+from rookery.bus.turns import Turns
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 
@@ -39,14 +42,24 @@ class JetStreamJournal:
         self,
         connection: Connection,
         subjects: Subjects,
+        owners: Connection | None = None,
         *,
         batch_over: int | None = BATCH_OVER,
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
+        """``owners``: the connection of claims and appends, if they have one of their own."""
         self._connection, self._subjects = connection, subjects
+        owners = owners or connection
+        claims = JetStreamClaims(Bucket(owners, subjects.claims_bucket))
+        self._turns = Turns(owners, subjects, claims)
         self._reads = JournalReads(connection, subjects)
         self._appender = Appender(
-            connection, subjects, self._reads, batch_over=batch_over, timeout_s=timeout_s
+            owners,
+            subjects,
+            self._reads,
+            self._turns,
+            batch_over=batch_over,
+            timeout_s=timeout_s,
         )
 
     @property
@@ -72,6 +85,14 @@ class JetStreamJournal:
     def append(self, appends: Sequence[Append], settle: Callable[[list[Outcome]], None]) -> None:
         self._appender.append(appends, settle)
 
+    async def take(self, partitions: frozenset[int]) -> dict[int, int]:
+        return await self._turns.take(partitions)
+
+    def displace(self) -> None:
+        """Every turn of this journal may have ended."""
+        self._turns.drop()
+        self._appender.displace()
+
     async def last(self, entity: EntityId) -> Stored | None:
         return await self._reads.last(entity)
 
@@ -96,6 +117,9 @@ class JetStreamJournal:
 
     async def end(self) -> int:
         return await self._reads.end()
+
+    async def own_end(self) -> int:
+        return await self._turns.end()
 
 
 async def _in_time(work: Coroutine[Any, Any, T]) -> T:

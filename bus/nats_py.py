@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import struct
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -35,6 +37,8 @@ ends it."""
 
 _LINE_BYTES_MAX = 1024 * 1024
 """A line that is longer and still has no end is not a NATS server talking."""
+
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 _M, _H = b"MH"
 """The server's lines that begin so are MSG and HMSG, and no others do."""
@@ -160,6 +164,11 @@ class BatchClient(Client):
             self.forget_pending()
         return self._transport.write_now(data)
 
+    def reset(self) -> None:
+        """The socket is closed without a farewell, and nats-py connects again."""
+        if isinstance(self._transport, _Transport):
+            self._transport.abort()
+
     def forget_pending(self) -> None:
         """What a lost connection left unwritten must not be written to the next one."""
         self._pending, self._pending_data_size = [], 0
@@ -219,6 +228,14 @@ class _Transport(TcpTransport):
         itself: for a future that was cancelled with him."""
         farewell = super().wait_closed()  # type: ignore[no-untyped-call]
         await asyncio.wait_for(asyncio.shield(farewell), _CLOSE_PATIENCE_S)
+
+    def abort(self) -> None:
+        """The kernel drops what it has not sent, and the other end hears of a reset."""
+        if self._io_writer is None or self._io_writer.is_closing():
+            return
+        if (found := self._io_writer.get_extra_info("socket")) is not None:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self._io_writer.transport.abort()
 
     def write_now(self, data: bytes) -> bool:
         """``False`` if the socket is known to be closed."""

@@ -16,9 +16,23 @@ import msgspec
 from rookery.bus.connection import ApiError, Connection
 from rookery.bus.ports import PARTITIONS
 from rookery.bus.subjects import Subjects
+from rookery.bus.turns import first_subjects, has_turns, turns_in
 from rookery.schemas.errors import Failed
 
-__all__ = ["StreamSpec", "ensure_streams", "mismatches", "streams_of"]
+__all__ = [
+    "FORMAT",
+    "FORMAT_KEY",
+    "StreamSpec",
+    "check_config",
+    "ensure_streams",
+    "format_of",
+    "mismatches",
+    "streams_of",
+]
+
+FORMAT = 2
+"""How a realm's streams are used; ``upgrade`` knows the ones before."""
+FORMAT_KEY = "rookery-format"
 
 _SECOND_NS = 1_000_000_000
 _DAY_NS = 86_400 * _SECOND_NS
@@ -47,6 +61,8 @@ class StreamSpec(msgspec.Struct, frozen=True):
     name: str
     demands: dict[str, Any]
     proposes: dict[str, Any]
+    turns_of: Subjects | None = None
+    """Set if what it listens to are turns, which change while it is used."""
 
 
 def streams_of(subjects: Subjects) -> tuple[StreamSpec, ...]:
@@ -69,7 +85,7 @@ async def ensure_streams(connection: Connection, specs: Sequence[StreamSpec]) ->
             raise Failed(
                 "STREAM_MISMATCH", f"stream {spec.name} cannot be made: {error.description}"
             ) from None
-        _check(spec, config)
+        check_config(spec, config)
 
 
 async def _found_or_made(connection: Connection, spec: StreamSpec) -> dict[str, Any]:
@@ -92,14 +108,55 @@ async def _found_or_made(connection: Connection, spec: StreamSpec) -> dict[str, 
 
 def mismatches(spec: StreamSpec, config: dict[str, Any]) -> list[str]:
     """What a stream is that it must not be, in words."""
-    return [
+    wrong = [
         f"{name} is {config.get(name)!r}, it must be {wanted!r}"
         for name, wanted in spec.demands.items()
         if (config.get(name) or None) != (wanted or None)
     ]
+    if spec.turns_of is not None and not has_turns(spec.turns_of, config):
+        wrong.append(_wrong_subjects(spec.turns_of, config))
+    return wrong
 
 
-def _check(spec: StreamSpec, config: dict[str, Any]) -> None:
+def _wrong_subjects(subjects: Subjects, config: dict[str, Any]) -> str:
+    """Turns are not for everybody's eyes, so they are counted."""
+    turns = turns_in(subjects, config)
+    known = {subjects.appends(partition, turn) for partition, turn in turns.items()}
+    others = [subject for subject in config.get("subjects") or () if subject not in known]
+    return (
+        f"subjects is {others!r} and the turns of {len(turns)} partitions, "
+        f"it must be {[subjects.node_appends]!r} and those of {PARTITIONS}"
+    )
+
+
+def format_of(subjects: Subjects, config: dict[str, Any]) -> int:
+    """Of a realm, as its journal's stream says."""
+    if config.get("subjects") == [subjects.facts_below]:
+        return 1
+    marked = (config.get("metadata") or {}).get(FORMAT_KEY, "")
+    return int(marked) if marked.isdecimal() else FORMAT
+
+
+def _check_format(subjects: Subjects, config: dict[str, Any]) -> None:
+    found = format_of(subjects, config)
+    if found < FORMAT:
+        raise Failed(
+            "REALM_UPGRADE_REQUIRED",
+            f"realm {subjects.realm} has format {found}, this version serves {FORMAT}",
+            hint=f"stop every node of it, then: rookery realm upgrade --realm {subjects.realm}",
+        )
+    if found > FORMAT:
+        raise Failed(
+            "REALM_TOO_NEW",
+            f"realm {subjects.realm} has format {found}, this version serves {FORMAT}",
+            hint="install the version that brought it there, or a later one",
+        )
+
+
+def check_config(spec: StreamSpec, config: dict[str, Any]) -> None:
+    """Refuse a stream that would lose or reorder data."""
+    if spec.turns_of is not None:
+        _check_format(spec.turns_of, config)
     if wrong := mismatches(spec, config):
         raise Failed(
             "STREAM_MISMATCH",
@@ -111,14 +168,19 @@ def _check(spec: StreamSpec, config: dict[str, Any]) -> None:
 def _journal(subjects: Subjects) -> StreamSpec:
     """Facts for ever. Full means waiting, never dropping.
 
+    It listens where the owners of partitions publish in their turns, stores what comes as ``ev.>``,
+    and repeats there what it has stored: who subscribes plainly hears facts and nothing else.
+
     The duplicate window is the smallest there is: expectations and message ids make an append
     idempotent at any age, and the server keeps every id of a window in memory.
     """
+    facts = subjects.facts_below
     return StreamSpec(
         subjects.journal_stream,
         _KEEPS_EVERYTHING
         | {
-            "subjects": [f"{subjects.root}.ev.>"],
+            "subject_transform": {"src": f"{subjects.root}.w.*.*.>", "dest": facts},
+            "republish": {"src": facts, "dest": facts},
             "discard": "new",
             "max_age": 0,
             "allow_atomic": True,
@@ -126,7 +188,12 @@ def _journal(subjects: Subjects) -> StreamSpec:
             "deny_delete": True,
             "deny_purge": True,
         },
-        {"duplicate_window": _SMALLEST_WINDOW_NS},
+        {
+            "subjects": first_subjects(subjects),
+            "duplicate_window": _SMALLEST_WINDOW_NS,
+            "metadata": {FORMAT_KEY: str(FORMAT)},
+        },
+        subjects,
     )
 
 

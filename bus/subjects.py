@@ -14,7 +14,10 @@ from rookery.bus.ports import PARTITIONS, Filter
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Refused
 
-__all__ = ["Subjects", "decode_token", "encode_token", "partition_of"]
+__all__ = ["NODE_FAMILY", "Subjects", "decode_token", "encode_token", "partition_of"]
+
+NODE_FAMILY = "node"
+"""Every node writes its own entity of this family, whoever owns the partition of its name."""
 
 _RESERVED = re.compile(r"[.*>%\s\x00-\x1f\x7f]")
 _ESCAPE = re.compile(r"%([0-9A-F]{2})")
@@ -68,6 +71,9 @@ class Subjects:
             )
         self.realm = realm
         self.root = f"rookery.{realm}"
+        self.facts_below = f"{self.root}.ev.>"
+        self.node_appends = f"{self.root}.w.{NODE_FAMILY}.>"
+        """What the journal's stream takes of nodes."""
         self.journal_stream = f"ROOKERY_{realm}_JOURNAL"
         self.inbox_stream = f"ROOKERY_{realm}_INBOX"
         self.timers_stream = f"ROOKERY_{realm}_TIMERS"
@@ -82,8 +88,22 @@ class Subjects:
     # Facts.
 
     def fact(self, entity: EntityId) -> str:
-        """Where an entity's facts stand."""
+        """Where an entity's facts are stored, read and heard."""
         return f"{self.root}.ev.{entity.family}.{encode_token(entity.key)}"
+
+    def append(self, turn: str, entity: EntityId) -> str:
+        """Where the owner of the entity's partition publishes its facts, in its turn."""
+        key = encode_token(entity.key)
+        return f"{self.root}.w.{partition_of(entity.key)}.{turn}.{entity.family}.{key}"
+
+    def append_of_node(self, entity: EntityId) -> str:
+        """Where a node publishes what it says of itself, which needs no turn."""
+        key = encode_token(entity.key)
+        return f"{self.root}.w.{NODE_FAMILY}.{key}.{entity.family}.{key}"
+
+    def appends(self, partition: int, turn: str) -> str:
+        """What the journal's stream takes in a turn of a partition."""
+        return f"{self.root}.w.{partition}.{turn}.>"
 
     def facts(self, where: Filter) -> str:
         """The subjects a filter selects."""

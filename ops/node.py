@@ -178,7 +178,7 @@ class Node:
             },
         )
         if runs is not None:
-            kernel.learn(runs.bind(kernel.ask, ways.dispatchers))
+            kernel.learn(runs.bind(kernel.ask, kernel.acts_for, ways.dispatchers))
         self.metrics.pull_from(self._readings)
         self._kernel = kernel
         opened.callback(self._stop_kernel, kernel)
@@ -225,8 +225,7 @@ class Node:
     def _settings(self, here: Presence, epoch: str) -> Settings:
         config = self._config
         return Settings(
-            holder=Holder(self.name, msgspec.json.encode(here), is_dead),
-            epoch=epoch,
+            holder=Holder(self.name, epoch, msgspec.json.encode(here), is_dead),
             now_ms=self._clock.now_ms,
             uptime_s=self._clock.uptime_s,
             observer=self.metrics,

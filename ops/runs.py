@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
@@ -180,7 +180,10 @@ class Runs:
         return runs
 
     def bind(
-        self, ask: Ask, dispatchers: Mapping[str, Dispatcher]
+        self,
+        ask: Ask,
+        acts_for: Callable[[str], bool],
+        dispatchers: Mapping[str, Dispatcher],
     ) -> Mapping[type[Effect], Performer]:
         """What the effects of runs, their calls and approvals come to."""
         bus, board = self._bus, CallBoard()
@@ -195,6 +198,7 @@ class Runs:
             board=board,
             epoch=self._epoch,
             now_ms=SystemClock().now_ms,
+            acts_for=acts_for,
         )
         runner = self._runner = Runner(
             ask=ask,

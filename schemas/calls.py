@@ -146,7 +146,7 @@ class StepTaken(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     number: int
-    """Counts from 1 in every run; one that stands already changes nothing."""
+    """Counts from 1 in every run; one that is on record already is a conflict."""
     moves: tuple[Move, ...] = ()
     answered: bool = True
     """Whether what the step before waited for has come; not if the run ends meanwhile."""

@@ -23,7 +23,7 @@ from rookery.actors.kernel.horizon import Horizon
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.observer import Observer
 from rookery.actors.kernel.reactions import Reactions
-from rookery.bus.ports import Append, Journal, Outcome, Settled
+from rookery.bus.ports import Append, Displaced, Journal, Outcome, Settled
 from rookery.schemas.envelope import Fact
 
 __all__ = ["Commit", "Committer", "Outcomes"]
@@ -64,11 +64,14 @@ class Committer:
         tell: Callable[[Closing], None],
         observer: Observer,
         failpoints: Failpoints,
-        is_ours: Callable[[str], bool],
+        acts_for: Callable[[str], bool],
+        on_displaced: Callable[[], None],
     ) -> None:
-        """``is_ours``: whether what follows for a key is this node's to see to."""
+        """``acts_for``: whether this node sees to what follows for a key. ``on_displaced``: called
+        when another node's turn has begun in a partition that this one appends to."""
         self._journal, self._reactions, self._effects = journal, reactions, effects
-        self._horizon, self._tell, self._is_ours = horizon, tell, is_ours
+        self._horizon, self._tell, self._acts_for = horizon, tell, acts_for
+        self._on_displaced = on_displaced
         self._observer, self._failpoints = observer, failpoints
         self._queue: deque[Commit] = deque()
         self._groups = 0
@@ -133,8 +136,10 @@ class Committer:
                 settled.append((commit, outcome.sequence))
                 closing.join(commit.closing)
                 self._observe(commit)
+        if any(isinstance(outcome, Displaced) for outcome in outcomes):
+            self._on_displaced()
         for commit, sequence in settled:
-            if self._is_ours(commit.entity.key):
+            if self._acts_for(commit.entity.key):
                 self._reactions.hand_over(commit.entity, sequence, commit.facts)
         for mailbox, batch in homes.items():
             mailbox.post(batch)

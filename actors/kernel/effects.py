@@ -1,6 +1,7 @@
 """Starting effects: each is given to the performer of its kind, on the bus's loop.
 
-An effect starts only after its fact is durable. If the process dies, the next owner of the
+An effect starts only after its fact is durable, and only while this node is certain that its key
+is its own: an ack may come late. If the process dies, the next owner of the
 partition finds the fact on the horizon's books and starts the effect again; if only the partition
 is lost, its effects are given up here, for the same reason. So is what this node cannot do, and
 another one may: ``LeftToOthers``.
@@ -40,11 +41,11 @@ class Effects:
         performers: Mapping[type[Effect], Performer],
         horizon: Horizon,
         failpoints: Failpoints,
-        is_ours: Callable[[str], bool],
+        acts_for: Callable[[str], bool],
     ) -> None:
-        """``is_ours``: whether a key's effects are this node's to perform."""
+        """``acts_for``: whether this node performs the effects of a key just now."""
         self._performers, self._horizon = dict(performers), horizon
-        self._failpoints, self._is_ours = failpoints, is_ours
+        self._failpoints, self._acts_for = failpoints, acts_for
         self.tasks = Tasks()
         self._under_way: dict[asyncio.Task[None], tuple[str, Ticket]] = {}
 
@@ -56,9 +57,9 @@ class Effects:
         """Perform these, each on its own, because a fact of ``key`` stands at ``sequence``; what
         came to stand when the key was another node's already is found by that one."""
         self._failpoints.hit("effect_started")
-        for effect in effects if self._is_ours(key) else ():
+        for effect in effects if self._acts_for(key) else ():
             ticket = self._horizon.open(sequence)
-            task = self.tasks.begin(self._perform(effect, ticket))
+            task = self.tasks.begin(self._perform(key, effect, ticket))
             self._under_way[task] = key, ticket
             task.add_done_callback(self._under_way.__delitem__)
 
@@ -73,9 +74,9 @@ class Effects:
                 task.cancel()
                 ticket.close()
 
-    async def _perform(self, effect: Effect, ticket: Ticket) -> None:
+    async def _perform(self, key: str, effect: Effect, ticket: Ticket) -> None:
         """Outages are waited out; anything else is a bug and is left for the next owner."""
-        while True:
+        while self._acts_for(key):
             try:
                 await self._performers[type(effect)](effect)
             except LeftToOthers as why:
@@ -83,13 +84,12 @@ class Effects:
                 return
             except Exception as error:
                 if isinstance(error, Refused) and error.code == "PARTITION_UNOWNED":
-                    ticket.close()  # As with all that is given up: the next owner has it by name.
-                    return
+                    break
                 if not isinstance(error, Failed) or not CODES[error.code].retryable:
                     log.exception("an effect failed", extra={"key": effect.key})
                     return
                 log.info("an effect is tried again", extra={"key": effect.key, "code": error.code})
                 await asyncio.sleep(RETRY_S)
             else:
-                ticket.close()
-                return
+                break
+        ticket.close()  # Done; or the next owner finds it above the horizon or by name.

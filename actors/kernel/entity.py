@@ -84,7 +84,7 @@ class Entity:
 
     __slots__ = (
         "behind", "broken", "chain", "committing", "count", "handled", "id", "loads", "memory",
-        "observed", "reactions", "resuming", "saved_count", "seen", "sequence", "state",
+        "observed", "reactions", "read_for", "resuming", "saved_count", "seen", "sequence", "state",
         "touched_ms", "waiting",
     )  # fmt: skip
 
@@ -103,6 +103,8 @@ class Entity:
         """Commands, decided when no reaction is left: what stands comes before what is asked."""
         self.resuming: list[tuple[int, list[Fact], Ticket]] = []
         """Facts, with their sequence, whose effects start again once the state is there."""
+        self.read_for = 0
+        """It was read again to know this fact; once, since what is not there will not come."""
         self.touched_ms = 0
         self.seen = 0
         """What stands under the key has come here up to this sequence, as far as is known."""

@@ -1,7 +1,8 @@
 """Named places where a crash test may kill the process.
 
-``ROOKERY_FAILPOINT=decided`` kills at the first pass, ``decided@7`` at the seventh. The kill is a
-real one: no handler runs, nothing is flushed.
+``ROOKERY_FAILPOINT=decided`` kills at the first pass, ``decided@7`` at the seventh, counted from
+when the node has its first share of the partitions. The kill is a real one: no handler runs,
+nothing is flushed.
 """
 
 from __future__ import annotations
@@ -37,8 +38,12 @@ class Failpoints:
                 f"ROOKERY_FAILPOINT={spec!r} names no failpoint",
                 hint=f"one of {', '.join(FAILPOINTS)}, optionally with @N for the N-th pass",
             )
-        self._armed = name
+        self._name, self._armed = name, ""
         self._left = int(count)
+
+    def arm(self) -> None:
+        """Count from now on."""
+        self._armed = self._name
 
     def hit(self, name: str) -> None:
         """Die here if this is the place and the time."""

@@ -28,7 +28,7 @@ from rookery.actors.kernel.horizon import Horizon, Ticket
 from rookery.actors.kernel.inside import Ask
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import Forget, Internal, Passivate, Quiesce
-from rookery.actors.kernel.nodes import NodesConcern, Record
+from rookery.actors.kernel.nodes import NodesConcern, Record, Recorded
 from rookery.actors.kernel.observer import Observer, Unobserved
 from rookery.actors.kernel.partitions import CLAIM_S, Holder, Partitions
 from rookery.actors.kernel.reactions import Reactions
@@ -39,7 +39,7 @@ from rookery.bus.ports import PARTITIONS, Bus, Conflicted, Delivery, Loop, Press
 from rookery.schemas.codec import encode_json
 from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import CodedError, Failed
-from rookery.schemas.facts.node import CommandQuarantined
+from rookery.schemas.facts.node import CommandQuarantined, PartitionsTaken
 from rookery.schemas.run import ErrorObject
 
 __all__ = ["Kernel", "Settings"]
@@ -58,8 +58,6 @@ class Settings:
     """What ``ops`` decides about a kernel."""
 
     holder: Holder
-    epoch: str
-    """Unique for ever: begins every message id of this process."""
     now_ms: Callable[[], int]
     uptime_s: Callable[[], float]
     """Goes on while the machine sleeps; never set."""
@@ -97,7 +95,7 @@ class Kernel:
         self._horizon = Horizon()
         reactions = Reactions(self._concerns, self._mailboxes, self._horizon)
         self._fetching = Fetching(bus, {c.family: c.codec for c in self._concerns}, reactions)
-        self._effects = Effects(performers, self._horizon, self.failpoints, self._is_ours)
+        self._effects = Effects(performers, self._horizon, self.failpoints, self.acts_for)
         self._routing = Routing(
             bus, self._concerns, self._mailboxes, queries, self.observer, now_ms=self.now_ms
         )
@@ -109,7 +107,8 @@ class Kernel:
             tell=self._routing.tell,
             observer=self.observer,
             failpoints=self.failpoints,
-            is_ours=self._is_ours,
+            acts_for=self.acts_for,
+            on_displaced=self._on_displaced,
         )
         self._takeover = Takeover(
             bus,
@@ -118,12 +117,14 @@ class Kernel:
             reactions,
             self._horizon,
             certain=lambda: self.partitions.certain,
+            on_displaced=self._on_displaced,
         )
         self.partitions = Partitions(
             bus.claims,
             settings.holder,
             on_gain=self._gain,
             on_loss=self._lose,
+            on_expiry=bus.reset,
             uptime_s=settings.uptime_s,
             claim_s=settings.claim_s,
             busy=self._is_busy,
@@ -146,6 +147,7 @@ class Kernel:
         for concern in self._concerns:
             self._start_actor(concern)
         self._loop.run(self._start())
+        self.failpoints.arm()
 
     async def _start(self) -> None:
         await self._bus.door.open(self._routing.deliver)
@@ -255,8 +257,17 @@ class Kernel:
     # --- partitions -----------------------------------------------------------------------------
 
     async def _gain(self, partitions: frozenset[int]) -> None:
-        """Take up what the last owner left, then take commands. What we remember is out of date:
-        a late request may have made us look at an entity while it was not ours."""
+        """Take up what the last owner left, then take commands. From the new turn on nobody else
+        appends, and all that others appended comes before the fact that says so: what is read
+        after it is whole. What we remember is out of date: a late request may have made us look
+        at an entity while it was not ours."""
+        turns = await self._bus.journal.take(partitions)
+        taken = PartitionsTaken(
+            node=self.node,
+            partitions=tuple(sorted(turns)),
+            turns=tuple(turns[partition] for partition in sorted(turns)),
+        )
+        await self.ask("node", self.node, Record(taken), Recorded)
         await self._forget(partitions)
         self._ours |= partitions
         await self._takeover.resume(partitions)
@@ -278,8 +289,17 @@ class Kernel:
         await self._forget(partitions)
         self._give_back()
 
+    def _on_displaced(self) -> None:
+        """The server takes what is appended in a partition of ours from another node."""
+        self.partitions.serve_again()
+
     def _is_ours(self, key: str) -> bool:
         return self._bus.partition(key) in self._ours
+
+    def acts_for(self, key: str) -> bool:
+        """Whether what follows from the facts of a key is this node's to do at this moment; of any
+        thread."""
+        return self.partitions.certain and self._is_ours(key)
 
     def _is_busy(self, partition: int) -> bool:
         return self._effects.busy(lambda key: self._bus.partition(key) == partition)
@@ -303,7 +323,7 @@ class Kernel:
     # --- what actors ask (Hub) ------------------------------------------------------------------
 
     def next_message_id(self) -> str:
-        return f"{self._settings.epoch}.{next(self._numbers)}"
+        return f"{self._settings.holder.epoch}.{next(self._numbers)}"
 
     def commit(self, commits: Sequence[Commit], closing: Closing) -> None:
         self._loop.post(self._accept, commits, closing)

@@ -13,13 +13,17 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.facts.node import NODE_FACTS
 
-__all__ = ["NodeRecord", "NodesConcern", "Record"]
+__all__ = ["NodeRecord", "NodesConcern", "Record", "Recorded"]
 
 
 class Record(msgspec.Struct, frozen=True):
     """Put this fact on record. Only the kernel asks for it."""
 
     fact: Fact
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """The fact is on record."""
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -58,8 +62,11 @@ class NodesConcern:
         del fact
         return state
 
-    def answer(self, state: NodeRecord, command: Command[Record], facts: Sequence[Fact]) -> None:
+    def answer(
+        self, state: NodeRecord, command: Command[Record], facts: Sequence[Fact]
+    ) -> Recorded:
         del state, command, facts
+        return Recorded()
 
     def fenced(self, facts: Sequence[Fact]) -> bool:
         del facts

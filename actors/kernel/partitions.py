@@ -15,13 +15,14 @@ from typing import NamedTuple
 from rookery.bus.ports import PARTITIONS, Claim, Claims
 from rookery.schemas.errors import Failed
 
-__all__ = ["CLAIM_S", "Holder", "Partitions"]
+__all__ = ["CLAIM_S", "Holder", "Partitions", "node_of"]
 
 log = logging.getLogger(__name__)
 
 CLAIM_S = 6
 """How long a claim lives that is not renewed, unless ``ops`` says otherwise."""
 BEATS_A_CLAIM = 3
+JOIN_LOOKS = 20
 PATIENCE_BEATS = 5
 """How long a partition with effects under way is kept though another node should have it."""
 
@@ -30,10 +31,18 @@ class Holder(NamedTuple):
     """This node as other nodes see it in its claims."""
 
     node: str
+    epoch: str
+    """Names this process for ever: ``<node>.<what no other process has>``. It holds the claims, so
+    two processes with one name never take each other's for their own."""
     presence: bytes
     """Says where it runs, so that a neighbour can tell that it died."""
     is_dead: Callable[[bytes], bool]
     """Whether the process described by a presence is known to be gone."""
+
+
+def node_of(holder: str) -> str:
+    """The name of the node that holds a claim."""
+    return holder.rpartition(".")[0] or holder  # Before epochs, the name itself held it.
 
 
 Change = Callable[[frozenset[int]], Awaitable[None]]
@@ -41,7 +50,8 @@ Change = Callable[[frozenset[int]], Awaitable[None]]
 
 class Partitions:
     """One a node; lives on the loop. Claims are kept by the beat; serving them follows in its own
-    time, however long taking up a partition takes."""
+    time, however long taking up a partition takes. Certainty ends by the clock, not by a beat: a
+    beat may hang."""
 
     def __init__(
         self,
@@ -50,15 +60,19 @@ class Partitions:
         *,
         on_gain: Change,
         on_loss: Change,
+        on_expiry: Callable[[], None],
         uptime_s: Callable[[], float],
         claim_s: int = CLAIM_S,
         busy: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """``uptime_s`` goes on while the machine sleeps, as claims do; a loop's time does not.
+        ``on_expiry``: called when the claims were not renewed for as long as they live.
         ``busy``: a partition with effects under way is given up last, and not at once."""
         self._claims, self._holder = claims, holder
         self._on_gain, self._on_loss, self._busy = on_gain, on_loss, busy
+        self._on_expiry = on_expiry
         self._uptime_s, self._claim_s = uptime_s, claim_s
+        self._beat_s = claim_s / BEATS_A_CLAIM
         self._patience = PATIENCE_BEATS
         self._held: dict[int, Claim] = {}
         self._given_up: list[Claim] = []
@@ -71,6 +85,7 @@ class Partitions:
         self._aligning: asyncio.Task[None] | None = None
         self._leaving = False
         self._certain_until_s = 0.0
+        self._expiring: asyncio.TimerHandle | None = None
 
     @property
     def owned(self) -> frozenset[int]:
@@ -86,10 +101,15 @@ class Partitions:
     def certain(self) -> bool:
         """Whether nobody else can own or have owned what is served: not after a pause longer than
         a claim lives, the machine's sleep included, until all of it is taken up anew."""
-        return self._uptime_s() < self._certain_until_s and not self._doubted
+        return self._claims_live and not self._doubted
+
+    @property
+    def _claims_live(self) -> bool:
+        return self._uptime_s() < self._certain_until_s
 
     async def start(self) -> None:
-        """Join; returns after the first beat, serving a first share."""
+        """Join, as soon as no other process has this node's name, and serve a first share."""
+        await self._join()
         await self._beat()
         self._beating = asyncio.get_running_loop().create_task(self._run())
         if self._aligning is not None:
@@ -109,6 +129,8 @@ class Partitions:
     async def stop(self) -> None:
         """Leave: every claim is free at once for the others."""
         await _cancelled(self._beating, self._aligning)
+        if self._expiring is not None:
+            self._expiring.cancel()
         claims = [*self._held.values(), *self._given_up]
         if self._membership is not None:
             claims.append(self._membership)
@@ -121,9 +143,35 @@ class Partitions:
 
     # --- claims ---------------------------------------------------------------------------------
 
+    async def _join(self) -> None:
+        """A process that was killed may have left this name behind; one that is alive keeps it."""
+        for _ in range(JOIN_LOOKS):
+            if await self._renew_membership():
+                return
+            await asyncio.sleep((self._claim_s + 1) / JOIN_LOOKS)
+        raise self._name_in_use()
+
+    async def _renew_membership(self) -> bool:
+        name, holder = f"node.{self._holder.node}", self._holder
+        self._membership = await self._claims.acquire(
+            name, holder.epoch, self._claim_s, holder.presence
+        )
+        if self._membership is None:
+            for other in await self._claims.list(name):
+                if other.name == name and self._gone(other):
+                    self._membership = await self._seize(other)
+        return self._membership is not None
+
+    def _name_in_use(self) -> Failed:
+        return Failed(
+            "NODE_NAME_IN_USE",
+            f"another process serves this realm as node {self._holder.node}",
+            hint="give each node a node.name of its own, or none",
+        )
+
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._claim_s / BEATS_A_CLAIM)
+            await asyncio.sleep(self._beat_s)
             try:
                 await self._beat()
             except Failed as error:
@@ -135,7 +183,10 @@ class Partitions:
         try:
             await self._renew()
             if not self._leaving:
-                await self._share()
+                async with asyncio.timeout(self._beat_s):
+                    await self._share()
+        except TimeoutError:
+            raise Failed("SERVER_UNREACHABLE", "claims were not listed in time") from None
         finally:
             self._align_soon()
 
@@ -156,17 +207,33 @@ class Partitions:
                 missed = end
         if lost:
             log.warning("partitions were lost", extra={"partitions": lost})
-        if lost or self._uptime_s() >= self._certain_until_s:
+        if lost or not self._claims_live:
             self._doubted = True
         if missed is not None:
             raise missed
         if not self._given_up:  # Their claims are not renewed.
             self._certain_until_s = began_s + self._claim_s
+            if self._expiring is None:
+                self._expire_or_wait()
+
+    def _expire_or_wait(self) -> None:
+        """What was certain ends at its time, whatever a beat waits for just then."""
+        self._expiring = None
+        left_s = self._certain_until_s - self._uptime_s()
+        if left_s > 0:
+            loop = asyncio.get_running_loop()
+            self._expiring = loop.call_later(left_s, self._expire_or_wait)
+            return
+        log.warning("claims were not renewed in time; nothing is done until they are held again")
+        self._on_expiry()
+        self.serve_again()
 
     async def _share(self) -> None:
         """Hold as many as every other node does."""
-        node, presence = self._holder.node, self._holder.presence
-        self._membership = await self._claims.acquire(f"node.{node}", node, self._claim_s, presence)
+        if not await self._renew_membership():
+            self._given_up += self._held.values()
+            self._held.clear()
+            raise self._name_in_use()
         members = [c for c in await self._claims.list("node.") if not self._gone(c)]
         share = -(-PARTITIONS // max(1, len(members)))
         if len(self._held) > share:
@@ -199,13 +266,15 @@ class Partitions:
     async def _claim(self, partition: int, standing: Claim | None) -> Claim | None:
         name, holder = f"partition.{partition}", self._holder
         if standing is None:
-            return await self._claims.acquire(name, holder.node, self._claim_s, holder.presence)
-        if self._gone(standing):
-            return await self._claims.seize(standing, holder.node, self._claim_s, holder.presence)
-        return None
+            return await self._claims.acquire(name, holder.epoch, self._claim_s, holder.presence)
+        return await self._seize(standing) if self._gone(standing) else None
+
+    async def _seize(self, left: Claim) -> Claim | None:
+        holder = self._holder
+        return await self._claims.seize(left, holder.epoch, self._claim_s, holder.presence)
 
     def _gone(self, claim: Claim) -> bool:
-        return claim.holder != self._holder.node and self._holder.is_dead(claim.value)
+        return claim.holder != self._holder.epoch and self._holder.is_dead(claim.value)
 
     # --- serving --------------------------------------------------------------------------------
 
@@ -218,6 +287,8 @@ class Partitions:
         try:
             while self._doubted or self._given_up or self._served != self.owned:
                 await self._stop_serving()
+                if not self._claims_live:  # What is held is known after the next beat.
+                    return
                 if gained := self.owned - self._served:
                     await self._on_gain(gained)
                     self._served |= gained

@@ -228,6 +228,11 @@ class FamilyActor(pykka.ThreadingActor):
         ends them. What cannot be folded keeps its tickets: a version that can finds them again."""
         if entity.loads or entity.committing:
             return
+        newest = max((sequence for sequence, _, _ in entity.resuming), default=0)
+        if newest > max(entity.sequence, entity.read_for) and not entity.broken:
+            entity.read_for = newest  # It was read before this fact came to be stored.
+            self._load(entity)
+            return
         resuming, entity.resuming = entity.resuming, []
         for sequence, facts, ticket in () if entity.broken else resuming:
             try:

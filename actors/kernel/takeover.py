@@ -56,9 +56,11 @@ class Takeover:
         horizon: Horizon,
         *,
         certain: Callable[[], bool],
+        on_displaced: Callable[[], None],
     ) -> None:
-        """``certain``: whether nobody else can own what is served."""
-        self._bus, self._certain = bus, certain
+        """``certain``: whether nobody else can own what is served. ``on_displaced``: called when
+        another node's turn has begun in a partition of this one."""
+        self._bus, self._certain, self._on_displaced = bus, certain, on_displaced
         self._codecs: dict[str, FactCodec[Any]] = {c.family: c.codec for c in concerns}
         self._effective = {c.family: mailboxes[c.family] for c in concerns if c.has_effects}
         self._reactions, self._horizon = reactions, horizon
@@ -68,10 +70,10 @@ class Takeover:
     async def save(self, served: frozenset[int]) -> None:
         """Keep the horizon for the next owner of these, who reads more without it."""
         try:
-            end = await self._bus.journal.end()
+            end = await self._bus.journal.own_end()
             if not self._certain():  # Their next owner's word counts, not ours.
                 return
-            # Of what others did since, nothing is left to this node; of its own, tickets tell.
+            # Up to there only this node has appended here since it read: its tickets tell the rest.
             self._horizon.passed(end)
             now = self._horizon.now(UNFINISHED_MAX)
             kept = Snapshot(now.through, msgspec.msgpack.encode(now.unfinished))
@@ -85,6 +87,8 @@ class Takeover:
                         self._saved[partition] = now
         except Failed as error:
             log.info("the horizon was not kept", extra={"code": error.code})
+            if error.code == "CLAIM_LOST":
+                self._on_displaced()
 
     async def resume(self, partitions: frozenset[int]) -> None:
         """Hand over again what the last owners of these partitions left."""

@@ -32,7 +32,7 @@ from rookery.actors.tools.effects import (
     Standing,
     TellCall,
 )
-from rookery.actors.tools.host import OutcomeUnknown, ToolHost
+from rookery.actors.tools.host import NotCalled, OutcomeUnknown, ToolHost
 from rookery.actors.tools.pipeline import check_arguments, fault, fault_of
 from rookery.actors.tools.places import Places, Stage
 from rookery.actors.tools.registry import ToolCallContext
@@ -74,10 +74,13 @@ class Acting:
         board: CallBoard,
         epoch: str,
         now_ms: Callable[[], int],
+        acts_for: Callable[[str], bool],
     ) -> None:
-        """``hosts``: who calls the tools of a surface."""
+        """``hosts`` call the tools, by surface. ``acts_for``: whether this node is certain at this
+        moment that a session is its own."""
         self._ask, self._blobs, self._visible, self._hosts = ask, blobs, visible, hosts
         self._places, self._board, self._epoch, self._now_ms = places, board, epoch, now_ms
+        self._acts_for = acts_for
         self._tries = Tries()
         self.tasks = Tasks()
         """Places on their way back."""
@@ -131,6 +134,8 @@ class Acting:
             await self._find_out(session, call)
             return
         result = await asyncio.shield(await self._try(session, call))
+        if not result.called:  # The intent waits for the session's owner, which may be this node.
+            raise Refused("PARTITION_UNOWNED", f"{session} may have moved to another node")
         if result.unknown:
             await self._find_out(session, call, result.unknown)
             self._tries.stands(call.place)
@@ -257,6 +262,8 @@ class Acting:
         except OutcomeUnknown as unknown:
             why = fault("RECOVERY_REQUIRED", str(unknown) or "its host does not say why").message
             result = TryResult(CallOutcome(), b"", why)
+        except NotCalled:
+            result = TryResult(CallOutcome(), b"", called=False)
         except Exception as error:  # A host says how a call fails; if it fails, so has the call.
             log.exception("a tool's host failed", extra={"surface": call.surface})
             wrong = fault("TOOL_ERROR", f"{type(error).__name__}: {error}")
@@ -281,7 +288,7 @@ class Acting:
             return TryResult(CallOutcome(error=fault("CANCELLED", text)), b"")
         operation = call.operation_id
         with self._board.in_flight(call.run, operation, lambda: host.cancel(operation)):
-            outcome = await host.call(context, left_ms)
+            outcome = await host.call(context, left_ms, lambda: self._acts_for(session))
         if outcome.error is not UNSET:
             wrong = fault(outcome.error.code, outcome.error.message)
             return TryResult(CallOutcome(error=wrong), b"")

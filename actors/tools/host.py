@@ -11,6 +11,7 @@ import asyncio
 import logging
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextvars import copy_context
 from typing import Any, Final, Protocol
@@ -28,7 +29,7 @@ from rookery.actors.tools.threads import Threads
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import CodedError
 
-__all__ = ["LocalTools", "OutcomeUnknown", "ToolHost"]
+__all__ = ["LocalTools", "NotCalled", "OutcomeUnknown", "ToolHost", "always"]
 
 log = logging.getLogger(__name__)
 
@@ -39,16 +40,28 @@ class OutcomeUnknown(Exception):
     """The tool may have acted, or not; ``str`` says why nobody knows."""
 
 
+class NotCalled(Exception):
+    """The tool was not called: this node may have lost the session to another one."""
+
+
+def always() -> bool:
+    """For a host that acts for nobody but itself."""
+    return True
+
+
 class ToolHost(Protocol):
     """Calls the tools of one surface. Used on the bus's loop."""
 
     async def ready(self, name: str) -> None:
         """Wait until the tool can be called."""
 
-    async def call(self, ctx: ToolCallContext, timeout_ms: int) -> CallOutcome:
+    async def call(
+        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always
+    ) -> CallOutcome:
         """What came of a call within its time: a value that fits what the tool declared, or an
         error. ``ctx.cancelled`` is the host's to fill in. Or ``OutcomeUnknown``, also where a
-        try that is not the first did not begin."""
+        try that is not the first did not begin. Or ``NotCalled``, where ``may_act``, asked at the
+        last moment and from any thread, says no."""
 
     def cancel(self, call_id: str) -> None:
         """Nobody wants the answer any more; the call may end sooner, or not."""
@@ -73,11 +86,13 @@ class LocalTools:
     async def ready(self, name: str) -> None:
         """Always: they are in this process."""
 
-    async def call(self, ctx: ToolCallContext, timeout_ms: int) -> CallOutcome:
+    async def call(
+        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always
+    ) -> CallOutcome:
         tool = self._tools.get(ctx.name)
         if tool is None:
             return CallOutcome(error=fault("UNKNOWN_TOOL", f"no function is called {ctx.name}"))
-        running = self._running[ctx.call_id] = self._begin(tool, ctx)
+        running = self._running[ctx.call_id] = self._begin(tool, ctx, may_act)
         over = asyncio.wrap_future(running.over)
         over.add_done_callback(lambda _: self._forget(ctx.call_id, running))
         try:
@@ -110,10 +125,12 @@ class LocalTools:
         self._thread.join(timeout_s)
         return not late and not self._thread.is_alive()
 
-    def _begin(self, tool: RegisteredTool, ctx: ToolCallContext) -> _Call:
+    def _begin(
+        self, tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]
+    ) -> _Call:
         if tool.async_mode:
-            return _OnLoop(tool, ctx, self._threads, self._loop)
-        return _OnThread(tool, ctx, self._threads)
+            return _OnLoop(tool, ctx, may_act, self._threads, self._loop)
+        return _OnThread(tool, ctx, may_act, self._threads)
 
     def _forget(self, call_id: str, running: _Call) -> None:
         if self._running.get(call_id) is running:
@@ -130,8 +147,10 @@ class _Call(ABC):
     over: Future[CallOutcome]
     """Never cancelled: it is done when the call is."""
 
-    def __init__(self, tool: RegisteredTool, ctx: ToolCallContext) -> None:
-        self._tool = tool
+    def __init__(
+        self, tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]
+    ) -> None:
+        self._tool, self._may_act = tool, may_act
         self._unwanted = threading.Event()
         self._ctx = replace(ctx, cancelled=self._unwanted.is_set)
         self.unwatched = False
@@ -140,6 +159,11 @@ class _Call(ABC):
     @abstractmethod
     def stop(self) -> None:
         """Tell the function; on a coroutine, and on what has not begun, it is enforced."""
+
+    def _check_turn(self) -> None:
+        """The last thing before the function is called: this process may have stood still."""
+        if not self._may_act():
+            raise NotCalled(self._ctx.name)
 
     def _checked(self, result: Any) -> CallOutcome:
         return CallOutcome(value=self._tool.checks.response(result).value)
@@ -163,8 +187,14 @@ class _OnThread(_Call):
     """Of a function that blocks: it goes straight to its thread, where its result is looked at as
     well, for each change of threads costs as much as a small function."""
 
-    def __init__(self, tool: RegisteredTool, ctx: ToolCallContext, threads: Threads) -> None:
-        super().__init__(tool, ctx)
+    def __init__(
+        self,
+        tool: RegisteredTool,
+        ctx: ToolCallContext,
+        may_act: Callable[[], bool],
+        threads: Threads,
+    ) -> None:
+        super().__init__(tool, ctx, may_act)
         self.over = Future()
         self._begun = threads.submit(copy_context().run, self._act)
         self._begun.add_done_callback(self._end_if_not_begun)
@@ -179,7 +209,11 @@ class _OnThread(_Call):
 
     def _act(self) -> None:
         try:
+            self._check_turn()
             outcome = self._checked(self._tool.act(self._ctx))
+        except NotCalled as error:
+            self.over.set_exception(error)
+            return
         except BaseException as error:
             outcome = self._failed(error)
         self._end(outcome)
@@ -196,10 +230,11 @@ class _OnLoop(_Call):
         self,
         tool: RegisteredTool,
         ctx: ToolCallContext,
+        may_act: Callable[[], bool],
         threads: Threads,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(tool, ctx)
+        super().__init__(tool, ctx, may_act)
         self._threads, self._loop = threads, loop
         self._task: asyncio.Task[Any] | None = None
         self.over = asyncio.run_coroutine_threadsafe(self._act(), loop)
@@ -217,9 +252,12 @@ class _OnLoop(_Call):
         try:
             if self._unwanted.is_set():
                 raise asyncio.CancelledError
+            self._check_turn()
             result = await self._tool.call(self._ctx)
             self._task = None  # It has acted: from here on nothing is called off.
             outcome = await self._loop.run_in_executor(self._threads, self._checked, result)
+        except NotCalled:
+            raise
         except BaseException as error:
             outcome = self._failed(error)
         self._note_if_late()

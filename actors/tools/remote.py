@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -18,7 +19,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.tools.checks import CallChecks, schema_digest
-from rookery.actors.tools.host import OutcomeUnknown
+from rookery.actors.tools.host import NotCalled, OutcomeUnknown, always
 from rookery.actors.tools.pipeline import fault, fault_of
 from rookery.actors.tools.registry import ToolCallContext
 from rookery.actors.tools.visible import LOCAL, VisibleTool, visible_name
@@ -44,8 +45,8 @@ _SURFACE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class _Calling:
     """A call until its host has answered."""
 
-    def __init__(self) -> None:
-        self.unwanted = asyncio.Event()
+    def __init__(self, may_act: Callable[[], bool]) -> None:
+        self.unwanted, self.may_act = asyncio.Event(), may_act
 
 
 class RemoteTools:
@@ -95,9 +96,11 @@ class RemoteTools:
                         return
             await asyncio.sleep(PAUSE_S_MAX)
 
-    async def call(self, ctx: ToolCallContext, timeout_ms: int) -> CallOutcome:
+    async def call(
+        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always
+    ) -> CallOutcome:
         tool = self._tools[ctx.name]
-        calling = self._calls[ctx.call_id] = _Calling()
+        calling = self._calls[ctx.call_id] = _Calling(may_act)
         try:
             end = await self._end(self._job(ctx, tool), calling, timeout_ms)
         except CodedError as error:
@@ -147,6 +150,8 @@ class RemoteTools:
         absence_end_s = min(end_s, loop.time() + ABSENCE_S)
         pause_s = PAUSE_S_MIN
         while True:
+            if not calling.may_act():
+                raise NotCalled(job.tool)
             left_ms = max(1, round(1_000 * (end_s - loop.time())))
             end = await self._offered(replace(job, left_ms=left_ms))
             if not isinstance(end, NotBegun) or calling.unwanted.is_set():

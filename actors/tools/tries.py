@@ -28,6 +28,8 @@ class TryResult(NamedTuple):
     """The value's canonical JSON; empty for an error."""
     unknown: str = ""
     """Why nobody knows the outcome, if it is so."""
+    called: bool = True
+    """Else the tool was not called, and the try may be begun again."""
 
 
 class Tries:
@@ -58,6 +60,9 @@ class Tries:
 
     def _hold(self, place: Place, over: asyncio.Future[TryResult]) -> None:
         if self._begun.get(place) is not over or over.cancelled() or over.exception():
+            return
+        if not over.result().called:
+            del self._begun[place]
             return
         self._over[place] = EACH_BYTES + len(over.result().text)
         self._held_bytes += self._over[place]

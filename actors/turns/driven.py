@@ -28,7 +28,7 @@ from rookery.actors.turns.driving import (
 )
 from rookery.schemas.calls import DrivingView, Move, Offer, RunParked, StepTaken
 from rookery.schemas.envelope import Fact
-from rookery.schemas.errors import Refused
+from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import session, tool
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.run import RunRequest, RunResult, RunStatus
@@ -67,12 +67,15 @@ class DrivenRuns:
         return ()
 
     def take(self, state: Turns, key: str, step: StepTaken) -> Sequence[Fact]:
-        """Put a driver's step on record, unless it stands or the run is over."""
+        """Put a driver's step on record, unless the run is over. A step is taken once: a driver
+        that comes second has been told other things, and begins anew from the record."""
         driving = state.driving
-        if driving is None or driving.run_id != step.run_id or step.number <= driving.steps:
+        if driving is None or driving.run_id != step.run_id or state.turn.phase.is_terminal:
             return ()
-        if state.turn.phase.is_terminal:
-            return ()
+        if step.number <= driving.steps:
+            raise Failed(
+                "CONFLICT", f"step {step.number} of run {step.run_id} was taken by another driver"
+            )
         taken = _Taken(self._concern, state, key, step)
         if state.turn.phase is TurnPhase.CANCELLING:
             taken.cancel()

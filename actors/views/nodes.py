@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
+from rookery.actors.kernel.partitions import node_of
 from rookery.bus.ports import Claim, Stored
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.node import NODE_FACTS, NodeFact, Started, Stopped
@@ -43,7 +44,7 @@ def nodes_of(
     messages: Iterable[Stored], alive: Collection[str], partitions: Iterable[Claim]
 ) -> list[NodeView]:
     """All nodes that ever were; those whose claims say that they are ``alive`` first."""
-    held = Counter(claim.holder for claim in partitions)
+    held = Counter(node_of(claim.holder) for claim in partitions)
     begun: dict[str, Started] = {}
     ended: dict[str, Stopped] = {}
     for stored in messages:

@@ -14,7 +14,7 @@ from rookery.bus.memory.crews import MemoryCrews, MemoryFloor
 from rookery.bus.memory.door import MemoryDoor, MemorySwitch
 from rookery.bus.memory.feed import MemoryFeed
 from rookery.bus.memory.inbox import MemoryCommands, MemoryInbox
-from rookery.bus.memory.journal import MemoryJournal
+from rookery.bus.memory.journal import MemoryJournal, MemoryLog
 from rookery.bus.memory.shelf import MemoryShelf
 from rookery.bus.memory.snapshots import MemorySnapshots
 from rookery.bus.memory.timers import MemoryTimers
@@ -29,8 +29,8 @@ class _MemoryRealm:
 
     def __init__(self, name: str, now_ms: Callable[[], int]) -> None:
         self.subjects = Subjects(name)
-        self.journal = MemoryJournal(now_ms)
-        self.feed = MemoryFeed(self.journal)
+        self.log = MemoryLog(now_ms)
+        self.feed = MemoryFeed(self.log)
         self.switch = MemorySwitch()
         self.commands = MemoryCommands(now_ms)
         self.timers = MemoryTimers(self.commands, now_ms)
@@ -61,7 +61,7 @@ class MemoryBus:
     def __init__(self, server: MemoryServer, *, realm: str = "default") -> None:
         shared = server.realm(realm)
         self.realm = realm
-        self.journal = shared.journal
+        self.journal = MemoryJournal(shared.log)
         self.feed = shared.feed
         self.door = MemoryDoor(shared.switch)
         self.inbox = MemoryInbox(shared.commands)
@@ -88,3 +88,6 @@ class MemoryBus:
 
     def partition(self, key: str) -> int:
         return partition_of(key)
+
+    def reset(self) -> None:
+        self.journal.displace()

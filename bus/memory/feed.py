@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from rookery.bus.memory.journal import MemoryJournal
+from rookery.bus.memory.journal import MemoryLog
 from rookery.bus.ports import Filter, Stored
 from rookery.bus.stored import matcher
 from rookery.schemas.errors import Failed
@@ -18,8 +18,8 @@ _PAGE_MESSAGES = 256
 class MemoryFeed:
     """Port ``Feed``."""
 
-    def __init__(self, journal: MemoryJournal) -> None:
-        self._journal = journal
+    def __init__(self, log: MemoryLog) -> None:
+        self._journal = log
 
     async def follow(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
         matches = matcher(where)

@@ -1,28 +1,39 @@
 """The journal in memory: the same contract as JetStream's, for simulations and unit tests.
 
-Several nodes of a simulated world share one ``MemoryJournal``. It never loses an ack, is never full
-and forgets everything at the end; faults are the simulator's to add around it.
+Several nodes of a simulated world share one ``MemoryLog``, each with a ``MemoryJournal`` and turns
+of its own. It never loses an ack, is never full and forgets everything at the end; faults are the
+simulator's to add around it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-from rookery.bus.ports import Append, Conflicted, Filter, Outcome, Pressure, Settled, Stored
+from rookery.bus.ports import (
+    PARTITIONS,
+    Append,
+    Conflicted,
+    Displaced,
+    Filter,
+    Outcome,
+    Pressure,
+    Settled,
+    Stored,
+)
 from rookery.bus.stored import matcher
+from rookery.bus.subjects import NODE_FAMILY, partition_of
 from rookery.schemas.envelope import EntityId
+from rookery.schemas.errors import Failed
 
-__all__ = ["MemoryJournal"]
+__all__ = ["MemoryJournal", "MemoryLog"]
 
 _PAGE_MESSAGES = 256
 
 
-class MemoryJournal:
-    """Port ``Journal``."""
-
-    pressure = Pressure.NONE
+class MemoryLog:
+    """What is stored, and which turn of each partition is the last one."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.on_grown: list[Callable[[], None]] = []
@@ -31,9 +42,19 @@ class MemoryJournal:
         self._messages: list[Stored] = []
         self._entities: dict[EntityId, list[int]] = {}
         self._keys: dict[str, int] = {}
+        self.turns = dict.fromkeys(range(PARTITIONS), 0)
 
-    def append(self, appends: Sequence[Append], settle: Callable[[list[Outcome]], None]) -> None:
-        outcomes = [self._store(append) for append in appends]
+    def append(
+        self,
+        appends: Sequence[Append],
+        settle: Callable[[list[Outcome]], None],
+        turns: Mapping[int, int] | None = None,
+    ) -> None:
+        """Without ``turns``, as whoever has the last turn."""
+        outcomes = [
+            Displaced(append) if self._is_late(append, turns) else self._store(append)
+            for append in appends
+        ]
         if outcomes:
             asyncio.get_running_loop().call_soon(settle, outcomes)
         for grown in tuple(self.on_grown):
@@ -66,6 +87,12 @@ class MemoryJournal:
         """The messages above ``after`` up to ``until``; what is not there yet is left out."""
         return self._messages[after:until]
 
+    def _is_late(self, append: Append, turns: Mapping[int, int] | None) -> bool:
+        if turns is None or append.entity.family == NODE_FAMILY:
+            return False
+        partition = partition_of(append.entity.key)
+        return turns.get(partition) != self.turns[partition]
+
     def _store(self, append: Append) -> Outcome:
         entity = append.entity
         sequences = self._entities.get(entity, [])
@@ -82,3 +109,57 @@ class MemoryJournal:
         self._entities.setdefault(entity, []).append(sequence)
         self._keys[entity.key] = sequence
         return Settled(append, sequence)
+
+
+class MemoryJournal:
+    """Port ``Journal``: one node's."""
+
+    pressure = Pressure.NONE
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+        self._turns: dict[int, int] = {}
+
+    async def take(self, partitions: frozenset[int]) -> dict[int, int]:
+        taken = {partition: self._log.turns[partition] + 1 for partition in partitions}
+        self._log.turns |= taken
+        self._turns |= taken
+        return taken
+
+    def displace(self) -> None:
+        """Every turn of this journal may have ended."""
+        self._turns.clear()
+
+    @property
+    def turns(self) -> Mapping[int, int]:
+        """Those this journal has taken last."""
+        return dict(self._turns)
+
+    def append(
+        self,
+        appends: Sequence[Append],
+        settle: Callable[[list[Outcome]], None],
+        turns: Mapping[int, int] | None = None,
+    ) -> None:
+        """``turns``: those of the moment when it was sent, if it arrives only now."""
+        self._log.append(appends, settle, self._turns if turns is None else turns)
+
+    async def last(self, entity: EntityId) -> Stored | None:
+        return await self._log.last(entity)
+
+    async def at(self, sequence: int) -> Stored | None:
+        return await self._log.at(sequence)
+
+    async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
+        return await self._log.read(entity, after)
+
+    def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+        return self._log.scan(where, after)
+
+    async def end(self) -> int:
+        return await self._log.end()
+
+    async def own_end(self) -> int:
+        if any(self._log.turns[partition] != turn for partition, turn in self._turns.items()):
+            raise Failed("CLAIM_LOST", "other turns have begun")
+        return await self._log.end()

@@ -14,8 +14,9 @@ from rookery.actors.views.realm import RealmViews
 from rookery.actors.views.runs import RunsView
 from rookery.bus.connection import Outgoing
 from rookery.bus.jetstream import JetStreamBus
-from rookery.bus.ports import Filter, Stored
-from rookery.bus.subjects import Subjects
+from rookery.bus.ports import PARTITIONS, Filter, Stored
+from rookery.bus.subjects import Subjects, partition_of
+from rookery.bus.turns import turns_in
 
 __all__ = ["ColdLists", "cold_lists"]
 
@@ -56,11 +57,21 @@ async def cold_lists(
 async def _fill(bus: JetStreamBus, messages: Sequence[Stored]) -> None:
     """Past the appender: nobody else writes."""
     subjects = Subjects(bus.realm)
+    await bus.journal.take(frozenset(range(PARTITIONS)))
+    info = await bus.connection.api(f"STREAM.INFO.{subjects.journal_stream}")
+    turns = turns_in(subjects, info["config"])
     before = await bus.journal.end()
     for first in range(0, len(messages), _GROUP):
         group = messages[first : first + _GROUP]
         bus.connection.send(
-            [Outgoing(subjects.fact(m.entity), m.body, headers=_headers(m)) for m in group]
+            [
+                Outgoing(
+                    subjects.append(turns[partition_of(m.entity.key)], m.entity),
+                    m.body,
+                    headers=_headers(m),
+                )
+                for m in group
+            ]
         )
         await bus.connection.flushed()
     while await bus.journal.end() < before + len(messages):

@@ -30,6 +30,7 @@ async def feed(connection: Connection, task: Task) -> Outcome:
     concern, taken_s = TurnsConcern(), list[float]()
     entities = [Entity(EntityId(FAMILY, f"e{n}"), concern) for n in range(task.entities)]
     async with _joined(task) as ours, _joined(task) as theirs, _followed(theirs.feed) as arrivals:
+        await ours.journal.take(frozenset(range(ports.PARTITIONS)))
         for number in range(_WARM_UP + task.count):
             entity = entities[number % task.entities]
             commit = commit_of(entity, concern, next_turn(entity, command_id("f", number)))

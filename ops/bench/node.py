@@ -33,8 +33,7 @@ def serve_turns(task: Task) -> None:
     bus = JetStreamBus(task.url, sync=task.sync)
     thread.run(bus.start())
     settings = Settings(
-        holder=Holder("bench", b"", lambda _: False),
-        epoch=f"bench.{entropy(6).hex()}",
+        holder=Holder("bench", f"bench.{entropy(6).hex()}", b"", lambda _: False),
         now_ms=SystemClock().now_ms,
         uptime_s=SystemClock().uptime_s,
     )

@@ -56,6 +56,7 @@ async def fill(connection: Connection, task: Task) -> Outcome:
     concern, bus = TurnsConcern(), JetStreamBus(task.url, sync=task.sync)
     entities = [Entity(EntityId(FAMILY, f"e{n}"), concern) for n in range(task.entities)]
     await bus.start()
+    await bus.journal.take(frozenset(range(ports.PARTITIONS)))
     start_s = perf_counter()
     try:
         for first in range(0, MESSAGES * task.entities, task.entities):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from rookery.actors.views.run_table import RunTable
 from rookery.actors.views.runs import RunsView
-from rookery.bus.memory.journal import MemoryJournal
+from rookery.bus.memory.journal import MemoryJournal, MemoryLog
 from rookery.bus.ports import Filter, Stored
 from rookery.ops.bench.cold_lists import cold_lists
 from rookery.ops.bench.lab import Lab
@@ -116,7 +116,7 @@ class _Told(MemoryJournal):
     """A journal of runs that have ended, at once and whole."""
 
     def __init__(self, runs: int) -> None:
-        super().__init__(lambda: _NOW_MS)
+        super().__init__(MemoryLog(lambda: _NOW_MS))
         self.messages = list(_messages(runs))
 
     async def end(self) -> int:

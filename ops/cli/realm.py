@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from rookery.actors.kernel.partitions import node_of
 from rookery.bus.blobs import JetStreamBlobs
 from rookery.bus.buckets import Bucket
 from rookery.bus.claims import JetStreamClaims
@@ -51,13 +52,14 @@ class Realm:
         self.blobs = JetStreamBlobs(Bucket(connection, subjects.blobs_bucket))
         self.shelf = JetStreamShelf(Bucket(connection, subjects.views_bucket))
         self.vault = JetStreamVault(Bucket(connection, subjects.vault_bucket))
+        self.connection = connection
         self._config, self._url = config, url
         self._client: Client | None = None
 
     async def nodes(self) -> frozenset[str]:
         """The nodes that are there: those whose claim stands and is not known to be left behind."""
         claims = await self.claims.list("node.")
-        return frozenset(claim.holder for claim in claims if not is_dead(claim.value))
+        return frozenset(node_of(claim.holder) for claim in claims if not is_dead(claim.value))
 
     async def answer(self, verb: str, query: object, kind: type[T]) -> T | None:
         """What any node says; ``None`` if there is none to be asked."""

@@ -31,6 +31,16 @@ class Stopped(Fact, frozen=True, kw_only=True, tag="node.stopped.v1"):
     reason: str = ""
 
 
+class PartitionsTaken(Fact, frozen=True, kw_only=True, tag="node.partitions_taken.v1"):
+    """From here on this node alone appends under the keys of these partitions, until another such
+    fact names them: the server takes nobody else's facts."""
+
+    node: str
+    partitions: tuple[int, ...]
+    turns: tuple[int, ...]
+    """In the same order, how often each has changed hands."""
+
+
 class CommandQuarantined(Fact, frozen=True, kw_only=True, tag="node.command_quarantined.v1"):
     """A command made its actor fail three times; it was set aside and the actor goes on."""
 
@@ -43,5 +53,5 @@ class CommandQuarantined(Fact, frozen=True, kw_only=True, tag="node.command_quar
     """Its number in the dead letters, where it can be looked at and sent again."""
 
 
-NodeFact = Started | Stopped | CommandQuarantined
+NodeFact = Started | Stopped | PartitionsTaken | CommandQuarantined
 NODE_FACTS = NodeFact

@@ -154,15 +154,19 @@ def _writes(
     bus: JetStreamBus, around: Callable[[Coroutine[Any, Any, Message]], Awaitable[Message]]
 ) -> Iterator[None]:
     """What is asked of the server goes through ``around`` if it writes into a bucket."""
-    connection: Any = bus.connection
-    request = connection.request
+    connections: list[Any] = [bus.connection, bus.owners]
 
-    async def asked(message: Outgoing, *, timeout_s: float = 2.0) -> Message:
-        answer = request(message, timeout_s=timeout_s)
-        return await (around(answer) if message.subject.startswith("$KV.") else answer)
+    def through(request: Any) -> Any:
+        async def asked(message: Outgoing, *, timeout_s: float = 2.0) -> Message:
+            answer = request(message, timeout_s=timeout_s)
+            return await (around(answer) if message.subject.startswith("$KV.") else answer)
 
-    connection.request = asked
+        return asked
+
+    for connection in connections:
+        connection.request = through(connection.request)
     try:
         yield
     finally:
-        del connection.request
+        for connection in connections:
+            del connection.request

@@ -10,7 +10,7 @@ import pytest
 
 from rookery.bus.jetstream import JetStreamBus
 from rookery.bus.memory import MemoryBus, MemoryServer
-from rookery.bus.ports import Append, Bus, Delivery, Outcome, Settled, Snapshot
+from rookery.bus.ports import PARTITIONS, Append, Bus, Delivery, Outcome, Settled, Snapshot
 from rookery.bus.subjects import partition_of
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import EntityId
@@ -236,6 +236,8 @@ def test_a_server_that_does_not_let_us_in_is_a_coded_refusal(
 async def _appended(bus: Bus, body: bytes, expected: int = 0) -> int:
     done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     append = Append(ENTITY, expected, f"id-{expected}", body, chain("", body))
+    if not expected:
+        await bus.journal.take(frozenset(range(PARTITIONS)))
     bus.journal.append([append], lambda outcomes: done.set_result(outcomes[0]))
     outcome = await done
     assert isinstance(outcome, Settled)

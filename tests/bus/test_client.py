@@ -16,6 +16,9 @@ from nats.aio.msg import Msg
 from rookery.bus.client import Client, connect
 from rookery.bus.client_sync import connect_sync
 from rookery.bus.loop import LoopThread
+from rookery.bus.subjects import Subjects, decode_token, partition_of
+from rookery.bus.turns import turns_in
+from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import RunRequest
 from tests.bus.realms import JetStreamRealm, soon
@@ -294,9 +297,13 @@ def _fact(type_: str, run: str | None = None, cause: str = "") -> dict[str, Any]
 
 
 async def _write(client: Any, family: str, key: str, *facts: dict[str, Any]) -> None:
-    await client.jetstream().publish(
-        f"rookery.default.ev.{family}.{key}", json.dumps(facts).encode()
-    )
+    """As the owner of the key's partition does."""
+    subjects, jetstream = Subjects("default"), client.jetstream()
+    info = await jetstream.stream_info(subjects.journal_stream)
+    turns = turns_in(subjects, {"subjects": info.config.subjects})
+    entity = EntityId(family, decode_token(key))
+    subject = subjects.append(turns[partition_of(entity.key)], entity)
+    await jetstream.publish(subject, json.dumps(facts).encode())
 
 
 async def _first(facts: AsyncIterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:

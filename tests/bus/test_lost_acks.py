@@ -18,7 +18,7 @@ from rookery.bus.journal import JetStreamJournal
 from rookery.bus.ports import Append, Conflicted, Outcome, Pressure, Settled
 from rookery.bus.subjects import Subjects
 from rookery.schemas.envelope import EntityId
-from tests.bus.journals import Writer, body_of, commit, session
+from tests.bus.journals import Writer, body_of, commit, session, share_turns
 from tests.bus.proxy import Proxy, proxied
 from tests.bus.realms import JetStreamRealm, soon
 from tests.bus.waiting import wait_until
@@ -34,6 +34,7 @@ async def far_journal(proxy: Proxy, timeout_s: float = 0.1) -> AsyncIterator[Jet
     await connection.open()
     journal = JetStreamJournal(connection, Subjects("default"), timeout_s=timeout_s)
     await journal.open()
+    await share_turns(journal)
     try:
         yield journal
     finally:

@@ -52,7 +52,7 @@ def test_two_nodes_that_start_together_make_each_stream_once(server: EmbeddedSer
         ("allow_atomic", False),
         ("deny_delete", False),
         ("persist_mode", "async"),
-        ("subjects", ["rookery.default.ev.session.*"]),
+        ("subjects", ["rookery.default.w.1.>"]),
     ],
 )
 def test_a_journal_that_would_lose_data_is_refused_by_the_name_of_its_setting(
@@ -90,7 +90,7 @@ def test_limits_are_the_operators_and_stay(server: EmbeddedServer) -> None:
 def test_a_stream_whose_subjects_are_taken_is_a_mismatch(server: EmbeddedServer) -> None:
     async def scenario() -> None:
         connection = await opened(server)
-        other = {"name": "OTHER", "subjects": ["rookery.default.ev.>"]}
+        other = {"name": "OTHER", "subjects": ["rookery.default.w.>"]}
         await connection.api("STREAM.CREATE.OTHER", other)
         with pytest.raises(Failed, match=f"STREAM_MISMATCH: stream {JOURNAL.name} cannot be made"):
             await ensure_streams(connection, SPECS)

@@ -105,7 +105,7 @@ async def journal_bytes(client: Stock) -> int:
 async def refused_by_journal(client: Stock) -> int:
     """The error a stock publisher meets there."""
     with pytest.raises(nats.js.errors.APIError) as refused:
-        await client.jetstream.publish(f"rookery.{REALM}.ev.node.stranger", b"[]")
+        await client.jetstream.publish(f"rookery.{REALM}.w.node.stranger.node.stranger", b"[]")
     assert refused.value.err_code is not None
     return refused.value.err_code
 

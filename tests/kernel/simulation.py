@@ -47,13 +47,13 @@ class Ledger:
         self.bells: set[str] = set()
         """Facts that call for an effect, and are not a rival's."""
         self.standing: set[str] = set()
-        world.server.realm("default").journal.on_grown.append(self.look)
+        world.server.realm("default").log.on_grown.append(self.look)
 
     def numbers(self, key: str) -> tuple[int, ...]:
         return tuple(by for _, by in self.added[key])
 
     def look(self) -> None:
-        for stored in self._world.server.realm("default").journal.page(self._read, 1 << 30):
+        for stored in self._world.server.realm("default").log.page(self._read, 1 << 30):
             self._read = stored.sequence
             self._audit.add(stored)
             self._enter(stored)

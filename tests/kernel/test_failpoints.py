@@ -15,6 +15,9 @@ PROGRAM = """
 import sys
 from rookery.actors.kernel.failpoints import Failpoints
 failpoints = Failpoints(sys.argv[1])
+failpoints.hit("decided")
+failpoints.hit("acked")
+failpoints.arm()
 for number in range(5):
     print(number, flush=True)
     failpoints.hit("decided")
@@ -29,7 +32,7 @@ def passed(spec: str) -> tuple[int, list[str]]:
     return ended.returncode, ended.stdout.split()
 
 
-def test_a_failpoint_kills_at_the_pass_it_names():
+def test_a_failpoint_kills_at_the_pass_it_names_counted_from_when_it_is_armed():
     assert passed("decided@3") == (-signal.SIGKILL, ["0", "1", "2"])
 
 
@@ -39,6 +42,7 @@ def test_without_a_number_it_kills_at_the_first():
 
 def test_nothing_is_armed_by_default():
     failpoints = Failpoints()
+    failpoints.arm()
     for name in FAILPOINTS:
         failpoints.hit(name)
 

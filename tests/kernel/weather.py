@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 from rookery.bus.memory.journal import MemoryJournal
-from rookery.bus.ports import Append, Filter, Outcome, Pressure, Rejected, Stored
+from rookery.bus.ports import Append, Displaced, Filter, Outcome, Pressure, Rejected, Stored
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 
 Settle = Callable[[list[Outcome]], None]
+Turns = Mapping[int, int]
 
 
 class Weather:
@@ -94,7 +95,8 @@ class ExposedJournal:
         self._holding_acks = False
         self._may_catch_up = asyncio.Event()
         self._may_catch_up.set()
-        self._appends: list[tuple[Append, Settle]] = []
+        self._unsettled: dict[str, tuple[Append, Settle]] = {}
+        self._appends: list[tuple[Append, Settle, Turns]] = []
         self._acks: list[tuple[Outcome, Settle]] = []
 
     # --- the gates ------------------------------------------------------------------------------
@@ -124,18 +126,31 @@ class ExposedJournal:
         acks, self._acks = self._acks, []
         for outcome, settle in acks:
             self._settle(outcome, settle)
-        for append, settle in appends:
-            self._store(append, settle)
+        for append, settle, turns in appends:
+            self._store(append, settle, turns)
 
     # --- port Journal ---------------------------------------------------------------------------
 
     def append(self, appends: Sequence[Append], settle: Settle) -> None:
         self.sent += appends
+        turns = self._journal.turns
         for append in appends:
+            self._unsettled[append.message_id] = append, settle
             if set(self._holding_appends) & set(append.entity):
-                self._appends.append((append, settle))
+                self._appends.append((append, settle, turns))
             else:
-                self._weather.later(self._store, append, settle)
+                self._weather.later(self._store, append, settle, turns)
+
+    async def take(self, partitions: frozenset[int]) -> dict[int, int]:
+        await self._weather.pass_through()
+        return await self._journal.take(partitions)
+
+    def displace(self) -> None:
+        """What is on its way still arrives; what becomes of it is of no interest any more."""
+        self._journal.displace()
+        for append, settle in list(self._unsettled.values()):
+            if append.entity.family != "node":
+                self._settle(Displaced(append), settle)
 
     async def last(self, entity: EntityId) -> Stored | None:
         await self._weather.pass_through()
@@ -162,9 +177,13 @@ class ExposedJournal:
         await self._weather.pass_through()
         return await self._journal.end()
 
-    def _store(self, append: Append, settle: Settle) -> None:
+    async def own_end(self) -> int:
+        await self._weather.pass_through()
+        return await self._journal.own_end()
+
+    def _store(self, append: Append, settle: Settle, turns: Turns) -> None:
         if self._weather.away:
-            self._loop.call_later(0.1, self._store, append, settle)
+            self._loop.call_later(0.1, self._store, append, settle, turns)
             return
         if not (self._weather.up or self._weather.stray):
             return
@@ -180,10 +199,11 @@ class ExposedJournal:
                 else:
                     self._settle(outcome, settle)
 
-        self._journal.append([append], settled)
+        self._journal.append([append], settled, turns)
 
     def _settle(self, outcome: Outcome, settle: Settle) -> None:
-        self._weather.later(self._hear, outcome, settle)
+        if self._unsettled.pop(outcome.append.message_id, None) is not None:
+            self._weather.later(self._hear, outcome, settle)
 
     def _hear(self, outcome: Outcome, settle: Settle) -> None:
         if self._weather.up:

@@ -254,13 +254,13 @@ class World:
                 await asyncio.sleep(0.01)
 
         kind = Kernel if self.threads else DrivenKernel
+        epoch = f"{node.name}.{next(self._numbers)}"
         return kind(
             node.bus,
             node,
             concerns,
             Settings(
-                holder=Holder(node.name, b"", lambda presence: neighbour_is_dead),
-                epoch=f"{node.name}.{next(self._numbers)}",
+                holder=Holder(node.name, epoch, b"", lambda presence: neighbour_is_dead),
                 now_ms=self.now_ms,
                 uptime_s=self.uptime_s,
                 observer=observer or Unobserved(),
@@ -334,13 +334,15 @@ class World:
     # --- what stands ----------------------------------------------------------------------------
 
     def stored(self, family: str = "", key: str = "") -> list[Stored]:
-        """The messages of the journal."""
-        journal = self.server.realm("default").journal
+        """The messages of the journal, without those in which nodes say what they own."""
+        journal = self.server.realm("default").log
         everything = journal.page(0, 1 << 30)
         return [
             one
             for one in everything
-            if family in ("", one.entity.family) and key in ("", one.entity.key)
+            if family in ("", one.entity.family)
+            and key in ("", one.entity.key)
+            and b"node.partitions_taken" not in one.body
         ]
 
     def facts(self, family: str = "tally", key: str = "a") -> list[Any]:
@@ -366,7 +368,7 @@ class World:
 
     def forge(self, sequence: int, body: bytes) -> None:
         """Change what stands in the journal, as only a broken disk or an intruder would."""
-        messages = self.server.realm("default").journal._messages
+        messages = self.server.realm("default").log._messages
         messages[sequence - 1] = msgspec.structs.replace(messages[sequence - 1], body=body)
 
     def write(self, facts: Iterable[Fact], family: str = "tally", key: str = "a") -> int:
@@ -387,7 +389,7 @@ class World:
         settle: Callable[[Any], None] = lambda outcomes: None,
     ) -> None:
         """The same from inside the loop."""
-        journal, before = self.server.realm("default").journal, self.stored(*entity)
+        journal, before = self.server.realm("default").log, self.stored(*entity)
         last = before[-1] if before else None
         number = sum(len(msgspec.json.decode(one.body)) for one in before)
         for fact in facts:

@@ -24,6 +24,7 @@ from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.facts.session import Initialized, Registered
+from tests.bus.journals import share_turns
 from tests.nodes import NodeProcess
 
 ROOKERY = [sys.executable, "-m", "rookery.ops.cli"]
@@ -128,6 +129,7 @@ class Realm:
         bus = JetStreamBus(self.server.url, realm=self.name)
         await bus.start()
         entity = EntityId("session", session)
+        await share_turns(bus.journal)
         last = await bus.journal.last(entity)
         sequence, digest = (last.sequence, last.chain) if last else (0, ZERO_CHAIN)
         for number in range(1, messages + 1):

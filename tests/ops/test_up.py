@@ -78,9 +78,11 @@ def test_a_node_serves_until_it_is_told_to_stop_and_leaves_in_order(home: Home, 
     with EmbeddedServer(home.store):
         told = facts(home.rookery("journal", "tail", "--family", "node", "--json"))
         assert home.rookery("journal", "verify").code == 0
-    assert [fact["type"] for fact in told] == ["node.started.v1", "node.stopped.v1"]
-    assert told[0]["durability"] == "always"
-    assert told[1]["reason"] == way
+    kinds = ["node.partitions_taken.v1", "node.started.v1", "node.stopped.v1"]
+    assert [fact["type"] for fact in told] == kinds
+    assert told[0]["partitions"] == list(range(16))
+    assert told[1]["durability"] == "always"
+    assert told[2]["reason"] == way
 
 
 def test_for_people_it_prints_one_line_with_the_url(home: Home):
@@ -136,5 +138,5 @@ def test_a_server_that_may_lose_data_is_refused_until_that_is_accepted(home: Hom
         process.terminate()
         assert process.wait(60) == 0
     assert not home.store.exists()
-    (started, _) = facts(realm.rookery("journal", "tail", "--json"))
+    (_, started, _) = facts(realm.rookery("journal", "tail", "--json"))
     assert started["durability"] == "unknown_accepted"

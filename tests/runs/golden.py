@@ -15,7 +15,7 @@ from typing import Any
 
 from rookery.bus.jetstream import JetStreamBus
 from rookery.bus.memory import MemoryBus, MemoryServer
-from rookery.bus.ports import Append, Filter, Outcome
+from rookery.bus.ports import PARTITIONS, Append, Filter, Outcome
 from rookery.bus.server import EmbeddedServer
 from rookery.bus.subjects import Subjects
 from rookery.schemas.digest import ZERO_CHAIN, chain
@@ -71,6 +71,7 @@ async def recorded(change: Change | None = None) -> MemoryBus:
     """A bus whose journal stands as it did, but for what ``change`` does to the facts."""
     bus = MemoryBus(MemoryServer(lambda: 0), realm=REALM)
     await bus.start()
+    await bus.journal.take(frozenset(range(PARTITIONS)))
     for text in json.loads(BLOBS.read_text("utf-8")).values():
         await bus.blobs.put(text.encode())
     subjects, chains, last = Subjects(REALM), dict[EntityId, str](), dict[EntityId, int]()

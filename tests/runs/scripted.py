@@ -212,8 +212,7 @@ class ScriptedWorld(World):
                 ToolsConcern(visible=self.visible, places=places, epoch=epoch),
             ],
             Settings(
-                holder=Holder(node.name, b"", lambda presence: False),
-                epoch=epoch,
+                holder=Holder(node.name, epoch, b"", lambda presence: False),
                 now_ms=self.now_ms,
                 uptime_s=self.uptime_s,
                 **settings,
@@ -238,6 +237,7 @@ class ScriptedWorld(World):
             board=board,
             epoch=epoch,
             now_ms=self.now_ms,
+            acts_for=kernel.acts_for,
         )
         runner = Runner(
             ask=kernel.ask,
@@ -286,7 +286,7 @@ class ScriptedWorld(World):
                 journal.on_grown.remove(grown)
                 happens()
 
-        journal = self.server.realm("default").journal
+        journal = self.server.realm("default").log
         journal.on_grown.append(grown)
 
     def kill_after(self, number: int) -> None:

@@ -21,6 +21,7 @@ from rookery.bus.ports import Append, Outcome, Settled
 from rookery.bus.server import EmbeddedServer
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import EntityId
+from tests.bus.journals import share_turns
 from tests.nodes import node_on
 from tests.runs.serving import PAYLOAD_BYTES_MAX, Serving
 from tests.runs.visits import Visit
@@ -207,6 +208,7 @@ async def append_from_the_future(url: str, realm: str, session: str) -> None:
     body = json.dumps([{"type": "session.run_prepared.v99", "session": session}]).encode()
     linked = chain(last.chain, body)
     settled: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+    await share_turns(bus.journal)
     append = Append(entity, last.sequence, f"future-{session}", body, linked)
     bus.journal.append([append], settled.set_result)
     assert isinstance((await settled)[0], Settled)

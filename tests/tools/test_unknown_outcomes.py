@@ -5,6 +5,7 @@ not for ever; of the rest an operator has to say.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -35,8 +36,8 @@ class LossyBench(Bench):
         finally:
             self.waiting -= 1
 
-    async def call(self, ctx: ToolCallContext, timeout_ms: int) -> CallOutcome:
-        outcome = await super().call(ctx, timeout_ms)
+    async def call(self, ctx: ToolCallContext, timeout_ms: int, *gate: Any) -> CallOutcome:
+        outcome = await super().call(ctx, timeout_ms, *gate)
         if ctx.attempt <= self.losses:
             raise OutcomeUnknown("the worker anna was lost with it")
         return outcome

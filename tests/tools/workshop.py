@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -21,7 +21,7 @@ from rookery.actors.kernel.partitions import Holder
 from rookery.actors.tools.acting import Acting
 from rookery.actors.tools.board import CallBoard
 from rookery.actors.tools.concern import ToolsConcern
-from rookery.actors.tools.host import OutcomeUnknown, ToolHost
+from rookery.actors.tools.host import NotCalled, OutcomeUnknown, ToolHost, always
 from rookery.actors.tools.pipeline import fault
 from rookery.actors.tools.places import Places
 from rookery.actors.tools.registry import ToolCallContext
@@ -199,7 +199,11 @@ class Bench:
     async def ready(self, name: str) -> None:
         """The workshop is never closed."""
 
-    async def call(self, ctx: ToolCallContext, timeout_ms: int) -> CallOutcome:
+    async def call(
+        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always
+    ) -> CallOutcome:
+        if not may_act():
+            raise NotCalled
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 with self._workshop.at_work(ctx):
@@ -263,6 +267,9 @@ class ToolWorld(World):
         async def ask(*asked: Any) -> Any:
             return await node.kernel.ask(*asked)
 
+        def acts_for(session: str) -> bool:
+            return node.kernel.acts_for(session)
+
         node.acting = Acting(
             ask=ask,
             blobs=node.bus.blobs,
@@ -272,6 +279,7 @@ class ToolWorld(World):
             board=node.board,
             epoch=node.epoch,
             now_ms=self.now_ms,
+            acts_for=acts_for,
         )
         ours = ToolsConcern(visible=visible, places=node.places, epoch=node.epoch)
         kind = Kernel if self.threads else DrivenKernel
@@ -280,8 +288,7 @@ class ToolWorld(World):
             node,
             [*concerns, ours],
             Settings(
-                holder=Holder(node.name, b"", lambda presence: False),
-                epoch=node.epoch,
+                holder=Holder(node.name, node.epoch, b"", lambda presence: False),
                 now_ms=self.now_ms,
                 uptime_s=self.uptime_s,
                 **settings,

@@ -75,7 +75,9 @@ def value(hint: Any) -> Any:
     """Something of the type ``hint``; of an enum its first word."""
     if isinstance(hint, type) and issubclass(hint, Enum):
         return next(iter(hint))
-    of_origin = {str: "x", int: 7, bool: True, tuple: ["x"]}
+    if typing.get_origin(hint) is tuple:
+        return [value(typing.get_args(hint)[0])]
+    of_origin = {str: "x", int: 7, bool: True}
     if hint is JournalRecord:
         return msgspec.to_builtins(intent_record(REQUEST, 1), enc_hook=written)
     error = {"code": "CONFLICT", "message": "m"}

@@ -10,12 +10,24 @@ requests that want an answer now (reads, claims, blobs), ``Refused`` for what ca
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from rookery.bus.ports.journal import (
+    Append,
+    Conflicted,
+    Displaced,
+    Feed,
+    Filter,
+    Journal,
+    Outcome,
+    Pressure,
+    Rejected,
+    Settled,
+    Stored,
+)
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.work import Catalogue, Job, JobEnd
 
@@ -32,6 +44,7 @@ __all__ = [
     "Crews",
     "DeadLetter",
     "Delivery",
+    "Displaced",
     "Door",
     "Feed",
     "Filter",
@@ -57,117 +70,6 @@ T = TypeVar("T")
 
 PARTITIONS = 16
 """Sessions are spread over this many partitions; it is part of the inbox's stored subjects."""
-
-# --- journal ------------------------------------------------------------------------------------
-
-
-class Append(msgspec.Struct, eq=False):
-    """One entity's share of a commit: one journal message."""
-
-    entity: EntityId
-    expected: int
-    """Sequence of the entity's last message as the decider knows it; 0 if it has none."""
-    message_id: str
-    """Unique for ever: tells our own message, whose ack was lost, from somebody else's."""
-    body: bytes
-    chain: str
-    """Hex digest over the entity's previous chain digest and ``body``."""
-    fence: int | None = None
-    """If set: last sequence over all families of ``entity.key`` that the decider has seen. The
-    append is refused if anything newer stands there, whichever family wrote it."""
-
-
-class Settled(msgspec.Struct, frozen=True, gc=False):
-    """The append is durable under ``sequence``."""
-
-    append: Append
-    sequence: int
-
-
-class Conflicted(msgspec.Struct, frozen=True):
-    """The append is not stored and never will be: the entity (or its fence) has moved on."""
-
-    append: Append
-
-
-class Rejected(msgspec.Struct, frozen=True):
-    """The append is not stored and cannot be, whoever tries (too large, for example)."""
-
-    append: Append
-    code: str
-    message: str
-
-
-Outcome = Settled | Conflicted | Rejected
-
-
-class Stored(msgspec.Struct, frozen=True, gc=False):
-    """A journal message as it was read."""
-
-    sequence: int
-    entity: EntityId
-    message_id: str
-    chain: str
-    body: bytes
-    stored_at_ms: int
-
-
-class Filter(msgspec.Struct, frozen=True):
-    """Which messages of the journal; ``None`` is any. ``run`` is matched inside the facts."""
-
-    family: str | None = None
-    key: str | None = None
-    run: str | None = None
-
-
-class Pressure(StrEnum):
-    """Why appends do not get through just now."""
-
-    NONE = "none"
-    UNREACHABLE = "unreachable"
-    FULL = "full"
-
-
-class Journal(Protocol):
-    """The durable truth: facts of entities, each entity a line of messages of its own."""
-
-    @property
-    def pressure(self) -> Pressure:
-        """Why appends do not get through just now."""
-
-    def append(self, appends: Sequence[Append], settle: Callable[[list[Outcome]], None]) -> None:
-        """Store each append if its expectation holds; tell every outcome exactly once.
-
-        Appends are independent: each is settled on its own, in any order, in one or more calls.
-        At most one append of an entity may be under way. A lost ack is resolved by message id;
-        outages and a full store are waited out, so an outcome may take its time but is the truth.
-        """
-
-    async def last(self, entity: EntityId) -> Stored | None:
-        """The entity's last message, read from the leader."""
-
-    async def at(self, sequence: int) -> Stored | None:
-        """The message at ``sequence``; ``None`` if nothing stands there, or no more."""
-
-    async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
-        """The entity's messages above sequence ``after``, in order."""
-
-    def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
-        """Messages above ``after`` up to those stored when the scan began, in pages, in order."""
-
-    async def end(self) -> int:
-        """The last sequence of the journal."""
-
-
-class Feed(Protocol):
-    """The journal as it grows."""
-
-    def follow(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
-        """Messages above ``after``, then live ones, without loss, doubles or end.
-
-        Reconnects by itself. Raises ``Failed`` ``FEED_GAP`` if what comes next was removed.
-        """
-
 
 # --- commands -----------------------------------------------------------------------------------
 
@@ -347,7 +249,8 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Claims(Protocol):
-    """Exclusive names with a time to live (whole seconds, at least one)."""
+    """Exclusive names with a time to live (whole seconds, at least one). Acquiring, renewing and
+    seizing fail if no answer comes within a quarter of that time: a holder has to know in time."""
 
     async def acquire(self, name: str, holder: str, ttl_s: int, value: bytes = b"") -> Claim | None:
         """The claim, or ``None`` if somebody else holds it. Taking one's own again renews it."""
@@ -488,6 +391,10 @@ class Bus(Protocol):
 
     def partition(self, key: str) -> int:
         """The partition of a key."""
+
+    def reset(self) -> None:
+        """This node's claims have run out. What it sent and the network has not yet taken is lost,
+        and appends without an answer end as ``Displaced``, but for those of the family ``node``."""
 
 
 class Loop(Protocol):

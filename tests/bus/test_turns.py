@@ -1,0 +1,224 @@
+"""Who appends: one suite for both buses, then what only a real server can do wrong.
+
+A node appends in the turn that it has taken last. As soon as another one takes the partition,
+nothing of the first comes to be stored, whatever it expects and however it is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import nats.errors
+import pytest
+
+from rookery.bus.ports import PARTITIONS, Append, Bus, Displaced, Filter, Journal, Settled
+from rookery.bus.subjects import Subjects, partition_of
+from rookery.bus.turns import CLAIM, turns_in
+from rookery.schemas.envelope import EntityId
+from rookery.schemas.errors import Failed
+from tests.bus.journals import Writer, body_of, gather, session
+from tests.bus.realms import JetStreamRealm, Realm
+
+EVERY = frozenset(range(PARTITIONS))
+SUBJECTS = Subjects("default")
+
+
+async def outcome_of(journal: Journal, append: Append) -> object:
+    """As a node does it: with the turns it has, and no others."""
+    settled: asyncio.Future[list[object]] = asyncio.get_running_loop().create_future()
+    journal.append([append], settled.set_result)
+    async with asyncio.timeout(20):
+        (outcome,) = await settled
+    return outcome
+
+
+async def stored(bus: Bus) -> list[str]:
+    return [one.message_id for one in await gather(bus.journal.scan(Filter()))]
+
+
+def test_without_a_turn_nothing_is_appended_but_what_a_node_says_of_itself(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus:
+            writer = Writer()
+            refused = writer.next(session("a"))
+            assert await outcome_of(bus.journal, refused) == Displaced(refused)
+            said = writer.next(EntityId("node", "n1"), body_of("n1"))
+            assert await outcome_of(bus.journal, said) == Settled(said, 1)
+
+    asyncio.run(scenario())
+
+
+def test_the_last_taker_appends_and_nobody_else(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as first, realm.bus() as second:
+            assert set((await first.journal.take(EVERY)).values()) == {1}
+            writer = Writer()
+            assert await writer.write(first.journal, session("a")) == [1]
+            assert set((await second.journal.take(EVERY)).values()) == {2}
+            late = writer.next(session("a"))  # What it expects is true.
+            assert await outcome_of(first.journal, late) == Displaced(late)
+            assert await writer.write(second.journal, session("a")) == [2]
+            assert late.message_id not in await stored(second)
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_is_one_partitions(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as first, realm.bus() as second:
+            ours, theirs = "a", next(k for k in "bcdef" if partition_of(k) != partition_of("a"))
+            await first.journal.take(EVERY)
+            await second.journal.take(frozenset({partition_of(theirs)}))
+            writer = Writer()
+            assert await writer.write(first.journal, session(ours)) == [1]
+            lost = writer.next(session(theirs))
+            assert await outcome_of(first.journal, lost) == Displaced(lost)
+            assert await writer.write(second.journal, session(theirs)) == [2]
+
+    asyncio.run(scenario())
+
+
+def test_the_own_end_is_told_only_while_every_turn_lasts(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as first, realm.bus() as second:
+            await first.journal.take(EVERY)
+            await Writer().write(first.journal, session("a"))
+            assert await first.journal.own_end() == 1
+            await second.journal.take(frozenset({3}))
+            with pytest.raises(Failed, match="CLAIM_LOST"):
+                await first.journal.own_end()
+            assert await second.journal.own_end() == 1
+
+    asyncio.run(scenario())
+
+
+def test_after_a_reset_a_partition_has_to_be_taken_again(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus:
+            await bus.journal.take(EVERY)
+            writer = Writer()
+            await writer.write(bus.journal, session("a"))
+            bus.reset()
+            append = writer.next(session("a"))
+            assert await outcome_of(bus.journal, append) == Displaced(append)
+            while True:
+                try:
+                    assert set((await bus.journal.take(EVERY)).values()) == {2}
+                    break
+                except Failed:  # The connection comes back.
+                    await asyncio.sleep(0.02)
+            assert await writer.write(bus.journal, session("a")) == [2]
+
+    asyncio.run(scenario())
+
+
+def test_nodes_that_take_at_once_each_have_what_they_took(realm: Realm) -> None:
+    async def scenario() -> None:
+        shares = [frozenset(range(n, PARTITIONS, 4)) for n in range(4)]
+        async with realm.bus() as a, realm.bus() as b, realm.bus() as c, realm.bus() as d:
+            buses = [a, b, c, d]
+            for _ in range(3):
+                pairs = zip(buses, shares, strict=True)
+                await asyncio.gather(*(bus.journal.take(share) for bus, share in pairs))
+            writer = Writer()
+            for bus, share in zip(buses, shares, strict=True):
+                key = next(k for k in map(str, range(1_000)) if partition_of(k) in share)
+                await writer.write(bus.journal, session(key))
+
+    asyncio.run(scenario())
+
+
+# --- the real server ------------------------------------------------------------------------------
+
+
+def test_a_plain_subscriber_hears_what_is_stored_and_nothing_else(
+    jetstream: JetStreamRealm,
+) -> None:
+    async def scenario() -> None:
+        async with jetstream.bus() as bus, jetstream.stock() as plain:
+            heard: list[str] = []
+
+            async def hear(message: nats.aio.msg.Msg) -> None:
+                heard.append(message.headers["Nats-Msg-Id"])
+
+            await plain.subscribe("rookery.default.ev.>", cb=hear)
+            await plain.flush()
+            await bus.journal.take(EVERY)
+            writer = Writer()
+            entities = [session(f"s{n}") for n in range(40)]
+            await writer.write(bus.journal, entities[0])
+            await writer.write(bus.journal, *entities)  # A batch.
+            stale = writer.next(entities[0], expected=1)
+            await outcome_of(bus.journal, stale)
+            await bus.connection.flushed()
+            await plain.flush()
+            assert heard == await stored(bus)
+
+    asyncio.run(scenario())
+
+
+def test_a_fact_cannot_be_forged_where_facts_are_heard(jetstream: JetStreamRealm) -> None:
+    async def scenario() -> None:
+        async with jetstream.bus() as bus, jetstream.stock() as stranger:
+            await bus.journal.take(EVERY)
+            for subject in ("rookery.default.ev.session.a", "rookery.default.w.3.1.session.a"):
+                with pytest.raises(nats.errors.NoRespondersError):
+                    await stranger.request(subject, b"[]", timeout=5)
+            assert await bus.journal.end() == 0
+
+    asyncio.run(scenario())
+
+
+def test_an_old_turn_that_is_put_back_is_noticed_and_taken_from_again(
+    jetstream: JetStreamRealm,
+) -> None:
+    """An updater that was paused between reading the stream and changing it."""
+
+    async def scenario() -> None:
+        async with jetstream.bus() as old, jetstream.bus() as owner:
+            await old.journal.take(EVERY)
+            stream = f"STREAM.{{}}.{SUBJECTS.journal_stream}"
+            before = (await old.connection.api(stream.format("INFO")))["config"]
+            await owner.journal.take(EVERY)
+            await owner.connection.api(stream.format("UPDATE"), before)
+            writer = Writer()
+            with pytest.raises(Failed, match="CLAIM_LOST"):
+                await owner.journal.own_end()
+            lost = writer.next(session("a"))
+            assert await outcome_of(owner.journal, lost) == Displaced(lost)
+            await owner.journal.take(EVERY)
+            assert await writer.write(owner.journal, session("a")) == [1]
+
+    asyncio.run(scenario())
+
+
+def test_an_append_whose_turn_ended_is_told_as_stored_if_it_was(
+    jetstream: JetStreamRealm,
+) -> None:
+    async def scenario() -> None:
+        async with jetstream.bus() as first, jetstream.bus() as second:
+            await first.journal.take(EVERY)
+            append = Writer().next(session("a"))
+            assert await outcome_of(first.journal, append) == Settled(append, 1)
+            await second.journal.take(EVERY)
+            # Sent once more, as if its ack had been lost.
+            assert await outcome_of(first.journal, append) == Settled(append, 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_is_secret_enough_and_its_number_grows(jetstream: JetStreamRealm) -> None:
+    async def scenario() -> None:
+        async with jetstream.bus() as bus:
+            seen: set[str] = set()
+            for number in range(1, 4):
+                await bus.journal.take(frozenset({3}))
+                info = await bus.connection.api(f"STREAM.INFO.{SUBJECTS.journal_stream}")
+                turn = turns_in(SUBJECTS, info["config"])[3]
+                assert turn.partition("-")[0] == str(number)
+                assert len(bytes.fromhex(turn.partition("-")[2])) == 16
+                seen.add(turn.partition("-")[2])
+            assert len(seen) == 3
+            assert CLAIM not in [claim.name for claim in await bus.claims.list()]
+
+    asyncio.run(scenario())

@@ -1,0 +1,205 @@
+"""A node that was cut off, or stood still, for longer than its claims live does nothing more.
+
+Goal: whatever a late owner still has in hand or on its way, nothing follows from it here, and its
+successor misses nothing of it. Method: stories on the clockwork, in which acks are held, claims cut
+or the machine put to sleep; ``tests/chaos/test_cut_off.py`` does the same to real processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rookery.actors.kernel.concern import Effect
+from rookery.bus.ports import PARTITIONS
+from rookery.schemas.envelope import EntityId
+from rookery.schemas.errors import Failed
+from tests.kernel.tally import Added, EchoConcern, TallyConcern, Total
+from tests.kernel.test_partitions import served, shared
+from tests.kernel.world import World, called
+
+CLAIM_ENDED_S = 6.5
+EVERY = frozenset(range(PARTITIONS))
+
+
+def rings(world: World) -> list[tuple[str, int]]:
+    return [(node, ring.total) for node, ring in world.rings]
+
+
+def test_a_machine_that_slept_acts_on_no_ack_of_before(world: World):
+    first = world.start()
+    first.journal.hold_acks()
+    world.ask("add", "k0", by=10)
+    world.until(lambda: first.journal.held)
+    world.sleep_s(CLAIM_ENDED_S)
+    first.journal.hold_appends("echo")
+    world.run(called(first.journal.release))
+    world.run_steps(3)
+    assert not first.kernel.partitions.certain
+    assert rings(world) == []
+    assert first.journal.held == 0, "no reaction was decided either"
+
+
+def test_what_it_did_not_act_on_is_acted_on_by_the_owner_that_follows(world: World):
+    first = world.start()
+    first.journal.hold_acks()
+    world.ask("add", "k0", by=10)
+    world.until(lambda: first.journal.held)
+    world.sleep_s(CLAIM_ENDED_S)
+    second = world.start()
+    first.release()
+    world.until(lambda: rings(world) == [("n2", 10)])
+    world.until(lambda: world.numbers("echo", "k0") == [10])
+    assert served(second) == [PARTITIONS]
+    shared(world, 8, 8)
+
+
+def test_a_node_that_sleeps_alone_does_itself_what_it_left(world: World):
+    node = world.start()
+    node.journal.hold_acks()
+    world.ask("add", "k0", by=10)
+    world.until(lambda: node.journal.held)
+    world.sleep_s(CLAIM_ENDED_S)
+    node.release()
+    world.until(lambda: rings(world) == [("n1", 10)])
+    world.pass_s(10)
+    assert rings(world) == [("n1", 10)]
+    assert world.numbers("echo", "k0") == [10]
+
+
+def test_an_append_that_arrives_after_the_takeover_is_not_stored(world: World):
+    first = world.start()
+    world.told("add", "k0", by=1)
+    first.journal.hold_appends("tally")
+    late = world.ask("add", "k0", by=10)
+    world.until(lambda: first.journal.held)
+    first.bus.claims.cut = True
+    world.pass_s(CLAIM_ENDED_S)
+    second = world.start()
+    assert served(second) == [PARTITIONS]
+    first.release()
+    world.pass_s(1)
+    assert world.numbers("tally", "k0") == [1]
+    assert late.code == "PARTITION_UNOWNED"
+    assert world.told("add", "k0", by=2).total.numbers == (1, 2)
+
+
+def test_an_append_that_arrives_before_the_takeover_is_read_by_it(world: World):
+    first = world.start()
+    first.journal.hold_appends("tally")
+    world.ask("add", "k0", by=10)
+    world.until(lambda: first.journal.held)
+    first.bus.claims.cut = True
+    world.pass_s(CLAIM_ENDED_S)
+    first.release()
+    world.run_steps(3)
+    assert world.numbers("tally", "k0") == [10]
+    assert rings(world) == []
+    second = world.start()
+    world.until(lambda: rings(world) == [("n2", 10)])
+    world.until(lambda: world.numbers("echo", "k0") == [10])
+    assert served(second) == [PARTITIONS]
+
+
+def test_certainty_ends_by_the_clock_though_a_beat_hangs(world: World):
+    node = world.start()
+    node.weather.pause_back_s = 60.0  # Whatever is asked is answered, much later.
+    world.pass_s(CLAIM_ENDED_S + 2)
+    assert not node.kernel.partitions.certain
+    asked = world.ask("add", "k0", by=1)
+    world.pass_s(1)
+    assert {answer.code for answer in asked.answers} <= {"PARTITION_UNOWNED"}
+    assert world.numbers("tally", "k0") == []
+
+
+def test_no_answer_is_waited_for_longer_than_the_claim_lives(world: World):
+    """What was sent before is settled as displaced, so giving up waits for no server."""
+    first = world.start()
+    first.journal.hold_appends("tally")
+    late = world.ask("add", "k0", by=1)
+    world.until(lambda: first.journal.held)
+    first.weather.away = True
+    world.pass_s(CLAIM_ENDED_S + 2)
+    assert not first.kernel.partitions.served
+    first.weather.away = False
+    world.until(lambda: served(first) == [PARTITIONS])
+    world.until(lambda: late.code == "PARTITION_UNOWNED")
+    first.release()
+    assert world.told("add", "k0", by=2).total.numbers == (2,)
+
+
+def test_a_turn_taken_unseen_is_noticed_by_the_next_append(world: World):
+    first, other = world.start(), world.node()
+    world.told("add", "k0", by=1)
+    world.run(other.bus.journal.take(EVERY))
+    asked = world.ask("add", "k0", by=2)
+    world.until(lambda: asked.answers)
+    assert asked.code == "PARTITION_UNOWNED"
+    world.until(lambda: first.kernel.partitions.certain)
+    assert world.told("add", "k0", by=2).total.numbers == (1, 2)
+
+
+def test_a_turn_taken_unseen_is_noticed_before_a_horizon_is_kept_over_it(world: World):
+    """Nothing is appended here meanwhile, and the other one's fact is missed by nobody."""
+    first, other = world.start(), world.node()
+    world.told("add", "k0", by=1)
+    world.until(lambda: world.numbers("echo", "k0") == [1])
+    world.pass_s(6)
+    world.run(other.bus.journal.take(EVERY))
+    world.write([Added(by=9, total=10)], key="k0")
+    world.until(lambda: world.numbers("echo", "k0") == [1, 9], patience_s=10)
+    world.until(lambda: rings(world) == [("n1", 10)])
+    assert served(first) == [PARTITIONS]
+
+
+def test_effects_of_a_fact_wait_for_a_state_that_knows_it(world: World):
+    class Careful(TallyConcern):
+        """Rings for what the state says, not the fact."""
+
+        def effects(self, state: Total, fact: Any) -> Sequence[Effect]:
+            assert fact.by in state.numbers, "the state is behind its facts"
+            return super().effects(state, fact)
+
+    node = world.start([Careful(), EchoConcern()])
+    world.told("look", "k0")
+    world.write([Added(by=10, total=10)], key="k0")
+    (stored,) = world.stored("tally", "k0")
+    node.again(stored)
+    world.until(lambda: rings(world) == [("n1", 10)])
+
+
+def test_two_processes_of_one_name_never_serve_together(world: World):
+    first = world.start(name="twin")
+    with pytest.raises(Failed, match="NODE_NAME_IN_USE"):
+        world.start(name="twin")
+    assert served(first) == [PARTITIONS]
+    assert world.told("add", "k0", by=1).total.total == 1
+
+
+def test_a_name_is_free_when_its_process_is_gone(world: World):
+    first = world.start(name="twin")
+    world.told("add", "k0", by=1)
+    first.crash()
+    second = world.start(name="twin")
+    world.until(lambda: served(second) == [PARTITIONS])
+    assert world.told("add", "k0", by=2).total.numbers == (1, 2)
+
+
+def test_a_process_whose_name_was_taken_while_it_slept_serves_nothing(world: World):
+    first = world.start(name="twin")
+    world.told("add", "k0", by=1)
+    world.sleep_s(CLAIM_ENDED_S)
+    second = world.start(name="twin")
+    world.pass_s(10)
+    assert (served(first), served(second)) == ([0], [PARTITIONS])
+    assert world.told("add", "k0", by=2).total.numbers == (1, 2)
+
+
+def test_a_node_says_what_it_has_taken_before_it_does_anything_there(world: World):
+    first = world.start()
+    world.told("add", "k0", by=1)
+    journal = world.server.realm("default").log.page(0, 1 << 30)
+    assert journal[0].entity == EntityId("node", first.name)
+    assert b'"node.partitions_taken.v1"' in journal[0].body
