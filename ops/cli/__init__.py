@@ -45,6 +45,7 @@ for _name, _help in {
     "approvers": "Say whose word counts.",
     "tools": "List, describe and serve what programs may call.",
     "nodes": "List who serves the realm.",
+    "realm": "Bring a realm to the format of this version.",
     "journal": "Read, verify and export the journal.",
     "machine": "Look at the state machines, run traces through them, explore them.",
     "inbox": "Look after commands that could not be worked off.",
@@ -53,7 +54,8 @@ for _name, _help in {
     "bench": "Measure on this machine.",
     "version": "Print the versions of everything that matters.",
 }.items():
-    app.command(f"rookery.ops.cli.{_name}:app", name=_name, help=_help)
+    _module = "upgrade" if _name == "realm" else _name
+    app.command(f"rookery.ops.cli.{_module}:app", name=_name, help=_help)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
