@@ -30,6 +30,7 @@ class Proxy:
         self._target = urlsplit(url)
         self._listener: asyncio.Server
         self._lines: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._flows = {UP: asyncio.Event(), DOWN: asyncio.Event()}
         self.release()
         self.watch: Callable[[Way, bytes], None] = lambda _way, _message: None
@@ -67,12 +68,18 @@ class Proxy:
         self.release()
 
     async def open(self) -> None:
-        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._listener = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
 
     async def close(self) -> None:
         self._listener.close()
         self.cut()
+        await asyncio.gather(*self._serving, return_exceptions=True)
         await self._listener.wait_closed()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
