@@ -84,20 +84,24 @@ async def _asked(client: Stock, verb: str, session: str, body: Fields, id_: str)
     return None
 
 
-async def run_by_inbox(client: Stock, record: Record, session: str, body: Fields) -> None:
+async def run_by_inbox(
+    client: Stock, record: Record, session: str, body: Fields, id_: str = "first"
+) -> None:
     """A durable command; its answers come to a reply subject."""
-    name = f"run-{session}"
-    headers = {"Nats_Msg_Id": f"m-{session}", "Rookery_Reply": client.reply(name)}
+    name = f"run-{session}-{id_}"
+    headers = {"Nats_Msg_Id": f"m-{session}-{id_}", "Rookery_Reply": client.reply(name)}
     await client.submit("run", session, body, **headers)
     while not (last := [answer for answer in client.answers[name] if _is_final(answer)]):
         await asyncio.sleep(0.02)
     _note(record, session, last[0])
 
 
-async def run_by_request(client: Stock, record: Record, session: str, body: Fields) -> None:
+async def run_by_request(
+    client: Stock, record: Record, session: str, body: Fields, id_: str = "first"
+) -> None:
     """A request, sent again under the same id until its final answer."""
     while True:
-        answer = await _asked(client, "run", session, body, f"m-{session}")
+        answer = await _asked(client, "run", session, body, f"m-{session}-{id_}")
         if answer is not None and _is_final(answer):
             _note(record, session, answer)
             return

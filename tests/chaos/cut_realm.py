@@ -30,6 +30,17 @@ FAR, BESIDE = "na", ("nb", "nc")
 TOOLS = "tests.chaos.cut_tools:registry"
 SURFACE = "till"
 HERE = str(Path(__file__).parents[2])
+CLOCK = """
+import os, time
+real, shift = time.time_ns, os.environ["CUT_CLOCK"]
+
+def shifted():
+    with open(shift) as file:
+        return real() + int(file.read() or 0) * 1_000_000_000
+
+time.time_ns = shifted
+"""
+"""Python runs it as a node starts: there the wall clock is what a file says."""
 SETTLES_S = 60.0
 WAKES_S = 0.2
 
@@ -55,6 +66,10 @@ class CutRealm:
         self._beside, self._worker = BESIDE[:beside], worker
         self._ledger = folder / f"ledger-{realm}"
         self._ledger.touch()
+        self._clock = folder / f"clock-{realm}"
+        self._clock.mkdir()
+        (self._clock / "sitecustomize.py").write_text(CLOCK, encoding="utf-8")
+        self.shift_clock(0)
         self.record = Record(realm, self._ledger)
         self._open = AsyncExitStack()
         self._paused = False
@@ -95,13 +110,14 @@ class CutRealm:
     def _variables(self, process: str) -> dict[str, str]:
         return {
             "LEDGER": str(self._ledger),
-            "PYTHONPATH": HERE,
+            "PYTHONPATH": f"{self._clock}:{HERE}" if process == FAR else HERE,
+            "CUT_CLOCK": str(self._clock / "shift"),
             "CUT_PROCESS": process,
             "CUT_TOOL_S": str(self._tool_s),
             "CUT_TIMEOUT_MS": str((self.claim_s + 3) * 1_000),
         }
 
-    def _node(self, name: str, url: str) -> NodeProcess:
+    def _node(self, name: str, url: str, *, process: str = "") -> NodeProcess:
         where = ("--url", url, "--realm", self._realm, "--accept-unknown-durability")
         tools = ("--driver", "sandbox", "--tools", TOOLS)
         workers = ("--workers", SURFACE) if self._worker else ()
@@ -112,8 +128,14 @@ class CutRealm:
             *workers,
             ROOKERY_NODE_NAME=name,
             ROOKERY_NODE_CLAIM_S=str(self.claim_s),
-            **self._variables(name),
+            **self._variables(process or name),
         )
+
+    def another(self, name: str) -> NodeProcess:
+        """One more node, which is not started; its ``name`` may be taken."""
+        node = self._node(name, self._server.url, process=f"another-{name}")
+        self._open.callback(node.close)
+        return node
 
     def _start_worker(self) -> subprocess.Popen[bytes]:
         command = [ROOKERY, "tools", "serve", TOOLS, "--surface", SURFACE]
@@ -150,6 +172,10 @@ class CutRealm:
                 found.append(name)
         return found
 
+    def new_sessions(self, number: int) -> list[str]:
+        """So many new names, whoever holds their sessions."""
+        return [f"s{next(_sessions)}" for _ in range(number)]
+
     def taken_over(self, since_s: float, session: str = "") -> bool:
         """Whether another node took the session's partition, or any of them, since then."""
         moves = self.record.moves
@@ -163,6 +189,13 @@ class CutRealm:
     def pause(self) -> None:
         self.far.signal(signal.SIGSTOP)
         self._paused = True
+
+    def shift_clock(self, seconds: int) -> None:
+        """The far node's wall clock is so much ahead of the others'. All at once, for a file that
+        is replaced is read whole."""
+        new = self._clock / "new"
+        new.write_text(str(seconds), encoding="utf-8")
+        new.rename(self._clock / "shift")
 
     async def restore(self) -> None:
         """The line goes on with what it held. A node that was paused first finds what had come to

@@ -154,6 +154,7 @@ class Record:
         self.answers: dict[str, list[Answered]] = defaultdict(list)
         """By session."""
         self.on_fact: list[Callable[[Fields], None]] = []
+        self._sequences: set[int] = set()
 
     async def follow(self, client: Stock) -> None:
         subscribe = client.jetstream.subscribe
@@ -167,8 +168,20 @@ class Record:
             self._subject, stream=self._journal, ordered_consumer=True, cb=self._facts_seen
         )
 
+    async def follow_another_journal(self, client: Stock) -> None:
+        """Forget the facts and answers of the one before."""
+        self.facts.clear()
+        self.answers.clear()
+        self._sequences.clear()
+        await client.jetstream.subscribe(
+            self._subject, stream=self._journal, ordered_consumer=True, cb=self._facts_seen
+        )
+
     async def _facts_seen(self, message: Any) -> None:
         stored = message.metadata
+        if stored.sequence.stream in self._sequences:  # Two consumers may follow.
+            return
+        self._sequences.add(stored.sequence.stream)
         for fact in json.loads(message.data):
             seen = SeenFact(stored.timestamp.timestamp(), stored.sequence.stream, fact)
             self.facts[fact.get("session", "")].append(seen)
