@@ -154,12 +154,13 @@ class CutRealm:
     async def settled(self) -> None:
         """Every node holds its share of the partitions, and none has moved for a while."""
         names = (FAR, *self._beside)
-        share = PARTITIONS // len(names)
+        share = -(-PARTITIONS // len(names))
+        least = PARTITIONS - share * (len(names) - 1)
 
         def fair() -> bool:
             owners = [self.record.owner(partition) for partition in range(PARTITIONS)]
             at_rest = time.time() - self.record.last_move_s() > self.claim_s / 3
-            return at_rest and all(owners.count(name) >= share for name in names)
+            return at_rest and all(owners.count(name) >= least for name in names)
 
         await until(fair, "every node has its share", SETTLES_S)
 

@@ -123,10 +123,15 @@ class Story(NamedTuple):
         ]
 
     def may_act_until_s(self) -> float:
-        """The latest time at which an open call may still act, by its intent."""
+        """The latest time at which an open call may still act: as its recovery says, or, where
+        that says nothing, by its intent."""
         open_calls = self.open_calls()
-        intents = [f for f in self.of("tool.intent_recorded") if f.operation in open_calls]
-        return max((seen.fact["deadline_at_ms"] / 1_000 for seen in intents), default=0.0)
+        said = (
+            seen.fact.get("may_act_until_ms") or seen.fact.get("deadline_at_ms", 0)
+            for seen in self.facts
+            if seen.operation in open_calls
+        )
+        return max(said, default=0) / 1_000
 
     def is_over(self) -> bool:
         return bool(self.answers and self.ends() and not self.open_calls())
