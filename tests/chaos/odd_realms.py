@@ -20,15 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from rookery.bus.server import EmbeddedServer
+from tests.bus.proxy import DOWN, UP
 from tests.chaos.cut_judge import faults, timeline
 from tests.chaos.cut_people import run_by_inbox, run_by_request
 from tests.chaos.cut_realm import FAR, CutRealm
 from tests.nodes import NotReady
+from tests.stock import Fields
 
 __all__ = ["SCENARIOS"]
 
 RUNS = 12
 PROGRAM = "s = 0\nfor n in range(6):\n    s += charge(n)\ns"
+BODY: Fields = {"code": PROGRAM}
 TOOL_S = 0.2
 PATIENCE_S = 30.0
 
@@ -55,7 +58,7 @@ async def another_journal(realm: CutRealm) -> list[str]:
     known = realm.new_sessions(RUNS)
     before = await _faults_of_runs(realm, known)
     going_on = [
-        asyncio.create_task(run_by_inbox(realm.client, realm.record, session, {"code": PROGRAM}))
+        asyncio.create_task(run_by_inbox(realm.client, realm.record, session, BODY))
         for session in realm.new_sessions(RUNS)
     ]
     await asyncio.sleep(0.5)
@@ -73,8 +76,8 @@ async def another_journal(realm: CutRealm) -> list[str]:
 
 
 async def clock_jumps(realm: CutRealm) -> list[str]:
-    """The wall clock of one node jumps ahead by hours and back again, while calls are at work; and
-    ahead once more just before that node is stopped for longer than its claims live."""
+    """The wall clock of one node jumps by hours and back again, while calls are at work; and it is
+    hours off when another node takes over, which then has to say how long those calls may act."""
     found = []
     for hours in (3, 0, -3, 0):
         running = asyncio.create_task(_faults_of_runs(realm, realm.new_sessions(RUNS)))
@@ -83,13 +86,26 @@ async def clock_jumps(realm: CutRealm) -> list[str]:
         found += await running
         if hours and not _wrote_at(realm, hours):
             found.append(f"no fact says that the clock was {hours} hours off")
-    realm.shift_clock(3 * 3_600)
-    running = asyncio.create_task(_faults_of_runs(realm, realm.sessions(RUNS)))
+    for hours in (3, -3):
+        realm.shift_clock(hours * 3_600)
+        slow = f"slow_charge(1, {realm.claim_s + 3.0})"
+        wrong = await _taken_over(realm, PROGRAM if hours > 0 else slow)
+        found += [f"taken over with the clock {hours} hours off: {text}" for text in wrong]
+    return found
+
+
+async def _taken_over(realm: CutRealm, program: str) -> list[str]:
+    """What is wrong with runs whose node is cut off for longer than a claim lives; its clock is
+    right again when it is back."""
+    await realm.settled()
+    body = {"code": program, "limits": {"wall_ms": 60_000}}
+    running = asyncio.create_task(_faults_of_runs(realm, realm.sessions(RUNS), body=body))
     await asyncio.sleep(0.5)
-    realm.pause()
+    realm.line.hold(UP, DOWN)
     await asyncio.sleep(2 * realm.claim_s)
+    realm.shift_clock(0)
     await realm.restore()
-    return [*found, *(f"taken over: {text}" for text in await running)]
+    return await running
 
 
 SCENARIOS: dict[str, Callable[[CutRealm], Awaitable[list[str]]]] = {
@@ -116,11 +132,13 @@ async def _api(realm: CutRealm, subject: str, body: object) -> dict[str, Any]:
     return answer
 
 
-async def _faults_of_runs(realm: CutRealm, sessions: list[str], id_: str = "first") -> list[str]:
+async def _faults_of_runs(
+    realm: CutRealm, sessions: list[str], id_: str = "first", body: Fields = BODY
+) -> list[str]:
     """Let a program run in each session, and say what is wrong with it."""
     began_s = time.time()
     clients = [
-        asyncio.create_task(run(realm.client, realm.record, session, {"code": PROGRAM}, id_))
+        asyncio.create_task(run(realm.client, realm.record, session, body, id_))
         for session, run in zip(sessions, cycle((run_by_inbox, run_by_request)), strict=False)
     ]
     end_s = time.monotonic() + PATIENCE_S
@@ -130,6 +148,8 @@ async def _faults_of_runs(realm: CutRealm, sessions: list[str], id_: str = "firs
         if all(story.is_over() for story in stories):
             break
     await _end(clients)
+    recoveries = sum(len(story.of("tool.recovery_required")) for story in stories)
+    print(f"   {len(stories)} runs, {recoveries} recoveries")
     for story in stories:
         if faults(story):
             print(story.session, *timeline(story, since_s=began_s), sep="\n")
