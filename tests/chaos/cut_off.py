@@ -37,7 +37,8 @@ SPIN = "x = 0\nfor i in range(3_000_000):\n    x += i\n"
 """A successor has this to do before it comes to where the program was."""
 PATIENCE_S = 12.0
 LOOKS_ON_S = 1.0
-"""How long a run that has ended is watched for a late execution."""
+"""How long a run that has ended is watched for a late execution, after the time its first attempt
+had."""
 
 
 class Recipe(NamedTuple):
@@ -117,7 +118,7 @@ async def cook(realm: CutRealm, recipe: Recipe) -> Outcome:
     (session,) = realm.sessions(1)
     cut = asyncio.get_running_loop().create_future()
     realm.line.watch = _watch(realm, recipe, session, cut)
-    program = recipe.program.format(late_s=realm.claim_s + 3.0)
+    program = recipe.program.format(late_s=realm.tool_time_s + 0.2)
     body = {"code": program, "limits": {"wall_ms": recipe.wall_ms}}
     running = asyncio.create_task(run_by_inbox(realm.client, realm.record, session, body))
     try:
@@ -189,7 +190,7 @@ async def _may_go_on(realm: CutRealm, recipe: Recipe, session: str, cut_s: float
     def retried() -> bool:
         return bool(realm.record.story(session).of("tool.completed"))
 
-    left_s = cut_s + realm.claim_s + 2.5 - time.time()
+    left_s = cut_s + realm.tool_time_s - 0.3 - time.time()
     patience_s = realm.claim_s + PATIENCE_S if recipe.back == "retried" else max(0.0, left_s)
     with suppress(AssertionError):
         await until(retried, "the retry is done", patience_s)
@@ -202,8 +203,8 @@ async def _ended(realm: CutRealm, session: str) -> Story:
         if time.time() > max(back_s, story.may_act_until_s()) + PATIENCE_S:
             return story
         await asyncio.sleep(0.05)
-    latest_s = max(f.fact["deadline_at_ms"] for f in story.of("tool.intent_recorded")) / 1_000
-    await asyncio.sleep(LOOKS_ON_S + max(0.0, latest_s - time.time()))
+    first = story.of("tool.intent_recorded")[0].fact["deadline_at_ms"] / 1_000
+    await asyncio.sleep(LOOKS_ON_S + max(0.0, first - time.time()))
     return realm.record.story(session)
 
 

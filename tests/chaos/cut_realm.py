@@ -62,6 +62,8 @@ class CutRealm:
         tool_s: float = 0.05,
     ) -> None:
         self.claim_s, self._tool_s = claim_s, tool_s
+        self.tool_time_s = 1.5 * claim_s + 1.0
+        """A tool's time is over soon after another node can have taken over and been answered."""
         self._server, self._folder, self._realm = server, folder, realm
         self._beside, self._worker = BESIDE[:beside], worker
         self._ledger = folder / f"ledger-{realm}"
@@ -114,7 +116,7 @@ class CutRealm:
             "CUT_CLOCK": str(self._clock / "shift"),
             "CUT_PROCESS": process,
             "CUT_TOOL_S": str(self._tool_s),
-            "CUT_TIMEOUT_MS": str((self.claim_s + 3) * 1_000),
+            "CUT_TIMEOUT_MS": str(round(self.tool_time_s * 1_000)),
         }
 
     def _node(self, name: str, url: str, *, process: str = "") -> NodeProcess:

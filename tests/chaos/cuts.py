@@ -190,7 +190,7 @@ class Sweep:
                 claim_s=self._claim_s,
                 cell=cell.name,
                 gone_s=0.0,
-                faults=(tuple(broken),),
+                faults=((broken.kind, broken.text),),
             )
 
     async def _realm_of(self, nodes: int) -> CutRealm:

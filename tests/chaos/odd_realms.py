@@ -88,7 +88,7 @@ async def clock_jumps(realm: CutRealm) -> list[str]:
             found.append(f"no fact says that the clock was {hours} hours off")
     for hours in (3, -3):
         realm.shift_clock(hours * 3_600)
-        slow = f"slow_charge(1, {realm.claim_s + 3.0})"
+        slow = f"slow_charge(1, {realm.tool_time_s + 0.2})"
         wrong = await _taken_over(realm, PROGRAM if hours > 0 else slow)
         found += [f"taken over with the clock {hours} hours off: {text}" for text in wrong]
     return found
