@@ -203,8 +203,9 @@ async def _ended(realm: CutRealm, session: str) -> Story:
         if time.time() > max(back_s, story.may_act_until_s()) + PATIENCE_S:
             return story
         await asyncio.sleep(0.05)
-    first = story.of("tool.intent_recorded")[0].fact["deadline_at_ms"] / 1_000
-    await asyncio.sleep(LOOKS_ON_S + max(0.0, first - time.time()))
+    first = story.of("tool.intent_recorded")[:1]
+    left_s = [seen.fact["deadline_at_ms"] / 1_000 - time.time() for seen in first]
+    await asyncio.sleep(LOOKS_ON_S + max([0.0, *left_s]))
     return realm.record.story(session)
 
 

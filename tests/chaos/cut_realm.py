@@ -170,14 +170,14 @@ class CutRealm:
         """So many new names of sessions that the far node holds."""
         found: list[str] = []
         while len(found) < number:
-            name = f"s{next(_sessions)}"
+            (name,) = self.new_sessions(1)
             if self.record.owner(partition_of(name)) == FAR:
                 found.append(name)
         return found
 
     def new_sessions(self, number: int) -> list[str]:
-        """So many new names, whoever holds their sessions."""
-        return [f"s{next(_sessions)}" for _ in range(number)]
+        """So many new names, none of which is part of another; any node may hold their sessions."""
+        return [f"s{next(_sessions)}-cut" for _ in range(number)]
 
     def taken_over(self, since_s: float, session: str = "") -> bool:
         """Whether another node took the session's partition, or any of them, since then."""
