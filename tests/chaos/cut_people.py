@@ -44,10 +44,11 @@ class People:
         await asyncio.gather(*working, return_exceptions=True)
 
     async def _resolve(self, fact: Fields) -> None:
-        """Look into the ledger and say what it says; where the word is refused, for the tool may
-        still act, look and say again."""
+        """Look into the ledger and say what it says. A look before the tool's time is over would
+        not be the last word; where a word is refused all the same, look and say again."""
         operation, session = fact["operation_id"], fact["session"]
         number = 0
+        await asyncio.sleep(fact.get("may_act_until_ms", 0) / 1_000 - time.time())
         while not self._has_outcome(session, operation):
             await asyncio.sleep(LOOKS_AFTER_S)
             number += 1

@@ -7,6 +7,7 @@ a tool worker if one is wanted, have tools that write down what they do.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import time
@@ -190,7 +191,10 @@ class CutRealm:
         )
 
     def pause(self) -> None:
+        """Returns when all of the far node's threads have stopped: before that, one of them could
+        still begin a call."""
         self.far.signal(signal.SIGSTOP)
+        os.waitpid(self.far.process.pid, os.WUNTRACED)
         self._paused = True
 
     def shift_clock(self, seconds: int) -> None:
