@@ -1,7 +1,8 @@
 """A network that misbehaves on order: a TCP proxy in front of a NATS server.
 
-It can swallow messages on their way to the client, slow them down, hold everything back, and cut
-the connection.
+It can swallow messages on their way to the client, slow them down, hold back what goes one way or
+both, and cut the connection. Every connection through it is treated alike, and a hook sees each
+message before it goes on.
 """
 
 from __future__ import annotations
@@ -9,9 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
-__all__ = ["Proxy", "proxied"]
+__all__ = ["DOWN", "UP", "Proxy", "Way", "proxied"]
+
+Way = Literal["up", "down"]
+UP: Way = "up"
+"""Towards the server."""
+DOWN: Way = "down"
+"""Towards the client."""
+WITH_PAYLOAD = (b"PUB ", b"HPUB ", b"MSG ", b"HMSG ")
 
 
 class Proxy:
@@ -21,8 +30,11 @@ class Proxy:
         self._target = urlsplit(url)
         self._listener: asyncio.Server
         self._lines: set[asyncio.StreamWriter] = set()
-        self._flows = asyncio.Event()
-        self._flows.set()
+        self._serving: set[asyncio.Task[None]] = set()
+        self._flows = {UP: asyncio.Event(), DOWN: asyncio.Event()}
+        self.release()
+        self.watch: Callable[[Way, bytes], None] = lambda _way, _message: None
+        """Sees each message, with its subject and headers, before it goes on; may hold it."""
         self.swallows: Callable[[bytes], bool] = lambda _body: False
         """Decides about each message to a client by its body."""
         self.pause_s = 0.0
@@ -38,26 +50,36 @@ class Proxy:
         user, _, _ = self._target.netloc.rpartition("@")
         return urlunsplit(self._target._replace(netloc=f"{user}@127.0.0.1:{port}"))
 
-    def hold(self) -> None:
-        """Nothing reaches a client any more, until ``release``."""
-        self._flows.clear()
+    def hold(self, *ways: Way) -> None:
+        """Nothing goes these ways any more, until ``release``; if none is named, nothing reaches a
+        client. The sender is told nothing."""
+        for way in ways or (DOWN,):
+            self._flows[way].clear()
 
     def release(self) -> None:
-        self._flows.set()
+        """What was held back goes on, in its order."""
+        for flow in self._flows.values():
+            flow.set()
 
     def cut(self) -> None:
         """End all connections; what was held back is lost. New ones are welcome."""
         for line in self._lines:
             line.transport.abort()
-        self._flows.set()
+        self.release()
 
     async def open(self) -> None:
-        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._listener = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
 
     async def close(self) -> None:
         self._listener.close()
         self.cut()
+        await asyncio.gather(*self._serving, return_exceptions=True)
         await self._listener.wait_closed()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
@@ -75,24 +97,32 @@ class Proxy:
         writer.close()
 
     async def _to_server(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65_536):
-            writer.write(data)
-            await writer.drain()
+        async for line, payload in _messages(reader):
+            await self._pass_on(UP, line + payload, writer)
 
     async def _to_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            payload = b""
-            if line.startswith((b"MSG ", b"HMSG ")):
-                payload = await reader.readexactly(int(line.split()[-1]) + 2)
+        async for line, payload in _messages(reader):
+            if payload:
                 body = payload[:-2]
                 if self.swallows(body):
                     self.swallowed.append(body)
                     continue
                 self.passed.append(body)
                 await asyncio.sleep(self.pause_s)
-            await self._flows.wait()
-            writer.write(line + payload)
-            await writer.drain()
+            await self._pass_on(DOWN, line + payload, writer)
+
+    async def _pass_on(self, way: Way, message: bytes, writer: asyncio.StreamWriter) -> None:
+        self.watch(way, message)
+        await self._flows[way].wait()
+        writer.write(message)
+        await writer.drain()
+
+
+async def _messages(reader: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, bytes]]:
+    """Lines of the protocol, each with the payload that follows it, if one does."""
+    while line := await reader.readline():
+        size = int(line.split()[-1]) + 2 if line.upper().startswith(WITH_PAYLOAD) else 0
+        yield line, await reader.readexactly(size)
 
 
 async def _through(pump: object, ends: set[asyncio.StreamWriter]) -> None:
