@@ -47,7 +47,7 @@ async def _broken_rules(
             for name in names:
                 outcome = await cook(nodes, RECIPES[name])
                 if outcome.faults:
-                    print(name, *outcome.lines, sep="\n")
+                    print(name, *outcome.faults, *outcome.lines, sep="\n")
                     broken[f"{name}: {RECIPES[name].rule}"] = outcome.faults
 
     async with asyncio.TaskGroup() as group:
