@@ -35,15 +35,21 @@ from rookery.bus.stored import status_of
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, Failed
-from rookery.schemas.work import Answered, Health, Job, JobEnd, JobUnknown, NotBegun
+from rookery.schemas.work import (
+    GRACE_MS,
+    Answered,
+    Health,
+    Job,
+    JobEnd,
+    JobUnknown,
+    NotBegun,
+)
 
-__all__ = ["GRACE_MS", "NatsCrews"]
+__all__ = ["NatsCrews"]
 
 PULSE_S: Final = 2.0
 MISSED_MAX: Final = 5
 """A worker may be too busy to speak; one that says nothing of a job so often has lost it."""
-GRACE_MS: Final = 1_000
-"""A worker keeps the time; its last word may take so long to get here."""
 NAMES_MAX: Final = 1_000
 """Of jobs, in one message."""
 ROLL_CALL_S: Final = 1.0

@@ -54,6 +54,7 @@ from rookery.actors.views.approvers import Approvers
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, Loop
 from rookery.ops.config import Approvals, Limits
+from rookery.ops.presence import is_gone
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SessionLimits
 
@@ -195,6 +196,7 @@ class Runs:
             board=board,
             epoch=self._epoch,
             now_ms=SystemClock().now_ms,
+            is_gone=is_gone,
         )
         runner = self._runner = Runner(
             ask=ask,

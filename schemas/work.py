@@ -7,7 +7,7 @@ called, and what follows from no answer, is not said here.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,6 +16,7 @@ from rookery.schemas.calls import ToolFault
 from rookery.schemas.capability import Capability
 
 __all__ = [
+    "GRACE_MS",
     "Answered",
     "Catalogue",
     "Health",
@@ -27,6 +28,9 @@ __all__ = [
     "RunningJob",
     "ServedTool",
 ]
+
+GRACE_MS: Final = 1_000
+"""A worker keeps the time of a job; its last word may take so long to arrive."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -74,10 +74,13 @@ class Acting:
         board: CallBoard,
         epoch: str,
         now_ms: Callable[[], int],
+        is_gone: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """``hosts``: who calls the tools of a surface."""
+        """``hosts``: who calls the tools of a surface. ``is_gone``: whether the process of an
+        intent, as the intent names it, is known to have ended."""
         self._ask, self._blobs, self._visible, self._hosts = ask, blobs, visible, hosts
         self._places, self._board, self._epoch, self._now_ms = places, board, epoch, now_ms
+        self._is_gone = is_gone
         self._tries = Tries()
         self.tasks = Tasks()
         """Places on their way back."""
@@ -194,15 +197,17 @@ class Acting:
     async def _find_out(self, session: str, call: Call, reason: str = "") -> None:
         """The intent is that of a process that is gone, or ``reason`` says why nobody knows."""
         said = Interrupted(operation_id=call.operation_id, attempt=call.attempt, reason=reason)
-        again = call.idempotent
-        if again:
-            self._tool(call)  # Where it is missing, another node may try again.
-        if again and not (await self._is_wanted(session, call) and await self._can_be_called(call)):
-            again, said = False, replace(said, unwanted=True)
-        if again:
-            await self._ask_with_place(session, call, said)
+        if not call.idempotent:
+            said = replace(said, gone=not reason and self._is_gone(call.node))
+        elif not await self._is_wanted(session, call):
+            said = replace(said, unwanted=True)
         else:
-            await self._ask(FAMILY, session, said, Standing)
+            self._tool(call)  # Where it is missing, another node may try again.
+            if await self._can_be_called(call):
+                await self._ask_with_place(session, call, said)
+                return
+            said = replace(said, unwanted=True)
+        await self._ask(FAMILY, session, said, Standing)
 
     async def _is_wanted(self, session: str, call: Call) -> bool:
         """Whether the run stands and has not gone on without the call."""

@@ -81,7 +81,7 @@ class ToolsConcern:
             case CallDenied() as said:
                 left = ledger.denied(state, said)
             case ResolveCall() as asked:
-                left = resolve(ledger, state, asked, by=asked.actor or command.id)
+                left = resolve(ledger, state, asked, by=asked.actor or command.id, now_ms=now_ms)
         return left
 
     def evolve(self, state: Tools, fact: facts.ToolFact) -> Tools:

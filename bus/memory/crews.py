@@ -14,9 +14,16 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from rookery.bus.crews import GRACE_MS
 from rookery.schemas.codec import encode_json
-from rookery.schemas.work import Answered, Catalogue, Job, JobEnd, JobUnknown, NotBegun
+from rookery.schemas.work import (
+    GRACE_MS,
+    Answered,
+    Catalogue,
+    Job,
+    JobEnd,
+    JobUnknown,
+    NotBegun,
+)
 
 __all__ = ["MemoryCrews", "MemoryFloor", "MemoryWorkbench"]
 
