@@ -32,7 +32,8 @@ from rookery.actors.tools.effects import (
     Standing,
     TellCall,
 )
-from rookery.actors.tools.host import OutcomeUnknown, ToolHost
+from rookery.actors.tools.host import OutcomeUnknown, PastTry, ToolHost
+from rookery.actors.tools.ledger import acts_until_ms
 from rookery.actors.tools.pipeline import check_arguments, fault, fault_of
 from rookery.actors.tools.places import Places, Stage
 from rookery.actors.tools.registry import ToolCallContext
@@ -138,6 +139,13 @@ class Acting:
             await self._find_out(session, call, result.unknown)
             self._tries.stands(call.place)
             return
+        await self._end(session, call, result)
+        self._tries.stands(call.place)
+
+    async def _end(
+        self, session: str, call: Call, result: TryResult, *, by_worker: bool = False
+    ) -> None:
+        """Put on record what came of a try."""
         outcome, digest = result.outcome, ""
         if outcome.error is UNSET:
             digest = digest_bytes(result.text)
@@ -149,9 +157,9 @@ class Acting:
             attempt=call.attempt,
             outcome=outcome,
             response_digest=digest,
+            by_worker=by_worker,
         )
         await self._ask(FAMILY, session, ended, Standing)
-        self._tries.stands(call.place)
 
     # --- before the intent ------------------------------------------------------------------------
 
@@ -198,7 +206,15 @@ class Acting:
         """The intent is that of a process that is gone, or ``reason`` says why nobody knows."""
         said = Interrupted(operation_id=call.operation_id, attempt=call.attempt, reason=reason)
         if not call.idempotent:
-            said = replace(said, gone=not reason and self._is_gone(call.node))
+            try:
+                outcome = await self._asked_after(call)
+            except OutcomeUnknown as unknown:
+                words = fault("RECOVERY_REQUIRED", str(unknown)).message
+                gone = not reason and self._is_gone(call.node)
+                said = replace(said, gone=gone, workers_say=words)
+            else:
+                await self._end(session, call, _result(outcome), by_worker=True)
+                return
         elif not await self._is_wanted(session, call):
             said = replace(said, unwanted=True)
         else:
@@ -208,6 +224,26 @@ class Acting:
                 return
             said = replace(said, unwanted=True)
         await self._ask(FAMILY, session, said, Standing)
+
+    async def _asked_after(self, call: Call) -> CallOutcome:
+        """What the workers of the tool say came of the present try; ``OutcomeUnknown`` if they do
+        not know, or there are none. Its time is that since the intent: workers do not say."""
+        host = self._hosts.get(call.surface)
+        if host is None:
+            raise OutcomeUnknown
+        past = PastTry(
+            name=call.name,
+            call_id=call.operation_id,
+            attempt=call.attempt,
+            schema_digest=call.schema_digest,
+            left_ms=acts_until_ms(call) - self._now_ms(),
+        )
+        with self._board.in_flight(
+            call.run, call.operation_id, lambda: host.cancel(call.operation_id)
+        ):
+            outcome = await _word(host, past)
+        since_ms = call.deadline_at_ms - call.timeout_ms
+        return replace(outcome, duration_ms=max(0, self._now_ms() - since_ms))
 
     async def _is_wanted(self, session: str, call: Call) -> bool:
         """Whether the run stands and has not gone on without the call."""
@@ -287,16 +323,31 @@ class Acting:
         operation = call.operation_id
         with self._board.in_flight(call.run, operation, lambda: host.cancel(operation)):
             outcome = await host.call(context, left_ms)
-        if outcome.error is not UNSET:
-            wrong = fault(outcome.error.code, outcome.error.message)
-            return TryResult(CallOutcome(error=wrong), b"")
-        return TryResult(outcome, canonical_json(outcome.value))
+        return _result(outcome)
 
     async def _vacate(self, call: Call) -> None:
         """The place is free when nothing of the call runs any more."""
         if (host := self._hosts.get(call.surface)) is not None:
             await host.gone(call.operation_id)
         self._places.give_back(call.place, Stage.USED)
+
+
+async def _word(host: ToolHost, past: PastTry) -> CallOutcome:
+    """What the host's workers say; an answer that cannot be read says nothing."""
+    try:
+        return await host.ask_after(past)
+    except CodedError as error:
+        if CODES[error.code].retryable:
+            raise
+        raise OutcomeUnknown(f"the answer of its worker cannot be read: {error}") from error
+
+
+def _result(outcome: CallOutcome) -> TryResult:
+    """What a host says, cut to what can be stored."""
+    if outcome.error is not UNSET:
+        wrong = fault(outcome.error.code, outcome.error.message)
+        return TryResult(replace(outcome, error=wrong), b"")
+    return TryResult(outcome, canonical_json(outcome.value))
 
 
 def _check(tool: VisibleTool, data: bytes) -> None:

@@ -13,7 +13,7 @@ import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import Future, wait
 from contextvars import copy_context
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ from rookery.actors.tools.threads import Threads
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import CodedError
 
-__all__ = ["LocalTools", "OutcomeUnknown", "ToolHost"]
+__all__ = ["LocalTools", "OutcomeUnknown", "PastTry", "ToolHost"]
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,18 @@ THREADS_MAX: Final = 256
 
 class OutcomeUnknown(Exception):
     """The tool may have acted, or not; ``str`` says why nobody knows."""
+
+
+class PastTry(NamedTuple):
+    """A try that another process has made, or this one without learning what came of it."""
+
+    name: str
+    call_id: str
+    attempt: int
+    schema_digest: str
+    """Of the tool as it was called."""
+    left_ms: int
+    """So long the tool may still act; below zero once that is over."""
 
 
 class ToolHost(Protocol):
@@ -55,6 +67,10 @@ class ToolHost(Protocol):
 
     async def gone(self, call_id: str) -> None:
         """Wait until nothing of a call runs any more: after a time-out a function still may."""
+
+    async def ask_after(self, past: PastTry) -> CallOutcome:
+        """What came of a try that is lost to who made it, as soon as its tool's workers can say.
+        Where it has not begun it is called off. ``OutcomeUnknown`` says what they do say."""
 
 
 class LocalTools:
@@ -93,6 +109,10 @@ class LocalTools:
     def cancel(self, call_id: str) -> None:
         if (running := self._running.get(call_id)) is not None:
             running.stop()
+
+    async def ask_after(self, past: PastTry) -> CallOutcome:
+        del past  # Only the process that called a function could say what came of it.
+        raise OutcomeUnknown
 
     async def gone(self, call_id: str) -> None:
         if (running := self._running.get(call_id)) is not None:

@@ -8,6 +8,7 @@ surface that no other test uses.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 from collections.abc import Iterator
@@ -184,6 +185,32 @@ def test_a_call_that_may_not_be_repeated_waits_for_an_operator(crafts: Crafts, t
         assert len(began(tmp_path)) == 1
 
     crafts.visit(story)
+
+
+def test_what_a_worker_does_for_a_node_that_was_killed_is_not_asked_of_an_operator(tmp_path: Path):
+    """The next node asks the worker, waits for it, and puts on record what it says."""
+
+    async def story(visit: Visit) -> None:
+        await visit.follow()
+        await visit.client.submit(
+            "run", visit.session, {"code": "frail_build()"}, Nats_Msg_Id="moved"
+        )
+        await until(lambda: began(tmp_path))
+        await asyncio.to_thread(first.kill)
+        await asyncio.to_thread(second.start)
+        let_go(tmp_path)
+        await until(lambda: visit.kinds == ["requested", "intent_recorded", "completed"])
+        assert visit.facts[-1]["value"] == "done in try 1"
+        assert len(began(tmp_path)) == 1
+
+    with EmbeddedServer(tmp_path / "store") as server:
+        crafts = Crafts(server, tmp_path)
+        with (
+            crafts.worker("frail", tmp_path),
+            crafts.node("frail") as first,
+            contextlib.closing(crafts.node("frail")) as second,
+        ):
+            crafts.visit(story)
 
 
 def test_calls_go_on_after_the_server_was_killed(crafts: Crafts, tmp_path: Path):

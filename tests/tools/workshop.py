@@ -21,7 +21,7 @@ from rookery.actors.kernel.partitions import Holder
 from rookery.actors.tools.acting import Acting
 from rookery.actors.tools.board import CallBoard
 from rookery.actors.tools.concern import ToolsConcern
-from rookery.actors.tools.host import OutcomeUnknown, ToolHost
+from rookery.actors.tools.host import OutcomeUnknown, PastTry, ToolHost
 from rookery.actors.tools.pipeline import fault
 from rookery.actors.tools.places import Places
 from rookery.actors.tools.registry import ToolCallContext
@@ -218,6 +218,10 @@ class Bench:
 
     async def gone(self, call_id: str) -> None:
         """Nothing is left running here."""
+
+    async def ask_after(self, past: PastTry) -> CallOutcome:
+        del past  # The workshop answers no questions of nodes.
+        raise OutcomeUnknown
 
 
 # --- the realm ------------------------------------------------------------------------------------
