@@ -1,8 +1,9 @@
 """A worker's side of its surface: jobs come in, answers go out and are kept for a while.
 
 The server gives a job to one worker of the crew and forgets it. An answer may be lost with the
-connection, so the last ones are kept and sent again when somebody asks after their job. How many
-jobs to take, and how to do them, is the worker's. The wire is ``jobs``'.
+connection, so the last ones are kept and sent again when somebody asks after their job. An attempt
+that comes late is refused, as ``call_memory`` says. How many jobs to take, and how to do them, is
+the worker's. The wire is ``jobs``'.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class NatsWorkbench:
         self, catalogue: Catalogue, take: Callable[[Job], None], cancel: Callable[[str], None]
     ) -> None:
         self._worker, self._take, self._cancel = catalogue.worker, take, cancel
-        self._memory = CallMemory(asyncio.get_running_loop().time())
+        self._memory = CallMemory(_now_s())
         self._catalogue = await self._parcels.packed(Outgoing("", encode_json(catalogue)))
         subscribe, subjects = self._connection.subscribe, self._subjects
         for tool in catalogue.tools:  # Those before it, so that who is seen can be called.
@@ -152,7 +153,7 @@ class NatsWorkbench:
             answer = no_answer(job.id, NOT_BEGUN, CALLED_OFF, refusal)
             self._end(job, answer, CallState.NOT_BEGUN)
         else:
-            self._memory.begin(job, asyncio.get_running_loop().time())
+            self._memory.begin(job, _now_s())
             self._take(job)
 
     async def _fetch(self, job: Job, message: Message) -> None:
@@ -187,7 +188,7 @@ class NatsWorkbench:
             await self._insist(job, Outgoing(job.id, encode_json(wrong)), CallState.ENDED)
         except CodedError as again:
             self._taken.pop(job.id, None)
-            self._memory.end(job, CallState.UNKNOWN, asyncio.get_running_loop().time())
+            self._memory.end(job, CallState.UNKNOWN, _now_s())
             log.warning("the answer to a job is dropped: %s", again)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -202,7 +203,7 @@ class NatsWorkbench:
     def _end(self, job: Job, answer: Outgoing, state: CallState) -> None:
         self._connection.send([answer])  # First: what cannot be sent is not kept to be sent again.
         self._taken.pop(job.id, None)
-        self._memory.end(job, state, asyncio.get_running_loop().time())
+        self._memory.end(job, state, _now_s())
         self._answers.keep(answer)
 
     # --- what the whole crew is asked -------------------------------------------------------------
@@ -221,7 +222,7 @@ class NatsWorkbench:
 
     def _said(self, message: Message) -> list[Outgoing]:
         """How this worker is, after what it answered to those it is asked after."""
-        named, now_s = _read(message), asyncio.get_running_loop().time()
+        named, now_s = _read(message), _now_s()
         said, answers = [], self._answers.of(named.jobs)
         for asked in named.calls or ():
             state, job_id = self._memory.ask(asked.call, asked.attempt, now_s)
@@ -274,6 +275,11 @@ def _read(message: Message) -> Named:
         return _named(message.body or b"{}")
     except msgspec.MsgspecError:
         return Named()
+
+
+def _now_s() -> float:
+    loop = asyncio.get_running_loop()
+    return loop.time()
 
 
 def _nobody(_: object) -> None:

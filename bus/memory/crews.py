@@ -100,7 +100,7 @@ class MemoryWorkbench:
         self, catalogue: Catalogue, take: Callable[[Job], None], cancel: Callable[[str], None]
     ) -> None:
         self.catalogue, self._take, self._cancel = catalogue, take, cancel
-        self._memory = CallMemory(asyncio.get_running_loop().time())
+        self._memory = CallMemory(_now_s())
         self._floor.benches.append(self)
 
     async def answer(self, job: Job, body: bytes) -> None:
@@ -144,7 +144,7 @@ class MemoryWorkbench:
 
     def asked_after(self, call_id: str, attempt: int) -> tuple[WorkerSaid, bytes | None]:
         assert self.catalogue is not None
-        now_s = asyncio.get_running_loop().time()
+        now_s = _now_s()
         state, job_id = self._memory.ask(call_id, attempt, now_s)
         said = WorkerSaid(
             worker=self.catalogue.worker,
@@ -159,7 +159,12 @@ class MemoryWorkbench:
                 self._cancel(job.id)
 
     def _end(self, job: Job, end: JobEnd, state: CallState) -> None:
-        self._memory.end(job, state, asyncio.get_running_loop().time())
+        self._memory.end(job, state, _now_s())
         _, told = self._taken.pop(job.id, (job, None))
         if told is not None and not told.done():
             told.set_result(end)
+
+
+def _now_s() -> float:
+    loop = asyncio.get_running_loop()
+    return loop.time()
