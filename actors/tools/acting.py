@@ -145,7 +145,7 @@ class Acting:
     async def _end(
         self, session: str, call: Call, result: TryResult, *, by_worker: bool = False
     ) -> None:
-        """Put on record what came of a try."""
+        """Put the outcome of a try on record."""
         outcome, digest = result.outcome, ""
         if outcome.error is UNSET:
             digest = digest_bytes(result.text)
@@ -226,8 +226,8 @@ class Acting:
         await self._ask(FAMILY, session, said, Standing)
 
     async def _asked_after(self, call: Call) -> CallOutcome:
-        """What the workers of the tool say came of the present try; ``OutcomeUnknown`` if they do
-        not know, or there are none. Its time is that since the intent: workers do not say."""
+        """The outcome of the present try, as the workers of its tool know it; else
+        ``OutcomeUnknown``. Its time is that since the intent: workers keep none."""
         host = self._hosts.get(call.surface)
         if host is None:
             raise OutcomeUnknown

@@ -40,7 +40,7 @@ class OutcomeUnknown(Exception):
 
 
 class PastTry(NamedTuple):
-    """A try that another process has made, or this one without learning what came of it."""
+    """A try of another process, or one of this process whose outcome did not arrive."""
 
     name: str
     call_id: str
@@ -69,8 +69,8 @@ class ToolHost(Protocol):
         """Wait until nothing of a call runs any more: after a time-out a function still may."""
 
     async def ask_after(self, past: PastTry) -> CallOutcome:
-        """What came of a try that is lost to who made it, as soon as its tool's workers can say.
-        Where it has not begun it is called off. ``OutcomeUnknown`` says what they do say."""
+        """The outcome of a past try, as soon as a worker of its tool has it. A worker that has not
+        begun the try calls it off. Else ``OutcomeUnknown``, with what the workers say."""
 
 
 class LocalTools:
@@ -111,7 +111,7 @@ class LocalTools:
             running.stop()
 
     async def ask_after(self, past: PastTry) -> CallOutcome:
-        del past  # Only the process that called a function could say what came of it.
+        del past  # Only the process that called a function knows its outcome.
         raise OutcomeUnknown
 
     async def gone(self, call_id: str) -> None:

@@ -165,8 +165,8 @@ class Ledger(NamedTuple):
         return (_recovery(call, f"{text}, and {why}", until_ms),)
 
     def ended(self, state: Tools, said: CallEnded) -> Sequence[facts.ToolFact]:
-        """What came of a call, if it is the try that stands. A worker's answer counts whichever
-        process asked for it, and as long as no operator has spoken."""
+        """The outcome of a call, if it is that of the last try. A worker's answer counts whichever
+        process asked for it, as long as no operator has spoken."""
         call = state.calls.get(said.operation_id)
         if call is None or call.attempt != said.attempt:
             return ()

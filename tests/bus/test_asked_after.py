@@ -1,6 +1,6 @@
 """Workers that are asked after calls: one suite for both buses, then what only a real server has.
 
-Who asks calls the attempt off where it has not begun; a worker refuses it from then on.
+Asking calls an attempt off where it has not begun; the worker refuses it from then on.
 """
 
 from __future__ import annotations

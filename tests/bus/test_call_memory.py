@@ -29,7 +29,7 @@ def test_a_lower_attempt_than_one_seen_is_refused_and_a_higher_one_is_not():
     assert memory.refusal(job(1, call="another")) == ""
 
 
-def test_who_asks_after_an_attempt_that_has_not_begun_calls_it_off():
+def test_asking_after_an_attempt_that_has_not_begun_calls_it_off():
     memory = CallMemory(0.0)
     assert memory.ask("c", 2, 1.0) == (CallState.NOT_BEGUN, "")
     assert "called off" in memory.refusal(job(1))
@@ -39,7 +39,7 @@ def test_who_asks_after_an_attempt_that_has_not_begun_calls_it_off():
     assert "called off" in memory.refusal(job(2)), "what was called off stays so"
 
 
-def test_who_asks_after_an_attempt_that_has_begun_hears_of_it_and_calls_nothing_off():
+def test_asking_after_an_attempt_that_has_begun_calls_nothing_off():
     memory = CallMemory(0.0)
     memory.begin(job(1), 1.0)
     assert memory.ask("c", 1, 2.0) == (CallState.RUNNING, "c/1")
