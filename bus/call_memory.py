@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
+import msgspec
+
 from rookery.schemas.work import CallState, Job
 
 __all__ = ["AGE_S", "CALLED_OFF_MAX", "CALLS_MAX", "CallMemory"]
@@ -25,7 +27,7 @@ CALLED_OFF_MAX: Final = 10_000
 AGE_S: Final = 3_600.0
 
 
-class _Attempt(NamedTuple):
+class _Attempt(msgspec.Struct, gc=False):
     """The last attempt of a call."""
 
     number: int
@@ -66,13 +68,16 @@ class CallMemory:
         last = self._attempts.get(job.call_id)
         again = last is not None and last.number == job.attempt
         if job.call_id and not (again and last and last.state is not CallState.NOT_BEGUN):
-            self._keep(job.call_id, _Attempt(job.attempt, job.id, CallState.RUNNING, now_s))
+            self._attempts[job.call_id] = _Attempt(job.attempt, job.id, CallState.RUNNING, now_s)
+            self._attempts.move_to_end(job.call_id)
+            self._let_go(now_s)
 
     def end(self, job: Job, state: CallState, now_s: float) -> None:
         """What the job has come to."""
         last = self._attempts.get(job.call_id)
         if last is not None and last.job_id == job.id:
-            self._keep(job.call_id, last._replace(state=state, at_s=now_s))
+            last.state, last.at_s = state, now_s
+            self._attempts.move_to_end(job.call_id)
 
     def ask(self, call_id: str, number: int, now_s: float) -> tuple[CallState, str]:
         """What became of an attempt, and of which job. One that has not begun never will."""
@@ -90,11 +95,6 @@ class CallMemory:
     def remembers_ms(self, now_s: float) -> int:
         """So far back all is known that this worker did."""
         return max(0, int(1_000 * (now_s - self._knows_since_s)))
-
-    def _keep(self, call_id: str, attempt: _Attempt) -> None:
-        self._attempts[call_id] = attempt
-        self._attempts.move_to_end(call_id)
-        self._let_go(attempt.at_s)
 
     def _let_go(self, now_s: float) -> None:
         """Of the oldest, but of none that runs."""
