@@ -228,15 +228,18 @@ class Client(Approving):
         completed: object = UNSET,
         failed: ToolFault | UnsetType = UNSET,
         retry: bool = False,
+        now: bool = False,
         actor: str = "",
     ) -> CallReceipt:
-        """Say what came of a call that nobody can know of, or to try it again."""
+        """Say what came of a call that nobody can know of, or to try it again. ``now``: also while
+        the tool may still act, which else is refused (``CALL_MAY_STILL_ACT``)."""
         body = ResolveCall(
             run_id=run_id,
             operation_id=operation_id,
             completed=completed,
             failed=failed,
             retry=retry,
+            now=now,
             actor=actor,
         )
         return msgspec.convert(await self.ask("resolve", session, body), CallReceipt)

@@ -136,6 +136,7 @@ class SyncClient:
         completed: object = UNSET,
         failed: ToolFault | UnsetType = UNSET,
         retry: bool = False,
+        now: bool = False,
         actor: str = "",
     ) -> CallReceipt:
         work = self._client.resolve(
@@ -145,6 +146,7 @@ class SyncClient:
             completed=completed,
             failed=failed,
             retry=retry,
+            now=now,
             actor=actor,
         )
         return self._thread.run(work)

@@ -20,13 +20,16 @@ import msgspec
 
 from rookery.bus.connection import Connection, Message, Outgoing, Subscription
 from rookery.bus.jobs import (
+    CALLED_OFF,
     CANCEL,
     CATALOGUE,
     HEALTH,
     NOT_BEGUN,
     UNKNOWN,
+    AskedAttempt,
     Named,
     Parcels,
+    is_answer_to,
     job_headers,
     outcome_of,
 )
@@ -35,15 +38,23 @@ from rookery.bus.stored import status_of
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, Failed
-from rookery.schemas.work import Answered, Health, Job, JobEnd, JobUnknown, NotBegun
+from rookery.schemas.work import (
+    GRACE_MS,
+    Answered,
+    CrewSaid,
+    Health,
+    Job,
+    JobEnd,
+    JobUnknown,
+    NotBegun,
+    WorkerSaid,
+)
 
-__all__ = ["GRACE_MS", "NatsCrews"]
+__all__ = ["NatsCrews"]
 
 PULSE_S: Final = 2.0
 MISSED_MAX: Final = 5
 """A worker may be too busy to speak; one that says nothing of a job so often has lost it."""
-GRACE_MS: Final = 1_000
-"""A worker keeps the time; its last word may take so long to get here."""
 NAMES_MAX: Final = 1_000
 """Of jobs, in one message."""
 ROLL_CALL_S: Final = 1.0
@@ -88,6 +99,8 @@ class NatsCrews:
         self._numbers = count(1)
         self._listeners: dict[str, Callable[[Message], None]] = {}
         self._waiting: dict[str, _Waiting] = {}
+        self._elsewhere: dict[str, tuple[str, str]] = {}
+        """Surface and job of calls that another process sent and this one waits for."""
         self._subscription: Subscription | None = None
         self._pulse: asyncio.Task[None] | None = None
 
@@ -123,7 +136,35 @@ class NatsCrews:
             finally:
                 del self._waiting[reply]
 
+    async def ask_after(self, surface: str, call_id: str, attempt: int) -> CrewSaid:
+        if not self._connection.connected:  # Silence would say nothing of workers.
+            raise Failed("SERVER_UNREACHABLE", "the workers cannot be asked after a call")
+        asked = AskedAttempt(call_id, attempt)
+        self._elsewhere.pop(call_id, None)
+        answer, workers = None, []
+        for message in await self._roll_call(surface, HEALTH, encode_json(Named(calls=(asked,)))):
+            if is_answer_to(message, asked):
+                answer = message
+                continue
+            with suppress(msgspec.MsgspecError):
+                workers.append(self._said(surface, _health(message.body), asked))
+        body = None if answer is None else await self._parcels.unpacked(answer)
+        return CrewSaid(workers=tuple(workers), answer=body)
+
+    def _said(self, surface: str, health: Health, asked: AskedAttempt) -> WorkerSaid:
+        """What one worker said; where the job runs is kept, so that it can be cancelled."""
+        state = None
+        for said in health.calls:
+            if (said.call, said.attempt) == (asked.call, asked.attempt):
+                state = said.state
+                if said.id:
+                    self._elsewhere[asked.call] = surface, said.id
+        return WorkerSaid(worker=health.worker, state=state, remembers_ms=health.remembers_ms)
+
     def cancel(self, call_id: str) -> None:
+        if call_id in self._elsewhere:
+            surface, name = self._elsewhere[call_id]
+            self._speak(surface, CANCEL, [name])
         for reply, waiting in self._waiting.items():
             if waiting.job.call_id == call_id:
                 waiting.cancelled = True
@@ -164,11 +205,11 @@ class NatsCrews:
         job = waiting.job
         if status_of(told) == _NO_RESPONDERS:
             return NotBegun(f"no worker of {job.surface} serves {job.tool}", nobody=True)
-        outcome, reason = outcome_of(told)
+        outcome, why = outcome_of(told)
         if outcome == NOT_BEGUN:
-            return NotBegun(reason)
+            return NotBegun(why.message, called_off=why.code == CALLED_OFF)
         if outcome == UNKNOWN:
-            return JobUnknown(reason)
+            return JobUnknown(why.message)
         while True:
             try:
                 return Answered(await self._parcels.unpacked(told))
@@ -177,7 +218,9 @@ class NatsCrews:
                     raise
             await asyncio.sleep(AGAIN_S)
 
-    async def _roll_call(self, surface: str) -> list[Message]:
+    async def _roll_call(
+        self, surface: str, what: str = CATALOGUE, body: bytes = b""
+    ) -> list[Message]:
         """Who of a surface is there: everybody who speaks shortly after the first."""
         found: list[Message] = []
         spoken = asyncio.Event()
@@ -188,9 +231,7 @@ class NatsCrews:
             spoken.set()
 
         with self._listening(listen) as reply:
-            if self._connection.send(
-                [Outgoing(self._subjects.crew(surface, CATALOGUE), b"", reply)]
-            ):
+            if self._connection.send([Outgoing(self._subjects.crew(surface, what), body, reply)]):
                 with suppress(TimeoutError):
                     await asyncio.wait_for(spoken.wait(), ROLL_CALL_S)
             if found:
@@ -239,5 +280,5 @@ class NatsCrews:
     def _speak(self, surface: str, what: str, names: list[str], reply: str = "") -> None:
         subject = self._subjects.crew(surface, what)
         for at in range(0, len(names), NAMES_MAX):
-            body = encode_json(Named(tuple(names[at : at + NAMES_MAX])))
+            body = encode_json(Named(jobs=tuple(names[at : at + NAMES_MAX])))
             self._connection.send([Outgoing(subject, body, reply)])

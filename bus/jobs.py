@@ -17,6 +17,15 @@ call under the same key would act again; else it may get one. Optional: ``.cance
 waits for) is answered with ``{"worker", "draining", "running": [{"id": reply subject, ...}]}``,
 after sending once more those answers to the named jobs that may have been lost.
 
+Optional, for nodes that take over what another node began: a worker keeps the last attempt of each
+call (``Rookery-Call``) and answers a lower one ``not-begun``, its error code ``CANCELLED``. To
+``.health`` with ``{"calls": [{"call", "attempt"}]}`` it adds ``"calls": [{"call", "attempt",
+"state", "id"}]`` and ``"remembers_ms"``, how far back it knows of every call. States: ``running``
+(``id`` is the job's reply subject), ``ended`` (the kept answer comes before, as it was but with the
+headers ``Rookery-Call`` and ``Rookery-Attempt``), ``unknown``, and ``not-begun``: from then on the
+worker answers this attempt, and those below, like a lower one. A worker that leaves all this out is
+one that does not know; what runs at it, or ran, has to be found out by people.
+
 This was chosen over ``$SRV.INFO`` of NATS micro: its metadata is a map of strings, where schemas
 would have to be strings in strings, and its health knows no single call.
 
@@ -29,6 +38,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rookery.bus.connection import Connection
 from rookery.bus.headers import TRACEPARENT
@@ -39,14 +49,18 @@ from rookery.schemas.codec import encode_json
 from rookery.schemas.work import Job, JobAnswer
 
 __all__ = [
+    "CALLED_OFF",
     "CANCEL",
     "CATALOGUE",
     "HEALTH",
     "NOT_BEGUN",
     "QUEUE",
     "UNKNOWN",
+    "AskedAttempt",
     "Named",
     "Parcels",
+    "answer_again",
+    "is_answer_to",
     "job_headers",
     "job_of",
     "no_answer",
@@ -56,6 +70,8 @@ __all__ = [
 QUEUE: Final = "rookery"
 CATALOGUE, HEALTH, CANCEL = "catalogue", "health", "cancel"
 NOT_BEGUN, UNKNOWN = "not-begun", "unknown"
+CALLED_OFF = "CANCELLED"
+"""The code beside ``not-begun`` of an attempt that no other worker is to begin either."""
 
 _OUTCOME, _BLOB = "Rookery-Outcome", "Rookery-Blob"
 _KEY, _CALL, _ATTEMPT = "Idempotency-Key", "Rookery-Call", "Rookery-Attempt"
@@ -66,10 +82,18 @@ _HEADER_BYTES_MAX: Final = 4 << 10
 """Room that is left for headers in a message."""
 
 
+class AskedAttempt(msgspec.Struct, frozen=True):
+    """An attempt of a call that a node asks after."""
+
+    call: str
+    attempt: int
+
+
 class Named(msgspec.Struct, frozen=True):
-    """Jobs that are spoken of, by their reply subjects."""
+    """Jobs that are spoken of, by their reply subjects, and calls that are asked after."""
 
     jobs: tuple[str, ...] = ()
+    calls: tuple[AskedAttempt, ...] | UnsetType = UNSET
 
 
 def job_headers(job: Job) -> list[tuple[str, str]]:
@@ -109,22 +133,34 @@ def job_of(message: Message, surface: str, tool: str) -> Job:
     )
 
 
+def answer_again(answer: Outgoing, reply: str, asked: AskedAttempt) -> Outgoing:
+    """A kept answer for a node that asks after its call."""
+    told = [(_CALL, asked.call), (_ATTEMPT, str(asked.attempt))]
+    return answer._replace(subject=reply, headers=[*answer.headers, *told])
+
+
+def is_answer_to(message: Message, asked: AskedAttempt) -> bool:
+    """Whether the message is that: others that come to the same subject say how a worker is."""
+    call, attempt = (header_value(message.header, name.encode()) for name in (_CALL, _ATTEMPT))
+    return bool(call) and (call, attempt) == (asked.call, str(asked.attempt))
+
+
 def no_answer(reply: str, outcome: str, code: str, reason: str) -> Outgoing:
     """Said instead of an answer."""
     body = encode_json(JobAnswer(error=ToolFault(code, reason)))
     return Outgoing(reply, body, headers=[(_OUTCOME, outcome)])
 
 
-def outcome_of(message: Message) -> tuple[str, str]:
+def outcome_of(message: Message) -> tuple[str, ToolFault]:
     """What is said instead of an answer, and why; empty if it is one."""
     outcome = header_value(message.header, _OUTCOME.encode())
     if not outcome:
-        return "", ""
+        return "", ToolFault("", "")
     try:
         error = msgspec.json.decode(message.body, type=JobAnswer).error
     except msgspec.MsgspecError:
-        return outcome, "the worker does not say why"
-    return outcome, error.message if isinstance(error, ToolFault) else ""
+        return outcome, ToolFault("", "the worker does not say why")
+    return outcome, error if isinstance(error, ToolFault) else ToolFault("", "")
 
 
 class Parcels:

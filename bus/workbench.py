@@ -1,8 +1,9 @@
 """A worker's side of its surface: jobs come in, answers go out and are kept for a while.
 
 The server gives a job to one worker of the crew and forgets it. An answer may be lost with the
-connection, so the last ones are kept and sent again when somebody asks after their job. How many
-jobs to take, and how to do them, is the worker's. The wire is ``jobs``'.
+connection, so the last ones are kept and sent again when somebody asks after their job. An attempt
+that comes late is refused, as ``call_memory`` says. How many jobs to take, and how to do them, is
+the worker's. The wire is ``jobs``'.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -18,9 +19,11 @@ import msgspec
 import nats.errors
 from msgspec.structs import replace
 
+from rookery.bus.call_memory import CallMemory
 from rookery.bus.connection import Connection, Message, Outgoing, Subscription
 from rookery.bus.headers import answerable
 from rookery.bus.jobs import (
+    CALLED_OFF,
     CANCEL,
     CATALOGUE,
     HEALTH,
@@ -29,6 +32,7 @@ from rookery.bus.jobs import (
     UNKNOWN,
     Named,
     Parcels,
+    answer_again,
     job_of,
     no_answer,
 )
@@ -37,7 +41,15 @@ from rookery.bus.subjects import Subjects, decode_token
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, CodedError
-from rookery.schemas.work import Catalogue, Health, Job, JobAnswer, RunningJob
+from rookery.schemas.work import (
+    CallSaid,
+    CallState,
+    Catalogue,
+    Health,
+    Job,
+    JobAnswer,
+    RunningJob,
+)
 
 __all__ = ["NatsWorkbench"]
 
@@ -65,6 +77,7 @@ class NatsWorkbench:
     ) -> None:
         self._connection, self._subjects, self._surface = connection, subjects, surface
         self._parcels, self._answers = Parcels(connection, blobs), _Answers()
+        self._memory: CallMemory
         self._catalogue = Outgoing("", b"")
         self._worker = ""
         self._taken: dict[str, _Taken] = {}
@@ -79,6 +92,7 @@ class NatsWorkbench:
         self, catalogue: Catalogue, take: Callable[[Job], None], cancel: Callable[[str], None]
     ) -> None:
         self._worker, self._take, self._cancel = catalogue.worker, take, cancel
+        self._memory = CallMemory(_now_s())
         self._catalogue = await self._parcels.packed(Outgoing("", encode_json(catalogue)))
         subscribe, subjects = self._connection.subscribe, self._subjects
         for tool in catalogue.tools:  # Those before it, so that who is seen can be called.
@@ -88,15 +102,17 @@ class NatsWorkbench:
 
     async def answer(self, job: Job, body: bytes) -> None:
         try:
-            await self._insist(job, Outgoing(job.id, body))
+            await self._insist(job, Outgoing(job.id, body), CallState.ENDED)
         except CodedError as error:
             await self._excuse(job, error)
 
     def decline(self, job: Job, reason: str) -> None:
-        self._end(job, no_answer(job.id, NOT_BEGUN, "WORKER_UNAVAILABLE", reason))
+        answer = no_answer(job.id, NOT_BEGUN, "WORKER_UNAVAILABLE", reason)
+        self._end(job, answer, CallState.NOT_BEGUN)
 
     def abandon(self, job: Job, reason: str) -> None:
-        self._end(job, no_answer(job.id, UNKNOWN, "RECOVERY_REQUIRED", reason))
+        answer = no_answer(job.id, UNKNOWN, "RECOVERY_REQUIRED", reason)
+        self._end(job, answer, CallState.UNKNOWN)
 
     async def drain(self) -> None:
         self._draining = True
@@ -126,9 +142,19 @@ class NatsWorkbench:
             job = job_of(message, self._surface, tool)
             self._taken[job.id] = _Taken(job, loop.time() + job.left_ms / 1_000)
             if message.body:
-                self._take(job)
+                self._give(job)
             else:
                 self._begin(self._fetch(job, message))
+
+    def _give(self, job: Job) -> None:
+        """To be done, unless it is too late for that."""
+        if refusal := self._memory.refusal(job):
+            log.info("an attempt is not begun: %s", refusal, extra={"call": job.call_id})
+            answer = no_answer(job.id, NOT_BEGUN, CALLED_OFF, refusal)
+            self._end(job, answer, CallState.NOT_BEGUN)
+        else:
+            self._memory.begin(job, _now_s())
+            self._take(job)
 
     async def _fetch(self, job: Job, message: Message) -> None:
         """Its arguments are elsewhere."""
@@ -139,13 +165,13 @@ class NatsWorkbench:
             return
         loop = asyncio.get_running_loop()
         left_ms = int(1_000 * (self._taken[job.id].until_s - loop.time()))
-        self._take(replace(job, body=body, left_ms=max(1, left_ms) if job.left_ms else 0))
+        self._give(replace(job, body=body, left_ms=max(1, left_ms) if job.left_ms else 0))
 
-    async def _insist(self, job: Job, message: Outgoing) -> None:
+    async def _insist(self, job: Job, message: Outgoing, state: CallState) -> None:
         """Answer as soon as it can be stored; raises what will not work later either."""
         while True:
             try:
-                self._end(job, await self._parcels.packed(message))
+                self._end(job, await self._parcels.packed(message), state)
                 return
             except CodedError as error:
                 if not CODES[error.code].retryable:
@@ -159,9 +185,10 @@ class NatsWorkbench:
         """Say why there is no answer, if even that can be sent."""
         wrong = JobAnswer(error=ToolFault(error.code, error.message))
         try:
-            await self._insist(job, Outgoing(job.id, encode_json(wrong)))
+            await self._insist(job, Outgoing(job.id, encode_json(wrong)), CallState.ENDED)
         except CodedError as again:
             self._taken.pop(job.id, None)
+            self._memory.end(job, CallState.UNKNOWN, _now_s())
             log.warning("the answer to a job is dropped: %s", again)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -173,9 +200,10 @@ class NatsWorkbench:
         loop, taken = asyncio.get_running_loop(), self._taken.get(job.id)
         return taken is None or loop.time() > taken.until_s
 
-    def _end(self, job: Job, answer: Outgoing) -> None:
+    def _end(self, job: Job, answer: Outgoing, state: CallState) -> None:
         self._connection.send([answer])  # First: what cannot be sent is not kept to be sent again.
         self._taken.pop(job.id, None)
+        self._memory.end(job, state, _now_s())
         self._answers.keep(answer)
 
     # --- what the whole crew is asked -------------------------------------------------------------
@@ -184,22 +212,42 @@ class NatsWorkbench:
         for message in batch:
             what = message.subject.rpartition(".")[2]
             if what == CANCEL:
-                for name in self._taken.keys() & _names(message):
+                for name in self._taken.keys() & frozenset(_read(message).jobs):
                     self._cancel(name)
             elif answerable(message.reply):
                 if what == HEALTH:
-                    self._connection.send(
-                        [*self._answers.of(_names(message)), self._health(message)]
-                    )
+                    self._connection.send(self._said(message))
                 elif what == CATALOGUE and not self._draining:
                     self._connection.send([self._catalogue._replace(subject=message.reply)])
 
-    def _health(self, message: Message) -> Outgoing:
+    def _said(self, message: Message) -> list[Outgoing]:
+        """How this worker is, after what it answered to those it is asked after."""
+        named, now_s = _read(message), _now_s()
+        said, answers = [], self._answers.of(named.jobs)
+        for asked in named.calls or ():
+            state, job_id = self._memory.ask(asked.call, asked.attempt, now_s)
+            runs = state is CallState.RUNNING
+            one = CallSaid(
+                call=asked.call, attempt=asked.attempt, state=state, id=job_id if runs else ""
+            )
+            said.append(one)
+            if state is CallState.ENDED:
+                kept = self._answers.of([job_id])
+                answers += [answer_again(answer, message.reply, asked) for answer in kept]
+        return [*answers, self._health(message, said, self._memory.remembers_ms(now_s))]
+
+    def _health(self, message: Message, said: list[CallSaid], remembers_ms: int) -> Outgoing:
         running = tuple(
             RunningJob(id=name, tool=job.tool, call_id=job.call_id, run_id=job.run_id)
             for name, (job, _) in self._taken.items()
         )
-        health = Health(worker=self._worker, draining=self._draining, running=running)
+        health = Health(
+            worker=self._worker,
+            draining=self._draining,
+            running=running,
+            calls=tuple(said),
+            remembers_ms=remembers_ms,
+        )
         return Outgoing(message.reply, encode_json(health))
 
 
@@ -217,16 +265,21 @@ class _Answers:
             _, oldest = self._kept.popitem(last=False)
             self._bytes -= len(oldest.body)
 
-    def of(self, names: frozenset[str]) -> list[Outgoing]:
+    def of(self, names: Iterable[str]) -> list[Outgoing]:
         return [self._kept[name] for name in names if name in self._kept]
 
 
-def _names(message: Message) -> frozenset[str]:
-    """The jobs a message is about; none if it makes no sense."""
+def _read(message: Message) -> Named:
+    """What a message is about; nothing if it makes no sense."""
     try:
-        return frozenset(_named(message.body or b"{}").jobs)
+        return _named(message.body or b"{}")
     except msgspec.MsgspecError:
-        return frozenset()
+        return Named()
+
+
+def _now_s() -> float:
+    loop = asyncio.get_running_loop()
+    return loop.time()
 
 
 def _nobody(_: object) -> None:

@@ -51,7 +51,13 @@ from rookery.ops.doctor import durability_of, is_embedded
 from rookery.ops.health import Probe
 from rookery.ops.metrics import Metrics, Reading
 from rookery.ops.own_server import OwnServer
-from rookery.ops.presence import Presence, is_dead, presence_here, process_name
+from rookery.ops.presence import (
+    Presence,
+    is_dead,
+    presence_here,
+    process_mark,
+    process_name,
+)
 from rookery.ops.reach import find_url, store_of
 from rookery.ops.runs import Runs, approval_settings
 from rookery.ops.server_checks import streams_there
@@ -163,7 +169,7 @@ class Node:
         self._close_last(opened, partial(_leave, views))
         self._close_last(opened, self._watches.end)
         epoch = f"{self.name}.{entropy(6).hex()}"
-        runs = self._runs = self._open_runs(bus, epoch, opened)
+        runs = self._runs = self._open_runs(bus, f"{epoch}{process_mark()}", opened)
         ways = self._open_ways(bus, opened)
         kernel = Kernel(
             bus,

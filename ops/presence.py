@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from contextlib import suppress
+from hashlib import sha3_256
 from pathlib import Path
 
 import msgspec
 
 from rookery.bus.clock import entropy
 
-__all__ = ["Presence", "is_dead", "presence_here", "process_name"]
+__all__ = ["Presence", "is_dead", "is_gone", "presence_here", "process_mark", "process_name"]
+
+_MARK = re.compile(r".*\.[0-9a-f]{12}([0-9a-f]{12})([0-9a-f]{6})([0-9a-f]{12})", re.DOTALL)
+"""What an intent names its process by: the epoch, the machine, the pid, when it was born."""
 
 
 class Presence(msgspec.Struct, frozen=True):
@@ -39,6 +44,22 @@ def process_name() -> str:
     return f"{host or 'node'}-{os.getpid()}-{entropy(2).hex()}"
 
 
+def process_mark() -> str:
+    """This process, to be written behind an epoch: a claim is soon gone, and so is what it says of
+    its holder, but an intent says for ever which process recorded it. Empty where the system does
+    not say when a process was born."""
+    born = _born(os.getpid())
+    return f"{_machine()}{os.getpid():06x}{int(born):012x}" if born else ""
+
+
+def is_gone(process: str) -> bool:
+    """Whether the process of an epoch with its mark is known to have ended."""
+    mark = _MARK.fullmatch(process)
+    if mark is None or mark[1] != _machine():
+        return False
+    return _has_ended(int(mark[2], 16), str(int(mark[3], 16)))
+
+
 def is_dead(presence: bytes) -> bool:
     """Whether the process an encoded presence names is known to be gone."""
     try:
@@ -47,13 +68,22 @@ def is_dead(presence: bytes) -> bool:
         return False
     if other.host != platform.node() or other.boot != _boot():
         return False
+    return _has_ended(other.pid, other.born)
+
+
+def _has_ended(pid: int, born: str) -> bool:
     try:
-        os.kill(other.pid, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
         return False
-    return _born(other.pid) != other.born
+    return _born(pid) != born
+
+
+def _machine() -> str:
+    """This machine since its start, in 12 letters."""
+    return sha3_256(f"{platform.node()}/{_boot()}".encode()).hexdigest()[:12]
 
 
 def _boot() -> str:

@@ -54,6 +54,7 @@ from rookery.actors.views.approvers import Approvers
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, Loop
 from rookery.ops.config import Approvals, Limits
+from rookery.ops.presence import is_gone
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SessionLimits
 
@@ -199,6 +200,7 @@ class Runs:
             epoch=self._epoch,
             now_ms=SystemClock().now_ms,
             acts_for=acts_for,
+            is_gone=is_gone,
         )
         runner = self._runner = Runner(
             ask=ask,

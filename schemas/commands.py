@@ -113,6 +113,8 @@ class ResolveCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The failure the program is given."""
     retry: bool = False
     """The tool is called again, whatever the last try did."""
+    now: bool = False
+    """Also while the tool may still act on the last attempt; else that is refused."""
     actor: Actor = ""
 
 

@@ -46,6 +46,9 @@ CODES: Final[dict[str, Code]] = {
     "NODE_NOT_FOUND": Code("no such node serves this realm just now"),
     "RUN_NOT_FOUND": Code("no run of this id in this realm"),
     "CALL_NOT_FOUND": Code("no such call in this run, or nothing is kept of it any more"),
+    "CALL_MAY_STILL_ACT": Code(
+        "the tool may still act on the last attempt of this call", retryable=True
+    ),
     # Approvals.
     "APPROVAL_NOT_FOUND": Code("no such approval in this session"),
     "APPROVAL_CLOSED": Code("the approval was answered, its time is over, or nobody wants it"),

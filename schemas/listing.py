@@ -57,6 +57,9 @@ class RunWait(msgspec.Struct, frozen=True, kw_only=True):
     """What they type."""
     operation_ids: tuple[str, ...] = ()
     """The calls it waits for, if it is calls."""
+    may_act_until_ms: int | None = None
+    """If it waits for an operator: until then the tool may still act, and ``resolve`` is refused
+    unless it says ``now``."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):

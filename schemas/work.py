@@ -7,7 +7,8 @@ called, and what follows from no answer, is not said here.
 
 from __future__ import annotations
 
-from typing import Any
+from enum import StrEnum
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,8 +17,12 @@ from rookery.schemas.calls import ToolFault
 from rookery.schemas.capability import Capability
 
 __all__ = [
+    "GRACE_MS",
     "Answered",
+    "CallSaid",
+    "CallState",
     "Catalogue",
+    "CrewSaid",
     "Health",
     "Job",
     "JobAnswer",
@@ -26,7 +31,11 @@ __all__ = [
     "NotBegun",
     "RunningJob",
     "ServedTool",
+    "WorkerSaid",
 ]
+
+GRACE_MS: Final = 1_000
+"""A worker keeps the time of a job; its last word may take so long to arrive."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +80,8 @@ class NotBegun(msgspec.Struct, frozen=True):
     reason: str
     nobody: bool = False
     """No worker serves the tool; else those asked had no room, or are about to leave."""
+    called_off: bool = False
+    """This attempt is not to begin anywhere: it was called off, or a later one has come."""
 
 
 class JobUnknown(msgspec.Struct, frozen=True):
@@ -103,9 +114,53 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""
 
 
+class CallState(StrEnum):
+    """What became of an attempt of a call at one worker."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    """It was answered; the answer follows if it is still kept."""
+    UNKNOWN = "unknown"
+    """The worker had it and cannot say, or has had a later attempt."""
+    NOT_BEGUN = "not-begun"
+    """The worker has not begun it as far back as it remembers, and never will."""
+
+
+class CallSaid(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's word on one attempt it was asked after."""
+
+    call: str
+    attempt: int
+    state: CallState
+    id: str = ""
+    """Of the job, if it runs."""
+
+
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """How a worker is doing."""
 
     worker: str
     draining: bool = False
     running: tuple[RunningJob, ...] = ()
+    calls: tuple[CallSaid, ...] = ()
+    """Those it was asked after."""
+    remembers_ms: int = 0
+    """So far back it knows of all calls; a worker that was started anew knows of none before."""
+
+
+class WorkerSaid(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker's word on an attempt, as a node hears it."""
+
+    worker: str
+    state: CallState | None = None
+    """``None`` from a worker that does not answer such questions."""
+    remembers_ms: int = 0
+
+
+class CrewSaid(msgspec.Struct, frozen=True, kw_only=True):
+    """What the workers of a surface said of an attempt."""
+
+    workers: tuple[WorkerSaid, ...] = ()
+    """Those that answered."""
+    answer: bytes | None = None
+    """The attempt's ``JobAnswer``, if a worker keeps it."""

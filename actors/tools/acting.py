@@ -32,7 +32,8 @@ from rookery.actors.tools.effects import (
     Standing,
     TellCall,
 )
-from rookery.actors.tools.host import NotCalled, OutcomeUnknown, ToolHost
+from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastTry, ToolHost
+from rookery.actors.tools.ledger import acts_until_ms
 from rookery.actors.tools.pipeline import check_arguments, fault, fault_of
 from rookery.actors.tools.places import Places, Stage
 from rookery.actors.tools.registry import ToolCallContext
@@ -75,12 +76,14 @@ class Acting:
         epoch: str,
         now_ms: Callable[[], int],
         acts_for: Callable[[str], bool],
+        is_gone: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """``hosts`` call the tools, by surface. ``acts_for``: whether this node is certain at this
-        moment that a session is its own."""
+        moment that a session is its own. ``is_gone``: whether the process of an intent, as the
+        intent names it, is known to have ended."""
         self._ask, self._blobs, self._visible, self._hosts = ask, blobs, visible, hosts
         self._places, self._board, self._epoch, self._now_ms = places, board, epoch, now_ms
-        self._acts_for = acts_for
+        self._acts_for, self._is_gone = acts_for, is_gone
         self._tries = Tries()
         self.tasks = Tasks()
         """Places on their way back."""
@@ -140,6 +143,13 @@ class Acting:
             await self._find_out(session, call, result.unknown)
             self._tries.stands(call.place)
             return
+        await self._end(session, call, result)
+        self._tries.stands(call.place)
+
+    async def _end(
+        self, session: str, call: Call, result: TryResult, *, by_worker: bool = False
+    ) -> None:
+        """Put the outcome of a try on record."""
         outcome, digest = result.outcome, ""
         if outcome.error is UNSET:
             digest = digest_bytes(result.text)
@@ -151,9 +161,9 @@ class Acting:
             attempt=call.attempt,
             outcome=outcome,
             response_digest=digest,
+            by_worker=by_worker,
         )
         await self._ask(FAMILY, session, ended, Standing)
-        self._tries.stands(call.place)
 
     # --- before the intent ------------------------------------------------------------------------
 
@@ -199,15 +209,45 @@ class Acting:
     async def _find_out(self, session: str, call: Call, reason: str = "") -> None:
         """The intent is that of a process that is gone, or ``reason`` says why nobody knows."""
         said = Interrupted(operation_id=call.operation_id, attempt=call.attempt, reason=reason)
-        again = call.idempotent
-        if again:
-            self._tool(call)  # Where it is missing, another node may try again.
-        if again and not (await self._is_wanted(session, call) and await self._can_be_called(call)):
-            again, said = False, replace(said, unwanted=True)
-        if again:
-            await self._ask_with_place(session, call, said)
+        if not call.idempotent:
+            try:
+                outcome = await self._asked_after(call)
+            except OutcomeUnknown as unknown:
+                words = fault("RECOVERY_REQUIRED", str(unknown)).message
+                gone = not reason and self._is_gone(call.node)
+                said = replace(said, gone=gone, workers_say=words)
+            else:
+                await self._end(session, call, _result(outcome), by_worker=True)
+                return
+        elif not await self._is_wanted(session, call):
+            said = replace(said, unwanted=True)
         else:
-            await self._ask(FAMILY, session, said, Standing)
+            self._tool(call)  # Where it is missing, another node may try again.
+            if await self._can_be_called(call):
+                await self._ask_with_place(session, call, said)
+                return
+            said = replace(said, unwanted=True)
+        await self._ask(FAMILY, session, said, Standing)
+
+    async def _asked_after(self, call: Call) -> CallOutcome:
+        """The outcome of the present try, as the workers of its tool know it; else
+        ``OutcomeUnknown``. Its time is that since the intent: workers keep none."""
+        host = self._hosts.get(call.surface)
+        if host is None:
+            raise OutcomeUnknown
+        past = PastTry(
+            name=call.name,
+            call_id=call.operation_id,
+            attempt=call.attempt,
+            schema_digest=call.schema_digest,
+            left_ms=acts_until_ms(call) - self._now_ms(),
+        )
+        with self._board.in_flight(
+            call.run, call.operation_id, lambda: host.cancel(call.operation_id)
+        ):
+            outcome = await _word(host, past)
+        since_ms = call.deadline_at_ms - call.timeout_ms
+        return replace(outcome, duration_ms=max(0, self._now_ms() - since_ms))
 
     async def _is_wanted(self, session: str, call: Call) -> bool:
         """Whether the run stands and has not gone on without the call."""
@@ -289,16 +329,31 @@ class Acting:
         operation = call.operation_id
         with self._board.in_flight(call.run, operation, lambda: host.cancel(operation)):
             outcome = await host.call(context, left_ms, lambda: self._acts_for(session))
-        if outcome.error is not UNSET:
-            wrong = fault(outcome.error.code, outcome.error.message)
-            return TryResult(CallOutcome(error=wrong), b"")
-        return TryResult(outcome, canonical_json(outcome.value))
+        return _result(outcome)
 
     async def _vacate(self, call: Call) -> None:
         """The place is free when nothing of the call runs any more."""
         if (host := self._hosts.get(call.surface)) is not None:
             await host.gone(call.operation_id)
         self._places.give_back(call.place, Stage.USED)
+
+
+async def _word(host: ToolHost, past: PastTry) -> CallOutcome:
+    """What the host's workers say; an answer that cannot be read says nothing."""
+    try:
+        return await host.ask_after(past)
+    except CodedError as error:
+        if CODES[error.code].retryable:
+            raise
+        raise OutcomeUnknown(f"the answer of its worker cannot be read: {error}") from error
+
+
+def _result(outcome: CallOutcome) -> TryResult:
+    """What a host says, cut to what can be stored."""
+    if outcome.error is not UNSET:
+        wrong = fault(outcome.error.code, outcome.error.message)
+        return TryResult(replace(outcome, error=wrong), b"")
+    return TryResult(outcome, canonical_json(outcome.value))
 
 
 def _check(tool: VisibleTool, data: bytes) -> None:

@@ -69,7 +69,7 @@ class ToolsConcern:
             case turn.OpsRegistered() as said:
                 left = ledger.given_up(state, said)
             case turn.Completed() | turn.Failed() | turn.Cancelled() as said:
-                left = ledger.run_over(state, said)
+                left = ledger.run_over(state, said, now_ms=now_ms)
             case Begin() as asked:
                 left = ledger.begin(state, session, asked, now_ms=now_ms)
             case Interrupted() as said:
@@ -81,7 +81,7 @@ class ToolsConcern:
             case CallDenied() as said:
                 left = ledger.denied(state, said)
             case ResolveCall() as asked:
-                left = resolve(ledger, state, asked, by=asked.actor or command.id)
+                left = resolve(ledger, state, asked, by=asked.actor or command.id, now_ms=now_ms)
         return left
 
     def evolve(self, state: Tools, fact: facts.ToolFact) -> Tools:

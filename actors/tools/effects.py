@@ -80,6 +80,10 @@ class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
     unwanted: bool = False
     """The run has ended or is to, or its program gave the call up: if it may be tried again, it
     need not be."""
+    gone: bool = False
+    """The process that recorded the intent is known to have ended."""
+    workers_say: str = ""
+    """What the workers of the tool said when they were asked after the call."""
 
 
 class CallEnded(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +93,8 @@ class CallEnded(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     outcome: CallOutcome
     response_digest: str = ""
+    by_worker: bool = False
+    """A worker was asked after the try, maybe by another process than the one that made it."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):

@@ -136,7 +136,10 @@ def _withdraw(state: Tools, fact: facts.Withdrawn) -> Tools:
 
 
 def _recover(state: Tools, fact: facts.RecoveryRequired) -> Tools:
-    return _change(state, fact, phase=CallPhase.RECOVERY_REQUIRED)
+    call, until_ms = state.calls.get(fact.operation_id), fact.may_act_until_ms
+    if until_ms is UNSET and call is not None:
+        until_ms = call.deadline_at_ms
+    return _change(state, fact, phase=CallPhase.RECOVERY_REQUIRED, unknown_until_ms=until_ms)
 
 
 def _retry(state: Tools, fact: facts.RetryAllowed) -> Tools:

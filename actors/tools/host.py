@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextvars import copy_context
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -29,7 +29,7 @@ from rookery.actors.tools.threads import Threads
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import CodedError
 
-__all__ = ["LocalTools", "NotCalled", "OutcomeUnknown", "ToolHost", "always"]
+__all__ = ["LocalTools", "NotCalled", "OutcomeUnknown", "PastTry", "ToolHost", "always"]
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,18 @@ class NotCalled(Exception):
 def always() -> bool:
     """For a host that acts for nobody but itself."""
     return True
+
+
+class PastTry(NamedTuple):
+    """A try of another process, or one of this process whose outcome did not arrive."""
+
+    name: str
+    call_id: str
+    attempt: int
+    schema_digest: str
+    """Of the tool as it was called."""
+    left_ms: int
+    """So long the tool may still act; below zero once that is over."""
 
 
 class ToolHost(Protocol):
@@ -68,6 +80,10 @@ class ToolHost(Protocol):
 
     async def gone(self, call_id: str) -> None:
         """Wait until nothing of a call runs any more: after a time-out a function still may."""
+
+    async def ask_after(self, past: PastTry) -> CallOutcome:
+        """The outcome of a past try, as soon as a worker of its tool has it. A worker that has not
+        begun the try calls it off. Else ``OutcomeUnknown``, with what the workers say."""
 
 
 class LocalTools:
@@ -108,6 +124,10 @@ class LocalTools:
     def cancel(self, call_id: str) -> None:
         if (running := self._running.get(call_id)) is not None:
             running.stop()
+
+    async def ask_after(self, past: PastTry) -> CallOutcome:
+        del past  # Only the process that called a function knows its outcome.
+        raise OutcomeUnknown
 
     async def gone(self, call_id: str) -> None:
         if (running := self._running.get(call_id)) is not None:

@@ -25,13 +25,14 @@ from rookery.actors.tools.pipeline import (
 )
 from rookery.actors.tools.places import Place, Places
 from rookery.actors.tools.state import Call, CallPhase, Tools
-from rookery.actors.tools.visible import VisibleTool, VisibleTools
+from rookery.actors.tools.visible import LOCAL, VisibleTool, VisibleTools
 from rookery.schemas.calls import AskedCall, CallAllowed, CallDenied, ToolFault
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import tool as facts
 from rookery.schemas.facts import turn
+from rookery.schemas.work import GRACE_MS
 
-__all__ = ["Ledger", "of_call"]
+__all__ = ["Ledger", "acts_until_ms", "of_call"]
 
 INTENTS_AT_ONCE_MAX: Final = 100
 """More calls of one batch than this begin one message later: a message has its limits."""
@@ -73,14 +74,21 @@ class Ledger(NamedTuple):
         return left
 
     def run_over(
-        self, state: Tools, said: turn.Completed | turn.Failed | turn.Cancelled
+        self,
+        state: Tools,
+        said: turn.Completed | turn.Failed | turn.Cancelled,
+        *,
+        now_ms: int,
     ) -> list[facts.ToolFact]:
-        """What has not been begun, and never was, is not wanted any more."""
-        return [
-            facts.Withdrawn(**of_call(call))
-            for call in state.of_run(said.run)
-            if call.phase in _NOT_BEGUN and not call.attempt
-        ]
+        """A call that was never begun is not wanted any more. One that another process intended
+        comes to its end here too, should the effect of its intent never be performed."""
+        left: list[facts.ToolFact] = []
+        for call in state.of_run(said.run):
+            if call.phase in _NOT_BEGUN and not call.attempt:
+                left.append(facts.Withdrawn(**of_call(call)))
+            elif self.is_left_behind(call):
+                left.append(self._left_behind(call, now_ms))
+        return left
 
     def given_up(self, state: Tools, said: turn.OpsRegistered) -> list[facts.ToolFact]:
         """A program that goes on without a call wants it no more, unless it was begun."""
@@ -132,9 +140,7 @@ class Ledger(NamedTuple):
         if wrong is UNSET:
             return self._begun(session, call, now_ms)
         if call.attempt:
-            return (
-                facts.RecoveryRequired(**of_call(call), reason=f"{wrong.code}: {wrong.message}"),
-            )
+            return (_recovery(call, f"{wrong.code}: {wrong.message}", call.acts_until_ms),)
         return (_refused(call, wrong),)
 
     def interrupted(
@@ -146,7 +152,7 @@ class Ledger(NamedTuple):
             return ()
         if call.attempt != said.attempt or (call.node == self.epoch) != bool(said.reason):
             return ()
-        text = said.reason or f"{call.node} stopped between intent and result of the call"
+        text = _not_known(call, said)
         if not call.idempotent:
             why = "it may not act twice"
         elif said.unwanted:
@@ -157,14 +163,20 @@ class Ledger(NamedTuple):
             why = f"it was tried {call.attempt} times"
         else:
             return self._begun(session, call, now_ms)
-        return (facts.RecoveryRequired(**of_call(call), reason=f"{text}, and {why}"),)
+        until_ms = self._may_act_until_ms(call, now_ms)
+        if said.gone and call.surface == LOCAL and not (call.idempotent and call.attempt > 1):
+            until_ms = max(min(now_ms, call.deadline_at_ms), call.unknown_until_ms or 0)
+        return (_recovery(call, f"{text}, and {why}", until_ms),)
 
     def ended(self, state: Tools, said: CallEnded) -> Sequence[facts.ToolFact]:
-        """What came of a call, if it is the try that stands."""
+        """The outcome of a call, if it is that of the last try. A worker's answer counts whichever
+        process asked for it, as long as no operator has spoken."""
         call = state.calls.get(said.operation_id)
-        if call is None or call.phase is not CallPhase.INTENDED:
+        if call is None or call.attempt != said.attempt:
             return ()
-        if call.attempt != said.attempt or call.node != self.epoch:
+        waits = said.by_worker and call.phase is CallPhase.RECOVERY_REQUIRED
+        ours = said.by_worker or call.node == self.epoch
+        if not (waits or (call.phase is CallPhase.INTENDED and ours)):
             return ()
         outcome = said.outcome
         if outcome.error is not UNSET:
@@ -195,10 +207,29 @@ class Ledger(NamedTuple):
             and (call.approval is not UNSET or not wants_approval(tool))
         )
 
+    def is_left_behind(self, call: Call) -> bool:
+        """Whether another process intended the call, and its outcome is not on record."""
+        return call.phase is CallPhase.INTENDED and call.node != self.epoch
+
     def intended(self, state: Tools) -> list[Place]:
         """The places of calls whose intent is this process's."""
         calls = state.calls.values()
         return [c.place for c in calls if c.phase is CallPhase.INTENDED and c.node == self.epoch]
+
+    def _may_act_until_ms(self, call: Call, now_ms: int) -> int:
+        """Clocks are not compared: of another process it is known that it calls no tool any more,
+        so one that it called has at most its whole time left."""
+        if call.node == self.epoch:
+            return acts_until_ms(call)
+        return max(now_ms + call.timeout_ms + _grace_ms(call), call.unknown_until_ms or 0)
+
+    def _left_behind(self, call: Call, now_ms: int) -> facts.Failed | facts.RecoveryRequired:
+        """The end of such a call whose run has ended."""
+        text = _not_known(call, Interrupted(operation_id=call.operation_id, attempt=call.attempt))
+        if call.idempotent:
+            return _cancelled(call, text)
+        until_ms = self._may_act_until_ms(call, now_ms)
+        return _recovery(call, f"{text}, and it may not act twice", until_ms)
 
     def _admitted(self, asked: AskedCall) -> VisibleTool:
         """Arguments in the blob store are looked at when they have been fetched."""
@@ -289,6 +320,28 @@ def _requested(call: Call, tool: VisibleTool, *, waits: bool) -> facts.Requested
         waits=waits,
         approval=call.approval,
     )
+
+
+def acts_until_ms(call: Call) -> int:
+    """Until when the tool may still act on the last attempt of an intended call, or on one before
+    it, by the clock of the process that intended it: a worker has a little longer than a function
+    of the node. A function that goes on after its time is over is not counted."""
+    return max(call.deadline_at_ms + _grace_ms(call), call.unknown_until_ms or 0)
+
+
+def _grace_ms(call: Call) -> int:
+    return 0 if call.surface == LOCAL else GRACE_MS
+
+
+def _not_known(call: Call, said: Interrupted) -> str:
+    node = call.node.rpartition(".")[0] or call.node
+    ended = ", which has ended" if said.gone else ""
+    text = said.reason or f"not known here whether it was called by {node}{ended}"
+    return f"{text}; {said.workers_say}" if said.workers_say else text
+
+
+def _recovery(call: Call, reason: str, until_ms: int) -> facts.RecoveryRequired:
+    return facts.RecoveryRequired(**of_call(call), reason=reason, may_act_until_ms=until_ms)
 
 
 def _cancelled(call: Call, reason: str) -> facts.Failed:

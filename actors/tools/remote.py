@@ -19,7 +19,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.tools.checks import CallChecks, schema_digest
-from rookery.actors.tools.host import NotCalled, OutcomeUnknown, always
+from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastTry, always
 from rookery.actors.tools.pipeline import fault, fault_of
 from rookery.actors.tools.registry import ToolCallContext
 from rookery.actors.tools.visible import LOCAL, VisibleTool, visible_name
@@ -27,7 +27,18 @@ from rookery.bus.ports import Crews
 from rookery.schemas.calls import Arguments, CallOutcome
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
-from rookery.schemas.work import Catalogue, Job, JobAnswer, JobEnd, JobUnknown, NotBegun, ServedTool
+from rookery.schemas.work import (
+    CallState,
+    Catalogue,
+    CrewSaid,
+    Job,
+    JobAnswer,
+    JobEnd,
+    JobUnknown,
+    NotBegun,
+    ServedTool,
+    WorkerSaid,
+)
 
 __all__ = ["PATIENCE_S", "RemoteTools", "check_surface"]
 
@@ -36,6 +47,11 @@ PATIENCE_S: Final = 10.0
 ABSENCE_S: Final = 1.0
 """How long there may be no worker at all before a call fails: one may be changing places."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5
+ASK_PAUSE_S_MIN, ASK_PAUSE_S_MAX = 0.1, 2.0
+SILENT_MAX: Final = 5
+"""A worker that ran a call may be too busy to speak; one so often silent is lost."""
+NAMES_MAX: Final = 5
+"""Of workers, in one sentence."""
 ANSWER_BYTES_MAX: Final = 64 << 10
 """Larger ones are looked at on a thread."""
 
@@ -109,8 +125,8 @@ class RemoteTools:
             del self._calls[ctx.call_id]
         unwanted = calling.unwanted.is_set()
         match end:
-            case NotBegun(reason=reason) if ctx.attempt == 1:
-                code = "CANCELLED" if unwanted else "WORKER_UNAVAILABLE"
+            case NotBegun(reason=reason, called_off=off) if ctx.attempt == 1:
+                code = "CANCELLED" if unwanted or off else "WORKER_UNAVAILABLE"
                 return CallOutcome(error=fault(code, f"{ctx.name} was not called: {reason}"))
             case NotBegun(reason=reason) | JobUnknown(reason=reason):
                 if unwanted and tool.capability.idempotent:
@@ -125,6 +141,40 @@ class RemoteTools:
 
     async def gone(self, call_id: str) -> None:
         """A function that outlives its call takes room of its worker's, and none here."""
+
+    async def ask_after(self, past: PastTry) -> CallOutcome:
+        tool = self._tools.get(past.name)
+        if tool is None or tool.offered.schema_digest != past.schema_digest:
+            raise OutcomeUnknown("the workers here do not serve the tool as it was called")
+        calling = self._calls[past.call_id] = _Calling(always)
+        try:
+            return await _checked(tool.checks, await self._answer_to(past, calling))
+        finally:
+            del self._calls[past.call_id]
+
+    async def _answer_to(self, past: PastTry, calling: _Calling) -> bytes:
+        """Ask until a worker keeps the answer; as long as one runs the call, until its time is
+        over or the worker is silent."""
+        loop = asyncio.get_running_loop()
+        end_s, absence_end_s = loop.time() + past.left_ms / 1_000, loop.time() + ABSENCE_S
+        pause_s, runs_at, silent = ASK_PAUSE_S_MIN, "", 0
+        while True:
+            said = await self._crews.ask_after(self.surface, past.call_id, past.attempt)
+            if said.answer is not None:
+                return said.answer
+            states = {worker.worker: worker.state for worker in said.workers}
+            runs_at = next((w for w, s in states.items() if s is CallState.RUNNING), runs_at)
+            if runs_at:
+                silent = silent + 1 if runs_at not in states else 0
+                over = loop.time() >= end_s or silent > SILENT_MAX
+                if over or states.get(runs_at, CallState.RUNNING) is not CallState.RUNNING:
+                    raise OutcomeUnknown(_sentence(said, runs_at))
+            elif said.workers or loop.time() >= absence_end_s:
+                raise OutcomeUnknown(_sentence(said, runs_at))
+            if calling.unwanted.is_set():
+                self._crews.cancel(past.call_id)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, ASK_PAUSE_S_MAX)
 
     # --- one call ---------------------------------------------------------------------------------
 
@@ -154,7 +204,7 @@ class RemoteTools:
                 raise NotCalled(job.tool)
             left_ms = max(1, round(1_000 * (end_s - loop.time())))
             end = await self._offered(replace(job, left_ms=left_ms))
-            if not isinstance(end, NotBegun) or calling.unwanted.is_set():
+            if not isinstance(end, NotBegun) or end.called_off or calling.unwanted.is_set():
                 return end
             if loop.time() + pause_s >= (absence_end_s if end.nobody else end_s):
                 return end
@@ -183,6 +233,32 @@ def check_surface(surface: str) -> None:
         )
     if surface == LOCAL:
         raise Refused("INVALID_ARGUMENT", f"{LOCAL} is the surface of each node's own functions")
+
+
+# --- what workers say of a call that is lost to its node ------------------------------------------
+
+
+def _sentence(said: CrewSaid, runs_at: str) -> str:
+    """For operators: all that is known, and no more."""
+    words = [_word(worker) for worker in sorted(said.workers, key=lambda one: one.worker)]
+    if runs_at and runs_at not in [worker.worker for worker in said.workers]:
+        words.insert(0, f"worker {runs_at} ran it and does not answer any more")
+    more = len(words) - NAMES_MAX
+    words = words[:NAMES_MAX] + ([f"{more} more workers were asked"] if more > 0 else [])
+    return "; ".join(words) or "no worker of its surface answers"
+
+
+def _word(said: WorkerSaid) -> str:
+    match said.state:
+        case CallState.RUNNING:
+            return f"worker {said.worker} still runs it"
+        case CallState.ENDED:
+            return f"worker {said.worker} has done it and keeps the answer no more"
+        case CallState.NOT_BEGUN:
+            back_s = said.remembers_ms / 1_000
+            return f"worker {said.worker} has not begun it in the {back_s:.1f} s it remembers"
+        case _:
+            return f"worker {said.worker} does not know"
 
 
 # --- what workers say -----------------------------------------------------------------------------

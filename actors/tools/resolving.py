@@ -6,11 +6,12 @@ Pure. What is said is held to what the tool declared, since the program relies o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from msgspec import UNSET
 
-from rookery.actors.tools.ledger import Ledger, of_call
+from rookery.actors.tools.ledger import Ledger, acts_until_ms, of_call
 from rookery.actors.tools.pipeline import fault, status_of
 from rookery.actors.tools.state import Call, CallPhase, Tools
 from rookery.bus.ports import IN_FACT_BYTES_MAX
@@ -21,18 +22,35 @@ from rookery.schemas.facts import tool as facts
 
 __all__ = ["receipt", "resolve"]
 
+_LAST_MOMENT_MS: Final = 253_402_300_799_000
+"""A time-out may be any number; there is no name for what is later."""
+
 
 def resolve(
-    ledger: Ledger, state: Tools, asked: ResolveCall, *, by: str
+    ledger: Ledger, state: Tools, asked: ResolveCall, *, by: str, now_ms: int
 ) -> Sequence[facts.ToolFact]:
-    """The facts an operator's word leaves; ``by`` says whose it is."""
+    """The facts an operator's word leaves; ``by`` says whose it is. It is refused as long as the
+    tool may still act, unless the word says ``now``: no look at the tool could be the last."""
     if (asked.completed is not UNSET) + (asked.failed is not UNSET) + asked.retry != 1:
         raise Refused(
             "INVALID_ARGUMENT",
             "say what came of the call, or to try it again",
             hint="exactly one of completed, failed and retry",
         )
-    call = _waiting(state, asked)
+    call = _waiting(ledger, state, asked)
+    left = _left(ledger, call, asked, by)
+    until_ms = acts_until_ms(call) if ledger.is_left_behind(call) else call.acts_until_ms
+    if now_ms < until_ms and not asked.now:
+        raise Refused(
+            "CALL_MAY_STILL_ACT",
+            f"{call.name} may still act on call {call.operation_id} for {until_ms - now_ms} ms, "
+            f"until {_moment(until_ms)}",
+            hint="ask again then, or say now (--now)",
+        )
+    return left
+
+
+def _left(ledger: Ledger, call: Call, asked: ResolveCall, by: str) -> Sequence[facts.ToolFact]:
     if asked.retry:
         if not ledger.offers(call):
             raise Refused("UNKNOWN_TOOL", f"{call.name} is not offered here as it was called")
@@ -70,7 +88,9 @@ def receipt(state: Tools, asked: ResolveCall, left: Sequence[Any]) -> CallReceip
     return CallReceipt(run_id=asked.run_id, operation_id=asked.operation_id, state=stands)
 
 
-def _waiting(state: Tools, asked: ResolveCall) -> Call:
+def _waiting(ledger: Ledger, state: Tools, asked: ResolveCall) -> Call:
+    """The call, if an operator may speak of it: it waits for that, another process intended it, or
+    it is to be tried again and was not yet."""
     call = state.calls.get(asked.operation_id)
     if call is None or call.run != asked.run_id:
         raise Refused(
@@ -78,12 +98,18 @@ def _waiting(state: Tools, asked: ResolveCall) -> Call:
             f"run {asked.run_id[:80]} has no call {asked.operation_id[:80]}",
             hint=f"rookery runs show {asked.run_id[:80]}",
         )
-    if call.phase is not CallPhase.RECOVERY_REQUIRED:
+    again = call.phase is CallPhase.REQUESTED and call.attempt > 0 and not asked.retry
+    if not (call.phase is CallPhase.RECOVERY_REQUIRED or ledger.is_left_behind(call) or again):
         raise Refused(
             "GUARD_REJECTED",
             f"call {call.operation_id} does not wait for an operator: it is {call.phase}",
         )
     return call
+
+
+def _moment(at_ms: int) -> str:
+    at_s = min(at_ms, _LAST_MOMENT_MS) / 1_000
+    return datetime.fromtimestamp(at_s, UTC).isoformat(" ", "milliseconds")
 
 
 def _digest(ledger: Ledger, call: Call, value: Any) -> str:

@@ -69,6 +69,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     """The node process of the last intent."""
     deadline_at_ms: int = 0
+    unknown_until_ms: int | UnsetType = UNSET
+    """Until when the tool may still act on an attempt whose outcome is not known, as the last
+    ``recovery_required`` says; unset before the first one."""
     outcome: CallOutcome | UnsetType = UNSET
 
     @property
@@ -80,6 +83,13 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     def next_place(self) -> Place:
         """Of the try that comes next."""
         return Place(self.operation_id, self.attempt + 1)
+
+    @property
+    def acts_until_ms(self) -> int:
+        """Until when the tool may still act, of a call that waits for an operator. Facts and
+        snapshots of older nodes do not say: the deadline of the last intent counts."""
+        said = self.unknown_until_ms
+        return self.deadline_at_ms if said is UNSET else said
 
     @property
     def known(self) -> KnownCall:

@@ -29,7 +29,7 @@ from rookery.schemas.turn import TurnTerminalOutcome
 __all__ = ["OpenCall", "RunRecord", "RunTable", "Underway"]
 
 
-FOLDS: Final = 1
+FOLDS: Final = 2
 PART_RUNS: Final = 2_048
 """A quarter of a mebibyte."""
 _POSITION: Final = re.compile(r"([0-9]{1,19})\.([0-9]{1,19})")
@@ -66,6 +66,8 @@ class OpenCall(Struct, array_like=True):
     """When it came to stand as it does."""
     stands: str = "asked"
     """``asked``, ``requested``, ``intended`` or ``recovery_required``."""
+    acts_until_ms: int = 0
+    """Until when its tool may act, as its last intent or ``recovery_required`` says."""
 
 
 class Underway(Struct, array_like=True):
@@ -243,6 +245,10 @@ class RunTable:
         call = underway and underway.calls.get(fact.operation_id)
         if call:
             call.stands, call.since_ms = _STANDS[fact.type], fact.at_ms
+            if fact.may_act_until_ms is not None:
+                call.acts_until_ms = fact.may_act_until_ms
+            elif fact.deadline_at_ms:
+                call.acts_until_ms = fact.deadline_at_ms
 
     def _end_call(self, record: RunRecord, fact: Told) -> None:
         underway = self._underway.get(record.run_id)

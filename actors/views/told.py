@@ -56,6 +56,8 @@ class Told(Struct, gc=False):
     # tool
     operation_id: str = ""
     name: str = ""
+    deadline_at_ms: int = 0
+    may_act_until_ms: int | None = None
     # Text in a fact of turns, an object in the others.
     error: str | Coded | None = None
 

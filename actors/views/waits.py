@@ -104,6 +104,10 @@ def _parked_for(code: str, record: RunRecord, since_ms: int, calls: Sequence[Ope
         who=way.who,
         command=way.command.format(**names),
         operation_ids=tuple(call.operation_id for call in calls),
+        may_act_until_ms=max(
+            (call.acts_until_ms for call in calls if call.stands == "recovery_required"),
+            default=None,
+        ),
     )
 
 

@@ -14,13 +14,25 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from rookery.bus.crews import GRACE_MS
+from rookery.bus.call_memory import CallMemory
 from rookery.schemas.codec import encode_json
-from rookery.schemas.work import Answered, Catalogue, Job, JobEnd, JobUnknown, NotBegun
+from rookery.schemas.work import (
+    GRACE_MS,
+    Answered,
+    CallState,
+    Catalogue,
+    CrewSaid,
+    Job,
+    JobEnd,
+    JobUnknown,
+    NotBegun,
+    WorkerSaid,
+)
 
 __all__ = ["MemoryCrews", "MemoryFloor", "MemoryWorkbench"]
 
 AGAIN_S: Final = 0.01
+ANSWERS_MAX: Final = 1_000
 
 
 class MemoryFloor:
@@ -51,6 +63,13 @@ class MemoryCrews:
                 return await told
         return JobUnknown(f"no answer came within {job.left_ms} ms")
 
+    async def ask_after(self, surface: str, call_id: str, attempt: int) -> CrewSaid:
+        said = [b.asked_after(call_id, attempt) for b in self._floor.crew(surface)]
+        answers = [answer for _, answer in said if answer is not None]
+        return CrewSaid(
+            workers=tuple(worker for worker, _ in said), answer=answers[0] if answers else None
+        )
+
     def cancel(self, call_id: str) -> None:
         for bench in self._floor.benches:
             bench.cancel_call(call_id)
@@ -74,21 +93,27 @@ class MemoryWorkbench:
         self._take: Callable[[Job], None]
         self._cancel: Callable[[str], None]
         self._taken: dict[str, tuple[Job, asyncio.Future[JobEnd]]] = {}
+        self._answers: dict[str, bytes] = {}
+        self._memory: CallMemory
 
     async def open(
         self, catalogue: Catalogue, take: Callable[[Job], None], cancel: Callable[[str], None]
     ) -> None:
         self.catalogue, self._take, self._cancel = catalogue, take, cancel
+        self._memory = CallMemory(_now_s())
         self._floor.benches.append(self)
 
     async def answer(self, job: Job, body: bytes) -> None:
-        self._end(job, Answered(body))
+        self._answers[job.id] = body
+        while len(self._answers) > ANSWERS_MAX:
+            del self._answers[next(iter(self._answers))]
+        self._end(job, Answered(body), CallState.ENDED)
 
     def decline(self, job: Job, reason: str) -> None:
-        self._end(job, NotBegun(reason))
+        self._end(job, NotBegun(reason), CallState.NOT_BEGUN)
 
     def abandon(self, job: Job, reason: str) -> None:
-        self._end(job, JobUnknown(reason))
+        self._end(job, JobUnknown(reason), CallState.UNKNOWN)
 
     async def drain(self) -> None:
         self.draining = True
@@ -110,15 +135,36 @@ class MemoryWorkbench:
         loop = asyncio.get_running_loop()
         told: asyncio.Future[JobEnd] = loop.create_future()
         self._taken[job.id] = job, told
-        loop.call_soon(self._take, job)
+        if refusal := self._memory.refusal(job):
+            self._end(job, NotBegun(refusal, called_off=True), CallState.NOT_BEGUN)
+        else:
+            self._memory.begin(job, loop.time())
+            loop.call_soon(self._take, job)
         return told
+
+    def asked_after(self, call_id: str, attempt: int) -> tuple[WorkerSaid, bytes | None]:
+        assert self.catalogue is not None
+        now_s = _now_s()
+        state, job_id = self._memory.ask(call_id, attempt, now_s)
+        said = WorkerSaid(
+            worker=self.catalogue.worker,
+            state=state,
+            remembers_ms=self._memory.remembers_ms(now_s),
+        )
+        return said, self._answers.get(job_id) if state is CallState.ENDED else None
 
     def cancel_call(self, call_id: str) -> None:
         for job, _ in list(self._taken.values()):
             if job.call_id == call_id:
                 self._cancel(job.id)
 
-    def _end(self, job: Job, end: JobEnd) -> None:
+    def _end(self, job: Job, end: JobEnd, state: CallState) -> None:
+        self._memory.end(job, state, _now_s())
         _, told = self._taken.pop(job.id, (job, None))
         if told is not None and not told.done():
             told.set_result(end)
+
+
+def _now_s() -> float:
+    loop = asyncio.get_running_loop()
+    return loop.time()

@@ -29,7 +29,7 @@ from rookery.bus.ports.journal import (
     Stored,
 )
 from rookery.schemas.envelope import EntityId
-from rookery.schemas.work import Catalogue, Job, JobEnd
+from rookery.schemas.work import Catalogue, CrewSaid, Job, JobEnd
 
 __all__ = [
     "BLOB_BYTES_MAX",
@@ -301,11 +301,11 @@ class Crews(Protocol):
     """Workers in other processes, a crew a surface, as who has work for them sees them."""
 
     async def call(self, job: Job) -> JobEnd:
-        """What comes of a job that some worker is given, soon after its time at the latest.
+        """What comes of a job that some worker is given, soon after its time. It is sent once.
+        Raises a coded error where it cannot be sent, or where an answer cannot be read."""
 
-        It is sent once. Outages are waited out as long as there is time. Raises a coded error
-        where the arguments cannot be sent, or where an answer cannot be read.
-        """
+    async def ask_after(self, surface: str, call_id: str, attempt: int) -> CrewSaid:
+        """What became of an attempt, of each worker that answers. It is called off there."""
 
     def cancel(self, call_id: str) -> None:
         """Tell whoever works on this call that nobody wants the answer."""

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from rookery.bus.ports import Stored
+from rookery.ops.cli.output import clock_time
 
 __all__ = ["LANES", "Names", "RunFact", "facts_of_run", "words"]
 
@@ -133,6 +134,12 @@ def _allowed(call: str, said: Said) -> str:
     return f"{call} allowed by " + (f"grant {grant}" if grant else f"its rule {said.get('rule')}")
 
 
+def _still(said: Said) -> str:
+    """Until when a tool could act after its outcome was found to be unknown."""
+    until_ms = said.get("may_act_until_ms", 0)
+    return f"; it may act until {clock_time(until_ms)}" if until_ms > said["at_ms"] else ""
+
+
 _OF_OTHERS: Final[dict[str, Callable[[Said], str]]] = {
     "session.input_accepted": _accepted,
     "session.run_prepared": lambda _: "has the session",
@@ -154,7 +161,7 @@ _OF_CALLS: Final[dict[str, Callable[[str, Said], str]]] = {
     ),
     "tool.failed": lambda call, said: f"{call} failed: {_error(said)}{_by(said)}",
     "tool.recovery_required": lambda call, said: (
-        f"{call} may have acted, nobody knows: {said['reason']}"
+        f"{call} may have acted, nobody knows: {said['reason']}{_still(said)}"
     ),
     "tool.retry_allowed": lambda call, said: f"{call} is to be tried again{_by(said)}",
 }

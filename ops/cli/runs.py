@@ -37,7 +37,7 @@ from rookery.schemas.commands import (
 )
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.ids import check_session_id
-from rookery.schemas.listing import RunList, RunState, RunView
+from rookery.schemas.listing import RunList, RunState, RunView, RunWait
 from rookery.schemas.run import Language
 
 __all__ = ["app", "begins_after", "find_run"]
@@ -154,10 +154,13 @@ def resolve(
     completed: Annotated[str | None, Parameter(help="It acted; its answer, as JSON.")] = None,
     failed: Annotated[str | None, Parameter(help="It failed; what the program is told.")] = None,
     retry: Annotated[bool, Parameter(help="Call it again, come what may.", negative="")] = False,
+    now: Annotated[bool, Parameter(help="Also while the tool may still act.", negative="")] = False,
     as_: As = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Say what came of a call that nobody can know of."""
+    """Say what came of a call that nobody can know of.
+
+    Refused as long as the tool may still act, as `runs show` says, unless --now is given."""
     if (completed is not None) + (failed is not None) + retry != 1:
         raise Refused("INVALID_ARGUMENT", "say exactly one of --completed, --failed and --retry")
     body = ResolveCall(
@@ -166,6 +169,7 @@ def resolve(
         completed=UNSET if completed is None else _value(completed),
         failed=UNSET if failed is None else ToolFault("TOOL_ERROR", failed),
         retry=retry,
+        now=now,
         actor=actor(as_),
     )
     receipt = asyncio.run(_command("resolve", run, body, CallReceipt, options))
@@ -275,7 +279,17 @@ def _lines(run: RunView) -> list[tuple[str, object]]:
         ("created", clock_time(run.created_at_ms)),
         ("took", _took(run) or "not ended"),
         ("calls", run.calls),
+        *_still(run.waits_for, SystemClock().now_ms()),
     ]
+
+
+def _still(wait: RunWait | None, now_ms: int) -> list[tuple[str, object]]:
+    """Until when the tool may act that an operator is to speak of."""
+    until_ms = None if wait is None else wait.may_act_until_ms
+    if until_ms is None or until_ms <= now_ms:
+        return []
+    text = f"until {clock_time(until_ms)} the tool may; runs resolve before then needs --now"
+    return [("may act", text)]
 
 
 def end_lines(end: RunAnswer | CodedError | None, room: int) -> list[tuple[str, str]]:

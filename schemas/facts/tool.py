@@ -104,6 +104,9 @@ class RecoveryRequired(_OfCall, frozen=True, kw_only=True, tag="tool.recovery_re
     """Nobody knows whether the tool has acted, and it may not be called twice unseen."""
 
     reason: str
+    may_act_until_ms: Unsigned | UnsetType = UNSET
+    """Until then the tool may still act on an attempt that was made, in milliseconds since 1970;
+    unset by older nodes, which means the deadline of the last intent."""
 
 
 class RetryAllowed(_OfCall, frozen=True, kw_only=True, tag="tool.retry_allowed.v1"):

@@ -425,6 +425,8 @@ def test_nonsense_is_no_job_and_disturbs_nobody(jetstream: JetStreamRealm) -> No
             await stock.publish("rookery.default.tool.shop.price", b"{}", "rookery.default.ev.x.y")
             for what in ("health", "cancel", "catalogue", "other"):
                 await stock.publish(f"rookery.default.crew.shop.{what}", b"[1", "somewhere")
+                odd_call = b'{"calls": [{"call": 1, "attempt": "two"}]}'
+                await stock.publish(f"rookery.default.crew.shop.{what}", odd_call, "somewhere")
             declined = await stock.request(
                 "rookery.default.tool.shop.price", b"", timeout=5, headers=odd
             )

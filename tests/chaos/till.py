@@ -172,7 +172,8 @@ async def _operate(client: Stock, ledger: Path) -> None:
 
 async def _resolve(client: Stock, ledger: Path, fact: dict[str, Any]) -> None:
     """The worker has had time to finish; then the ledger is the truth."""
-    await asyncio.sleep(0.5)
+    left_s = fact["may_act_until_ms"] / 1_000 - time.time()
+    await asyncio.sleep(max(0.5, left_s))
     operation = fact["operation_id"]
     lines = [line.split() for line in ledger.read_text(encoding="utf-8").splitlines()]
     said: dict[str, Any] = {"retry": True}

@@ -9,11 +9,12 @@ import sys
 import msgspec
 import pytest
 
-from rookery.ops.presence import Presence, is_dead, presence_here
+from rookery.ops.presence import Presence, is_dead, is_gone, presence_here, process_mark
 
+EPOCH = "0123456789ab"
 ANNOUNCE = """
 import sys, msgspec, rookery.ops.presence as presence
-print(msgspec.json.encode(presence.presence_here()).decode(), flush=True)
+print(msgspec.json.encode(presence.presence_here()).decode(), presence.process_mark(), flush=True)
 sys.stdin.read()
 """
 
@@ -22,12 +23,16 @@ def test_a_process_is_dead_as_soon_as_it_has_ended_even_if_nobody_has_noticed():
     command = [sys.executable, "-c", ANNOUNCE]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
-        announced = child.stdout.readline()
+        announced, mark = child.stdout.readline().split()
+        process = f"anna.{EPOCH}{mark.decode()}"
         assert not is_dead(announced)
+        assert not is_gone(process)
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert is_dead(announced)
+        assert is_gone(process)
     assert is_dead(announced)
+    assert is_gone(process)
 
 
 def test_a_later_process_with_the_same_id_is_another_one():
@@ -45,3 +50,16 @@ def test_of_processes_elsewhere_nothing_is_known(elsewhere: dict[str, str]):
 @pytest.mark.parametrize("presence", [b"", b"{}", b"\xff"])
 def test_what_is_no_presence_is_not_dead(presence: bytes):
     assert not is_dead(presence)
+
+
+def test_a_mark_tells_a_process_from_a_later_one_with_its_id_and_from_those_elsewhere():
+    mark = process_mark()
+    assert not is_gone(f"anna.{EPOCH}{mark}")
+    assert is_gone(f"anna.{EPOCH}{mark[:-12]}{1:012x}")
+    other = "0" if mark[0] != "0" else "1"
+    assert not is_gone(f"anna.{EPOCH}{other}{mark[1:-12]}{1:012x}")
+
+
+@pytest.mark.parametrize("process", ["", "anna", f"anna.{EPOCH}", f"anna.{EPOCH}{'x' * 30}"])
+def test_of_a_process_without_a_mark_nothing_is_known(process: str):
+    assert not is_gone(process)

@@ -142,7 +142,7 @@ def test_a_run_that_is_parked_goes_on_whatever_was_forgotten_meanwhile(sandbox: 
         world.workshop.lost = False
         world.crowd()
         (lost,) = world.rest.waits_for
-        world.ask("resolve", "s", run_id=world.rest.run, operation_id=lost, retry=True)
+        world.ask("resolve", "s", run_id=world.rest.run, operation_id=lost, retry=True, now=True)
         world.until(lambda: len(parked.answers) > 1)
         assert result(parked) == "parked"
         assert world.value("s", "[me, len(x)]") == ["parked", 10_000]

@@ -218,7 +218,7 @@ def test_what_begins_while_its_run_goes_to_rest_is_not_called_off():
         world.until(lambda: world.kinds("tool")[-1] == "recovery_required")
         (lost,) = {fact.operation_id for fact in world.recorded("tool")}
         world.settle()
-        world.ask("resolve", SESSION, run_id=world.runs[0], operation_id=lost, retry=True)
+        world.ask("resolve", SESSION, run_id=world.runs[0], operation_id=lost, retry=True, now=True)
         world.until(lambda: world.workshop.executions[lost] == 2)
         world.memory.may_rest.set()
         world.until(lambda: world.rest)
@@ -245,7 +245,9 @@ def unpark(world: ScriptedWorld) -> None:
 
 def allow_retry(world: ScriptedWorld, rest: Any) -> None:
     for operation_id in rest.waits_for:
-        world.ask("resolve", SESSION, run_id=rest.run, operation_id=operation_id, retry=True)
+        world.ask(
+            "resolve", SESSION, run_id=rest.run, operation_id=operation_id, retry=True, now=True
+        )
 
 
 # --- cancelled ------------------------------------------------------------------------------------

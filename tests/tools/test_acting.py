@@ -282,6 +282,7 @@ def test_a_call_that_waits_for_an_operator_says_so_and_its_end_later(world: Tool
     world.until(told.done)
     assert told.result().waits_for == "RECOVERY_REQUIRED"
     later: asyncio.Future[Any] = world.expect(successor, 1)
+    world.until_it_cannot_act()
     world.told("resolve", run_id="run-1", operation_id=operation(1), completed=1)
     world.until(later.done)
     assert later.result().outcome.value == 1

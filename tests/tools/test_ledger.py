@@ -32,7 +32,8 @@ def lost(world: ToolWorld) -> ToolNode:
 
 
 def resolve(world: ToolWorld, **said: Any) -> Any:
-    """What an operator is answered."""
+    """What an operator is answered who speaks when it can be known."""
+    world.until_it_cannot_act()
     body = {"run_id": "run-1", "operation_id": operation(1)} | said
     return world.told("resolve", **body)
 
@@ -156,6 +157,7 @@ def test_what_an_operator_had_tried_again_is_not_withdrawn_with_its_run(world: T
     node.crash()
     world.begin(once)
     world.until(lambda: world.kinds()[-1] == "recovery_required")
+    world.until_it_cannot_act()
     world.want(call(1, "send", a=1, run="other"), key="b", run="other")
     resolve(world, retry=True)
     world.settle()

@@ -185,6 +185,7 @@ def histories() -> st.SearchStrategy[list[facts.ToolFact]]:
         (facts.Completed, {"response_digest": "", "duration_ms": 1}),
         (facts.Failed, {"error": wrong, "status": "error", "duration_ms": 1}),
         (facts.RecoveryRequired, {"reason": "r"}),
+        (facts.RecoveryRequired, {"reason": "r", "may_act_until_ms": 2}),
         (facts.RetryAllowed, {"resolved_by": "o"}),
         (facts.Withdrawn, {}),
     )

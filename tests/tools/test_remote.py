@@ -14,7 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry, tool
-from rookery.actors.tools.host import OutcomeUnknown
+from rookery.actors.tools.host import OutcomeUnknown, PastTry
 from rookery.actors.tools.remote import RemoteTools
 from rookery.actors.tools.visible import VisibleTools
 from rookery.actors.tools.worker import Worker
@@ -279,6 +279,45 @@ def test_of_a_later_try_that_nobody_began_the_outcome_is_still_unknown():
             remote = await stage.find()
         with pytest.raises(OutcomeUnknown):
             await remote.call(context("shop_add", 1, attempt=2), 60)
+
+    asyncio.run(scenario())
+
+
+def test_an_attempt_that_was_called_off_is_offered_to_no_other_worker():
+    """Also to none that was started since and would take it."""
+
+    async def scenario() -> None:
+        stage, gate = Stage(), Gate()
+        gate.open.set()
+        async with stage.worker(gate.tool()):
+            remote = await stage.find()
+            await stage.bus.crews.ask_after("shop", "c1", 1)
+            outcome = await remote.call(context("shop_gate"), DEADLINE_MS)
+            assert code(outcome) == "CANCELLED"
+            assert "attempt 1 of the call was called off" in str(outcome.error)
+            await remote.call(context("shop_gate", call_id="c2", attempt=3), DEADLINE_MS)
+            with pytest.raises(OutcomeUnknown, match="came before"):
+                await remote.call(context("shop_gate", call_id="c2", attempt=2), DEADLINE_MS)
+        assert [ctx.call_id for ctx in gate.seen] == ["c2"]
+
+    asyncio.run(scenario())
+
+
+def test_a_call_is_asked_after_until_its_worker_has_an_answer():
+    async def scenario() -> None:
+        stage, gate = Stage(), Gate()
+        async with stage.worker(gate.tool()):
+            first, second = await stage.find(), await stage.find()
+            call = asyncio.ensure_future(first.call(context("shop_gate"), DEADLINE_MS))
+            await gate.entered()
+            digest = second.visible[0].offered.schema_digest
+            past = PastTry("shop_gate", "c1", 1, digest, DEADLINE_MS)
+            asked = asyncio.ensure_future(second.ask_after(past))
+            await asyncio.sleep(0.05)
+            assert not asked.done()
+            gate.open.set()
+            assert (await asked).value == (await call).value == "through"
+            assert len(gate.seen) == 1
 
     asyncio.run(scenario())
 

@@ -75,6 +75,7 @@ def test_a_call_that_may_not_be_repeated_waits_for_an_operator(world: ToolWorld)
     assert world.executions(1) == 1
     reason = world.tool_facts(1)[-1].reason
     assert reason == "the worker anna was lost with it, and it may not act twice"
+    world.pass_s(TAKEN_OVER_S)
     asked = world.told("resolve", "a", run_id="run-1", operation_id=operation(1), retry=True)
     assert not asked.code
     world.until(lambda: world.kinds(1)[-1] == "completed")

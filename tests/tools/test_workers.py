@@ -8,6 +8,7 @@ surface that no other test uses.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 from collections.abc import Iterator
@@ -16,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from rookery.bus.server import EmbeddedServer
-from tests.nodes import rookery_here
+from rookery.schemas.work import GRACE_MS
+from tests.nodes import Said, rookery_here
 from tests.stock import until
-from tests.tools.crew import Crafts, Execution, Visit, WorkerProcess, executions
+from tests.tools.crew import REALM, Crafts, Execution, Visit, WorkerProcess, executions
 
 OURS = ("shop", "frail")
 
@@ -185,6 +187,32 @@ def test_a_call_that_may_not_be_repeated_waits_for_an_operator(crafts: Crafts, t
     crafts.visit(story)
 
 
+def test_what_a_worker_does_for_a_node_that_was_killed_is_not_asked_of_an_operator(tmp_path: Path):
+    """The next node asks the worker, waits for it, and puts on record what it says."""
+
+    async def story(visit: Visit) -> None:
+        await visit.follow()
+        await visit.client.submit(
+            "run", visit.session, {"code": "frail_build()"}, Nats_Msg_Id="moved"
+        )
+        await until(lambda: began(tmp_path))
+        await asyncio.to_thread(first.kill)
+        await asyncio.to_thread(second.start)
+        let_go(tmp_path)
+        await until(lambda: visit.kinds == ["requested", "intent_recorded", "completed"])
+        assert visit.facts[-1]["value"] == "done in try 1"
+        assert len(began(tmp_path)) == 1
+
+    with EmbeddedServer(tmp_path / "store") as server:
+        crafts = Crafts(server, tmp_path)
+        with (
+            crafts.worker("frail", tmp_path),
+            crafts.node("frail") as first,
+            contextlib.closing(crafts.node("frail")) as second,
+        ):
+            crafts.visit(story)
+
+
 def test_calls_go_on_after_the_server_was_killed(crafts: Crafts, tmp_path: Path):
     """One is under way meanwhile; its answer comes when there is a way again."""
 
@@ -251,6 +279,40 @@ def test_a_worker_that_cannot_wait_any_longer_says_so(crafts: Crafts, tmp_path: 
                 run = began(tmp_path)[0].run
                 await visit.client.ask("cancel", visit.session, {"run_id": run, "now": True})
                 await running
+
+    crafts.visit(story)
+
+
+def test_an_operator_who_speaks_while_the_tool_may_still_act_has_to_say_now(
+    crafts: Crafts, tmp_path: Path
+):
+    """The worker has left the function behind; what it does until its time is over is not known."""
+    where = ("--url", crafts.server.url, "--realm", REALM)
+
+    async def told(*arguments: str) -> Said:
+        return await asyncio.to_thread(rookery_here, tmp_path, *arguments, *where)
+
+    async def story(visit: Visit) -> None:
+        await visit.follow()
+        with _impatient(crafts, tmp_path) as leaving:
+            await visit.client.submit(
+                "run", visit.session, {"code": "frail_build()"}, Nats_Msg_Id="early"
+            )
+            await until(lambda: began(tmp_path))
+            assert leaving.stop() == 0
+        await until(lambda: "recovery_required" in visit.kinds)
+        intent, lost = visit.facts[-2:]
+        assert lost["may_act_until_ms"] == intent["deadline_at_ms"] + GRACE_MS
+        words = ("runs", "resolve", lost["run"], lost["operation_id"], "--completed", '"built"')
+        early = await told(*words, "--json")
+        assert (early.code, early.json["error"]["code"]) == (3, "CALL_MAY_STILL_ACT")
+        assert "--now" in early.json["error"]["hint"]
+        shown = await told("runs", "show", lost["run"])
+        assert "runs resolve before then needs --now" in shown.out
+        assert "it may act until" in shown.out
+        told_so = (await told("runs", "show", lost["run"], "--json")).json["run"]["waits_for"]
+        assert told_so["may_act_until_ms"] == lost["may_act_until_ms"]
+        assert (await told(*words, "--now", "--json")).json["state"] == "completed"
 
     crafts.visit(story)
 

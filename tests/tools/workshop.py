@@ -21,7 +21,7 @@ from rookery.actors.kernel.partitions import Holder
 from rookery.actors.tools.acting import Acting
 from rookery.actors.tools.board import CallBoard
 from rookery.actors.tools.concern import ToolsConcern
-from rookery.actors.tools.host import NotCalled, OutcomeUnknown, ToolHost, always
+from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastTry, ToolHost, always
 from rookery.actors.tools.pipeline import fault
 from rookery.actors.tools.places import Places
 from rookery.actors.tools.registry import ToolCallContext
@@ -223,6 +223,10 @@ class Bench:
     async def gone(self, call_id: str) -> None:
         """Nothing is left running here."""
 
+    async def ask_after(self, past: PastTry) -> CallOutcome:
+        del past  # The workshop answers no questions of nodes.
+        raise OutcomeUnknown
+
 
 # --- the realm ------------------------------------------------------------------------------------
 
@@ -239,6 +243,12 @@ class ToolNode(Node):
 
 class ToolWorld(World):
     """Nodes that call the tools of one workshop."""
+
+    def until_it_cannot_act(self) -> None:
+        """Let the time pass of which a recovery says that the tool may still act."""
+        said = [getattr(fact, "may_act_until_ms", 0) or 0 for fact in self.tool_facts(1)]
+        while (left_ms := max(said, default=0) - self.now_ms()) > 0:
+            self.pass_s(min(left_ms / 1_000, 50))
 
     def __init__(self, *, threads: bool = False) -> None:
         super().__init__(threads=threads)

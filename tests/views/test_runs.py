@@ -181,6 +181,25 @@ def test_a_call_nobody_can_know_of_waits_for_an_operator_and_says_what_to_type(s
     assert (run_of(story, "r").status, run_of(story, "r").code) == (RunState.RUNNING, None)
 
 
+@pytest.mark.parametrize(("said", "until_ms"), [({}, 900), ({"may_act_until_ms": 950}, 950)])
+def test_a_call_an_operator_is_asked_about_says_until_when_it_may_act(
+    story: Story, said: dict[str, int], until_ms: int
+):
+    """Older nodes do not say it of a recovery: the deadline of the intent counts."""
+    story.accept("s", "r")
+    story.start("s", "r")
+    (charge,) = story.want("s", "r", "charge")
+    intent = tool.IntentRecorded(
+        run="r", operation_id=charge, attempt=1, node="n", deadline_at_ms=900
+    )
+    story.say("s", intent)
+    assert wait_of(story, "r").may_act_until_ms is None
+    story.say("s", tool.RecoveryRequired(run="r", operation_id=charge, reason="lost", **said))
+    assert wait_of(story, "r").may_act_until_ms == until_ms
+    story.say("s", tool.RetryAllowed(run="r", operation_id=charge, resolved_by="anne"))
+    assert wait_of(story, "r").may_act_until_ms is None
+
+
 def test_a_parked_run_is_shown_by_what_it_is_parked_for(story: Story):
     for code, status, command in (
         ("WAITING_FOR_APPROVAL", RunState.WAITING_FOR_APPROVAL, "rookery approvals approve s.r"),
@@ -310,6 +329,8 @@ def test_what_a_view_reads_of_a_fact_is_what_facts_say():
         turn.Parked(run="r", code="c", snapshot_id="", snapshot_blob="", waits_for=("o",)),
         failed("r", result=RunResult(error=ErrorObject(code="c", message="m"))),
         tool.Requested,
+        tool.IntentRecorded,
+        tool.RecoveryRequired,
         session.InputRefused,
     )
     named = {name for fact in facts for name in fact.__struct_fields__} | {"type"}
