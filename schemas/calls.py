@@ -36,6 +36,8 @@ __all__ = [
     "RunReady",
     "StepTaken",
     "ToolFault",
+    "TurnNoted",
+    "TurnOver",
     "WaitingQuery",
     "WaitingView",
 ]
@@ -231,6 +233,16 @@ class WaitingQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
     reply_to: tuple[str, ...] = ()
+
+
+class TurnOver(msgspec.Struct, frozen=True, kw_only=True):
+    """Tell the session that a run of it has ended on record, should it not know that."""
+
+    run_id: str
+
+
+class TurnNoted(msgspec.Struct, frozen=True):
+    """The session knows of it."""
 
 
 class CallsQuery(msgspec.Struct, frozen=True, kw_only=True):

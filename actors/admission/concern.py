@@ -28,8 +28,8 @@ from rookery.actors.admission.queue import (
     unknown_session,
 )
 from rookery.actors.admission.state import STATE_SCHEMA, Admission, EndedInput, dump, load
-from rookery.actors.kernel.concern import Effect
-from rookery.schemas.calls import WaitingQuery, WaitingView
+from rookery.actors.kernel.concern import Effect, Look
+from rookery.schemas.calls import TurnNoted, TurnOver, WaitingQuery, WaitingView
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
     COMMANDS,
@@ -111,6 +111,25 @@ class AdmissionConcern:
         asks = isinstance(body, RunRequest) and body.validate_only
         return "validate" if asks and self._driven else ""
 
+    def looks_first(self, state: Admission, command: Command[Any]) -> Look | None:
+        """The current run may have ended, and that was never handed over; so may a memory have been
+        given to a session that does not know of it. A run that is known to somebody else stands."""
+        if not self._driven:
+            return None
+        found: object = None
+        match command.body:
+            case Cancel(run_id=run_id):
+                found = state.of_run(run_id)
+                if found is None:
+                    return Look.ALL
+            case TurnOver(run_id=run_id):
+                found = state.of_run(run_id)
+            case HandleInput(input="Destroy"):
+                found = state.current
+            case SessionQuery() if not state.is_open:
+                return Look.OTHERS
+        return Look.OTHERS if found is not None and found is state.current else None
+
     def decide(
         self, state: Admission, command: Command[Any], *, now_ms: int
     ) -> Sequence[facts.SessionFact]:
@@ -160,6 +179,8 @@ class AdmissionConcern:
         """A run's receipt waits for its end, which for a repeated one may be long past."""
         del left
         match command.body:
+            case TurnOver():
+                return TurnNoted()
             case WaitingQuery(run_id=run_id):
                 waiting = state.of_run(run_id)
                 return WaitingView(reply_to=getattr(waiting, "waits", ()))

@@ -23,6 +23,7 @@ from rookery.actors.approvals.effects import (
     DispatchLost,
     Stands,
     effects,
+    unfinished,
 )
 from rookery.actors.approvals.fold import fold
 from rookery.actors.approvals.granting import consume, consumed, grant_receipt, revoke
@@ -167,6 +168,9 @@ class ApprovalsConcern(MachinesConcern):
 
     def effects(self, state: SessionApprovals, fact: Fact) -> Sequence[Effect]:
         return effects(state, fact, self._settings)
+
+    def unfinished(self, state: SessionApprovals, key: str) -> Sequence[Effect]:
+        return unfinished(state, key, self._settings) if self.has_effects else ()
 
     def unread(self, verb: str, body: bytes, error: CodedError) -> msgspec.Struct | None:
         return unread_answer(body, error) if verb == "decide" else None

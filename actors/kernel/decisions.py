@@ -16,7 +16,7 @@ import msgspec
 
 from rookery.actors.kernel.closing import Closing
 from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.concern import Concern
+from rookery.actors.kernel.concern import Concern, Look, Looking
 from rookery.actors.kernel.draft import Draft
 from rookery.actors.kernel.entity import Entity, Work
 from rookery.actors.kernel.hub import Hub
@@ -44,6 +44,7 @@ class Decisions:
         catch_up: Callable[[Entity], None],
     ) -> None:
         self._concern, self._hub, self._mailbox = concern, hub, mailbox
+        self._looking = concern if isinstance(concern, Looking) else None
         self._reload, self._catch_up = reload, catch_up
         self._source = f"{concern.family}@{hub.node}"
         self._commits: list[Commit] = []
@@ -64,6 +65,8 @@ class Decisions:
         draft = Draft(entity, self._concern, self._source)
         while entity.ready and not draft.full and entity.broken is None:
             work = entity.next()
+            if self._looking is not None and self._looks(self._looking, entity, draft, work):
+                break
             try:
                 self._decide(entity, draft, work, now_ms)
             except CodedError as error:
@@ -156,6 +159,20 @@ class Decisions:
             self._closing.done(work.delivery)
             self._end(entity, work, outcome)
 
+    def _looks(self, looking: Looking, entity: Entity, draft: Draft, work: Work) -> bool:
+        """Whether the journal is read first. What is drafted by then is made durable before."""
+        if work.looked or work.origin is not None:
+            return False
+        look = looking.looks_first(draft.state, work.command)
+        if look is None:
+            return False
+        entity.put_back([work])
+        if not draft.facts:
+            work.looked = True
+            entity.behind = True
+            (self._reload if look is Look.ALL else self._catch_up)(entity)
+        return True
+
     def _due(self, entity: Entity, draft: Draft, work: Work) -> bool:
         """Whether a reaction is the next of its family: older ones are done, newer ones wait until
         the journal has brought those between."""
@@ -163,7 +180,7 @@ class Decisions:
         family, number, _ = work.origin
         observes = family in self._concern.observes
         known = draft.observed(family) if observes else draft.handled(family)
-        if number > known + 1:
+        if number > known + 1 and not work.fetched:
             entity.put_back([work])
             self._catch_up(entity)
         elif number <= known:

@@ -55,6 +55,10 @@ class Work(msgspec.Struct, eq=False):
     """``committed``, ``unchanged``, ``repeated`` or ``refused``, as last decided."""
     alone: bool = False
     """Its message was rejected together with others: it has the next one to itself."""
+    looked: bool = False
+    """What other families did was read before it is decided."""
+    fetched: bool = False
+    """This reaction came from the journal: of those before it, nothing more will come."""
     conflicts: int = 0
     failures: int = 0
 
@@ -84,8 +88,8 @@ class Entity:
 
     __slots__ = (
         "behind", "broken", "chain", "committing", "count", "handled", "id", "loads", "memory",
-        "observed", "reactions", "resuming", "saved_count", "seen", "sequence", "state",
-        "touched_ms", "waiting",
+        "observed", "reactions", "read_anew", "resuming", "saved_count", "seen", "sequence",
+        "state", "touched_ms", "waiting",
     )  # fmt: skip
 
     def __init__(self, entity_id: EntityId, concern: Concern) -> None:
@@ -98,6 +102,8 @@ class Entity:
         """Why its history cannot be folded; every command is answered with it."""
         self.behind = False
         """What other families did is to be fetched, as soon as its own history is there."""
+        self.read_anew = False
+        """Its history was read, and what that calls for has not been begun yet."""
         self.reactions: deque[Work] = deque()
         self.waiting: deque[Work] = deque()
         """Commands, decided when no reaction is left: what stands comes before what is asked."""

@@ -58,6 +58,9 @@ class Hub(Protocol):
         """Start again the effects of a fact of ``key`` that stands at ``sequence``, on ``ticket``
         so far."""
 
+    def go_on(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
+        """Start what the state of ``key`` after ``sequence`` calls for, unless it is under way."""
+
     def quarantine(self, work: Work, error: Exception) -> None:
         """Set aside a command that made its actor fail again and again."""
 

@@ -355,6 +355,9 @@ class Kernel:
         self._loop.post(self._effects.start, key, sequence, effects)
         self._loop.post(ticket.close)
 
+    def go_on(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
+        self._loop.post(self._effects.go_on, key, sequence, effects)
+
     def quarantine(self, work: Work, error: Exception) -> None:
         said: CodedError = Failed("COMMAND_QUARANTINED", f"{work.command.verb}: {error!r}")
         self._loop.post(self._routing.quarantine, work, said, self.record_quarantine)

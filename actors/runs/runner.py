@@ -26,8 +26,10 @@ from rookery.actors.runs.open_calls import Board
 from rookery.actors.runs.work import Memory, Work
 from rookery.actors.turns.driving import (
     Drive,
+    DriveOn,
     NoteResult,
     StopDriving,
+    TellOver,
     TellParked,
     ended_at_rest,
 )
@@ -39,6 +41,8 @@ from rookery.schemas.calls import (
     DrivingView,
     Offer,
     RunReady,
+    TurnNoted,
+    TurnOver,
     WaitingQuery,
     WaitingView,
 )
@@ -89,6 +93,8 @@ class Runner:
     def performers(self) -> Mapping[type[Effect], Performer]:
         return {
             Drive: self.drive,
+            DriveOn: self.drive_on,
+            TellOver: self.tell_over,
             StopDriving: self.stop,
             NoteResult: self.note_result,
             TellParked: self.tell_parked,
@@ -117,6 +123,17 @@ class Runner:
         surplus = self.surplus(self._turns.__contains__)
         if surplus and (self._making_room is None or self._making_room.done()):
             self._making_room = asyncio.create_task(self._make_room(surplus))
+
+    async def drive_on(self, effect: DriveOn) -> None:
+        """Whoever was to drive the run may be gone, or may be doing so here."""
+        run_id = effect.run_id
+        if run_id not in self._works:
+            view = await self.ask("turn", effect.session, DrivingQuery(run_id=run_id), DrivingView)
+            if run_id not in self._works:
+                await self.drive(Drive(key=effect.key, session=effect.session, view=view))
+
+    async def tell_over(self, effect: TellOver) -> None:
+        await self.ask("session", effect.session, TurnOver(run_id=effect.run_id), TurnNoted)
 
     async def stop(self, effect: StopDriving) -> None:
         """Somebody wants the run to end now."""

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 
 from rookery.actors.kernel import maps
-from rookery.actors.kernel.concern import Effect
+from rookery.actors.kernel.concern import Effect, Look
 from rookery.actors.tools.effects import Begin, CallEnded, Interrupted, Standing
 from rookery.actors.tools.fold import effects, evolve
+from rookery.actors.tools.going_on import unfinished
 from rookery.actors.tools.ledger import Ledger
 from rookery.actors.tools.places import Places, Stage
 from rookery.actors.tools.resolving import receipt, resolve
@@ -57,6 +58,15 @@ class ToolsConcern:
     def initial(self, key: str) -> Tools:
         del key
         return Tools()
+
+    def looks_first(self, state: Tools, command: Command[Any]) -> Look | None:
+        """Whoever asks for a run's calls is about to wait for them: none of them may be missing
+        because it was never told here that the run wants it."""
+        del state
+        return Look.OTHERS if isinstance(command.body, CallsQuery) else None
+
+    def unfinished(self, state: Tools, key: str) -> Sequence[Effect]:
+        return unfinished(state, key, self._ledger.epoch)
 
     def decide(
         self, state: Tools, command: Command[Any], *, now_ms: int

@@ -163,6 +163,9 @@ class TurnsConcern(SessionConcern):
     def effects(self, state: Turns, fact: Fact) -> Sequence[Effect]:
         return self._driven.effects(state, fact)
 
+    def unfinished(self, state: Turns, key: str) -> Sequence[Effect]:
+        return self._driven.unfinished(state, key)
+
     def note(self, key: str, state: Turns | None) -> None:
         if state is None and self._let_go is not None:
             self._let_go(key)

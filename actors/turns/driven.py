@@ -16,10 +16,13 @@ from msgspec.structs import force_setattr, replace
 from rookery.actors.kernel.concern import Effect
 from rookery.actors.turns.driving import (
     Drive,
+    DriveOn,
+    Driving,
     Immediate,
     NoteResult,
     Offers,
     StopDriving,
+    TellOver,
     TellParked,
     cancelled_result,
     refused_result,
@@ -117,19 +120,28 @@ class DrivenRuns:
                 view = shown(state, driving.run_id)
                 return (Drive(key=f"drive/{fact.id}", session=fact.session, view=view),)
             case facts.Parked() if driving.parked:
-                waits = tuple(c for c in driving.calls if c.operation_id in fact.waits_for)
-                told = TellParked(
-                    key=f"parked/{fact.id}",
-                    session=fact.session,
-                    run_id=fact.run,
-                    code=fact.code,
-                    snapshot_id=fact.snapshot_id,
-                    calls=waits,
-                )
-                return (told,)
+                return (_at_rest(driving, f"parked/{fact.id}", fact.session),)
             case facts.CancelRequested():
                 return (StopDriving(key=f"stop/{fact.id}", session=fact.session, run_id=fact.run),)
         return ()
+
+    def unfinished(self, state: Turns, session: str) -> Sequence[Effect]:
+        """What the session's run calls for, by what is on record of it alone."""
+        driving, phase = state.driving, state.turn.phase
+        if self._offers is None:
+            return ()
+        if phase.is_terminal:
+            run_id = state.host.current_run_id
+            key = f"over/{run_id}"
+            return () if run_id is None else (TellOver(key=key, session=session, run_id=run_id),)
+        if driving is None or driving.run_id != state.host.current_run_id:
+            return ()
+        run_id = driving.run_id
+        if phase is TurnPhase.CANCELLING:
+            return (StopDriving(key=f"stop/{run_id}", session=session, run_id=run_id),)
+        if not driving.parked:
+            return (DriveOn(key=f"drive/{run_id}", session=session, run_id=run_id),)
+        return (_at_rest(driving, f"parked/{run_id}", session),)
 
     # --- reactions --------------------------------------------------------------------------------
 
@@ -267,6 +279,18 @@ class _Taken:
         force_setattr(last, "step", self._step.number)
         if isinstance(last, facts.OpsRegistered):
             force_setattr(last, "timer_ms", self._step.timer_ms)
+
+
+def _at_rest(driving: Driving, key: str, session: str) -> TellParked:
+    waits = tuple(call for call in driving.calls if call.operation_id in driving.waits_for)
+    return TellParked(
+        key=key,
+        session=session,
+        run_id=driving.run_id,
+        code=driving.parked,
+        snapshot_id=driving.snapshot_id,
+        calls=waits,
+    )
 
 
 def shown(state: Turns, run_id: str) -> DrivingView:

@@ -35,11 +35,13 @@ __all__ = [
     "Asked",
     "Began",
     "Drive",
+    "DriveOn",
     "Driving",
     "Immediate",
     "NoteResult",
     "Offers",
     "StopDriving",
+    "TellOver",
     "TellParked",
     "calls_wanted",
     "cancelled_result",
@@ -112,6 +114,20 @@ class Drive(Effect, frozen=True, kw_only=True):
     session: str
     view: DrivingView
     """Where it stands."""
+
+
+class DriveOn(Effect, frozen=True, kw_only=True):
+    """Take the run's steps from where it stands by now, unless that is done already."""
+
+    session: str
+    run_id: str
+
+
+class TellOver(Effect, frozen=True, kw_only=True):
+    """The run has ended on record, and its session may not know of it."""
+
+    session: str
+    run_id: str
 
 
 class NoteResult(Effect, frozen=True, kw_only=True):
