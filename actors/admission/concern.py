@@ -23,13 +23,14 @@ from rookery.actors.admission.queue import (
     create,
     finish,
     handle,
+    lose,
     of_session,
     restored,
     unknown_session,
 )
 from rookery.actors.admission.state import STATE_SCHEMA, Admission, EndedInput, dump, load
 from rookery.actors.kernel.concern import Effect, Look
-from rookery.schemas.calls import TurnNoted, TurnOver, WaitingQuery, WaitingView
+from rookery.schemas.calls import HistoryBroken, TurnNoted, TurnOver, WaitingQuery, WaitingView
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
     COMMANDS,
@@ -41,7 +42,7 @@ from rookery.schemas.commands import (
     SessionQuery,
 )
 from rookery.schemas.envelope import Command, Fact
-from rookery.schemas.errors import Refused
+from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
@@ -59,6 +60,7 @@ _RULES: dict[type, Callable[..., Sequence[facts.SessionFact]]] = {
     Failed: finish,
     Cancelled: finish,
     SnapshotRestored: restored,
+    HistoryBroken: lose,
 }
 """What needs to know nothing but the session's state."""
 
@@ -79,6 +81,7 @@ class AdmissionConcern:
     has_effects = True
     wants_repeats = True
     keeps_bodies = True
+    restarts = facts.HistoryRestarted
 
     def __init__(
         self,
@@ -124,11 +127,16 @@ class AdmissionConcern:
                     return Look.ALL
             case TurnOver(run_id=run_id):
                 found = state.of_run(run_id)
-            case HandleInput(input="Destroy"):
+            case HandleInput(input="Destroy") | HistoryBroken():
                 found = state.current
             case SessionQuery() if not state.is_open:
                 return Look.OTHERS
         return Look.OTHERS if found is not None and found is state.current else None
+
+    def when_broken(self, key: str, command: Command[Any], error: CodedError) -> Sequence[Effect]:
+        """Whoever asked is told; nobody else waits for a session."""
+        del key, command, error
+        return ()
 
     def decide(
         self, state: Admission, command: Command[Any], *, now_ms: int
@@ -179,7 +187,7 @@ class AdmissionConcern:
         """A run's receipt waits for its end, which for a repeated one may be long past."""
         del left
         match command.body:
-            case TurnOver():
+            case TurnOver() | HistoryBroken():
                 return TurnNoted()
             case WaitingQuery(run_id=run_id):
                 waiting = state.of_run(run_id)

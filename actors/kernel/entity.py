@@ -17,6 +17,7 @@ from rookery.actors.kernel.concern import Concern
 from rookery.actors.kernel.horizon import Ticket
 from rookery.actors.kernel.mailbox import Room
 from rookery.actors.kernel.memory import CommandMemory
+from rookery.actors.kernel.restarting import chain_end, last_number, last_restart
 from rookery.bus.ports import Delivery, Snapshot, Stored
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import Command, EntityId, Fact
@@ -81,15 +82,16 @@ class _Saved(msgspec.Struct, array_like=True):
     handled: dict[str, int]
     memory: list[tuple[str, str, int]]
     observed: dict[str, int] = {}
+    left: dict[str, int] = {}
 
 
 class Entity:
     """An entity's record in its actor."""
 
     __slots__ = (
-        "behind", "broken", "chain", "committing", "count", "handled", "id", "loads", "memory",
-        "observed", "reactions", "read_anew", "resuming", "saved_count", "seen", "sequence",
-        "state", "touched_ms", "waiting",
+        "behind", "broken", "chain", "committing", "count", "handled", "id", "left", "loads",
+        "memory", "observed", "reactions", "read_anew", "resuming", "saved_count", "seen",
+        "sequence", "state", "touched_ms", "waiting",
     )  # fmt: skip
 
     def __init__(self, entity_id: EntityId, concern: Concern) -> None:
@@ -114,6 +116,8 @@ class Entity:
         """What stands under the key has come here up to this sequence, as far as is known."""
         self.handled: dict[str, int] = {}
         """How many facts of another family, under the same key, have been reacted to."""
+        self.left: dict[str, int] = {}
+        """The same up to the last one to which the reaction stands on record."""
         self.state: Any = None
         self.fold(concern, None, ())
 
@@ -161,18 +165,38 @@ class Entity:
 
     def fold(self, concern: Concern, snapshot: Snapshot | None, tail: Sequence[Stored]) -> None:
         """Become what the journal says: a snapshot, if any, and the messages after it."""
-        self.broken = None
+        self._reset(concern)
+        self.broken = self._folded(concern, snapshot, tail)
+        if self.broken is None or snapshot is not None:
+            return
+        anew = last_restart(tail)
+        if anew >= 0:
+            self._stand_after(concern, tail[:anew])
+            self.broken = self._folded(concern, None, tail[anew:])
+        if self.broken is not None:
+            self._stand_after(concern, tail)
+
+    def _folded(
+        self, concern: Concern, snapshot: Snapshot | None, tail: Sequence[Stored]
+    ) -> CodedError | None:
+        """Why these cannot be folded, if so."""
         try:
-            self._reset(concern)
             if snapshot is not None:
                 self._restore(concern, snapshot)
             for stored in tail:
                 self._fold_message(concern, stored)
         except CodedError as error:
-            self.broken = error
+            return error
         except Exception as error:  # A fold is total; if it is not, nobody else may suffer.
             log.exception("an entity cannot be folded", extra={"family": self.id.family})
-            self.broken = Failed("NODE_FAILED", f"{self.id} cannot be folded: {error!r}")
+            return Failed("NODE_FAILED", f"{self.id} cannot be folded: {error!r}")
+        return None
+
+    def _stand_after(self, concern: Concern, tail: Sequence[Stored]) -> None:
+        """Nothing of these is folded; what comes next continues them all the same."""
+        self._reset(concern)
+        self.sequence = tail[-1].sequence if tail else 0
+        self.chain, self.count = chain_end(tail), last_number(self.id, tail)
 
     def _restore(self, concern: Concern, snapshot: Snapshot) -> None:
         saved = msgspec.msgpack.decode(snapshot.body, type=_Saved)
@@ -184,6 +208,7 @@ class Entity:
         self.seen = max(self.seen, saved.seen)
         for family, number in saved.handled.items():
             self._reacted(family, number)
+        self.left |= saved.left
 
     def _fold_message(self, concern: Concern, stored: Stored) -> None:
         linked = chain(self.chain, stored.body)
@@ -210,6 +235,7 @@ class Entity:
                     self.memory.remember(cause, fact.cause_digest, fact.at_ms)
                 elif source := parse_reaction_id(cause):
                     self._reacted(source[0], source[2])
+                    self.left[source[0]] = source[2]
 
     def end(self, works: Iterable[Work]) -> None:
         """These are decided for good."""
@@ -220,6 +246,10 @@ class Entity:
                 self.observed[family] = max(self.observed.get(family, 0), number)
                 self._reacted(family, number)
             work.end()
+
+    def react_again(self) -> None:
+        """What led to nothing may have been decided on a state that was out of date."""
+        self.handled = dict(self.left)
 
     def known(self, concern: Concern) -> dict[str, int]:
         """How many facts of every other family need not come here again."""
@@ -233,7 +263,7 @@ class Entity:
         """What ``fold`` needs to start from here."""
         saved = _Saved(
             concern.dump(self.state), self.chain, self.count, self.seen,
-            self.handled, list(self.memory), self.observed,
+            self.handled, list(self.memory), self.observed, self.left,
         )  # fmt: skip
         self.saved_count = self.count
         return Snapshot(self.sequence, msgspec.msgpack.encode(saved))

@@ -19,7 +19,7 @@ from rookery.actors.kernel.messages import Caught, Kept, Loaded, Unread
 from rookery.actors.kernel.reactions import Reactions
 from rookery.actors.kernel.tasks import Tasks
 from rookery.bus.ports import Bus, Filter, Snapshot, Stored
-from rookery.schemas.codec import FactCodec
+from rookery.schemas.codec import FactCodec, restarts_history
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CODES, CodedError, Failed
 
@@ -93,12 +93,21 @@ class Fetching:
     ) -> None:
         stored = await _persist(lambda: self._under(entity.id.key))
         missed = []
+        wanted = concern.reacts_to | concern.observes
+        anew = {one.entity.family: one.sequence for one in stored if restarts_history(one.body)}
         for one in stored:
             family = one.entity.family
-            if family in concern.reacts_to | concern.observes:
+            if family not in wanted:
+                continue
+            try:
                 facts = self._codecs[family].decode(one.body)
-                after = handled.get(family, 0)
-                missed.append(self._reactions.handover(one.entity, one.sequence, facts, after))
+            except CodedError as error:
+                if family in concern.observes and one.sequence > anew.get(family, 0):
+                    raise
+                log.error("a fact is passed over", extra={"code": error.code, "seq": one.sequence})
+                continue
+            after = handled.get(family, 0)
+            missed.append(self._reactions.handover(one.entity, one.sequence, facts, after))
         mailbox.post(Caught(entity, missed, stored[-1].sequence if stored else 0))
 
     async def _under(self, key: str) -> list[Stored]:

@@ -310,6 +310,8 @@ class FamilyActor(pykka.ThreadingActor):
             if isinstance(outcome, Settled):
                 entity.commit(commit.state, outcome.sequence, commit.chain, commit.facts)
                 entity.end(commit.works)
+                if entity.broken is not None:  # It begins anew.
+                    self._load(entity)
             elif not self._keeps(entity):
                 self._decisions.disown(commit.works)
             elif isinstance(outcome, Rejected):

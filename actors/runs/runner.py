@@ -20,6 +20,7 @@ from msgspec import UNSET
 from rookery.actors.kernel.concern import Effect
 from rookery.actors.kernel.effects import Performer
 from rookery.actors.kernel.inside import Ask
+from rookery.actors.kernel.restarting import TellBroken
 from rookery.actors.runs.driver import Driver
 from rookery.actors.runs.history import Reader
 from rookery.actors.runs.open_calls import Board
@@ -39,6 +40,7 @@ from rookery.schemas.calls import (
     CallsView,
     DrivingQuery,
     DrivingView,
+    HistoryBroken,
     Offer,
     RunReady,
     TurnNoted,
@@ -95,6 +97,7 @@ class Runner:
             Drive: self.drive,
             DriveOn: self.drive_on,
             TellOver: self.tell_over,
+            TellBroken: self.tell_broken,
             StopDriving: self.stop,
             NoteResult: self.note_result,
             TellParked: self.tell_parked,
@@ -134,6 +137,18 @@ class Runner:
 
     async def tell_over(self, effect: TellOver) -> None:
         await self.ask("session", effect.session, TurnOver(run_id=effect.run_id), TurnNoted)
+
+    async def tell_broken(self, effect: TellBroken) -> None:
+        """The session can do without its turn, and the turn without everybody else."""
+        session, family = effect.session, effect.family
+        said = HistoryBroken(family=family, code=effect.code, message=effect.message)
+        if family == "turn":
+            await self.ask("session", session, said, TurnNoted)
+            return
+        view = await self.ask("turn", session, said, DrivingView)
+        work = self._works.get(view.run_id)
+        if view.ended and work is not None:
+            await work.stop()
 
     async def stop(self, effect: StopDriving) -> None:
         """Somebody wants the run to end now."""

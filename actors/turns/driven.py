@@ -29,7 +29,7 @@ from rookery.actors.turns.driving import (
     resolved,
     start_params,
 )
-from rookery.schemas.calls import DrivingView, Move, Offer, RunParked, StepTaken
+from rookery.schemas.calls import DrivingView, HistoryBroken, Move, Offer, RunParked, StepTaken
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session, tool
@@ -53,7 +53,10 @@ class DrivenRuns:
         self._concern, self._offers = concern, offers
 
     def react(self, state: Turns, key: str, fact: Any) -> Sequence[Fact]:
-        """What a fact of admission's, or of the tools', means for the session's run."""
+        """What a fact of admission's, or of the tools', means for the session's run. Nothing is
+        done any more about a life that is over."""
+        if fact.generation < state.generation:
+            return ()
         match fact:
             case session.RunPrepared() | session.QueuedRunDrained():
                 return self._start(state, key, str(fact.run))
@@ -68,6 +71,19 @@ class DrivenRuns:
             case tool.Completed() | tool.Failed():
                 return self._came(state, fact)
         return ()
+
+    def lose(self, state: Turns, key: str, said: HistoryBroken) -> Sequence[Fact]:
+        """Nothing comes any more of what the run waits for: it ends."""
+        driving = state.driving
+        if driving is None or driving.run_id != state.host.current_run_id:
+            return ()
+        if state.turn.phase.is_terminal:
+            return ()
+        text = f"the history of {said.family} cannot be folded: {said.message}"
+        refusal = Refused(said.code, text, hint=f"rookery sessions destroy {key}")
+        (failed,) = self._fail(state, key, driving.run_id, refusal)
+        force_setattr(failed, "step", driving.steps + 1)
+        return (failed,)
 
     def take(self, state: Turns, key: str, step: StepTaken) -> Sequence[Fact]:
         """Put a driver's step on record, unless it stands or the run is over."""

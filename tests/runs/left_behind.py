@@ -9,6 +9,7 @@ crash or a cut can do, and worse than most.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import count
 from typing import Any, Final, NamedTuple
@@ -28,6 +29,7 @@ from rookery.actors.runs.runner import Runner
 from rookery.actors.tools.board import CallBoard
 from rookery.bus.ports import Append, Settled, Stored
 from rookery.schemas.codec import FactCodec
+from rookery.schemas.errors import CodedError
 from rookery.schemas.facts.approval import APPROVAL_FACTS, Requested
 from rookery.schemas.facts.session import (
     InputCancelled,
@@ -70,7 +72,7 @@ class LeftWorld(ScriptedWorld):
         return (ApprovalsConcern(ApprovalSettings()),)
 
     def queries(self, ask: Ask) -> Mapping[str, Query]:
-        return {"destroy": Destroying(ask).answer}
+        return {"destroy": Destroying(self._outside.journal, ask).answer}
 
     def _bind(
         self, node: Any, kernel: Kernel, reader: Reader, *rest: Any
@@ -104,9 +106,12 @@ class LeftWorld(ScriptedWorld):
             )
             assert isinstance(realm.journal._store(append), Settled)
 
-    def take_up(self, left: Left) -> None:
-        """A node of another name and epoch than any that the story knows."""
+    def take_up(self, left: Left, damaged: Mapping[int, bytes] | None = None) -> None:
+        """A node of another name and epoch than any that the story knows. ``damaged``: what some of
+        the messages say by now."""
         self.lay(left.messages, left.blobs)
+        for sequence, body in (damaged or {}).items():
+            self.forge(sequence, body)
         self.keep_horizon(WITHOUT_NAMES)
         self.sleep_s(LATER_S)
         self._numbers = count(1_000)  # Nor does anybody ask under an id, or listen where it did.
@@ -139,8 +144,12 @@ class LeftWorld(ScriptedWorld):
         return [run_id for run_id in self.runs if run_id not in over]
 
     def of_family(self, family: str) -> list[Any]:
-        codec = ALL_CODECS[family]
-        return [f for one in self.stored(family, SESSION) for f in codec.decode(one.body)]
+        """The facts of the session that can be read."""
+        found: list[Any] = []
+        for one in self.stored(family, SESSION):
+            with suppress(CodedError):
+                found += ALL_CODECS[family].decode(one.body)
+        return found
 
 
 # --- stories --------------------------------------------------------------------------------------
