@@ -64,6 +64,8 @@ _RULES: dict[type, Callable[..., Sequence[facts.SessionFact]]] = {
 }
 """What needs to know nothing but the session's state."""
 
+_LOOKING = frozenset((Cancel, TurnOver, HandleInput, HistoryBroken, SessionQuery))
+"""What may rest on more than was handed over."""
 VERBS = ("run", "create", "limits", "cancel", "admission", "session")
 FENCED = (facts.Retired, facts.Destroyed, facts.Reset)
 """What closes a session may only stand if no family of it has moved on unseen."""
@@ -117,7 +119,7 @@ class AdmissionConcern:
     def looks_first(self, state: Admission, command: Command[Any]) -> Look | None:
         """The current run may have ended, and that was never handed over; so may a memory have been
         given to a session that does not know of it. A run that is known to somebody else stands."""
-        if not self._driven:
+        if not self._driven or type(command.body) not in _LOOKING:
             return None
         found: object = None
         match command.body:

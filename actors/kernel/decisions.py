@@ -22,6 +22,7 @@ from rookery.actors.kernel.entity import Entity, Work
 from rookery.actors.kernel.hub import Hub
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.restarting import (
+    ASKS,
     OTHER_VERSIONS,
     HistoryCheck,
     HistoryView,
@@ -205,7 +206,7 @@ class Decisions:
                 f"message id {command.id} was used with another body",
                 hint="send a changed request under a new id",
             )
-        if isinstance(command.body, HistoryCheck | RestartHistory):
+        if type(command.body) in ASKS:
             facts: Sequence[Fact] = ()
         elif known is None:
             facts = self._concern.decide(draft.state, command, now_ms=now_ms)
@@ -235,7 +236,7 @@ class Decisions:
             return False
         entity.put_back([work])
         if not draft.facts:
-            work.looked = entity.behind = True
+            work.looked = entity.looking = entity.behind = True
             entity.react_again()
             (self._reload if look is Look.ALL else self._catch_up)(entity)
         return True

@@ -15,7 +15,7 @@ from rookery.actors.kernel.committer import Commit
 from rookery.actors.kernel.concern import Concern, Effect
 from rookery.actors.kernel.entity import Entity, Origin, Work
 from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.restarting import HistoryCheck, HistoryView, RestartHistory
+from rookery.actors.kernel.restarting import ASKS, HistoryView
 from rookery.bus.ports import Answer
 from rookery.schemas.codec import encode_facts, encode_json
 from rookery.schemas.digest import chain
@@ -118,7 +118,7 @@ class Draft:
         self, command: Command[Any], state: Any, facts: Sequence[Fact] = ()
     ) -> list[Answer]:
         """What to say to whoever asked, if it is to be said now."""
-        if isinstance(command.body, HistoryCheck | RestartHistory):
+        if type(command.body) in ASKS:
             return [Answer(command.reply_to, encode_json(HistoryView()))]
         shown = self._concern.answer(state, command, facts) if command.reply_to else None
         if isinstance(shown, CodedError):

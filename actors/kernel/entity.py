@@ -90,8 +90,8 @@ class Entity:
 
     __slots__ = (
         "behind", "broken", "chain", "committing", "count", "handled", "id", "left", "loads",
-        "memory", "observed", "reactions", "read_anew", "resuming", "saved_count", "seen",
-        "sequence", "state", "touched_ms", "waiting",
+        "looking", "memory", "observed", "reactions", "read_anew", "resuming", "saved_count",
+        "seen", "sequence", "state", "touched_ms", "waiting",
     )  # fmt: skip
 
     def __init__(self, entity_id: EntityId, concern: Concern) -> None:
@@ -102,6 +102,8 @@ class Entity:
         """An append is under way: decisions wait and are then taken together."""
         self.broken: CodedError | None = None
         """Why its history cannot be folded; every command is answered with it."""
+        self.looking = False
+        """A command is to be decided on what others did: on as much of that as can be read."""
         self.behind = False
         """What other families did is to be fetched, as soon as its own history is there."""
         self.read_anew = False
@@ -165,24 +167,31 @@ class Entity:
 
     def fold(self, concern: Concern, snapshot: Snapshot | None, tail: Sequence[Stored]) -> None:
         """Become what the journal says: a snapshot, if any, and the messages after it."""
-        self._reset(concern)
-        self.broken = self._folded(concern, snapshot, tail)
+        self.broken = self._folded(concern, snapshot, (), tail)
         if self.broken is None or snapshot is not None:
             return
         anew = last_restart(tail)
         if anew >= 0:
-            self._stand_after(concern, tail[:anew])
-            self.broken = self._folded(concern, None, tail[anew:])
+            self.broken = self._folded(concern, None, tail[:anew], tail[anew:])
         if self.broken is not None:
-            self._stand_after(concern, tail)
+            self._folded(concern, None, tail, ())
 
     def _folded(
-        self, concern: Concern, snapshot: Snapshot | None, tail: Sequence[Stored]
+        self,
+        concern: Concern,
+        snapshot: Snapshot | None,
+        left: Sequence[Stored],
+        tail: Sequence[Stored],
     ) -> CodedError | None:
-        """Why these cannot be folded, if so."""
+        """Why the messages of ``tail`` cannot be folded, if so. What is ``left`` before them is
+        not folded; they continue it all the same."""
         try:
+            self._reset(concern)
             if snapshot is not None:
                 self._restore(concern, snapshot)
+            elif left:
+                self.sequence, self.chain = left[-1].sequence, chain_end(left)
+                self.count = last_number(self.id, left)
             for stored in tail:
                 self._fold_message(concern, stored)
         except CodedError as error:
@@ -191,12 +200,6 @@ class Entity:
             log.exception("an entity cannot be folded", extra={"family": self.id.family})
             return Failed("NODE_FAILED", f"{self.id} cannot be folded: {error!r}")
         return None
-
-    def _stand_after(self, concern: Concern, tail: Sequence[Stored]) -> None:
-        """Nothing of these is folded; what comes next continues them all the same."""
-        self._reset(concern)
-        self.sequence = tail[-1].sequence if tail else 0
-        self.chain, self.count = chain_end(tail), last_number(self.id, tail)
 
     def _restore(self, concern: Concern, snapshot: Snapshot) -> None:
         saved = msgspec.msgpack.decode(snapshot.body, type=_Saved)

@@ -17,6 +17,7 @@ from rookery.actors.kernel.entity import Entity, Work
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import Caught, Kept, Loaded, Unread
 from rookery.actors.kernel.reactions import Reactions
+from rookery.actors.kernel.restarting import OTHER_VERSIONS
 from rookery.actors.kernel.tasks import Tasks
 from rookery.bus.ports import Bus, Filter, Snapshot, Stored
 from rookery.schemas.codec import FactCodec, restarts_history
@@ -46,10 +47,18 @@ class Fetching:
         self.tasks.begin(self._answered(load, mailbox, entity))
 
     def catch_up(
-        self, concern: Concern, entity: Entity, mailbox: Mailbox, handled: dict[str, int]
+        self,
+        concern: Concern,
+        entity: Entity,
+        mailbox: Mailbox,
+        handled: dict[str, int],
+        *,
+        looking: bool,
     ) -> None:
-        """The facts of other families under the entity's key that are not among ``handled``."""
-        catch_up = self._catch_up(concern, entity, mailbox, handled)
+        """The facts of other families under the entity's key that are not among ``handled``. One
+        that cannot be read is passed over if no version can read it, or if ``looking``; but not one
+        that is to be folded."""
+        catch_up = self._catch_up(concern, entity, mailbox, handled, looking=looking)
         self.tasks.begin(self._answered(catch_up, mailbox, entity))
 
     def keep(self, data: bytes, entity: Entity, work: Work, mailbox: Mailbox) -> None:
@@ -89,7 +98,13 @@ class Fetching:
         mailbox.post(Loaded(entity, snapshot, tail))
 
     async def _catch_up(
-        self, concern: Concern, entity: Entity, mailbox: Mailbox, handled: dict[str, int]
+        self,
+        concern: Concern,
+        entity: Entity,
+        mailbox: Mailbox,
+        handled: dict[str, int],
+        *,
+        looking: bool,
     ) -> None:
         stored = await _persist(lambda: self._under(entity.id.key))
         missed = []
@@ -102,7 +117,10 @@ class Fetching:
             try:
                 facts = self._codecs[family].decode(one.body)
             except CodedError as error:
-                if family in concern.observes and one.sequence > anew.get(family, 0):
+                left_behind = one.sequence < anew.get(family, 0)
+                if not left_behind and (
+                    family in concern.observes or (error.code in OTHER_VERSIONS and not looking)
+                ):
                     raise
                 log.error("a fact is passed over", extra={"code": error.code, "seq": one.sequence})
                 continue

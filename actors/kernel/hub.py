@@ -45,8 +45,11 @@ class Hub(Protocol):
     def load(self, concern: Concern, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
         """Fetch an entity's history, the ``whole`` of it or what is above its snapshot."""
 
-    def catch_up(self, concern: Concern, entity: Entity, mailbox: Mailbox) -> None:
-        """Fetch what other families did under the entity's key above what it has handled."""
+    def catch_up(
+        self, concern: Concern, entity: Entity, mailbox: Mailbox, *, looking: bool
+    ) -> None:
+        """Fetch what other families did under the entity's key above what it has handled;
+        ``looking``: but for what can only be read by another version."""
 
     def save(self, entity: EntityId, schema: int, snapshot: Snapshot) -> None:
         """Keep a snapshot."""

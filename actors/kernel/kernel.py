@@ -340,9 +340,12 @@ class Kernel:
     def load(self, concern: Concern, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
         self._loop.post(partial(self._fetching.load, concern, entity, mailbox, whole=whole))
 
-    def catch_up(self, concern: Concern, entity: Entity, mailbox: Mailbox) -> None:
+    def catch_up(
+        self, concern: Concern, entity: Entity, mailbox: Mailbox, *, looking: bool
+    ) -> None:
         known = entity.known(concern)
-        self._loop.post(self._fetching.catch_up, concern, entity, mailbox, known)
+        fetch = partial(self._fetching.catch_up, looking=looking)
+        self._loop.post(fetch, concern, entity, mailbox, known)
 
     def save(self, entity: EntityId, schema: int, snapshot: Snapshot) -> None:
         self._loop.post(self._fetching.save, entity, schema, snapshot)

@@ -22,6 +22,7 @@ from rookery.schemas.errors import CodedError
 from rookery.schemas.ids import reaction_id
 
 __all__ = [
+    "ASKS",
     "OTHER_VERSIONS",
     "HistoryCheck",
     "HistoryView",
@@ -76,6 +77,10 @@ class RestartHistory(msgspec.Struct, frozen=True, kw_only=True):
             for other, number in self.handled.items()
             if number
         )
+
+
+ASKS: Final = frozenset((HistoryCheck, RestartHistory))
+"""What the kernel answers itself, of any entity."""
 
 
 @runtime_checkable

@@ -280,7 +280,8 @@ class FamilyActor(pykka.ThreadingActor):
         """Fetch what other families did under this key since the last fact handled."""
         entity.loads += 1
         entity.behind = False
-        self._hub.catch_up(self._concern, entity, self._mailbox)
+        looking, entity.looking = entity.looking, False
+        self._hub.catch_up(self._concern, entity, self._mailbox, looking=looking)
 
     def _caught(self, item: Caught) -> Sequence[Entity]:
         entity = item.home

@@ -146,6 +146,7 @@ class TurnsConcern(SessionConcern):
         match command.body:
             case HandleInput():
                 left = super().decide(state, command, now_ms=now_ms)
+                left = (*left, *driven.close(state, command.key, left))
             case StepTaken() as step:
                 left = driven.take(state, command.key, step)
             case RunParked() as parked:
@@ -261,6 +262,7 @@ def _drive(state: Turns, fact: Any) -> Turns:
                 request_blob=fact.request_blob,
                 forked=fact.forked,
                 started_at_ms=fact.at_ms if fact.forked is UNSET else fact.forked.begun_at_ms,
+                over=False,
             )
             return replace(state, driving=begun)
         case facts.Started():
@@ -273,6 +275,8 @@ def _drive(state: Turns, fact: Any) -> Turns:
             state = replace(state, driving=_under_way(state.driving, fact))
         case facts.ToolCallsResolved() if state.driving is not None:
             state = replace(state, driving=replace(state.driving, calls=()))
+    if isinstance(fact, End) and state.driving is not None and state.driving.run_id == fact.run:
+        state = replace(state, driving=replace(state.driving, over=True))
     if state.driving is None or fact.step is UNSET:
         return state
     ended = state.runs_ended + isinstance(fact, End)

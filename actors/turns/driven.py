@@ -25,6 +25,7 @@ from rookery.actors.turns.driving import (
     TellOver,
     TellParked,
     cancelled_result,
+    outside_result,
     refused_result,
     resolved,
     start_params,
@@ -43,6 +44,12 @@ if TYPE_CHECKING:
 __all__ = ["DrivenRuns", "shown"]
 
 End = facts.Completed | facts.Failed | facts.Cancelled
+_CLOSES: Final = {
+    TurnPhase.COMPLETED: "run_completed",
+    TurnPhase.FAILED: "run_failed",
+    TurnPhase.CANCELLED: "run_cancelled",
+}
+"""By the phase that a turn has ended in."""
 BOUNDARIES: Final = ("boundary_continue", "boundary_complete", "primitive_applied")
 
 
@@ -55,22 +62,25 @@ class DrivenRuns:
     def react(self, state: Turns, key: str, fact: Any) -> Sequence[Fact]:
         """What a fact of admission's, or of the tools', means for the session's run. Nothing is
         done any more about a life that is over."""
-        if fact.generation < state.generation:
-            return ()
+        left: Sequence[Fact] = ()
         match fact:
+            case _ if fact.generation < state.generation:
+                pass
             case session.RunPrepared() | session.QueuedRunDrained():
-                return self._start(state, key, str(fact.run))
+                left = self._start(state, key, str(fact.run))
             case session.BoundaryCancelRequested(now=True) | session.InputAccepted(immediate=True):
-                return self._ask_for_end(state, key, "cancel_now")
+                left = self._ask_for_end(state, key, "cancel_now")
             case (
                 session.BoundaryCancelRequested()
                 | session.RunInterruptRequested()
                 | session.InputAccepted(interrupt_yielding=True)
             ):
-                return self._ask_for_end(state, key, "request_cancel_after_boundary")
+                left = self._ask_for_end(state, key, "request_cancel_after_boundary")
+            case session.InputAccepted():
+                left = self.close(state, key)
             case tool.Completed() | tool.Failed():
-                return self._came(state, fact)
-        return ()
+                left = self._came(state, fact)
+        return left
 
     def lose(self, state: Turns, key: str, said: HistoryBroken) -> Sequence[Fact]:
         """Nothing comes any more of what the run waits for: it ends."""
@@ -99,6 +109,33 @@ class DrivenRuns:
             waited = driving.calls if step.answered else ()
             taken.move(*resolved(waited, step.given), *step.moves)
         return taken.facts
+
+    def close(self, state: Turns, key: str, left: Sequence[Fact] = ()) -> Sequence[Fact]:
+        """The end of a run whose turn has come to one by no step of its driver: somebody outside
+        has put an input to the machine, just now with ``left``, or some time ago."""
+        for fact in left:
+            state = self._concern.evolve(state, fact)
+        driving, phase = state.driving, state.turn.phase
+        if driving is None or driving.over is not False or not phase.is_terminal:
+            return ()
+        if self._offers is None or driving.run_id != state.host.current_run_id:
+            return ()
+        cause = state.turn.terminal_cause_kind or TurnTerminalCauseKind.FATAL_FAILURE
+        outcome = state.turn.terminal_outcome or TurnTerminalOutcome.FAILED
+        on = _CLOSES[phase]
+        params: dict[str, Any] = {"run_id": driving.run_id}
+        if on == "run_failed":
+            params |= {
+                "apply_cause": None,
+                "apply_message": None,
+                "outcome": outcome.variant,
+                "cause_kind": cause.variant,
+                "error": f"{cause.variant}: by somebody outside",
+            }
+        (end,) = self._concern.ask(state, key, on, params)
+        force_setattr(end, "result", outside_result(phase))
+        force_setattr(end, "step", driving.steps + 1)
+        return (end,)
 
     def park(self, state: Turns, parked: RunParked) -> Sequence[Fact]:
         """A run that is to end now does not go to rest first."""
@@ -226,7 +263,7 @@ class DrivenRuns:
         try:
             return self._concern.ask(state, key, on, {})
         except Refused:  # It has ended, or ends already.
-            return ()
+            return self.close(state, key)
 
     def _came(self, state: Turns, fact: tool.Completed | tool.Failed) -> Sequence[Fact]:
         driving = state.driving

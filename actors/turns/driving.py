@@ -26,6 +26,7 @@ from rookery.schemas.run import (
 )
 from rookery.schemas.turn import (
     ContentShape,
+    TurnPhase,
     TurnPrimitiveKind,
     TurnTerminalCauseKind,
     TurnTerminalOutcome,
@@ -47,6 +48,7 @@ __all__ = [
     "cancelled_result",
     "ended_at_rest",
     "ending",
+    "outside_result",
     "refused_result",
     "resolved",
     "start_params",
@@ -106,6 +108,8 @@ class Driving(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_blob: str = ""
     split: bool | UnsetType = UNSET
     """Whether it was parked with calls of several steps open."""
+    over: bool | UnsetType = UNSET
+    """Whether its end is on record; unset: by a version that did not note it."""
 
 
 class Drive(Effect, frozen=True, kw_only=True):
@@ -255,6 +259,16 @@ def ended_at_rest(view: DrivingView) -> StepTaken:
     """The last step of a run that is to end now and that nobody drives."""
     result = cancelled_result(UNSET)
     return StepTaken(run_id=view.run_id, number=view.steps + 1, answered=False, result=result)
+
+
+def outside_result(phase: TurnPhase) -> RunResult:
+    """What a run is answered whose turn somebody else has brought to its end."""
+    if phase is TurnPhase.COMPLETED:
+        return RunResult()
+    if phase is TurnPhase.CANCELLED:
+        return cancelled_result(UNSET)
+    error = ErrorObject(code="RUNTIME_ERROR", message="somebody outside let the run's turn fail")
+    return RunResult.failed(RunStatus.RUNTIME_ERROR, error, "", Metrics())
 
 
 def refused_result(refusal: CodedError) -> RunResult:

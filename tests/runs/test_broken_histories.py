@@ -36,7 +36,7 @@ CODES: Final = ("CHAIN_BROKEN", "FACT_INVALID")
 EVERY_DAMAGE = pytest.mark.parametrize("damage", DAMAGES)
 STORIES: Final = (queued, approved)
 TAKEN_OVER_S: Final = 10.0
-STRIDE: Final = 3
+STRIDE: Final = 4
 """Every so many states of a story: walking all of them takes half a minute."""
 
 
