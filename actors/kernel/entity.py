@@ -89,9 +89,9 @@ class Entity:
     """An entity's record in its actor."""
 
     __slots__ = (
-        "behind", "broken", "chain", "committing", "count", "handled", "id", "left", "loads",
-        "looking", "memory", "observed", "reactions", "read_anew", "resuming", "saved_count",
-        "seen", "sequence", "state", "touched_ms", "waiting",
+        "behind", "broken", "called_for", "chain", "committing", "count", "handled", "id", "left",
+        "loads", "looking", "memory", "observed", "reactions", "read_anew", "resuming",
+        "saved_count", "seen", "sequence", "state", "touched_ms", "waiting",
     )  # fmt: skip
 
     def __init__(self, entity_id: EntityId, concern: Concern) -> None:
@@ -108,6 +108,8 @@ class Entity:
         """What other families did is to be fetched, as soon as its own history is there."""
         self.read_anew = False
         """Its history was read, and what that calls for has not been begun yet."""
+        self.called_for: frozenset[object] = frozenset()
+        """What that is, by kind and key. What is decided from then on has its effects by itself."""
         self.reactions: deque[Work] = deque()
         self.waiting: deque[Work] = deque()
         """Commands, decided when no reaction is left: what stands comes before what is asked."""

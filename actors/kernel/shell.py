@@ -203,6 +203,7 @@ class FamilyActor(pykka.ThreadingActor):
 
     def _loaded(self, item: Loaded) -> Sequence[Entity]:
         entity = item.home
+        before = frozenset[object]() if entity.broken else self._called_for(entity)
         entity.fold(self._concern, item.snapshot, item.tail)
         if not self._keeps(entity):
             pass
@@ -212,8 +213,9 @@ class FamilyActor(pykka.ThreadingActor):
         else:
             self._decisions.note(entity.id.key, entity.state)
             entity.read_anew = entity.broken is None and self._going_on is not None
+            entity.called_for = self._called_for(entity) - before
             others = self._concern.reacts_to | self._concern.observes
-            behind = entity.behind or bool(others and self._unfinished(entity))
+            behind = entity.behind or bool(others and entity.called_for)
             if entity.broken is None and behind:
                 self._catch_up(entity)
         return self._returned(entity)
@@ -245,13 +247,20 @@ class FamilyActor(pykka.ThreadingActor):
 
     def _go_on(self, entity: Entity) -> None:
         """What was read calls for something, whoever was to see to it. It is begun when nothing is
-        left to be decided: that may be what ends it."""
+        left to be decided: that may be what ends it. Where others are observed, only then is known
+        what it is; begun twice, it comes to the same."""
         if entity.broken is not None or not self._keeps(entity):
             entity.read_anew = False
         elif entity.idle:
             entity.read_anew = False
-            if effects := self._unfinished(entity):
+            effects = self._unfinished(entity)
+            if not self._concern.observes:
+                effects = [e for e in effects if (type(e), e.key) in entity.called_for]
+            if effects:
                 self._hub.go_on(entity.id.key, entity.sequence, effects)
+
+    def _called_for(self, entity: Entity) -> frozenset[object]:
+        return frozenset((type(effect), effect.key) for effect in self._unfinished(entity))
 
     def _unfinished(self, entity: Entity) -> Sequence[Effect]:
         if self._going_on is None:
