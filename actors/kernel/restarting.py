@@ -8,7 +8,7 @@ known here: whoever asks for it must know that nothing of what is left behind is
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
@@ -30,7 +30,6 @@ __all__ = [
     "Restarting",
     "TellBroken",
     "chain_end",
-    "handled_of",
     "last_number",
     "last_restart",
     "told_of_break",
@@ -124,8 +123,3 @@ def chain_end(tail: Sequence[Stored]) -> str:
     """What a further message continues."""
     last = tail[-1].chain if tail else ZERO_CHAIN
     return last if re.fullmatch("[0-9a-f]{64}", last) else ZERO_CHAIN
-
-
-def handled_of(others: Mapping[str, Sequence[Stored]], key: str) -> dict[str, int]:
-    """How many facts stand of other families under ``key``."""
-    return {family: last_number(EntityId(family, key), tail) for family, tail in others.items()}
