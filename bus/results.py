@@ -62,7 +62,7 @@ async def past_result(
                 stands = "is under way"
     async for told in _facts(journal, _SESSION, Filter("session", session, run_id), after):
         if (state := _UNSTARTED.get(type(told))) is not None:
-            error = told.error if isinstance(told, of_session.InputRefused) else None
+            error = getattr(told, "error", None) or None
             receipt = RunReceipt(
                 run_id=run_id, input_id="", session_id=session, state=state, error=error
             )

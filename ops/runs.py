@@ -25,6 +25,7 @@ from rookery.actors.kernel.effects import Performer
 from rookery.actors.kernel.inside import Ask
 from rookery.actors.kernel.routing import Query
 from rookery.actors.kernel.tasks import Tasks
+from rookery.actors.runs.destroying import Destroying
 from rookery.actors.runs.driver import SandboxDriver
 from rookery.actors.runs.forking import Forking
 from rookery.actors.runs.history import Reader
@@ -104,14 +105,15 @@ class Runs:
             sandbox, offers, self._reader, self._inside, bytes_max=payload_bytes_max
         )
         past = Past(sandbox, self._reader, bus.blobs, key, _name)
-        saving = Saving(past, bus.blobs, visible.offered, self._inside)
+        destroying = Destroying(bus.journal, self._inside)
+        saving = Saving(past, bus.blobs, visible.offered, self._inside, destroying)
         forking = Forking(past, saving, bus.blobs, offers.check, SystemClock().now_ms)
         self._replaying = Replaying(past)
         self.queries: Mapping[str, Query] = {
             "validate": validation.answer,
             "snapshot": saving.snapshot,
             "restore": saving.restore,
-            "destroy": saving.destroy,
+            "destroy": destroying.answer,
             "replay": self._replaying.answer,
             "fork": forking.answer,
         }

@@ -28,6 +28,7 @@ __all__ = [
     "DrivingView",
     "ForkPoint",
     "ForkedRun",
+    "HistoryBroken",
     "KnownCall",
     "Move",
     "Offer",
@@ -36,6 +37,8 @@ __all__ = [
     "RunReady",
     "StepTaken",
     "ToolFault",
+    "TurnNoted",
+    "TurnOver",
     "WaitingQuery",
     "WaitingView",
 ]
@@ -231,6 +234,24 @@ class WaitingQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
     reply_to: tuple[str, ...] = ()
+
+
+class TurnOver(msgspec.Struct, frozen=True, kw_only=True):
+    """Tell the session that a run of it has ended on record, should it not know that."""
+
+    run_id: str
+
+
+class HistoryBroken(msgspec.Struct, frozen=True, kw_only=True):
+    """Tell the session, or its turn, that a family of it cannot be folded any more."""
+
+    family: str
+    code: str
+    message: str
+
+
+class TurnNoted(msgspec.Struct, frozen=True):
+    """The session knows of it."""
 
 
 class CallsQuery(msgspec.Struct, frozen=True, kw_only=True):

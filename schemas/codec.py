@@ -31,6 +31,7 @@ __all__ = [
     "decode_command",
     "encode_facts",
     "encode_json",
+    "restarts_history",
     "strict",
     "wire_names",
 ]
@@ -50,6 +51,7 @@ S = TypeVar("S")
 encode_json = msgspec.json.Encoder(enc_hook=written).encode
 _raw_facts = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_RESTARTS = b".history_restarted.v1"
 _string = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _bracket = re.compile(rb"[][{}]")
 
@@ -94,6 +96,23 @@ class FactCodec(Generic[F]):
             return self._decode(encode_json(raw))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Failed("FACT_INVALID", f"a fact does not fit its type: {error}") from None
+
+
+class _Typed(msgspec.Struct):
+    type: str = ""
+
+
+_types = msgspec.json.Decoder(list[_Typed]).decode
+
+
+def restarts_history(body: bytes) -> bool:
+    """Whether a journal message begins its entity's history anew."""
+    if _RESTARTS not in body:
+        return False
+    try:
+        return bool(types := _types(body)) and types[0].type.encode().endswith(_RESTARTS)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 def decode_command(

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.schemas.privacy import PrivacyClass, RetentionClass
 
-__all__ = ["Command", "EntityId", "Fact", "Mode", "Sealed", "stamp"]
+__all__ = ["Command", "EntityId", "Fact", "HistoryRestart", "Mode", "Sealed", "stamp"]
 
 
 class EntityId(NamedTuple):
@@ -56,6 +56,17 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", gc=False
     traceparent: str | UnsetType = UNSET
     privacy: PrivacyClass = PrivacyClass.INTERNAL
     retention: RetentionClass = RetentionClass.DURABLE
+
+
+class HistoryRestart(Fact, frozen=True, kw_only=True):
+    """The entity could not be folded any more: it begins anew here, and what stands before is read
+    by nobody, though it stands. Always the first fact of its message."""
+
+    code: str
+    """Why it could not be folded, and ``message``."""
+    message: str
+    after_sequence: int
+    """Where the last message stands that is not folded any more."""
 
 
 class Sealed(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,13 +23,14 @@ from rookery.actors.admission.queue import (
     create,
     finish,
     handle,
+    lose,
     of_session,
     restored,
     unknown_session,
 )
 from rookery.actors.admission.state import STATE_SCHEMA, Admission, EndedInput, dump, load
-from rookery.actors.kernel.concern import Effect
-from rookery.schemas.calls import WaitingQuery, WaitingView
+from rookery.actors.kernel.concern import Effect, Look
+from rookery.schemas.calls import HistoryBroken, TurnNoted, TurnOver, WaitingQuery, WaitingView
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
     COMMANDS,
@@ -41,7 +42,7 @@ from rookery.schemas.commands import (
     SessionQuery,
 )
 from rookery.schemas.envelope import Command, Fact
-from rookery.schemas.errors import Refused
+from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
@@ -59,9 +60,12 @@ _RULES: dict[type, Callable[..., Sequence[facts.SessionFact]]] = {
     Failed: finish,
     Cancelled: finish,
     SnapshotRestored: restored,
+    HistoryBroken: lose,
 }
 """What needs to know nothing but the session's state."""
 
+_LOOKING = frozenset((Cancel, TurnOver, HandleInput, HistoryBroken, SessionQuery))
+"""What may rest on more than was handed over."""
 VERBS = ("run", "create", "limits", "cancel", "admission", "session")
 FENCED = (facts.Retired, facts.Destroyed, facts.Reset)
 """What closes a session may only stand if no family of it has moved on unseen."""
@@ -79,6 +83,7 @@ class AdmissionConcern:
     has_effects = True
     wants_repeats = True
     keeps_bodies = True
+    restarts = facts.HistoryRestarted
 
     def __init__(
         self,
@@ -110,6 +115,30 @@ class AdmissionConcern:
         body = command.body
         asks = isinstance(body, RunRequest) and body.validate_only
         return "validate" if asks and self._driven else ""
+
+    def looks_first(self, state: Admission, command: Command[Any]) -> Look | None:
+        """The current run may have ended, and that was never handed over; so may a memory have been
+        given to a session that does not know of it. A run that is known to somebody else stands."""
+        if not self._driven or type(command.body) not in _LOOKING:
+            return None
+        found: object = None
+        match command.body:
+            case Cancel(run_id=run_id):
+                found = state.of_run(run_id)
+                if found is None:
+                    return Look.ALL
+            case TurnOver(run_id=run_id):
+                found = state.of_run(run_id)
+            case HandleInput(input="Destroy") | HistoryBroken():
+                found = state.current
+            case SessionQuery() if not state.is_open:
+                return Look.OTHERS
+        return Look.OTHERS if found is not None and found is state.current else None
+
+    def when_broken(self, key: str, command: Command[Any], error: CodedError) -> Sequence[Effect]:
+        """Whoever asked is told; nobody else waits for a session."""
+        del key, command, error
+        return ()
 
     def decide(
         self, state: Admission, command: Command[Any], *, now_ms: int
@@ -160,6 +189,8 @@ class AdmissionConcern:
         """A run's receipt waits for its end, which for a repeated one may be long past."""
         del left
         match command.body:
+            case TurnOver() | HistoryBroken():
+                return TurnNoted()
             case WaitingQuery(run_id=run_id):
                 waiting = state.of_run(run_id)
                 return WaitingView(reply_to=getattr(waiting, "waits", ()))

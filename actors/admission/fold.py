@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from rookery.actors.admission.host import follow
 from rookery.actors.admission.state import Admission, EndedInput, OwedInput
 from rookery.actors.kernel.concern import Effect
+from rookery.actors.kernel.host import DESTROYED, Host
 from rookery.schemas.commands import RunReceipt
 from rookery.schemas.facts import session as facts
-from rookery.schemas.run import ErrorObject, SessionLimits
+from rookery.schemas.run import ErrorObject, SessionLimits, SessionMeta
 
 __all__ = ["Await", "SendAnswer", "SendResult", "answers", "evolve"]
 
@@ -92,9 +93,17 @@ def _answer(state: Admission, ended: EndedInput, reply_to: str) -> Effect:
 
 def evolve(state: Admission, fact: facts.SessionFact) -> Admission:
     """The state after ``fact``."""
+    if isinstance(fact, facts.HistoryRestarted):
+        return _over(state, fact)
     state = replace(state, generation=fact.generation, host=follow(state.host, fact))
     fold = _FOLDS.get(type(fact))
     return state if fold is None else fold(state, fact)
+
+
+def _over(state: Admission, fact: facts.HistoryRestarted) -> Admission:
+    """All that is known is that there was such a life."""
+    meta = SessionMeta(id=state.meta.id, created_at=fact.at_ms, last_used_at=fact.at_ms)
+    return Admission(meta=meta, host=Host(phase=DESTROYED), generation=fact.generation)
 
 
 def _begin(state: Admission, fact: facts.Initialized) -> Admission:
@@ -145,10 +154,12 @@ def _end_run(
 ) -> Admission:
     """The current input's run is over. A run of somebody's own ends the input it names."""
     owed = state.current
+    why = fact.error if isinstance(fact, facts.RunFailed) else UNSET
+    error = None if why is UNSET else why
     if owed is None and isinstance(fact, facts.RunCommitted):
         named = _waiting(state.queue, fact.input_id)
         owed = named if named is not None and not named.run_id else None
-    return state if owed is None else _end(state, owed, fact, None)
+    return state if owed is None else _end(state, owed, fact, error)
 
 
 def _end_unstarted(state: Admission, fact: facts.InputCancelled | facts.InputRefused) -> Admission:

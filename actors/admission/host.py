@@ -22,6 +22,8 @@ _MACHINES: dict[type, Machine[Host]] = {
 
 def follow(host: Host, fact: facts.SessionFact) -> Host:
     """The host after ``fact``. Total. A destroyed host takes nothing: what comes is a new one's."""
+    if isinstance(fact, facts.HistoryRestarted):
+        return Host(phase=DESTROYED)
     machine = _MACHINES.get(type(fact))
     if machine is None:
         return host

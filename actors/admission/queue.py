@@ -19,6 +19,7 @@ from rookery.actors.admission.lifecycle import LIFECYCLE
 from rookery.actors.admission.machine import ADMISSION
 from rookery.actors.admission.state import Admission, EndedInput
 from rookery.actors.kernel.rows import RejectionKind, TransitionRejected
+from rookery.schemas.calls import HistoryBroken
 from rookery.schemas.commands import Cancel, ChangeLimits, CreateSession, HandleInput
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import Refused
@@ -26,7 +27,8 @@ from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
 from rookery.schemas.limits import check_limits
-from rookery.schemas.run import Language, RunRequest, SessionMeta
+from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionMeta
+from rookery.schemas.turn import TurnTerminalCauseKind
 
 __all__ = [
     "NO_TURN",
@@ -40,6 +42,7 @@ __all__ = [
     "create",
     "finish",
     "handle",
+    "lose",
     "of_session",
     "restored",
     "unknown_session",
@@ -156,6 +159,30 @@ def finish(state: Admission, command: Command[TurnEnd], *, now_ms: int) -> list[
             run=fact.run, input_id=current.input_id, ended_at_sequence=command.sequence
         )
         decision.ask(ADMISSION, "commit", committed)
+    return decision.settle()
+
+
+def lose(
+    state: Admission, command: Command[HistoryBroken], *, now_ms: int
+) -> list[facts.SessionFact]:
+    """Nothing will come of the current run's turn any more: the run ends without it. What of it
+    stands cannot be told from what is broken, and so neither can what the session remembers."""
+    current, said = state.current, command.body
+    if current is None or state.host.current_run_id != current.run_id:
+        return []
+    error = ErrorObject(
+        code=said.code,
+        message=f"the history of {said.family} cannot be folded: {said.message}",
+        hint=f"rookery sessions destroy {command.key}",
+    )
+    decision = Decision(state, command, now_ms)
+    failed = facts.RunFailed(
+        run=current.run_id,
+        turn_phase="Failed",
+        terminal_cause_kind=TurnTerminalCauseKind.FATAL_FAILURE.variant,
+        error=error,
+    )
+    decision.ask(ADMISSION, "fail_run", failed)
     return decision.settle()
 
 

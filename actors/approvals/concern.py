@@ -23,6 +23,7 @@ from rookery.actors.approvals.effects import (
     DispatchLost,
     Stands,
     effects,
+    unfinished,
 )
 from rookery.actors.approvals.fold import fold
 from rookery.actors.approvals.granting import consume, consumed, grant_receipt, revoke
@@ -33,6 +34,7 @@ from rookery.actors.approvals.state import STATE_SCHEMA, SessionApprovals
 from rookery.actors.approvals.unread import UnreadAnswer, unread_answer
 from rookery.actors.kernel.concern import Effect
 from rookery.actors.kernel.handled import MachinesConcern, Part
+from rookery.actors.kernel.restarting import OTHER_VERSIONS, told_of_break
 from rookery.schemas.answers import ApprovalView
 from rookery.schemas.calls import ApprovalNoted, ApprovalUnwanted, ApprovalWanted
 from rookery.schemas.codec import FactCodec
@@ -81,6 +83,7 @@ class ApprovalsConcern(MachinesConcern):
     parts = (Part(APPROVALS, "approvals", _show),)
     start = SessionApprovals()
     wants_repeats = True
+    restarts = facts.HistoryRestarted
 
     def __init__(
         self,
@@ -133,6 +136,8 @@ class ApprovalsConcern(MachinesConcern):
         return left
 
     def evolve(self, state: SessionApprovals, fact: Any) -> SessionApprovals:
+        if isinstance(fact, facts.HistoryRestarted):
+            return SessionApprovals(generation=fact.generation)
         if type(fact) in self._of_fact:
             after: SessionApprovals = super().evolve(state, fact)
             return after
@@ -167,6 +172,15 @@ class ApprovalsConcern(MachinesConcern):
 
     def effects(self, state: SessionApprovals, fact: Fact) -> Sequence[Effect]:
         return effects(state, fact, self._settings)
+
+    def when_broken(self, key: str, command: Command[Any], error: CodedError) -> Sequence[Effect]:
+        """A run waits for its approvals. What another version can read is left to that."""
+        if not self.has_effects or error.code in OTHER_VERSIONS:
+            return ()
+        return told_of_break(self.family, key, command, error)
+
+    def unfinished(self, state: SessionApprovals, key: str) -> Sequence[Effect]:
+        return unfinished(state, key, self._settings) if self.has_effects else ()
 
     def unread(self, verb: str, body: bytes, error: CodedError) -> msgspec.Struct | None:
         return unread_answer(body, error) if verb == "decide" else None

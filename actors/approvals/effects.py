@@ -35,6 +35,7 @@ __all__ = [
     "StopAsking",
     "TellWaiting",
     "effects",
+    "unfinished",
 ]
 
 WAITING: Final = "WAITING_FOR_APPROVAL"
@@ -151,6 +152,27 @@ def effects(state: SessionApprovals, fact: Fact, settings: ApprovalSettings) -> 
     return ()
 
 
+def unfinished(
+    state: SessionApprovals, session: str, settings: ApprovalSettings
+) -> Sequence[Effect]:
+    """What the askings of the last run call for, by what is on record of them alone."""
+    found: list[Effect] = []
+    for asked in state.asked.values():
+        grant, key = state.grants.get(asked.grant_id), f"{asked.approval_id}/again"
+        if asked.run != state.run:
+            continue
+        if asked.pending:
+            found += _waiting(key, session, asked, settings)
+            names = settings.dispatchers
+            found.append(Dispatch(key=key, session=session, asked=asked, dispatchers=names))
+        elif grant is None:
+            message, operation = asked.reason_code, asked.operation_id
+            found.append(Deny(key=key, session=session, operation_id=operation, message=message))
+        elif grant.state in (GrantState.ISSUED, GrantState.CONSUMED):
+            found.append(Release(key=key, session=session, run_id=asked.run, grant=grant))
+    return found
+
+
 def _pending(
     fact: facts.Requested | facts.DispatchIntended | facts.Escalated,
     asked: Asked,
@@ -160,6 +182,10 @@ def _pending(
     if not isinstance(fact, facts.Requested):
         names = fact.dispatchers
         return (Dispatch(key=key, session=session, asked=asked, dispatchers=names),)
+    return _waiting(key, session, asked, settings)
+
+
+def _waiting(key: str, session: str, asked: Asked, settings: ApprovalSettings) -> list[Effect]:
     approval_id = asked.approval_id
     known = KnownCall(operation_id=asked.operation_id, waits_for=WAITING)
     found: list[Effect] = [

@@ -10,6 +10,7 @@ in ``decide``, and put right by ``note`` when a draft comes to nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum, auto
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -18,7 +19,7 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError
 
-__all__ = ["Concern", "Diverting", "Effect", "Recording"]
+__all__ = ["Concern", "Diverting", "Effect", "GoingOn", "Look", "Looking", "Recording"]
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,3 +109,30 @@ class Diverting(Protocol):
 
     def diverts(self, command: Command[Any]) -> str:
         """The verb of the query that answers; empty if the command is to be decided."""
+
+
+class Look(Enum):
+    """What is read from the journal before a command is decided."""
+
+    OTHERS = auto()
+    """What other families did, whether or not it was ever handed over."""
+    ALL = auto()
+    """That, and the entity's own history: somebody else may have written meanwhile."""
+
+
+@runtime_checkable
+class Looking(Protocol):
+    """A concern some of whose commands are decided on nothing but what the journal says by then."""
+
+    def looks_first(self, state: Any, command: Command[Any]) -> Look | None:
+        """What is read before ``command`` is decided."""
+
+
+@runtime_checkable
+class GoingOn(Protocol):
+    """A concern whose states can say what they call for, without the facts that led to them."""
+
+    def unfinished(self, state: Any, key: str) -> Sequence[Effect]:
+        """What a state that was read from the journal calls for: the effects of its facts may have
+        been lost with the node that was to see to them. Another owner may have begun them too, and
+        so may this node: they come to the same, however often they are done."""

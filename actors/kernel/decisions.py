@@ -16,12 +16,22 @@ import msgspec
 
 from rookery.actors.kernel.closing import Closing
 from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.concern import Concern
+from rookery.actors.kernel.concern import Concern, Effect, Look, Looking
 from rookery.actors.kernel.draft import Draft
 from rookery.actors.kernel.entity import Entity, Work
 from rookery.actors.kernel.hub import Hub
 from rookery.actors.kernel.mailbox import Mailbox
-from rookery.bus.ports import Delivery
+from rookery.actors.kernel.restarting import (
+    ASKS,
+    OTHER_VERSIONS,
+    HistoryCheck,
+    HistoryView,
+    RestartHistory,
+    Restarting,
+)
+from rookery.bus.ports import Answer, Delivery
+from rookery.schemas.codec import encode_json
+from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import CodedError, Failed, Refused
 
 __all__ = ["Decisions"]
@@ -44,6 +54,8 @@ class Decisions:
         catch_up: Callable[[Entity], None],
     ) -> None:
         self._concern, self._hub, self._mailbox = concern, hub, mailbox
+        self._looking = concern if isinstance(concern, Looking) else None
+        self._restarting = concern if isinstance(concern, Restarting) else None
         self._reload, self._catch_up = reload, catch_up
         self._source = f"{concern.family}@{hub.node}"
         self._commits: list[Commit] = []
@@ -59,11 +71,13 @@ class Decisions:
     def take(self, entity: Entity, now_ms: int) -> None:
         """Decide what waits on the entity, as far as it goes into one message."""
         if entity.broken is not None:
-            self._break_off(entity, entity.broken)
+            self._break_off(entity, entity.broken, now_ms)
             return
         draft = Draft(entity, self._concern, self._source)
         while entity.ready and not draft.full and entity.broken is None:
             work = entity.next()
+            if self._looking is not None and self._looks(self._looking, entity, draft, work):
+                break
             try:
                 self._decide(entity, draft, work, now_ms)
             except CodedError as error:
@@ -75,10 +89,13 @@ class Decisions:
                 self._start_over(entity, draft, work, error)
                 return
         if draft.facts:
-            entity.committing = True
-            self.note(entity.id.key, draft.state)
-            message_id = self._hub.next_message_id()
-            self._commits.append(draft.commit(message_id, self._mailbox, perf_counter()))
+            self._commit(entity, draft)
+
+    def _commit(self, entity: Entity, draft: Draft) -> None:
+        entity.committing = True
+        self.note(entity.id.key, draft.state)
+        message_id = self._hub.next_message_id()
+        self._commits.append(draft.commit(message_id, self._mailbox, perf_counter()))
 
     def note(self, key: str, state: Any | None) -> None:
         """Tell the concern of a state. What it counts is not worth an actor."""
@@ -111,13 +128,65 @@ class Decisions:
                 error = Refused("PARTITION_UNOWNED", f"{work.command.key} moved to another node")
                 self._closing.refuse(work.delivery, error)
 
-    def _break_off(self, entity: Entity, error: CodedError) -> None:
+    # --- entities that cannot be folded ---------------------------------------------------------
+
+    def _break_off(self, entity: Entity, error: CodedError, now_ms: int) -> None:
         """The entity's history cannot be folded. Reactions stay on the horizon's books, for a
-        version that can."""
+        version that can, unless somebody is told who can do without."""
         while entity.ready:
             work = entity.next()
-            if work.delivery is not None:
-                self.refuse(entity, work, error)
+            match work.command.body:
+                case HistoryCheck() if not work.looked:
+                    work.looked = True
+                    entity.put_back([work])
+                    self._reload(entity)
+                case HistoryCheck():
+                    view = HistoryView(code=error.code, message=error.message)
+                    self._closing.answers.append(Answer(work.command.reply_to, encode_json(view)))
+                    self._end(entity, work, "unchanged")
+                case RestartHistory() as restart if self._restarting is not None:
+                    self._restart(self._restarting, entity, work, restart, now_ms)
+                case _:
+                    self._break_one(entity, work, error)
+
+    def _break_one(self, entity: Entity, work: Work, error: CodedError) -> None:
+        effects: Sequence[Effect] = ()
+        if self._restarting is not None:
+            effects = self._restarting.when_broken(entity.id.key, work.command, error)
+        if effects:
+            self._hub.go_on(entity.id.key, entity.sequence, effects)
+        if work.delivery is None:
+            if effects:
+                work.end()
+            return
+        if self._restarting is not None and error.code not in OTHER_VERSIONS:
+            hint = f"rookery sessions destroy {entity.id.key}"
+            error = type(error)(error.code, error.message, hint=hint)
+        self.refuse(entity, work, error)
+
+    def _restart(
+        self,
+        restarting: Restarting,
+        entity: Entity,
+        work: Work,
+        restart: RestartHistory,
+        now_ms: int,
+    ) -> None:
+        """Begin the entity anew. What was to be decided is, when it has been read again."""
+        assert entity.broken is not None
+        fact = restarting.restarts(
+            generation=restart.generation,
+            code=entity.broken.code,
+            message=entity.broken.message,
+            after_sequence=entity.sequence,
+        )
+        draft = Draft(entity, self._concern, self._source)
+        try:
+            draft.add(work, [fact], now_ms, restart.causes(entity.id))
+        except CodedError as error:
+            self.refuse(entity, work, error)
+        else:
+            self._commit(entity, draft)
 
     def _end(self, entity: Entity, work: Work, outcome: str) -> None:
         elapsed_s = perf_counter() - work.received_s
@@ -137,7 +206,9 @@ class Decisions:
                 f"message id {command.id} was used with another body",
                 hint="send a changed request under a new id",
             )
-        if known is None:
+        if type(command.body) in ASKS:
+            facts: Sequence[Fact] = ()
+        elif known is None:
             facts = self._concern.decide(draft.state, command, now_ms=now_ms)
         elif self._concern.wants_repeats:
             repeated = msgspec.structs.replace(command, repeated=True)
@@ -156,6 +227,20 @@ class Decisions:
             self._closing.done(work.delivery)
             self._end(entity, work, outcome)
 
+    def _looks(self, looking: Looking, entity: Entity, draft: Draft, work: Work) -> bool:
+        """Whether the journal is read first. What is drafted by then is made durable before."""
+        if work.looked or work.origin is not None:
+            return False
+        look = looking.looks_first(draft.state, work.command)
+        if look is None:
+            return False
+        entity.put_back([work])
+        if not draft.facts:
+            work.looked = entity.looking = entity.behind = True
+            entity.react_again()
+            (self._reload if look is Look.ALL else self._catch_up)(entity)
+        return True
+
     def _due(self, entity: Entity, draft: Draft, work: Work) -> bool:
         """Whether a reaction is the next of its family: older ones are done, newer ones wait until
         the journal has brought those between."""
@@ -163,7 +248,7 @@ class Decisions:
         family, number, _ = work.origin
         observes = family in self._concern.observes
         known = draft.observed(family) if observes else draft.handled(family)
-        if number > known + 1:
+        if number > known + 1 and not work.fetched:
             entity.put_back([work])
             self._catch_up(entity)
         elif number <= known:

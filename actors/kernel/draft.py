@@ -15,6 +15,7 @@ from rookery.actors.kernel.committer import Commit
 from rookery.actors.kernel.concern import Concern, Effect
 from rookery.actors.kernel.entity import Entity, Origin, Work
 from rookery.actors.kernel.mailbox import Mailbox
+from rookery.actors.kernel.restarting import ASKS, HistoryView
 from rookery.bus.ports import Answer
 from rookery.schemas.codec import encode_facts, encode_json
 from rookery.schemas.digest import chain
@@ -80,7 +81,9 @@ class Draft:
         if not self.facts:
             self._entity.state = self.state
 
-    def add(self, work: Work, facts: Sequence[Fact], now_ms: int) -> None:
+    def add(
+        self, work: Work, facts: Sequence[Fact], now_ms: int, causes: tuple[str, ...] = ()
+    ) -> None:
         """Take in a command and the facts it causes. Raises without a trace if that cannot be:
         everything the rules say about the facts is asked before they are taken."""
         concern, command, entity = self._concern, work.command, self._entity
@@ -92,7 +95,7 @@ class Draft:
                 id=fact_id(entity.id.family, entity.id.key, number),
                 at_ms=now_ms,
                 session=entity.id.key,
-                cause=(command.id,),
+                cause=(command.id, *causes),
                 cause_digest=work.digest,
                 source=self._source,
                 traceparent=command.traceparent,
@@ -115,6 +118,8 @@ class Draft:
         self, command: Command[Any], state: Any, facts: Sequence[Fact] = ()
     ) -> list[Answer]:
         """What to say to whoever asked, if it is to be said now."""
+        if type(command.body) in ASKS:
+            return [Answer(command.reply_to, encode_json(HistoryView()))]
         shown = self._concern.answer(state, command, facts) if command.reply_to else None
         if isinstance(shown, CodedError):
             return [error_answer(command.reply_to, shown)]

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rookery.actors.kernel.concern import Effect
@@ -48,6 +50,7 @@ class Effects:
         self._failpoints, self._acts_for = failpoints, acts_for
         self.tasks = Tasks()
         self._under_way: dict[asyncio.Task[None], tuple[str, Ticket]] = {}
+        self._doing: Counter[tuple[type[Effect], str]] = Counter()
 
     def learn(self, performers: Mapping[type[Effect], Performer]) -> None:
         """Before anything starts: performers that need the actors they perform for."""
@@ -62,6 +65,19 @@ class Effects:
             task = self.tasks.begin(self._perform(key, effect, ticket))
             self._under_way[task] = key, ticket
             task.add_done_callback(self._under_way.__delitem__)
+            self._doing[type(effect), effect.key] += 1
+            task.add_done_callback(partial(self._done, effect))
+
+    def go_on(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
+        """Perform these, unless it is done already: the state of ``key`` after ``sequence`` calls
+        for them."""
+        missing = [e for e in effects if (type(e), e.key) not in self._doing]
+        self.start(key, sequence, missing)
+
+    def _done(self, effect: Effect, _: object) -> None:
+        self._doing[type(effect), effect.key] -= 1
+        if not self._doing[type(effect), effect.key]:
+            del self._doing[type(effect), effect.key]
 
     def busy(self, key: Callable[[str], bool]) -> bool:
         """Whether an effect of such a key is under way."""

@@ -17,6 +17,7 @@ from rookery.actors.kernel.concern import Concern
 from rookery.actors.kernel.horizon import Ticket
 from rookery.actors.kernel.mailbox import Room
 from rookery.actors.kernel.memory import CommandMemory
+from rookery.actors.kernel.restarting import chain_end, last_number, last_restart
 from rookery.bus.ports import Delivery, Snapshot, Stored
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import Command, EntityId, Fact
@@ -55,6 +56,10 @@ class Work(msgspec.Struct, eq=False):
     """``committed``, ``unchanged``, ``repeated`` or ``refused``, as last decided."""
     alone: bool = False
     """Its message was rejected together with others: it has the next one to itself."""
+    looked: bool = False
+    """What other families did was read before it is decided."""
+    fetched: bool = False
+    """This reaction came from the journal: of those before it, nothing more will come."""
     conflicts: int = 0
     failures: int = 0
 
@@ -77,15 +82,16 @@ class _Saved(msgspec.Struct, array_like=True):
     handled: dict[str, int]
     memory: list[tuple[str, str, int]]
     observed: dict[str, int] = {}
+    left: dict[str, int] = {}
 
 
 class Entity:
     """An entity's record in its actor."""
 
     __slots__ = (
-        "behind", "broken", "chain", "committing", "count", "handled", "id", "loads", "memory",
-        "observed", "reactions", "read_for", "resuming", "saved_count", "seen", "sequence", "state",
-        "touched_ms", "waiting",
+        "behind", "broken", "called_for", "chain", "committing", "count", "handled", "id", "left",
+        "loads", "looking", "memory", "observed", "reactions", "read_anew", "read_for", "resuming",
+        "saved_count", "seen", "sequence", "state", "touched_ms", "waiting",
     )  # fmt: skip
 
     def __init__(self, entity_id: EntityId, concern: Concern) -> None:
@@ -96,8 +102,14 @@ class Entity:
         """An append is under way: decisions wait and are then taken together."""
         self.broken: CodedError | None = None
         """Why its history cannot be folded; every command is answered with it."""
+        self.looking = False
+        """A command is to be decided on what others did: on as much of that as can be read."""
         self.behind = False
         """What other families did is to be fetched, as soon as its own history is there."""
+        self.read_anew = False
+        """Its history was read, and what that calls for has not been begun yet."""
+        self.called_for: frozenset[object] = frozenset()
+        """What that is, by kind and key. What is decided from then on has its effects by itself."""
         self.reactions: deque[Work] = deque()
         self.waiting: deque[Work] = deque()
         """Commands, decided when no reaction is left: what stands comes before what is asked."""
@@ -110,6 +122,8 @@ class Entity:
         """What stands under the key has come here up to this sequence, as far as is known."""
         self.handled: dict[str, int] = {}
         """How many facts of another family, under the same key, have been reacted to."""
+        self.left: dict[str, int] = {}
+        """The same up to the last one to which the reaction stands on record."""
         self.state: Any = None
         self.fold(concern, None, ())
 
@@ -157,18 +171,39 @@ class Entity:
 
     def fold(self, concern: Concern, snapshot: Snapshot | None, tail: Sequence[Stored]) -> None:
         """Become what the journal says: a snapshot, if any, and the messages after it."""
-        self.broken = None
+        self.broken = self._folded(concern, snapshot, (), tail)
+        if self.broken is None or snapshot is not None:
+            return
+        anew = last_restart(tail)
+        if anew >= 0:
+            self.broken = self._folded(concern, None, tail[:anew], tail[anew:])
+        if self.broken is not None:
+            self._folded(concern, None, tail, ())
+
+    def _folded(
+        self,
+        concern: Concern,
+        snapshot: Snapshot | None,
+        left: Sequence[Stored],
+        tail: Sequence[Stored],
+    ) -> CodedError | None:
+        """Why the messages of ``tail`` cannot be folded, if so. What is ``left`` before them is
+        not folded; they continue it all the same."""
         try:
             self._reset(concern)
             if snapshot is not None:
                 self._restore(concern, snapshot)
+            elif left:
+                self.sequence, self.chain = left[-1].sequence, chain_end(left)
+                self.count = last_number(self.id, left)
             for stored in tail:
                 self._fold_message(concern, stored)
         except CodedError as error:
-            self.broken = error
+            return error
         except Exception as error:  # A fold is total; if it is not, nobody else may suffer.
             log.exception("an entity cannot be folded", extra={"family": self.id.family})
-            self.broken = Failed("NODE_FAILED", f"{self.id} cannot be folded: {error!r}")
+            return Failed("NODE_FAILED", f"{self.id} cannot be folded: {error!r}")
+        return None
 
     def _restore(self, concern: Concern, snapshot: Snapshot) -> None:
         saved = msgspec.msgpack.decode(snapshot.body, type=_Saved)
@@ -180,6 +215,7 @@ class Entity:
         self.seen = max(self.seen, saved.seen)
         for family, number in saved.handled.items():
             self._reacted(family, number)
+        self.left |= saved.left
 
     def _fold_message(self, concern: Concern, stored: Stored) -> None:
         linked = chain(self.chain, stored.body)
@@ -206,6 +242,7 @@ class Entity:
                     self.memory.remember(cause, fact.cause_digest, fact.at_ms)
                 elif source := parse_reaction_id(cause):
                     self._reacted(source[0], source[2])
+                    self.left[source[0]] = source[2]
 
     def end(self, works: Iterable[Work]) -> None:
         """These are decided for good."""
@@ -216,6 +253,10 @@ class Entity:
                 self.observed[family] = max(self.observed.get(family, 0), number)
                 self._reacted(family, number)
             work.end()
+
+    def react_again(self) -> None:
+        """What led to nothing may have been decided on a state that was out of date."""
+        self.handled = dict(self.left)
 
     def known(self, concern: Concern) -> dict[str, int]:
         """How many facts of every other family need not come here again."""
@@ -229,7 +270,7 @@ class Entity:
         """What ``fold`` needs to start from here."""
         saved = _Saved(
             concern.dump(self.state), self.chain, self.count, self.seen,
-            self.handled, list(self.memory), self.observed,
+            self.handled, list(self.memory), self.observed, self.left,
         )  # fmt: skip
         self.saved_count = self.count
         return Snapshot(self.sequence, msgspec.msgpack.encode(saved))

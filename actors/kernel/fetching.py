@@ -17,9 +17,10 @@ from rookery.actors.kernel.entity import Entity, Work
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import Caught, Kept, Loaded, Unread
 from rookery.actors.kernel.reactions import Reactions
+from rookery.actors.kernel.restarting import OTHER_VERSIONS
 from rookery.actors.kernel.tasks import Tasks
 from rookery.bus.ports import Bus, Filter, Snapshot, Stored
-from rookery.schemas.codec import FactCodec
+from rookery.schemas.codec import FactCodec, restarts_history
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CODES, CodedError, Failed
 
@@ -46,10 +47,18 @@ class Fetching:
         self.tasks.begin(self._answered(load, mailbox, entity))
 
     def catch_up(
-        self, concern: Concern, entity: Entity, mailbox: Mailbox, handled: dict[str, int]
+        self,
+        concern: Concern,
+        entity: Entity,
+        mailbox: Mailbox,
+        handled: dict[str, int],
+        *,
+        looking: bool,
     ) -> None:
-        """The facts of other families under the entity's key that are not among ``handled``."""
-        catch_up = self._catch_up(concern, entity, mailbox, handled)
+        """The facts of other families under the entity's key that are not among ``handled``. One
+        that cannot be read is passed over if no version can read it, or if ``looking``; but not one
+        that is to be folded."""
+        catch_up = self._catch_up(concern, entity, mailbox, handled, looking=looking)
         self.tasks.begin(self._answered(catch_up, mailbox, entity))
 
     def keep(self, data: bytes, entity: Entity, work: Work, mailbox: Mailbox) -> None:
@@ -89,16 +98,34 @@ class Fetching:
         mailbox.post(Loaded(entity, snapshot, tail))
 
     async def _catch_up(
-        self, concern: Concern, entity: Entity, mailbox: Mailbox, handled: dict[str, int]
+        self,
+        concern: Concern,
+        entity: Entity,
+        mailbox: Mailbox,
+        handled: dict[str, int],
+        *,
+        looking: bool,
     ) -> None:
         stored = await _persist(lambda: self._under(entity.id.key))
         missed = []
+        wanted = concern.reacts_to | concern.observes
+        anew = {one.entity.family: one.sequence for one in stored if restarts_history(one.body)}
         for one in stored:
             family = one.entity.family
-            if family in concern.reacts_to | concern.observes:
+            if family not in wanted:
+                continue
+            try:
                 facts = self._codecs[family].decode(one.body)
-                after = handled.get(family, 0)
-                missed.append(self._reactions.handover(one.entity, one.sequence, facts, after))
+            except CodedError as error:
+                left_behind = one.sequence < anew.get(family, 0)
+                if not left_behind and (
+                    family in concern.observes or (error.code in OTHER_VERSIONS and not looking)
+                ):
+                    raise
+                log.error("a fact is passed over", extra={"code": error.code, "seq": one.sequence})
+                continue
+            after = handled.get(family, 0)
+            missed.append(self._reactions.handover(one.entity, one.sequence, facts, after))
         mailbox.post(Caught(entity, missed, stored[-1].sequence if stored else 0))
 
     async def _under(self, key: str) -> list[Stored]:

@@ -45,8 +45,11 @@ class Hub(Protocol):
     def load(self, concern: Concern, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
         """Fetch an entity's history, the ``whole`` of it or what is above its snapshot."""
 
-    def catch_up(self, concern: Concern, entity: Entity, mailbox: Mailbox) -> None:
-        """Fetch what other families did under the entity's key above what it has handled."""
+    def catch_up(
+        self, concern: Concern, entity: Entity, mailbox: Mailbox, *, looking: bool
+    ) -> None:
+        """Fetch what other families did under the entity's key above what it has handled;
+        ``looking``: but for what can only be read by another version."""
 
     def save(self, entity: EntityId, schema: int, snapshot: Snapshot) -> None:
         """Keep a snapshot."""
@@ -57,6 +60,9 @@ class Hub(Protocol):
     def perform(self, key: str, sequence: int, effects: Sequence[Effect], ticket: Ticket) -> None:
         """Start again the effects of a fact of ``key`` that stands at ``sequence``, on ``ticket``
         so far."""
+
+    def go_on(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
+        """Start what the state of ``key`` after ``sequence`` calls for, unless it is under way."""
 
     def quarantine(self, work: Work, error: Exception) -> None:
         """Set aside a command that made its actor fail again and again."""

@@ -360,9 +360,12 @@ class Kernel:
     def load(self, concern: Concern, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
         self._loop.post(partial(self._fetching.load, concern, entity, mailbox, whole=whole))
 
-    def catch_up(self, concern: Concern, entity: Entity, mailbox: Mailbox) -> None:
+    def catch_up(
+        self, concern: Concern, entity: Entity, mailbox: Mailbox, *, looking: bool
+    ) -> None:
         known = entity.known(concern)
-        self._loop.post(self._fetching.catch_up, concern, entity, mailbox, known)
+        fetch = partial(self._fetching.catch_up, looking=looking)
+        self._loop.post(fetch, concern, entity, mailbox, known)
 
     def save(self, entity: EntityId, schema: int, snapshot: Snapshot) -> None:
         self._loop.post(self._fetching.save, entity, schema, snapshot)
@@ -374,6 +377,9 @@ class Kernel:
     def perform(self, key: str, sequence: int, effects: Sequence[Effect], ticket: Ticket) -> None:
         self._loop.post(self._effects.start, key, sequence, effects)
         self._loop.post(ticket.close)
+
+    def go_on(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
+        self._loop.post(self._effects.go_on, key, sequence, effects)
 
     def quarantine(self, work: Work, error: Exception) -> None:
         said: CodedError = Failed("COMMAND_QUARANTINED", f"{work.command.verb}: {error!r}")

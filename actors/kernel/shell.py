@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from rookery.actors.kernel.arrivals import unchecked, work_from
 from rookery.actors.kernel.committer import Commit, Outcomes
-from rookery.actors.kernel.concern import Concern, Diverting
+from rookery.actors.kernel.concern import Concern, Diverting, Effect, GoingOn
 from rookery.actors.kernel.decisions import Decisions
 from rookery.actors.kernel.entity import Entity, Origin, Work
 from rookery.actors.kernel.hub import Hub
@@ -61,6 +61,7 @@ class FamilyActor(pykka.ThreadingActor):
         super().__init__()
         self._concern, self._mailbox, self._hub = concern, mailbox, hub
         self._diverts = concern.diverts if isinstance(concern, Diverting) else _to_nobody
+        self._going_on = concern if isinstance(concern, GoingOn) else None
         self._entities: dict[str, Entity] = {}
         mailbox.entities = self._entities
         self._now_ms = hub.now_ms()
@@ -101,6 +102,8 @@ class FamilyActor(pykka.ThreadingActor):
         for entity in touched:
             while entity.ready:
                 self._decisions.take(entity, self._now_ms)
+            if entity.read_anew:
+                self._go_on(entity)
         self._hub.failpoints.hit("decided")
         self._decisions.flush()
         while self._forgotten:
@@ -200,6 +203,7 @@ class FamilyActor(pykka.ThreadingActor):
 
     def _loaded(self, item: Loaded) -> Sequence[Entity]:
         entity = item.home
+        before = frozenset[object]() if entity.broken else self._called_for(entity)
         entity.fold(self._concern, item.snapshot, item.tail)
         if not self._keeps(entity):
             pass
@@ -208,7 +212,11 @@ class FamilyActor(pykka.ThreadingActor):
             self._load(entity, whole=True)
         else:
             self._decisions.note(entity.id.key, entity.state)
-            if entity.behind and entity.broken is None:
+            entity.read_anew = entity.broken is None and self._going_on is not None
+            entity.called_for = self._called_for(entity) - before
+            others = self._concern.reacts_to | self._concern.observes
+            behind = entity.behind or bool(others and entity.called_for)
+            if entity.broken is None and behind:
                 self._catch_up(entity)
         return self._returned(entity)
 
@@ -242,6 +250,32 @@ class FamilyActor(pykka.ThreadingActor):
             else:
                 self._hub.perform(entity.id.key, sequence, effects, ticket)
 
+    def _go_on(self, entity: Entity) -> None:
+        """What was read calls for something, whoever was to see to it. It is begun when nothing is
+        left to be decided: that may be what ends it. Where others are observed, only then is known
+        what it is; begun twice, it comes to the same."""
+        if entity.broken is not None or not self._keeps(entity):
+            entity.read_anew = False
+        elif entity.idle:
+            entity.read_anew = False
+            effects = self._unfinished(entity)
+            if not self._concern.observes:
+                effects = [e for e in effects if (type(e), e.key) in entity.called_for]
+            if effects:
+                self._hub.go_on(entity.id.key, entity.sequence, effects)
+
+    def _called_for(self, entity: Entity) -> frozenset[object]:
+        return frozenset((type(effect), effect.key) for effect in self._unfinished(entity))
+
+    def _unfinished(self, entity: Entity) -> Sequence[Effect]:
+        if self._going_on is None:
+            return ()
+        try:
+            return self._going_on.unfinished(entity.state, entity.id.key)
+        except Exception:
+            log.exception("what is unfinished is left to a version that knows it")
+            return ()
+
     # --- reactions and effects ------------------------------------------------------------------
 
     def _react(self, item: Handover) -> Sequence[Entity]:
@@ -260,11 +294,14 @@ class FamilyActor(pykka.ThreadingActor):
         """Fetch what other families did under this key since the last fact handled."""
         entity.loads += 1
         entity.behind = False
-        self._hub.catch_up(self._concern, entity, self._mailbox)
+        looking, entity.looking = entity.looking, False
+        self._hub.catch_up(self._concern, entity, self._mailbox, looking=looking)
 
     def _caught(self, item: Caught) -> Sequence[Entity]:
         entity = item.home
         missed = [w for handover in item.missed for w in _reactions(handover, self._concern.family)]
+        for work in missed:
+            work.fetched = True
         entity.put_back(missed)
         entity.seen = max(entity.seen, item.seen)
         return self._returned(entity)
@@ -288,6 +325,8 @@ class FamilyActor(pykka.ThreadingActor):
             if isinstance(outcome, Settled):
                 entity.commit(commit.state, outcome.sequence, commit.chain, commit.facts)
                 entity.end(commit.works)
+                if entity.broken is not None:  # It begins anew.
+                    self._load(entity)
             elif not self._keeps(entity):
                 self._decisions.disown(commit.works)
             elif isinstance(outcome, Rejected):

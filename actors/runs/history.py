@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.actors.kernel.restarting import last_restart
 from rookery.actors.runs.given import GivenBatch, GivenSteps
 from rookery.actors.sandbox.contract import Answer, Tool, ToolFailure
 from rookery.actors.sandbox.recorded import Batch, RecordedCall, RecordedRun
@@ -84,8 +85,8 @@ class Reader:
         stored = await self._journal.last(EntityId("sandbox", session))
         if stored is None:
             return None
-        kept: Kept = _CODECS["sandbox"].decode(stored.body)[-1]
-        return kept if kept.generation == generation else None
+        kept = _CODECS["sandbox"].decode(stored.body)[-1]
+        return kept if isinstance(kept, Kept) and kept.generation == generation else None
 
     async def kept_before(self, session: str, run: PastRun) -> Kept | None:
         """Where the memory was kept last, of those places that know nothing of the run."""
@@ -254,6 +255,7 @@ class Reader:
     async def _facts(self, family: str, session: str, after: int) -> list[tuple[Stored, Fact]]:
         codec = _CODECS[family]
         found = await self._journal.read(EntityId(family, session), after)
+        found = found[max(0, last_restart(found)) :]
         return [(stored, fact) for stored in found for fact in codec.decode(stored.body)]
 
 

@@ -20,14 +20,17 @@ from msgspec import UNSET
 from rookery.actors.kernel.concern import Effect
 from rookery.actors.kernel.effects import Performer
 from rookery.actors.kernel.inside import Ask
+from rookery.actors.kernel.restarting import TellBroken
 from rookery.actors.runs.driver import Driver
 from rookery.actors.runs.history import Reader
 from rookery.actors.runs.open_calls import Board
 from rookery.actors.runs.work import Memory, Work
 from rookery.actors.turns.driving import (
     Drive,
+    DriveOn,
     NoteResult,
     StopDriving,
+    TellOver,
     TellParked,
     ended_at_rest,
 )
@@ -37,8 +40,11 @@ from rookery.schemas.calls import (
     CallsView,
     DrivingQuery,
     DrivingView,
+    HistoryBroken,
     Offer,
     RunReady,
+    TurnNoted,
+    TurnOver,
     WaitingQuery,
     WaitingView,
 )
@@ -89,6 +95,9 @@ class Runner:
     def performers(self) -> Mapping[type[Effect], Performer]:
         return {
             Drive: self.drive,
+            DriveOn: self.drive_on,
+            TellOver: self.tell_over,
+            TellBroken: self.tell_broken,
             StopDriving: self.stop,
             NoteResult: self.note_result,
             TellParked: self.tell_parked,
@@ -117,6 +126,29 @@ class Runner:
         surplus = self.surplus(self._turns.__contains__)
         if surplus and (self._making_room is None or self._making_room.done()):
             self._making_room = asyncio.create_task(self._make_room(surplus))
+
+    async def drive_on(self, effect: DriveOn) -> None:
+        """Whoever was to drive the run may be gone, or may be doing so here."""
+        run_id = effect.run_id
+        if run_id not in self._works:
+            view = await self.ask("turn", effect.session, DrivingQuery(run_id=run_id), DrivingView)
+            if run_id not in self._works:
+                await self.drive(Drive(key=effect.key, session=effect.session, view=view))
+
+    async def tell_over(self, effect: TellOver) -> None:
+        await self.ask("session", effect.session, TurnOver(run_id=effect.run_id), TurnNoted)
+
+    async def tell_broken(self, effect: TellBroken) -> None:
+        """The session can do without its turn, and the turn without everybody else."""
+        session, family = effect.session, effect.family
+        said = HistoryBroken(family=family, code=effect.code, message=effect.message)
+        if family == "turn":
+            await self.ask("session", session, said, TurnNoted)
+            return
+        view = await self.ask("turn", session, said, DrivingView)
+        work = self._works.get(view.run_id)
+        if view.ended and work is not None:
+            await work.stop()
 
     async def stop(self, effect: StopDriving) -> None:
         """Somebody wants the run to end now."""

@@ -1,4 +1,4 @@
-"""Sessions kept, brought back and ended on request: ``snapshot``, ``restore`` and ``destroy``.
+"""Sessions kept and brought back on request: ``snapshot`` and ``restore``.
 
 A snapshot holds whole runs: while one is under way it is refused rather than waited for, since a
 run may wait for a person for days and whoever asks should know. A memory is given to a session only
@@ -17,6 +17,7 @@ from msgspec import UnsetType
 
 from rookery.actors.kernel.host import DESTROYED
 from rookery.actors.kernel.inside import Ask
+from rookery.actors.runs.destroying import Destroying
 from rookery.actors.runs.history import History, Kept, PastRun
 from rookery.actors.runs.past import Past
 from rookery.actors.sandbox.concern import KeepSnapshot, KeptView, RestoreSnapshot
@@ -25,8 +26,6 @@ from rookery.bus.ports import Blobs, Delivery
 from rookery.schemas.calls import OfferedTool
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import (
-    DestroySession,
-    HandleInput,
     RestoreSession,
     SessionQuery,
     SessionView,
@@ -46,8 +45,16 @@ SNAPSHOT_ID: Final = re.compile(r"snap_([0-9a-f]{64})\Z")
 class Saving:
     """One a node; lives on the bus's loop."""
 
-    def __init__(self, past: Past, blobs: Blobs, offered: Sequence[OfferedTool], ask: Ask) -> None:
+    def __init__(
+        self,
+        past: Past,
+        blobs: Blobs,
+        offered: Sequence[OfferedTool],
+        ask: Ask,
+        destroying: Destroying,
+    ) -> None:
         self._past, self._blobs, self._ask = past, blobs, ask
+        self._destroying = destroying
         self._restoring = asyncio.Lock()
         self._offered = [Tool(name=t.name, schema_digest=t.schema_digest) for t in offered]
 
@@ -102,7 +109,7 @@ class Saving:
         except Refused as refusal:
             if refusal.code != "SESSION_IDENTITY_IN_USE" or not asked.replace:
                 raise
-        await self._end(session)
+        await self._destroying.end(session)
         return await self.begin(session, restoring)
 
     async def begin(self, session: str, restoring: RestoreSnapshot) -> KeptView:
@@ -110,13 +117,6 @@ class Saving:
         kept = await self._ask("sandbox", session, restoring, KeptView)
         await self._session(session)
         return kept
-
-    async def destroy(self, delivery: Delivery) -> SessionView:
-        """The query ``destroy``. What is destroyed already stays so."""
-        session = check_session_id(delivery.key)
-        decode_command(delivery.body, DestroySession, content_type=delivery.content_type)
-        life = await self._session(session)
-        return life if life.phase == DESTROYED else await self._end(session)
 
     async def _keep(
         self, session: str, generation: int, history: History, limits: SessionLimits | UnsetType
@@ -158,10 +158,6 @@ class Saving:
 
     async def _session(self, session: str) -> SessionView:
         return await self._ask("session", session, SessionQuery(), SessionView)
-
-    async def _end(self, session: str) -> SessionView:
-        destroy = HandleInput(input="Destroy", params={"session_id_in": session})
-        return await self._ask("session", session, destroy, SessionView)
 
 
 def _digest(snapshot_id: str) -> str:

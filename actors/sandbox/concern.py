@@ -20,7 +20,7 @@ from rookery.actors.kernel.host import DESTROYED, INITIALIZING
 from rookery.schemas.calls import ForkedRun, ForkPoint
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
-from rookery.schemas.errors import Refused
+from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import sandbox as facts
 from rookery.schemas.facts.session import SessionFact
 from rookery.schemas.ids import check_session_id
@@ -90,6 +90,12 @@ class SandboxConcern:
     has_effects = False
     wants_repeats = False
     keeps_bodies = False
+    restarts = facts.HistoryRestarted
+
+    def when_broken(self, key: str, command: Command[Any], error: CodedError) -> Sequence[Effect]:
+        """Whoever needs the memory is told when it is read."""
+        del key, command, error
+        return ()
 
     def check_key(self, key: str) -> None:
         check_session_id(key)
@@ -108,6 +114,8 @@ class SandboxConcern:
         raise Refused("UNKNOWN_VERB", f"nothing to keep in {type(command.body).__name__}")
 
     def evolve(self, state: KeptView, fact: facts.SandboxFact) -> KeptView:
+        if isinstance(fact, facts.HistoryRestarted):
+            return KeptView()
         kept = replace(
             state,
             generation=fact.generation,

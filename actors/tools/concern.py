@@ -12,9 +12,11 @@ from typing import Any
 import msgspec
 
 from rookery.actors.kernel import maps
-from rookery.actors.kernel.concern import Effect
+from rookery.actors.kernel.concern import Effect, Look
+from rookery.actors.kernel.restarting import OTHER_VERSIONS, told_of_break
 from rookery.actors.tools.effects import Begin, CallEnded, Interrupted, Standing
 from rookery.actors.tools.fold import effects, evolve
+from rookery.actors.tools.going_on import unfinished
 from rookery.actors.tools.ledger import Ledger
 from rookery.actors.tools.places import Places, Stage
 from rookery.actors.tools.resolving import receipt, resolve
@@ -24,6 +26,7 @@ from rookery.schemas.calls import CallAllowed, CallDenied, CallsQuery, CallsView
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, ResolveCall
 from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import tool as facts
 from rookery.schemas.facts import turn
 from rookery.schemas.ids import check_session_id
@@ -43,6 +46,7 @@ class ToolsConcern:
     has_effects = True
     wants_repeats = False
     keeps_bodies = False
+    restarts = facts.HistoryRestarted
 
     def __init__(
         self, *, visible: VisibleTools, places: Places, epoch: str, approvals: bool = False
@@ -57,6 +61,21 @@ class ToolsConcern:
     def initial(self, key: str) -> Tools:
         del key
         return Tools()
+
+    def looks_first(self, state: Tools, command: Command[Any]) -> Look | None:
+        """Whoever asks for a run's calls is about to wait for them: none of them may be missing
+        because it was never told here that the run wants it."""
+        del state
+        return Look.OTHERS if isinstance(command.body, CallsQuery) else None
+
+    def when_broken(self, key: str, command: Command[Any], error: CodedError) -> Sequence[Effect]:
+        """A run waits for its calls. What another version can read is left to that."""
+        if error.code in OTHER_VERSIONS:
+            return ()
+        return told_of_break(self.family, key, command, error)
+
+    def unfinished(self, state: Tools, key: str) -> Sequence[Effect]:
+        return unfinished(state, key, self._ledger.epoch)
 
     def decide(
         self, state: Tools, command: Command[Any], *, now_ms: int
@@ -85,7 +104,7 @@ class ToolsConcern:
         return left
 
     def evolve(self, state: Tools, fact: facts.ToolFact) -> Tools:
-        return evolve(state, fact)
+        return Tools() if isinstance(fact, facts.HistoryRestarted) else evolve(state, fact)
 
     def observe(self, state: Tools, fact: Fact) -> Tools:
         del fact
@@ -112,7 +131,7 @@ class ToolsConcern:
         return False
 
     def effects(self, state: Tools, fact: facts.ToolFact) -> Sequence[Effect]:
-        return effects(state, fact)
+        return () if isinstance(fact, facts.HistoryRestarted) else effects(state, fact)
 
     def note(self, key: str, state: Tools | None) -> None:
         """Give back the places that decisions took for intents which do not stand."""

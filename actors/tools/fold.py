@@ -21,12 +21,12 @@ from rookery.schemas.facts import tool as facts
 __all__ = ["effects", "evolve", "withdrawn"]
 
 
-def evolve(state: Tools, fact: facts.ToolFact) -> Tools:
+def evolve(state: Tools, fact: facts.CallFact) -> Tools:
     """The session's calls after ``fact``."""
     return _FOLDS[type(fact)](state, fact)
 
 
-def effects(state: Tools, fact: facts.ToolFact) -> Sequence[Effect]:
+def effects(state: Tools, fact: facts.CallFact) -> Sequence[Effect]:
     """What to do because of ``fact``."""
     call = state.calls.get(fact.operation_id)
     if call is None:
@@ -47,7 +47,7 @@ def effects(state: Tools, fact: facts.ToolFact) -> Sequence[Effect]:
     return ()
 
 
-def _before_the_intent(fact: facts.ToolFact, call: Call) -> Sequence[Effect]:
+def _before_the_intent(fact: facts.CallFact, call: Call) -> Sequence[Effect]:
     if call.phase is CallPhase.UNAPPROVED:
         return (AskApproval(key=fact.id, session=fact.session, call=call),)
     if call.phase is CallPhase.REQUESTED:
@@ -163,12 +163,12 @@ def _put(state: Tools, call: Call) -> Tools:
     return replace(state, calls=state.calls.set(call.operation_id, call))
 
 
-def _change(state: Tools, fact: facts.ToolFact, **fields: Any) -> Tools:
+def _change(state: Tools, fact: facts.CallFact, **fields: Any) -> Tools:
     call = state.calls.get(fact.operation_id)
     return state if call is None else _put(state, replace(call, **fields))
 
 
-def _end(state: Tools, fact: facts.ToolFact, outcome: CallOutcome) -> Tools:
+def _end(state: Tools, fact: facts.CallFact, outcome: CallOutcome) -> Tools:
     """With the call's outcome, which is kept for the run that may ask for it."""
     call = state.calls.get(fact.operation_id)
     if call is None:

@@ -169,6 +169,9 @@ class Places:
         with self._lock:
             now_ms = self._now_ms()
             while waiting := room.next_waiting():
+                if waiting.place in self._taken:  # Two wait for the same try: it has one place.
+                    admitted.append(room.waiting.popleft())
+                    continue
                 if not room.try_enter(now_ms):
                     break
                 room.waiting.popleft()

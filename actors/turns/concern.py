@@ -20,6 +20,7 @@ from rookery.actors.admission.host import follow
 from rookery.actors.kernel.concern import Effect
 from rookery.actors.kernel.handled import Part, SessionConcern, SessionState
 from rookery.actors.kernel.host import ATTACHED, INITIALIZING, RUNNING, Host
+from rookery.actors.kernel.restarting import OTHER_VERSIONS, told_of_break
 from rookery.actors.turns.driven import DrivenRuns, shown
 from rookery.actors.turns.driving import Asked, Began, Driving, Offers
 from rookery.actors.turns.machine import TURN
@@ -35,7 +36,7 @@ from rookery.schemas.answers import (
     TurnSlotView,
     TurnView,
 )
-from rookery.schemas.calls import DrivingQuery, Offer, RunParked, RunReady, StepTaken
+from rookery.schemas.calls import HistoryBroken, Offer, RunParked, RunReady, StepTaken
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, HandleInput
 from rookery.schemas.envelope import Command, Fact
@@ -125,6 +126,7 @@ class TurnsConcern(SessionConcern):
         Part(MODEL_ROUTING, "routing", _show_routing),
     )
     start = Turns()
+    restarts = facts.HistoryRestarted
     fencing = (facts.Started, facts.ImmediateAppendStarted, facts.ImmediateContextStarted)
 
     def __init__(
@@ -139,29 +141,47 @@ class TurnsConcern(SessionConcern):
         self._driven = DrivenRuns(self, offers)
 
     def decide(self, state: Turns, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        driven = self._driven
+        left: Sequence[Fact] = ()
         match command.body:
             case HandleInput():
-                return super().decide(state, command, now_ms=now_ms)
+                left = super().decide(state, command, now_ms=now_ms)
+                left = (*left, *driven.close(state, command.key, left))
             case StepTaken() as step:
-                return self._driven.take(state, command.key, step)
+                left = driven.take(state, command.key, step)
             case RunParked() as parked:
-                return self._driven.park(state, parked)
+                left = driven.park(state, parked)
             case RunReady() as ready:
-                return self._driven.unpark(state, ready.run_id)
-            case DrivingQuery():
-                return ()
-            case fact:
-                return self._driven.react(state, command.key, fact)
+                left = driven.unpark(state, ready.run_id)
+            case HistoryBroken() as said:
+                left = driven.lose(state, command.key, said)
+            case Fact() as fact:
+                left = driven.react(state, command.key, fact)
+        return left
 
     def answer(
         self, state: Turns, command: Command[Any], facts: Sequence[Fact]
     ) -> msgspec.Struct | CodedError:
         if isinstance(command.body, HandleInput):
             return super().answer(state, command, facts)
+        if isinstance(command.body, HistoryBroken):
+            return shown(state, "" if state.driving is None else state.driving.run_id)
         return shown(state, command.body.run_id)
 
     def effects(self, state: Turns, fact: Fact) -> Sequence[Effect]:
         return self._driven.effects(state, fact)
+
+    def when_broken(self, key: str, command: Command[Any], error: CodedError) -> Sequence[Effect]:
+        """The session waits for its turn. What another version can read is left to that, unless
+        somebody wants the run to end now."""
+        body = command.body
+        at_once = isinstance(body, session.BoundaryCancelRequested) and body.now
+        if not self.has_effects or (error.code in OTHER_VERSIONS and not at_once):
+            return ()
+        return told_of_break(self.family, key, command, error)
+
+    def unfinished(self, state: Turns, key: str) -> Sequence[Effect]:
+        return self._driven.unfinished(state, key)
 
     def note(self, key: str, state: Turns | None) -> None:
         if state is None and self._let_go is not None:
@@ -179,6 +199,8 @@ class TurnsConcern(SessionConcern):
         return super().complete(state, part, draft)
 
     def evolve(self, state: Turns, fact: Any) -> Turns:
+        if isinstance(fact, facts.HistoryRestarted):
+            return Turns(generation=fact.generation)
         if isinstance(fact, facts.Parked | facts.Unparked):
             return _rest(self._in_life(state, fact.generation), fact)
         after: Turns = _drive(super().evolve(state, fact), fact)
@@ -240,6 +262,7 @@ def _drive(state: Turns, fact: Any) -> Turns:
                 request_blob=fact.request_blob,
                 forked=fact.forked,
                 started_at_ms=fact.at_ms if fact.forked is UNSET else fact.forked.begun_at_ms,
+                over=False,
             )
             return replace(state, driving=begun)
         case facts.Started():
@@ -252,6 +275,8 @@ def _drive(state: Turns, fact: Any) -> Turns:
             state = replace(state, driving=_under_way(state.driving, fact))
         case facts.ToolCallsResolved() if state.driving is not None:
             state = replace(state, driving=replace(state.driving, calls=()))
+    if isinstance(fact, End) and state.driving is not None and state.driving.run_id == fact.run:
+        state = replace(state, driving=replace(state.driving, over=True))
     if state.driving is None or fact.step is UNSET:
         return state
     ended = state.runs_ended + isinstance(fact, End)

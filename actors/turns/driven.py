@@ -16,17 +16,21 @@ from msgspec.structs import force_setattr, replace
 from rookery.actors.kernel.concern import Effect
 from rookery.actors.turns.driving import (
     Drive,
+    DriveOn,
+    Driving,
     Immediate,
     NoteResult,
     Offers,
     StopDriving,
+    TellOver,
     TellParked,
     cancelled_result,
+    outside_result,
     refused_result,
     resolved,
     start_params,
 )
-from rookery.schemas.calls import DrivingView, Move, Offer, RunParked, StepTaken
+from rookery.schemas.calls import DrivingView, HistoryBroken, Move, Offer, RunParked, StepTaken
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import session, tool
@@ -40,6 +44,12 @@ if TYPE_CHECKING:
 __all__ = ["DrivenRuns", "shown"]
 
 End = facts.Completed | facts.Failed | facts.Cancelled
+_CLOSES: Final = {
+    TurnPhase.COMPLETED: "run_completed",
+    TurnPhase.FAILED: "run_failed",
+    TurnPhase.CANCELLED: "run_cancelled",
+}
+"""By the phase that a turn has ended in."""
 BOUNDARIES: Final = ("boundary_continue", "boundary_complete", "primitive_applied")
 
 
@@ -50,21 +60,40 @@ class DrivenRuns:
         self._concern, self._offers = concern, offers
 
     def react(self, state: Turns, key: str, fact: Any) -> Sequence[Fact]:
-        """What a fact of admission's, or of the tools', means for the session's run."""
+        """What a fact of admission's, or of the tools', means for the session's run. Nothing is
+        done any more about a life that is over."""
+        left: Sequence[Fact] = ()
         match fact:
+            case _ if fact.generation < state.generation:
+                pass
             case session.RunPrepared() | session.QueuedRunDrained():
-                return self._start(state, key, str(fact.run))
+                left = self._start(state, key, str(fact.run))
             case session.BoundaryCancelRequested(now=True) | session.InputAccepted(immediate=True):
-                return self._ask_for_end(state, key, "cancel_now")
+                left = self._ask_for_end(state, key, "cancel_now")
             case (
                 session.BoundaryCancelRequested()
                 | session.RunInterruptRequested()
                 | session.InputAccepted(interrupt_yielding=True)
             ):
-                return self._ask_for_end(state, key, "request_cancel_after_boundary")
+                left = self._ask_for_end(state, key, "request_cancel_after_boundary")
+            case session.InputAccepted():
+                left = self.close(state, key)
             case tool.Completed() | tool.Failed():
-                return self._came(state, fact)
-        return ()
+                left = self._came(state, fact)
+        return left
+
+    def lose(self, state: Turns, key: str, said: HistoryBroken) -> Sequence[Fact]:
+        """Nothing comes any more of what the run waits for: it ends."""
+        driving = state.driving
+        if driving is None or driving.run_id != state.host.current_run_id:
+            return ()
+        if state.turn.phase.is_terminal:
+            return ()
+        text = f"the history of {said.family} cannot be folded: {said.message}"
+        refusal = Refused(said.code, text, hint=f"rookery sessions destroy {key}")
+        (failed,) = self._fail(state, key, driving.run_id, refusal)
+        force_setattr(failed, "step", driving.steps + 1)
+        return (failed,)
 
     def take(self, state: Turns, key: str, step: StepTaken) -> Sequence[Fact]:
         """Put a driver's step on record, unless the run is over. A step is taken once: a driver
@@ -83,6 +112,33 @@ class DrivenRuns:
             waited = driving.calls if step.answered else ()
             taken.move(*resolved(waited, step.given), *step.moves)
         return taken.facts
+
+    def close(self, state: Turns, key: str, left: Sequence[Fact] = ()) -> Sequence[Fact]:
+        """The end of a run whose turn has come to one by no step of its driver: somebody outside
+        has put an input to the machine, just now with ``left``, or some time ago."""
+        for fact in left:
+            state = self._concern.evolve(state, fact)
+        driving, phase = state.driving, state.turn.phase
+        if driving is None or driving.over is not False or not phase.is_terminal:
+            return ()
+        if self._offers is None or driving.run_id != state.host.current_run_id:
+            return ()
+        cause = state.turn.terminal_cause_kind or TurnTerminalCauseKind.FATAL_FAILURE
+        outcome = state.turn.terminal_outcome or TurnTerminalOutcome.FAILED
+        on = _CLOSES[phase]
+        params: dict[str, Any] = {"run_id": driving.run_id}
+        if on == "run_failed":
+            params |= {
+                "apply_cause": None,
+                "apply_message": None,
+                "outcome": outcome.variant,
+                "cause_kind": cause.variant,
+                "error": f"{cause.variant}: by somebody outside",
+            }
+        (end,) = self._concern.ask(state, key, on, params)
+        force_setattr(end, "result", outside_result(phase))
+        force_setattr(end, "step", driving.steps + 1)
+        return (end,)
 
     def park(self, state: Turns, parked: RunParked) -> Sequence[Fact]:
         """A run that is to end now does not go to rest first."""
@@ -120,19 +176,28 @@ class DrivenRuns:
                 view = shown(state, driving.run_id)
                 return (Drive(key=f"drive/{fact.id}", session=fact.session, view=view),)
             case facts.Parked() if driving.parked:
-                waits = tuple(c for c in driving.calls if c.operation_id in fact.waits_for)
-                told = TellParked(
-                    key=f"parked/{fact.id}",
-                    session=fact.session,
-                    run_id=fact.run,
-                    code=fact.code,
-                    snapshot_id=fact.snapshot_id,
-                    calls=waits,
-                )
-                return (told,)
+                return (_at_rest(driving, f"parked/{fact.id}", fact.session),)
             case facts.CancelRequested():
                 return (StopDriving(key=f"stop/{fact.id}", session=fact.session, run_id=fact.run),)
         return ()
+
+    def unfinished(self, state: Turns, session: str) -> Sequence[Effect]:
+        """What the session's run calls for, by what is on record of it alone."""
+        driving, phase = state.driving, state.turn.phase
+        if self._offers is None:
+            return ()
+        if phase.is_terminal:
+            run_id = state.host.current_run_id
+            key = f"over/{run_id}"
+            return () if run_id is None else (TellOver(key=key, session=session, run_id=run_id),)
+        if driving is None or driving.run_id != state.host.current_run_id:
+            return ()
+        run_id = driving.run_id
+        if phase is TurnPhase.CANCELLING:
+            return (StopDriving(key=f"stop/{run_id}", session=session, run_id=run_id),)
+        if not driving.parked:
+            return (DriveOn(key=f"drive/{run_id}", session=session, run_id=run_id),)
+        return (_at_rest(driving, f"parked/{run_id}", session),)
 
     # --- reactions --------------------------------------------------------------------------------
 
@@ -201,7 +266,7 @@ class DrivenRuns:
         try:
             return self._concern.ask(state, key, on, {})
         except Refused:  # It has ended, or ends already.
-            return ()
+            return self.close(state, key)
 
     def _came(self, state: Turns, fact: tool.Completed | tool.Failed) -> Sequence[Fact]:
         driving = state.driving
@@ -270,6 +335,18 @@ class _Taken:
         force_setattr(last, "step", self._step.number)
         if isinstance(last, facts.OpsRegistered):
             force_setattr(last, "timer_ms", self._step.timer_ms)
+
+
+def _at_rest(driving: Driving, key: str, session: str) -> TellParked:
+    waits = tuple(call for call in driving.calls if call.operation_id in driving.waits_for)
+    return TellParked(
+        key=key,
+        session=session,
+        run_id=driving.run_id,
+        code=driving.parked,
+        snapshot_id=driving.snapshot_id,
+        calls=waits,
+    )
 
 
 def shown(state: Turns, run_id: str) -> DrivingView:

@@ -26,6 +26,7 @@ from rookery.schemas.run import (
 )
 from rookery.schemas.turn import (
     ContentShape,
+    TurnPhase,
     TurnPrimitiveKind,
     TurnTerminalCauseKind,
     TurnTerminalOutcome,
@@ -35,16 +36,19 @@ __all__ = [
     "Asked",
     "Began",
     "Drive",
+    "DriveOn",
     "Driving",
     "Immediate",
     "NoteResult",
     "Offers",
     "StopDriving",
+    "TellOver",
     "TellParked",
     "calls_wanted",
     "cancelled_result",
     "ended_at_rest",
     "ending",
+    "outside_result",
     "refused_result",
     "resolved",
     "start_params",
@@ -104,6 +108,8 @@ class Driving(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_blob: str = ""
     split: bool | UnsetType = UNSET
     """Whether it was parked with calls of several steps open."""
+    over: bool | UnsetType = UNSET
+    """Whether its end is on record; unset: by a version that did not note it."""
 
 
 class Drive(Effect, frozen=True, kw_only=True):
@@ -112,6 +118,20 @@ class Drive(Effect, frozen=True, kw_only=True):
     session: str
     view: DrivingView
     """Where it stands."""
+
+
+class DriveOn(Effect, frozen=True, kw_only=True):
+    """Take the run's steps from where it stands by now, unless that is done already."""
+
+    session: str
+    run_id: str
+
+
+class TellOver(Effect, frozen=True, kw_only=True):
+    """The run has ended on record, and its session may not know of it."""
+
+    session: str
+    run_id: str
 
 
 class NoteResult(Effect, frozen=True, kw_only=True):
@@ -239,6 +259,16 @@ def ended_at_rest(view: DrivingView) -> StepTaken:
     """The last step of a run that is to end now and that nobody drives."""
     result = cancelled_result(UNSET)
     return StepTaken(run_id=view.run_id, number=view.steps + 1, answered=False, result=result)
+
+
+def outside_result(phase: TurnPhase) -> RunResult:
+    """What a run is answered whose turn somebody else has brought to its end."""
+    if phase is TurnPhase.COMPLETED:
+        return RunResult()
+    if phase is TurnPhase.CANCELLED:
+        return cancelled_result(UNSET)
+    error = ErrorObject(code="RUNTIME_ERROR", message="somebody outside let the run's turn fail")
+    return RunResult.failed(RunStatus.RUNTIME_ERROR, error, "", Metrics())
 
 
 def refused_result(refusal: CodedError) -> RunResult:

@@ -117,6 +117,8 @@ class RunTable:
             if fold is not None and fact.run:
                 record = self._by_id.get(fact.run) or self._begin(key, stored, number, fact)
                 fold(self, record, fact)
+            elif fact.type == _RESTARTED:
+                self._end_all(key, fact)
 
     def parts(self) -> Iterator[bytes]:
         """What there is, for a checkpoint."""
@@ -240,6 +242,13 @@ class RunTable:
             record.status, record.code = status, sys.intern(code)
             record.ended_at_ms = fact.at_ms
 
+    def _end_all(self, session: str, fact: Told) -> None:
+        """Nobody knows any more what the session owed."""
+        for run_id in tuple(self._underway):
+            if (record := self._by_id[run_id]).session == session:
+                self._end(record, fact, RunState.RUNTIME_ERROR, fact.code)
+        self._current.pop(session, None)
+
     def _move_call(self, record: RunRecord, fact: Told) -> None:
         underway = self._underway.get(record.run_id)
         call = underway and underway.calls.get(fact.operation_id)
@@ -283,6 +292,7 @@ def _name(fact: type[Struct]) -> str:
     return str(fact.__struct_config__.tag)
 
 
+_RESTARTED: Final = _name(session.HistoryRestarted)
 _OUTCOMES: Final = {
     TurnTerminalOutcome.TIME_BUDGET_EXCEEDED.value: RunState.TIMEOUT,
     TurnTerminalOutcome.BUDGET_EXHAUSTED.value: RunState.RESOURCE_EXHAUSTED,

@@ -27,7 +27,7 @@ from rookery.actors.admission.state import (
 from rookery.actors.kernel.host import Host
 from rookery.actors.views.checkpoint import form_of
 from rookery.bus.ports import Stored
-from rookery.schemas.codec import FactCodec
+from rookery.schemas.codec import FactCodec, restarts_history
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts.session import SESSION_FACTS, SessionFact
 from rookery.schemas.run import SessionMeta
@@ -73,8 +73,12 @@ class SessionTable:
     def take(self, stored: Stored) -> None:
         """Fold a message of the journal."""
         key = stored.entity.key
-        if stored.entity.family != FAMILY or key in self.unreadable:
+        if stored.entity.family != FAMILY:
             return
+        if key in self.unreadable:
+            if not restarts_history(stored.body):
+                return
+            self.unreadable.discard(key)
         state = self.states.get(key) or Admission(meta=SessionMeta(id=key))
         try:
             for fact in _CODEC.decode(stored.body):

@@ -12,14 +12,15 @@ from msgspec.structs import replace
 
 from rookery.actors.admission.fold import evolve
 from rookery.actors.admission.state import Admission
+from rookery.actors.kernel.restarting import last_restart
 from rookery.actors.views.sessions import SessionsView, known_phase
 from rookery.bus.clock import SystemClock
-from rookery.bus.ports import Filter
+from rookery.bus.ports import Filter, Stored
 from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.moments import moment_ms
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
-from rookery.ops.cli.realm import open_realm
+from rookery.ops.cli.realm import Realm, open_realm
 from rookery.ops.cli.session_limits import limit_words
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import SessionList, SessionsQuery, SessionView
@@ -120,12 +121,11 @@ async def _show(session: str, options: Options) -> SessionView:
     state: Admission | None = None
     builds = dict[int, str]()
     async with open_realm(options) as realm:
-        async for page in realm.journal.scan(Filter("session", session)):
-            for stored in page:
-                for fact in codec.decode(stored.body):
-                    state = evolve(state or Admission(meta=SessionMeta(id=session)), fact)
-        async for page in realm.journal.scan(Filter("turn", session)):
-            for fact in (fact for stored in page for fact in _TURNS.decode(stored.body)):
+        for stored in await _read(realm, "session", session):
+            for fact in codec.decode(stored.body):
+                state = evolve(state or Admission(meta=SessionMeta(id=session)), fact)
+        for stored in await _read(realm, "turn", session):
+            for fact in _TURNS.decode(stored.body):
                 if isinstance(fact, Started) and fact.offer is not UNSET:
                     builds[fact.generation] = fact.offer.build
     if state is None:
@@ -133,6 +133,13 @@ async def _show(session: str, options: Options) -> SessionView:
             "SESSION_NOT_FOUND", f"no session {session!r} here", hint="rookery sessions list"
         )
     return replace(state.view(), build=builds.get(state.generation, UNSET))
+
+
+async def _read(realm: Realm, family: str, session: str) -> list[Stored]:
+    """What counts of a family's history: from where it was begun anew, if it was."""
+    pages = [page async for page in realm.journal.scan(Filter(family, session))]
+    found = [stored for page in pages for stored in page]
+    return found[max(0, last_restart(found)) :]
 
 
 def _row(view: SessionView) -> tuple[object, ...]:

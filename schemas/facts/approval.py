@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rookery.schemas.approval import ApprovalAnswer, ApprovalStatus
 from rookery.schemas.approval_record import ApprovalTerminalStatus
-from rookery.schemas.envelope import Fact
+from rookery.schemas.envelope import Fact, HistoryRestart
 from rookery.schemas.numbers import Unsigned
 from rookery.schemas.records import JournalRecord
 from rookery.schemas.run import SideEffect
@@ -244,6 +244,12 @@ class ApproverRefused(Fact, frozen=True, kw_only=True, tag="approval.approver_re
     """Of whoever signed it."""
 
 
+class HistoryRestarted(
+    HistoryRestart, frozen=True, kw_only=True, tag="approval.history_restarted.v1"
+):
+    """No approval and no grant from before counts."""
+
+
 ApprovalFact = (
     Created
     | Restored
@@ -266,5 +272,6 @@ ApprovalFact = (
     | ApproverAdded
     | ApproverRevoked
     | ApproverRefused
+    | HistoryRestarted
 )
 APPROVAL_FACTS = ApprovalFact

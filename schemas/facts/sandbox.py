@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.calls import ForkedRun, ForkPoint
-from rookery.schemas.envelope import Fact
+from rookery.schemas.envelope import Fact, HistoryRestart
 from rookery.schemas.numbers import Unsigned
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
@@ -56,5 +56,11 @@ class SnapshotRestored(Fact, frozen=True, kw_only=True, tag="sandbox.snapshot_re
     """The session's from now on, if they are not the defaults."""
 
 
-SandboxFact = SnapshotKept | SnapshotRestored
+class HistoryRestarted(
+    HistoryRestart, frozen=True, kw_only=True, tag="sandbox.history_restarted.v1"
+):
+    """No memory from before counts."""
+
+
+SandboxFact = SnapshotKept | SnapshotRestored | HistoryRestarted
 SANDBOX_FACTS = SandboxFact

@@ -12,7 +12,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, UnsetType
 
 from rookery.schemas.calls import ForkedRun
-from rookery.schemas.envelope import Fact, Mode
+from rookery.schemas.envelope import Fact, HistoryRestart, Mode
 from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionLimits
 
 __all__ = ["SESSION_FACTS", "SessionFact"]
@@ -189,6 +189,8 @@ class RunFailed(_Row, frozen=True, kw_only=True, tag="session.run_failed.v1"):
     terminal_cause_kind: str | None = None
     ended_at_sequence: int | UnsetType = UNSET
     """As of ``RunCommitted``."""
+    error: ErrorObject | UnsetType = UNSET
+    """Why, where no fact of a turn says so."""
 
 
 class RunRolledBack(_Row, frozen=True, kw_only=True, tag="session.run_rolled_back.v1"):
@@ -222,6 +224,15 @@ class ReplyRequested(_OfSession, frozen=True, kw_only=True, tag="session.reply_r
     """As of ``InputAccepted``."""
 
 
+class HistoryRestarted(
+    HistoryRestart, frozen=True, kw_only=True, tag="session.history_restarted.v1"
+):
+    """This life of the session is over, whatever it owed. The next input opens another one."""
+
+    phase: str = ""
+    """As of all facts of sessions: destroyed."""
+
+
 SessionFact = (
     Initialized
     | Registered
@@ -249,5 +260,6 @@ SessionFact = (
     | InputCancelled
     | InputRefused
     | ReplyRequested
+    | HistoryRestarted
 )
 SESSION_FACTS = SessionFact

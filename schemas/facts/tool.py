@@ -16,11 +16,11 @@ from msgspec import UNSET, UnsetType
 
 from rookery.schemas.calls import Arguments, ToolFault
 from rookery.schemas.capability import ApprovalPolicy
-from rookery.schemas.envelope import Fact
+from rookery.schemas.envelope import Fact, HistoryRestart
 from rookery.schemas.numbers import Unsigned
 from rookery.schemas.run import CallStatus, SideEffect
 
-__all__ = ["TOOL_FACTS", "ToolFact"]
+__all__ = ["TOOL_FACTS", "CallFact", "ToolFact"]
 
 
 class _OfCall(Fact, frozen=True, kw_only=True):
@@ -122,7 +122,11 @@ class Withdrawn(_OfCall, frozen=True, kw_only=True, tag="tool.withdrawn.v1"):
     """Set if the program goes on without it."""
 
 
-ToolFact = (
+class HistoryRestarted(HistoryRestart, frozen=True, kw_only=True, tag="tool.history_restarted.v1"):
+    """No call from before counts, whatever came of it."""
+
+
+CallFact = (
     Refused
     | Requested
     | Allowed
@@ -133,4 +137,5 @@ ToolFact = (
     | RetryAllowed
     | Withdrawn
 )
+ToolFact = CallFact | HistoryRestarted
 TOOL_FACTS = ToolFact

@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.calls import AskedCall, ForkedRun, Offer
-from rookery.schemas.envelope import Fact
+from rookery.schemas.envelope import Fact, HistoryRestart
 from rookery.schemas.numbers import Unsigned
 from rookery.schemas.run import RunRequest, RunResult
 from rookery.schemas.turn import (
@@ -429,6 +429,10 @@ class BaselineSet(_Row, frozen=True, kw_only=True, tag="turn.baseline_set.v1"):
     realtime_capable: bool
 
 
+class HistoryRestarted(HistoryRestart, frozen=True, kw_only=True, tag="turn.history_restarted.v1"):
+    """The session has begun another life, or will; nothing of an earlier turn counts."""
+
+
 TurnFact = (
     Started
     | ImmediateAppendStarted
@@ -490,5 +494,6 @@ TurnFact = (
     | MidTurnActivitySeen
     | TurnTerminationSeen
     | BaselineSet
+    | HistoryRestarted
 )
 TURN_FACTS = TurnFact

@@ -20,6 +20,7 @@ from rookery.actors.kernel.concern import Concern
 from rookery.actors.kernel.inside import Ask
 from rookery.actors.kernel.kernel import Kernel, Settings
 from rookery.actors.kernel.partitions import Holder
+from rookery.actors.kernel.routing import Query
 from rookery.actors.runs.driver import Ends, Given, MakeCall, Step
 from rookery.actors.runs.history import Reader
 from rookery.actors.runs.runner import Runner
@@ -81,8 +82,10 @@ Told = list[Mapping[int, Answer]]
 class ScriptedDriver:
     """Plays one script."""
 
-    def __init__(self, memory: ScriptMemory) -> None:
-        self._memory = memory
+    def __init__(
+        self, memory: ScriptMemory, scripts: Mapping[str, Callable[[str], Script]] = SCRIPTS
+    ) -> None:
+        self._memory, self._scripts = memory, scripts
         self._stopped = asyncio.Event()
         self._session = ""
 
@@ -107,7 +110,8 @@ class ScriptedDriver:
 
     async def _play(self, given: Given, told: Told) -> Step:
         """As far as it was told what to make of; what it waited for by itself has passed."""
-        self._session, self._script = given.session, SCRIPTS[given.request.code](given.run_id)
+        self._session = given.session
+        self._script = self._scripts[given.request.code](given.run_id)
         self._memory.told[self._session] = told
         said = next(self._script)
         for answers in told:
@@ -156,6 +160,9 @@ class ScriptMemory:
         data = await self._blobs.get(view.snapshot_blob)
         self.told[session] = msgspec.json.decode(data, type=list[dict[int, Answer]])
 
+    async def require(self, offer: Offer) -> None:
+        """Scripts are everywhere."""
+
     async def park(self, session: str, offer: Offer) -> tuple[str, str]:
         await self.may_rest.wait()
         snapshot_id, blob, _ = await self.keep(session, offer)
@@ -182,9 +189,13 @@ class ScriptMemory:
 class ScriptedWorld(World):
     """Nodes that play scripts, and call the tools of one workshop."""
 
+    scripts: Mapping[str, Callable[[str], Script]] = SCRIPTS
+
     def __init__(self, *, threads: bool = False) -> None:
         super().__init__(threads=threads)
         self.workshop, self.visible = Workshop(), tools(*CAPABILITIES)
+        self.approvals = False
+        """Whether somebody can be asked for one."""
         self.memory: ScriptMemory | None = None
         """Of the node that began last."""
 
@@ -196,9 +207,20 @@ class ScriptedWorld(World):
             claims=ClaimRegistry(),
             driven=True,
         )
-        return self.start([admission, SandboxConcern()])
+        return self.start([admission, SandboxConcern(), *self.further_concerns()])
+
+    def further_concerns(self) -> Sequence[Concern]:
+        """Beside those of every node that drives runs."""
+        return ()
+
+    def queries(self, ask: Ask) -> Mapping[str, Query]:
+        """What a node answers beside its commands."""
+        return {}
 
     def kernel(self, node: Any, concerns: Sequence[Concern], **settings: Any) -> Kernel:
+        async def ask(*asked: Any) -> Any:
+            return await node.kernel.ask(*asked)
+
         epoch = f"{node.name}.{next(self._numbers)}"
         places = Places([tool.capability for tool in self.visible], node, self.now_ms)
         reader = Reader(node.bus.journal, node.bus.blobs)
@@ -209,7 +231,9 @@ class ScriptedWorld(World):
             [
                 *concerns,
                 TurnsConcern(self.offer),
-                ToolsConcern(visible=self.visible, places=places, epoch=epoch),
+                ToolsConcern(
+                    visible=self.visible, places=places, epoch=epoch, approvals=self.approvals
+                ),
             ],
             Settings(
                 holder=Holder(node.name, epoch, b"", lambda presence: False),
@@ -218,14 +242,14 @@ class ScriptedWorld(World):
                 **settings,
             ),
             performers=performers(node.bus.door, results),
-            queries={},
+            queries=self.queries(ask),
         )
         self._bind(node, kernel, reader, results, places, epoch)
         return kernel
 
     def _bind(
         self, node: ToolNode, kernel: Kernel, reader: Reader, results: Results, *rest: Any
-    ) -> None:
+    ) -> tuple[CallBoard, Runner]:
         (places, epoch), board, bench = rest, CallBoard(), Bench(self.workshop)
         blobs = node.bus.blobs
         acting = Acting(
@@ -250,13 +274,14 @@ class ScriptedWorld(World):
             **self.mind(reader, blobs, kernel.ask),
         )
         kernel.learn({**acting.performers, **runner.performers})
+        return board, runner
 
     def mind(self, reader: Reader, blobs: Blobs, ask: Ask) -> Mapping[str, Any]:
         """What a node's runner drives with, and what that remembers."""
         memory = self.memory = ScriptMemory(reader, blobs)
         return {
             "memory": memory,
-            "driver": lambda: ScriptedDriver(memory),
+            "driver": lambda: ScriptedDriver(memory, self.scripts),
             "surplus": lambda busy: (),
         }
 
