@@ -199,7 +199,7 @@ class Record:
         if not name.startswith("partition."):
             return
         partition = int(name.removeprefix("partition."))
-        node = node_of((message.header or {}).get("Rookery-Holder", ""))
+        node = node_of(decode_token((message.header or {}).get("Rookery-Holder", "")))
         if self.owner(partition) != node:
             at_s = message.metadata.timestamp.timestamp()
             self.moves[partition].append(Move(at_s, partition, node))
