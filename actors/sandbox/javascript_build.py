@@ -3,7 +3,7 @@
 Bound are the engine, the transformer, the prelude in the engine's memory, and the edition of what
 is made of a source before the engine sees it: histories are kept as sources, and the same source
 has to come to the same program. That part of it is the host's and cannot be sent, so a node goes on
-with builds of its own edition only. All other code of the host may change.
+with builds of the editions it has. All other code of the host may change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from rookery.actors.sandbox.javascript_engine import engine_bytes, prelude
 from rookery.actors.sandbox.transforming import transformer_bytes
-from rookery.actors.sandbox.typescript import EDITION
+from rookery.actors.sandbox.typescript import EDITION, EDITIONS
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Failed
 
@@ -46,11 +46,11 @@ class JavaScriptBuild(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             build = msgspec.msgpack.decode(piece, type=JavaScriptBuild)
         except msgspec.MsgspecError as error:
             raise Failed("GUEST_BUILD_FAILED", f"no build of TypeScript: {error}") from None
-        if build.edition != EDITION:
+        if build.edition not in EDITIONS:
             raise Failed(
                 "GUEST_BUILD_FAILED",
-                f"its programs were made by edition {build.edition} of the translation, and this "
-                f"is edition {EDITION}",
+                f"its programs were made by edition {build.edition} of the translation; this host "
+                f"has {sorted(EDITIONS)} only",
             )
         return build
 
