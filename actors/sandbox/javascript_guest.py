@@ -111,7 +111,7 @@ class JavaScriptGuest:
                 self._cache.keep(made.piece)
                 sources = {0: made.engine, 1: made.transformer}
                 modules = self._cache.modules(self._engine, sources, "TypeScript")
-                engine = Engine(self._engine, modules[0], made.prelude)
+                engine = Engine(self._engine, modules[0], made.prelude, made.parts)
                 JavaScriptMachine(engine).prove_limits()
                 self._parts = _Compiled(engine, Transformer(self._engine, modules[1]), made.edition)
             return self._parts
