@@ -134,15 +134,18 @@ def blank_types(root: Node, data: bytes, *, edition_1: bool = False) -> Blanking
     rest = [node for node in nodes("rest") if not whole.contain(node)]
     rest += [node for node in nodes("indexed") if _is_next_statement(node, data)]
     rest += [node for node in nodes("restricted") if _would_break(node, data, after)]
-    choices = Stretches(nodes("choice"))
-    rest += [node for node in nodes("typed") if choices.contain(node)]
+    rest += _within(nodes("typed"), nodes("choice"))
     parted = [node for node in nodes("worded") if _is_two_lines(node, data)]
     rest += parted
-    rest += _enclosing(_in_order(nodes("less")), nodes("more"), data)
+    rest += _enclosing(nodes("less"), nodes("more"), data)
     misread = [(node, _PARTED) for node in parted if node.type == "interface_declaration"]
-    enums = Stretches(nodes("enum"))
-    misread += [(node, _SIGNED) for node in nodes("signed") if enums.contain(node)]
+    misread += [(node, _SIGNED) for node in _within(nodes("signed"), nodes("enum"))]
     return Blanking(edits, _first(rest), misread[0] if misread else None)
+
+
+def _within(nodes: list[Node], others: list[Node]) -> list[Node]:
+    stretches = Stretches(others) if nodes and others else None
+    return [node for node in nodes if stretches is not None and stretches.contain(node)]
 
 
 def _in_order(nodes: list[Node]) -> list[Node]:
@@ -207,6 +210,7 @@ def _is_two_lines(node: Node, data: bytes) -> bool:
 def _enclosing(less: list[Node], more: list[Node], data: bytes) -> list[Node]:
     """Signs of comparison that may enclose types: ``f<A | B>(x)``. Between those is nothing but
     whole brackets, and what follows has arguments or is a template."""
+    less = _in_order(less) if more else []
     places = [node.end_byte for node in less]
     for end in more:
         if not _CALLS.match(data, end.end_byte):

@@ -76,7 +76,7 @@ def first_violation(
     statements that want a module; without, all are that import or export. Nothing is wrong within
     ``types``: they do not run."""
     found = ask(_PATTERNS, root)
-    if types is not None:
+    if found and types is not None:
         found = {name: [n for n in nodes if not types.contain(n)] for name, nodes in found.items()}
     queries = Stretches(found.get("type", ()))
     statements = found.get("statement", ()) if modules is None else modules

@@ -124,9 +124,9 @@ def session_script(root: Node, data: bytes, *, edition_1: bool = False) -> Sessi
         run = [node for node in root.named_children if node.type not in _NOT_RUN]
     else:
         run = [node for node in root.named_children if not _only_declares(node)]
-        for node in run:
-            edits += _filled(node, data)
-        run = [node for node in run if not _filled(node, data)]
+        filled = {node.id: _filled(node, data) for node in run}
+        edits += [edit for found in filled.values() for edit in found]
+        run = [node for node in run if not filled[node.id]]
     return SessionScript(
         edits=edits,
         assigned=sorted(assigned - names.kinds.keys()),
@@ -148,8 +148,9 @@ def _is_value(node: Node) -> bool:
 
 def _filled(node: Node, data: bytes) -> list[Edit]:
     """A namespace as it is printed is a call, and yet no value."""
-    found = _NAMESPACE.fullmatch(data, node.start_byte, node.end_byte)
-    if node.type != "expression_statement" or found is None:
+    if not data.startswith(b"(function", node.start_byte) or node.type != "expression_statement":
+        return []
+    if (found := _NAMESPACE.fullmatch(data, node.start_byte, node.end_byte)) is None:
         return []
     name = found["name"].decode()
     call = node.named_children[0]

@@ -243,10 +243,9 @@
     if (run.failed) return describe(run.value);
     if (run.assigned) return contracted();
     const value = run.last ? run.value : null;
-    const plain = value === undefined || isPlain(value);
-    const { value: json, kind, cut } = plain ? { value: value ?? null, kind: "json" }
-      : part("results").converted(value);
-    return answered(json, kind, cut);
+    if (value === undefined || isPlain(value)) return answered(value ?? null, "json", false);
+    const made = part("results").converted(value);
+    return answered(made.value, made.kind, made.cut);
   };
   const contracted = () => {
     const plain = result === undefined || complaint(result) === null;
@@ -298,7 +297,8 @@
       apply(then, promise, [
         ({ value }) => {
           mine.value = value;
-          if (!mine.last || !isPromise(value)) mine.done = true;
+          const isValue = value === null || typeof value !== "object" || !mine.last;
+          if (isValue || !isPromise(value)) mine.done = true;
           else { // A promise is the value it comes to.
             mine.promise = value;
             apply(then, value, [(made) => { mine.done = true; mine.value = made; }, failed]);
