@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from rookery.actors.sandbox.blanking import blank_types
 from rookery.actors.sandbox.javascript_checks import Violation, first_violation
+from rookery.actors.sandbox.merged_blocks import named_across
 from rookery.actors.sandbox.module_statements import may_be_elided, module_statements
 from rookery.actors.sandbox.session_script import session_script
 from rookery.actors.sandbox.source_edits import Edit, Edited, aligned, apply_edits, span_at
@@ -131,8 +132,11 @@ def erase(
         return _reprinted(source, root, tools, transform, watch)
     blanking = blank_types(root, data)
     watch()
-    if blanking.misread is not None:
-        node, text = blanking.misread
+    misread = blanking.misread
+    if misread is None and blanking.rest is not None:
+        misread = named_across(root, data)
+    if misread is not None:
+        node, text = misread
         raise _refused("UNSUPPORTED_FEATURE", text, _place(data, node, None, source))
     modules = module_statements(root, data, blanking.edits)
     check = partial(_check, root, data, tools, source, types=blanking.stretches)

@@ -28,8 +28,8 @@ CORPUS = Path(__file__).with_name("typescript_corpus")
 FILES = {f"{path.parent.name}/{path.stem}": path for path in sorted(CORPUS.glob("*/*.ts"))}
 EXCEPTIONS = {"jsx_text": "of the grammar for TSX, which nobody speaks here"}
 PINNED = {
-    1: "18253455b3a5996021ca5e67a664f66a6e0e180c20ed4ef791b41d0fb9f11260",
-    2: "854ce40da38ddd70f09464fa508f1175c1552106519787d3782c81e65639e9e2",
+    1: "d8388dcf3e656f50d87c373f89fdb2f06f8f759610a13846245312e9488dde0c",
+    2: "dd047bc9bede7c86ad51f8103269748803b3183bc1181f51a43c5c4d6fea2c66",
 }
 """What the corpus becomes in each edition."""
 LANGUAGE = tree_sitter.Language(tree_sitter_typescript.language_typescript())

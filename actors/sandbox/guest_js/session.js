@@ -197,6 +197,15 @@
   dated("toLocaleString", "any", "all");
   dated("toLocaleDateString", "date", "date");
   dated("toLocaleTimeString", "time", "time");
+  for (const name of ["toString", "toTimeString"]) { // The engine leaves out the zone's name.
+    const plainly = Date.prototype[name];
+    method(Date.prototype, name, {
+      [name]() {
+        const text = apply(plainly, this, []);
+        return text.endsWith("0") ? `${text} (Coordinated Universal Time)` : text;
+      },
+    }[name]);
+  }
   method(String.prototype, "localeCompare", function localeCompare(other, locales, options) {
     if (this === undefined || this === null) throw new TypeError("it is no text");
     return part("order").compare(`${this}`, `${other}`, locales, options);

@@ -6,3 +6,4 @@ for (const o of [{ dateStyle: "full" }, { dateStyle: "long", timeStyle: "short" 
   console.log(when.toLocaleString("en-US", o), "|", new Intl.DateTimeFormat("en-US", o).format(when))
 }
 console.log(when.toLocaleDateString("en-US", { month: "long" }), when.toLocaleTimeString(undefined, { timeStyle: "short" }), new Date(NaN).toLocaleString())
+console.log(String(when), when.toTimeString(), when.toDateString(), `${new Date(NaN)}`, when + 1)
