@@ -97,6 +97,7 @@ _SIGNED = "a sign before a text is not supported in an enum: write the number"
 _CALLS = re.compile(rb"\s*[(`]")
 _BRACKETS = ((b"(", b")"), (b"[", b"]"), (b"{", b"}"))
 _NESTED_MAX = 16
+_TYPES_BYTES_MAX = 1 << 13
 
 
 class Blanking(NamedTuple):
@@ -217,7 +218,8 @@ def _enclosing(less: list[Node], more: list[Node], data: bytes) -> list[Node]:
             continue
         at = bisect_left(places, end.start_byte)
         for begin in less[max(0, at - _NESTED_MAX) : at]:
-            if _is_whole(data[begin.end_byte : end.start_byte]):
+            between = data[begin.end_byte : end.start_byte]
+            if len(between) <= _TYPES_BYTES_MAX and _is_whole(between):
                 return [begin]
     return []
 

@@ -14,6 +14,7 @@ __all__ = ["named_across"]
 
 _BLOCKS = "[(internal_module) (module) (enum_declaration)] @block"
 _NAMES = "[(identifier) (shorthand_property_identifier)] @name"
+_PARTS_MAX = 50
 _VARIABLES = frozenset(("lexical_declaration", "variable_declaration"))
 
 
@@ -30,7 +31,10 @@ def named_across(root: Node, data: bytes) -> tuple[Node, str] | None:
     parts: dict[bytes, list[_Part]] = {}
     for part in _parts(sorted(blocks, key=lambda node: node.start_byte), data):
         parts.setdefault(part.path, []).append(part)
-    for same in parts.values():
+    for path, same in parts.items():
+        if len(same) > _PARTS_MAX:
+            text = f"{path.decode()} is written in more than {_PARTS_MAX} parts"
+            return same[_PARTS_MAX].node, text
         exports = [_declared(part.node, data, exported=True) for part in same]
         for at, part in enumerate(same):
             others = set().union(*exports[:at], *exports[at + 1 :])

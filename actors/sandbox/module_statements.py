@@ -43,8 +43,9 @@ def module_statements(
         used = _used(root, data, Stretches.between((edit.start, edit.end) for edit in types or ()))
         for node in imports:
             _import(node, data, used, found)
+    types_only = _named_types(root, data) if any(map(exported_value, exports)) else set()
     for node in exports:
-        _export(node, root, data, found)
+        _export(node, data, types_only, found)
     if types is None:
         found.wanted.extend(_assignments(root, data))
     return found
@@ -121,7 +122,7 @@ def _is_typed(specifier: Node) -> bool:
     return specifier.children[0].type in ("type", "typeof")
 
 
-def _export(node: Node, root: Node, data: bytes, found: ModuleStatements) -> None:
+def _export(node: Node, data: bytes, types: set[bytes], found: ModuleStatements) -> None:
     declaration = node.child_by_field_name("declaration")
     if node.child_by_field_name("source") is not None:
         if _is_type_export(node) or _names_no_values(node):
@@ -132,7 +133,7 @@ def _export(node: Node, root: Node, data: bytes, found: ModuleStatements) -> Non
         for word in ("export", "default"):
             if (keyword := _child(node, word)) is not None:
                 found.edits.append(Edit(keyword.start_byte, keyword.end_byte))
-    elif (value := exported_value(node)) is not None and not _is_type(value, root, data):
+    elif (value := exported_value(node)) is not None and _text(value, data) not in types:
         keyword = _child(node, "default") or _child(node, "=")
         assert keyword is not None
         found.edits.append(Edit(node.start_byte, keyword.end_byte, ";", "("))
@@ -154,16 +155,14 @@ def _names_no_values(node: Node) -> bool:
     )
 
 
-def _is_type(value: Node, root: Node, data: bytes) -> bool:
-    """Whether it is a name that this program gives to a type and to nothing else."""
-    if value.type != "identifier":
-        return False
-    name, kinds = _text(value, data), set()
+def _named_types(root: Node, data: bytes) -> set[bytes]:
+    """The names that this program gives to types and to nothing else."""
+    kinds: dict[bytes, set[str]] = {}
     for statement in root.named_children:
         node = declaration_in(statement)
-        if any(_text(declared, data) == name for declared in _declared(node)):
-            kinds.add(node.type)
-    return bool(kinds) and kinds <= _TYPES
+        for name in _declared(node):
+            kinds.setdefault(_text(name, data), set()).add(node.type)
+    return {name for name, made_by in kinds.items() if made_by <= _TYPES}
 
 
 def _declared(node: Node) -> Iterator[Node]:
