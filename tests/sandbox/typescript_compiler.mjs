@@ -1,13 +1,12 @@
-// What the TypeScript compiler makes of programs, and whether two programs are the same tree.
-// Reads {"compiler", "emit": [source], "compare": [[text, text]], "wrong": [source], "run": [[text,
-// text]]} from stdin and writes the answers.
-import { readFileSync } from "node:fs";
+// What the TypeScript compiler makes of programs, and whether two programs are the same tree. Reads
+// {"emit": [source], "compare": [[text, text]], "wrong": [source], "run": [[text, text]]} line by
+// line from stdin and writes the answers. Its argument is where the compiler is.
 import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
 import { inspect } from "node:util";
 import { createContext, runInContext } from "node:vm";
 
-const task = JSON.parse(readFileSync(0, "utf8"));
-const ts = createRequire(import.meta.url)(task.compiler);
+const ts = createRequire(import.meta.url)(process.argv[2]);
 const { SyntaxKind: Kind, NodeFlags } = ts;
 const HIDDEN = new Set(["parent", "pos", "end", "flags", "kind", "jsDoc", "id", "original",
   "transformFlags", "modifierFlagsCache", "endOfFileToken", "illegalModifiers"]);
@@ -217,7 +216,10 @@ const ran = (pair) => {
   return one === other ? null : [one, other];
 };
 
-process.stdout.write(JSON.stringify({
+const answer = (task) => ({
   emit: (task.emit ?? []).map(readable), compare: (task.compare ?? []).map(compared),
   wrong: (task.wrong ?? []).map(wrong), run: (task.run ?? []).map(ran),
-}));
+});
+for await (const line of createInterface({ input: process.stdin, crlfDelay: Infinity })) {
+  process.stdout.write(`${JSON.stringify(answer(JSON.parse(line)))}\n`);
+}

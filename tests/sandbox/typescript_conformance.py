@@ -28,7 +28,7 @@ from rookery.actors.sandbox.typescript import RefusedSource, Transform, erase, t
 from rookery.actors.sandbox.wasm import make_engine
 from tests.sandbox.typescript_variations import variations
 
-__all__ = ["Unavailable", "Verdict", "compiler", "judged"]
+__all__ = ["Compiler", "Unavailable", "Verdict", "judged"]
 
 PACKAGE = "typescript@6.0.3"
 PROGRAM = Path(__file__).with_name("typescript_compiler.mjs")
@@ -37,7 +37,7 @@ PLACES = (
     re.compile(r"tests/cases/(conformance|compiler)/.*\.ts"),
     re.compile(r"testdata/baselines/reference/submodule/(conformance|compiler)/.*\.js"),
 )
-FETCH_S, NODE_S = 120, 600
+FETCH_S = 120
 _PART = re.compile(r"^//// \[(.*?)\](?: ////)?\r?\n", re.MULTILINE)
 _FILE = re.compile(r"^// @filename: *(\S+) *\r?\n", re.MULTILINE | re.IGNORECASE)
 _SOURCE = re.compile(r"(?<!\.d)\.[mc]?ts$")
@@ -120,24 +120,50 @@ def _fetch_compiler(folder: Path) -> None:
         raise Unavailable(f"npm has no compiler for us: {said.stderr[-300:]}")
 
 
-def judged(sources: Mapping[str, str], compiler: Path, transform: Transform) -> dict[str, Verdict]:
+class Compiler:
+    """The compiler, in a process of its own that is asked line by line."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            ["node", str(PROGRAM), str(compiler())], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def __enter__(self) -> Compiler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def ask(self, **task: list[Any]) -> dict[str, Any]:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps(task).encode() + b"\n")
+        stdin.flush()
+        found: dict[str, Any] = json.loads(stdout.readline())
+        return found
+
+
+def judged(
+    sources: Mapping[str, str], compiler: Compiler, transform: Transform
+) -> dict[str, Verdict]:
     """One verdict for every program the compiler can read."""
-    emitted = _node(compiler, emit=list(sources.values()))["emit"]
+    emitted = compiler.ask(emit=list(sources.values()))["emit"]
     theirs = {name: made for name, made in zip(sources, emitted, strict=True) if made}
     ours = {name: _made(sources[name], transform) for name in theirs}
     again = {name: _made(made["text"], transform) for name, made in theirs.items()}
     kinds = {name: _by_refusal(ours[name], again[name], theirs[name]) for name in theirs}
     both = [name for name, kind in kinds.items() if not kind]
     pairs = [[ours[name].text, theirs[name]["text"]] for name in both]
-    compared = dict(zip(both, _node(compiler, compare=pairs)["compare"], strict=True))
+    compared = dict(zip(both, compiler.ask(compare=pairs)["compare"], strict=True))
     kinds |= {name: "the same tree" for name, parted in compared.items() if parted is None}
     others = [name for name, kind in kinds.items() if not kind and not theirs[name]["erasable"]]
     pairs = [[ours[name].script, again[name].script] for name in others]
-    ran = zip(others, _node(compiler, run=pairs)["run"], strict=True)
+    ran = zip(others, compiler.ask(run=pairs)["run"], strict=True)
     kinds |= {name: "the same behaviour" for name, parted in ran if parted is None}
     kinds |= {name: "another program" for name, kind in kinds.items() if not kind}
     bad = [name for name, kind in kinds.items() if kind not in GOOD]
-    wrong = _node(compiler, wrong=[sources[name] for name in bad])["wrong"]
+    wrong = compiler.ask(wrong=[sources[name] for name in bad])["wrong"]
     kinds |= {name: WRONG for name, codes in zip(bad, wrong, strict=True) if codes}
     return {
         name: Verdict(kind, theirs[name]["erasable"], compared.get(name) or ours[name].refusal)
@@ -168,21 +194,6 @@ def _by_refusal(ours: _Made, again: _Made, theirs: dict[str, Any]) -> str:
 
 def _unwatched() -> None:
     pass
-
-
-def _node(compiler: Path, **task: list[Any]) -> dict[str, Any]:
-    if not any(task.values()):
-        return {name: [] for name in task}
-    said = subprocess.run(
-        ["node", str(PROGRAM)],
-        input=json.dumps({"compiler": str(compiler), **task}),
-        capture_output=True,
-        text=True,
-        timeout=NODE_S,
-        check=True,
-    )
-    found: dict[str, Any] = json.loads(said.stdout)
-    return found
 
 
 # --- the compiler's own cases ---------------------------------------------------------------------
@@ -239,20 +250,30 @@ def main(where: str) -> int:
         where = str(place)
     guest = JavaScriptGuest(make_engine(), GuestCache(cache_folder(os.environ)))
     good = True
-    for name, sources in (("own", variations()), ("the compiler's", cases_in(Path(where)))):
-        verdicts = judged(sources, compiler(), guest.transform)
-        counted = Counter((verdict.erasable, verdict.kind) for verdict in verdicts.values())
-        sys.stdout.write(f"{name}: {len(sources)} cases, {len(verdicts)} that can be read\n")
-        for (erasable, kind), count in sorted(counted.items()):
-            what = "types only" if erasable else "more than types"
-            sys.stdout.write(f"  {count:5} {what}: {kind}\n")
-        for case, verdict in verdicts.items():
-            if not verdict.is_good and verdict.kind != WRONG:
-                known = case.endswith(tuple(KNOWN))
-                good &= known or not verdict.erasable
-                sys.stdout.write(f"  {'known ' * known}{verdict.kind}: {case} {verdict.detail}\n")
+    with Compiler() as judge:
+        groups = (("own", variations()), ("the compiler's", cases_in(Path(where))))
+        for name, sources in groups:
+            good &= _told(name, sources, judged(sources, judge, guest.transform))
     return 0 if good else 1
 
 
+def _told(name: str, sources: Mapping[str, str], verdicts: dict[str, Verdict]) -> bool:
+    """Whether types never mattered, but where it is known."""
+    counted = Counter((verdict.erasable, verdict.kind) for verdict in verdicts.values())
+    sys.stdout.write(f"{name}: {len(sources)} cases, {len(verdicts)} that can be read\n")
+    for (erasable, kind), count in sorted(counted.items()):
+        what = "types only" if erasable else "more than types"
+        sys.stdout.write(f"  {count:5} {what}: {kind}\n")
+    good = True
+    for case, verdict in verdicts.items():
+        if not verdict.is_good and verdict.kind != WRONG:
+            known = case.endswith(tuple(KNOWN))
+            good &= known or not verdict.erasable
+            sys.stdout.write(f"  {'known ' * known}{verdict.kind}: {case} {verdict.detail}\n")
+    return good
+
+
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("say where the cases are: python -m tests.sandbox.typescript_conformance CASES")
     sys.exit(main(sys.argv[1]))
