@@ -21,6 +21,7 @@ __all__ = [
 ]
 
 _USES = "[(identifier) (shorthand_property_identifier)] @use"
+_STATEMENTS = frozenset(("export_statement", "import_statement"))
 _TYPES = frozenset(("import_statement", "interface_declaration", "type_alias_declaration"))
 """What a name may have been made by if it is no value; an import of a value has been refused."""
 
@@ -36,9 +37,10 @@ def module_statements(
 ) -> ModuleStatements:
     """``types`` are blanked: what is named in them is no use of it. Without them, the transformer
     has been at work, which makes of ``export =`` what only other machines know."""
-    imports = [node for node in root.children if node.type == "import_statement"]
-    exports = [node for node in root.children if node.type == "export_statement"]
     found = ModuleStatements([], [])
+    statements = [node for node in root.children if node.type in _STATEMENTS]
+    imports = [node for node in statements if node.type == "import_statement"]
+    exports = [node for node in statements if node.type == "export_statement"]
     if imports:
         used = _used(root, data, Stretches.between((edit.start, edit.end) for edit in types or ()))
         for node in imports:
@@ -60,6 +62,8 @@ def may_be_elided(wanted: list[Node]) -> bool:
 
 def declaration_in(node: Node) -> Node:
     """What a statement at the top declares, exported or not."""
+    if node.type != "export_statement":
+        return node
     return node.child_by_field_name("declaration") or node
 
 

@@ -64,6 +64,7 @@ _RETURNS = """
 ] @function
 """
 
+_PRINTED = b"(function(_"
 _NAMESPACE = re.compile(
     rb"\(function\(_\w+\) \{.*\}\)\((?P<name>[\w$]+) \|\| \((?P=name) = \{\}\)\);?", re.DOTALL
 )
@@ -110,7 +111,8 @@ def session_script(root: Node, data: bytes, *, edition_1: bool = False) -> Sessi
     only what was last could be the value."""
     names = _Names(data)
     edits: list[Edit] = []
-    for statement in root.named_children:
+    statements = root.named_children
+    for statement in statements:
         node = statement if edition_1 else declaration_in(statement)
         if node.type == "lexical_declaration":
             edits += _variables(node, names)
@@ -121,12 +123,12 @@ def session_script(root: Node, data: bytes, *, edition_1: bool = False) -> Sessi
                 names.declare(name, node.type)
     assigned, complaint = _assigned(root, names)
     if edition_1:
-        run = [node for node in root.named_children if node.type not in _NOT_RUN]
+        run = [node for node in statements if node.type not in _NOT_RUN]
     else:
-        run = [node for node in root.named_children if not _only_declares(node)]
-        filled = {node.id: _filled(node, data) for node in run}
+        run = [node for node in statements if not _only_declares(node)]
+        filled = {node.id: _filled(node, data) for node in run} if _PRINTED in data else {}
         edits += [edit for found in filled.values() for edit in found]
-        run = [node for node in run if not filled[node.id]]
+        run = [node for node in run if not filled.get(node.id)]
     return SessionScript(
         edits=edits,
         assigned=sorted(assigned - names.kinds.keys()),
@@ -148,9 +150,8 @@ def _is_value(node: Node) -> bool:
 
 def _filled(node: Node, data: bytes) -> list[Edit]:
     """A namespace as it is printed is a call, and yet no value."""
-    if not data.startswith(b"(function", node.start_byte) or node.type != "expression_statement":
-        return []
-    if (found := _NAMESPACE.fullmatch(data, node.start_byte, node.end_byte)) is None:
+    found = _NAMESPACE.fullmatch(data, node.start_byte, node.end_byte)
+    if node.type != "expression_statement" or found is None:
         return []
     name = found["name"].decode()
     call = node.named_children[0]
