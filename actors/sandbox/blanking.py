@@ -6,6 +6,8 @@ its neighbours. What cannot be blanked is named, never guessed at: the transform
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from typing import NamedTuple
 
 from rookery.actors.sandbox.source_edits import Edit
@@ -43,8 +45,6 @@ _PATTERNS = """
 (required_parameter pattern: (this)) @this
 (arrow_function return_type: (_)) @arrow
 
-(required_parameter [(accessibility_modifier) (override_modifier) "readonly"]) @rest
-(optional_parameter [(accessibility_modifier) (override_modifier) "readonly"]) @rest
 [(enum_declaration) (internal_module) (module) (import_alias)] @rest
 (binary_expression left: (binary_expression "<") ">" right: (template_string)) @rest
 
@@ -60,15 +60,61 @@ _PATTERNS = """
 """
 
 
+_EDITION_1 = """
+(required_parameter [(accessibility_modifier) (override_modifier) "readonly"]) @rest
+(optional_parameter [(accessibility_modifier) (override_modifier) "readonly"]) @rest
+"""
+_EDITION_2 = """
+(method_definition
+  name: (property_identifier) @name
+  parameters: (formal_parameters
+    (_ [(accessibility_modifier) (override_modifier) "readonly"]) @rest)
+  (#eq? @name "constructor"))
+(required_parameter [(accessibility_modifier) (override_modifier) "readonly"] @mark)
+(optional_parameter [(accessibility_modifier) (override_modifier) "readonly"] @mark)
+
+(type_assertion) @rest
+(instantiation_expression) @rest
+(binary_expression (arrow_function)) @rest
+(binary_expression "<" right: [(unary_expression "typeof") (new_expression !arguments)]) @rest
+(binary_expression "<" @less)
+(binary_expression [">" ">>" ">>>"] @more)
+(new_expression type_arguments: (_) !arguments) @rest
+(ternary_expression consequence: (_) @choice)
+(ternary_expression alternative: (_) @choice)
+(arrow_function return_type: (_)) @typed
+(enum_body) @enum
+(unary_expression ["+" "-" "~"] argument: [(string) (template_string)]) @signed
+
+[
+  (interface_declaration) (type_alias_declaration) (abstract_class_declaration)
+  (ambient_declaration)
+] @worded
+"""
+"""Also where the grammar and the compiler read a program differently now and then."""
+_PARTED = "the line ends after 'interface', so it is a name there: write it on one line"
+_SIGNED = "a sign before a text is not supported in an enum: write the number"
+_CALLS = re.compile(rb"\s*[(`]")
+_BRACKETS = ((b"(", b")"), (b"[", b"]"), (b"{", b"}"))
+_NESTED_MAX = 16
+_TYPES_BYTES_MAX = 1 << 13
+
+
 class Blanking(NamedTuple):
     edits: list[Edit]
     rest: Node | None
     """The first thing that is more than a type: then none of the edits will do."""
+    misread: tuple[Node, str] | None = None
+    """What the transformer reads otherwise than the compiler, and why it is refused."""
+
+    @property
+    def stretches(self) -> Stretches:
+        return Stretches.between((edit.start, edit.end) for edit in self.edits)
 
 
-def blank_types(root: Node, data: bytes) -> Blanking:
-    """What to blank in a source without errors."""
-    found = ask(_PATTERNS, root)
+def blank_types(root: Node, data: bytes, *, edition_1: bool = False) -> Blanking:
+    """What to blank in a source without errors. Edition 1 took the grammar's word for all."""
+    found = ask(_PATTERNS + (_EDITION_1 if edition_1 else _EDITION_2), root)
 
     def nodes(*names: str) -> list[Node]:
         return [node for name in names for node in found.get(name, ())]
@@ -89,7 +135,26 @@ def blank_types(root: Node, data: bytes) -> Blanking:
     rest = [node for node in nodes("rest") if not whole.contain(node)]
     rest += [node for node in nodes("indexed") if _is_next_statement(node, data)]
     rest += [node for node in nodes("restricted") if _would_break(node, data, after)]
-    return Blanking(edits, min(rest, key=lambda node: node.start_byte, default=None))
+    rest += _within(nodes("typed"), nodes("choice"))
+    parted = [node for node in nodes("worded") if _is_two_lines(node, data)]
+    rest += parted
+    rest += _enclosing(nodes("less"), nodes("more"), data)
+    misread = [(node, _PARTED) for node in parted if node.type == "interface_declaration"]
+    misread += [(node, _SIGNED) for node in _within(nodes("signed"), nodes("enum"))]
+    return Blanking(edits, _first(rest), misread[0] if misread else None)
+
+
+def _within(nodes: list[Node], others: list[Node]) -> list[Node]:
+    stretches = Stretches(others) if nodes and others else None
+    return [node for node in nodes if stretches is not None and stretches.contain(node)]
+
+
+def _in_order(nodes: list[Node]) -> list[Node]:
+    return sorted(nodes, key=lambda node: node.start_byte)
+
+
+def _first(nodes: list[Node]) -> Node | None:
+    return next(iter(_in_order(nodes)), None)
 
 
 def _cast(node: Node, *, ends: bool) -> Edit:
@@ -135,6 +200,32 @@ def _is_next_statement(node: Node, data: bytes) -> bool:
     """``as T`` ends where a line does; the grammar takes a bracket on the next one to go on."""
     kind, bracket = node.children[:2]
     return b"\n" in data[kind.end_byte : bracket.start_byte]
+
+
+def _is_two_lines(node: Node, data: bytes) -> bool:
+    """``type`` alone on its line is a name, and what follows is a statement of its own."""
+    first, second = [child for child in node.children if child.type != "comment"][:2]
+    return b"\n" in data[first.end_byte : second.start_byte]
+
+
+def _enclosing(less: list[Node], more: list[Node], data: bytes) -> list[Node]:
+    """Signs of comparison that may enclose types: ``f<A | B>(x)``. Between those is nothing but
+    whole brackets, and what follows has arguments or is a template."""
+    less = _in_order(less) if more else []
+    places = [node.end_byte for node in less]
+    for end in more:
+        if not _CALLS.match(data, end.end_byte):
+            continue
+        at = bisect_left(places, end.start_byte)
+        for begin in less[max(0, at - _NESTED_MAX) : at]:
+            between = data[begin.end_byte : end.start_byte]
+            if len(between) <= _TYPES_BYTES_MAX and _is_whole(between):
+                return [begin]
+    return []
+
+
+def _is_whole(text: bytes) -> bool:
+    return all(text.count(left) == text.count(right) for left, right in _BRACKETS)
 
 
 def _would_break(node: Node, data: bytes, after: dict[int, int]) -> bool:

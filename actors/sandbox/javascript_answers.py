@@ -40,6 +40,12 @@ def _sleep(machine: JavaScriptMachine, duration_ms: str) -> int:
     return machine.text("")
 
 
+def _part(machine: JavaScriptMachine, name: str) -> int:
+    if (source := machine.parts.get(name)) is None:
+        raise GuestStopped("RUNTIME_ERROR", "the guest asked its host for a part there is not")
+    return machine.text(source)
+
+
 def _stdout(machine: JavaScriptMachine, text: str) -> int:
     machine.emitted(1, f"{text}\n".encode())
     return machine.text("")
@@ -56,8 +62,9 @@ ASKED: Mapping[str, Callable[..., int]] = {
     "sleep": _sleep,
     "stdout": _stdout,
     "stderr": _stderr,
+    "part": _part,
 }
-_ARITIES = {"call": 1, "random": 0, "sleep": 1, "stdout": 1, "stderr": 1}
+_ARITIES = {"call": 1, "random": 0, "sleep": 1, "stdout": 1, "stderr": 1, "part": 1}
 
 
 def _host_call(

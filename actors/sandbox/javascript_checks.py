@@ -6,7 +6,7 @@ inside string literals are never flagged.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from rookery.actors.sandbox.syntax import Node, Stretches, ask
@@ -32,8 +32,8 @@ _TOOLS_HINT = "list_tools() says what can be called"
 _OUTSIDE_HINT = "the outside world is reached through tools only"
 _ENGINE_HINT = "write it without: the engine does not know it"
 _PATTERNS = """
-(import_statement) @module
-(program (export_statement) @module)
+(import_statement) @statement
+(program (export_statement) @statement)
 (call_expression function: (import)) @module
 (call_expression function: (identifier) @call)
 (new_expression constructor: (identifier) @made)
@@ -57,22 +57,33 @@ _ENGINE_LACKS = {
 class Violation(NamedTuple):
     """Where the program asks for what it cannot have."""
 
-    start: int
-    end: int
-    """In bytes."""
+    start_byte: int
+    end_byte: int
     code: str
     message: str
     hint: str
 
 
-def first_violation(root: Node, data: bytes, tools: Container[str]) -> Violation | None:
-    """The first one in the order of the source. A tool may have any name."""
+def first_violation(
+    root: Node,
+    data: bytes,
+    tools: Container[str],
+    *,
+    modules: Iterable[Node] | None = None,
+    types: Stretches | None = None,
+) -> Violation | None:
+    """The first one in the order of the source. A tool may have any name. ``modules`` are the
+    statements that want a module; without, all are that import or export. Nothing is wrong within
+    ``types``: they do not run."""
     found = ask(_PATTERNS, root)
-    types = Stretches(found.get("type", ()))
-    modules = [node for node in found.get("module", ()) if not types.contain(node)]
-    modules += [node for node in found.get("meta", ()) if _name(node, data) == "import.meta"]
+    if found and types is not None:
+        found = {name: [n for n in nodes if not types.contain(n)] for name, nodes in found.items()}
+    queries = Stretches(found.get("type", ()))
+    statements = found.get("statement", ()) if modules is None else modules
+    wanted = [n for n in (*statements, *found.get("module", ())) if not queries.contain(n)]
+    wanted += [node for node in found.get("meta", ()) if _name(node, data) == "import.meta"]
     text = "modules are not available in the sandbox"
-    violations = [_unsupported(node, text) for node in modules]
+    violations = [_unsupported(node, text) for node in wanted]
     for node in (*found.get("call", ()), *found.get("made", ())):
         name = _name(node, data)
         if name in tools:

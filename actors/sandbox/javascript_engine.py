@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -23,7 +23,7 @@ from rookery.actors.sandbox.javascript_answers import ASKED, answer_to
 from rookery.actors.sandbox.wasm import Externs, GuestStopped, Linker, Prepared
 from rookery.schemas.errors import Failed
 
-__all__ = ["Engine", "JavaScriptMachine", "engine_bytes", "prelude"]
+__all__ = ["Engine", "JavaScriptMachine", "engine_bytes", "parts", "prelude"]
 
 _MEMORY_BYTES_MAX = 4 << 30
 """Until a run brings its own limit: an image is loaded before."""
@@ -43,6 +43,8 @@ _SCRIPT_NAME: Final = b"eval_script"
 """What the engine calls every source it is given; the place in its memory where that stands."""
 _PRELUDE_NAME: Final = b"rookery-api"
 _RUN_NAME: Final = "run-%07d"
+_ASKED_1 = tuple(name for name in ASKED if name != "part")
+"""What the prelude of edition 1 may ask: its memory begins as it did."""
 _METHODS = ("begin", "watch", "settle", "pump", "fire", "refuse")
 _OK = 0
 _word = struct.Struct("<i")
@@ -56,7 +58,14 @@ def prelude() -> str:
     """One function of the host, kept as two files."""
     folder = Path(__file__).with_name("guest_js")
     text, session = ((folder / name).read_text() for name in ("text.js", "session.js"))
-    return f"({session})({{text: ({text})(), ...__host}})"
+    return f"({session})({{plain: ({text})(), ...__host}})"
+
+
+def parts() -> dict[str, str]:
+    """What the prelude asks for when a program first needs it: functions of their own, by name."""
+    folder = Path(__file__).with_name("guest_js")
+    files = {path.stem: path for path in sorted(folder.glob("*.js"))}
+    return {name: files[name].read_text() for name in files if name not in ("session", "text")}
 
 
 class Places(NamedTuple):
@@ -71,8 +80,14 @@ class Engine:
 
     places: Places | None = None
 
-    def __init__(self, engine: wasmtime.Engine, module: wasmtime.Module, prelude: str) -> None:
-        self.engine, self.module, self.prelude = engine, module, prelude
+    def __init__(
+        self,
+        engine: wasmtime.Engine,
+        module: wasmtime.Module,
+        prelude: str,
+        parts: Mapping[str, str],
+    ) -> None:
+        self.engine, self.module, self.prelude, self.parts = engine, module, prelude, parts
         self.linker = Linker(engine)
         self.imports: list[tuple[bytes, bytes]] = []
         for wanted in module.imports:
@@ -94,7 +109,7 @@ class JavaScriptMachine(GuestMachine):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine.engine, _MEMORY_BYTES_MAX)
-        self._engine, self._kinds = engine, engine.kinds
+        self._engine, self._kinds, self.parts = engine, engine.kinds, engine.parts
         self._functions: dict[str, Prepared] = {}
         wanted = Externs(len(engine.imports))
         for place, (module, name) in enumerate(engine.imports):
@@ -272,7 +287,7 @@ class JavaScriptMachine(GuestMachine):
         self._name_at = places.script_name
         self.write(self._name_at, _PRELUDE_NAME)
         bridge, world = self._c("new_object"), self._c("global_object")
-        for name in ASKED:
+        for name in ASKED if self.parts else _ASKED_1:
             with self._bytes(name.encode()) as (pointer, length):
                 self._set(bridge, name, self._c("new_function", pointer, length))
         self._set(world, "__host", bridge)

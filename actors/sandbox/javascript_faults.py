@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rookery.actors.sandbox.contract import GUEST_CODES, Ended, Step, Waits
 from rookery.actors.sandbox.source_edits import offset_of
 from rookery.actors.sandbox.typescript import Script
 from rookery.actors.sandbox.wasm import GuestStopped
-from rookery.schemas.run import ErrorObject, Span
+from rookery.schemas.run import ErrorObject, ResultKind, Span
 
 __all__ = ["Said", "ended", "read_said"]
 
@@ -28,6 +29,9 @@ class Said(msgspec.Struct):
     value: msgspec.Raw = msgspec.Raw(b"null")
     error: ErrorObject | None = None
     waits: Waits | None = None
+    kind: ResultKind | UnsetType = UNSET
+    cut: bool | UnsetType = UNSET
+    """Of a value; preludes of before do not say it."""
     stack: str = ""
     source: str = ""
     """Of the run the error ended; the rest goes with an error, too."""
@@ -50,7 +54,7 @@ def ended(said: Said, script: Script | None, script_name: str) -> Step:
         return said.waits
     if said.error is None:
         try:
-            return Ended(msgspec.json.decode(said.value))
+            return Ended(msgspec.json.decode(said.value), kind=said.kind, cut=said.cut)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise _unreadable(error) from None
     code, message, hint, _ = msgspec.structs.astuple(said.error)

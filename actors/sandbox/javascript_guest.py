@@ -7,7 +7,7 @@ not its business, and neither is how types are found.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import cached_property
 from typing import NamedTuple
 
@@ -53,6 +53,7 @@ class _Anything:
 class _Compiled(NamedTuple):
     engine: Engine
     transformer: Transformer
+    edition: int
 
 
 _decode = msgspec.json.Decoder(Program | Check | _Resumption).decode
@@ -89,6 +90,10 @@ class JavaScriptGuest:
     def transform(self, source: bytes, watch: Watch) -> str:
         return self._compiled().transformer.transform(source, watch)
 
+    def translate(self, source: str, tools: Container[str], watch: Watch) -> Script:
+        """As the edition of this build does it."""
+        return translate(source, tools, self.transform, watch, edition=self._compiled().edition)
+
     def machine(self) -> JavaScriptMachine:
         return JavaScriptMachine(self._compiled().engine)
 
@@ -106,9 +111,9 @@ class JavaScriptGuest:
                 self._cache.keep(made.piece)
                 sources = {0: made.engine, 1: made.transformer}
                 modules = self._cache.modules(self._engine, sources, "TypeScript")
-                engine = Engine(self._engine, modules[0], made.prelude)
+                engine = Engine(self._engine, modules[0], made.prelude, made.parts)
                 JavaScriptMachine(engine).prove_limits()
-                self._parts = _Compiled(engine, Transformer(self._engine, modules[1]))
+                self._parts = _Compiled(engine, Transformer(self._engine, modules[1]), made.edition)
             return self._parts
 
 
@@ -143,7 +148,7 @@ class JavaScriptInstance(ImagedInstance[JavaScriptMachine]):
 
     def _run(self, program: Program, host: Host) -> Step:
         machine = self._machine
-        script = translate(program.code, program.tools, self._guest.transform, host.watch)
+        script = self._guest.translate(program.code, program.tools, host.watch)
         self._script = script
         begin = {
             "tools": _encode(program.tools).decode(),
@@ -164,7 +169,7 @@ class JavaScriptInstance(ImagedInstance[JavaScriptMachine]):
         return self._pumped(host)
 
     def _check(self, check: Check, host: Host) -> Step:
-        script = translate(check.code, check.tools, self._guest.transform, host.watch)
+        script = self._guest.translate(check.code, check.tools, host.watch)
         self._script = script
         self._machine.name_next_script()
         error = self._machine.compile(f"\n{script.text}")
@@ -181,5 +186,5 @@ class JavaScriptInstance(ImagedInstance[JavaScriptMachine]):
     def _told(self, reply: str, host: Host) -> Step:
         said = read_said(reply)
         if said.error is not None and self._script is None:  # The run began elsewhere.
-            self._script = translate(said.source, _Anything(), self._guest.transform, host.watch)
+            self._script = self._guest.translate(said.source, _Anything(), host.watch)
         return ended(said, self._script, self._machine.script_name)

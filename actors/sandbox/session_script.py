@@ -7,10 +7,12 @@ names, too, as they do where nothing is strict.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from rookery.actors.sandbox.module_statements import declaration_in, exported_value
 from rookery.actors.sandbox.source_edits import Edit
 from rookery.actors.sandbox.syntax import Node, Stretches, ask
 
@@ -29,6 +31,7 @@ _NOT_RUN = frozenset(
         "type_alias_declaration",
     )
 )
+_DECLARE = _LEXICAL | _FUNCTIONS | _NOT_RUN | {"import_statement", "variable_declaration"}
 _TARGETS = """
 (assignment_expression left: (identifier) @assigned)
 (augmented_assignment_expression left: (identifier) @assigned)
@@ -60,6 +63,11 @@ _RETURNS = """
   (generator_function_declaration) (method_definition)
 ] @function
 """
+
+_PRINTED = b"(function(_"
+_NAMESPACE = re.compile(
+    rb"\(function\(_\w+\) \{.*\}\)\((?P<name>[\w$]+) \|\| \((?P=name) = \{\}\)\);?", re.DOTALL
+)
 
 
 class Complaint(NamedTuple):
@@ -98,11 +106,14 @@ class _Names:
             self.complaint = self.complaint or Complaint(node, "SYNTAX_ERROR", message)
 
 
-def session_script(root: Node, data: bytes) -> SessionScript:
-    """How to change a source that has been checked."""
+def session_script(root: Node, data: bytes, *, edition_1: bool = False) -> SessionScript:
+    """How to change a source that has been checked. In edition 1 nothing could be exported, and
+    only what was last could be the value."""
     names = _Names(data)
     edits: list[Edit] = []
-    for node in root.named_children:
+    statements = root.named_children
+    for statement in statements:
+        node = statement if edition_1 else declaration_in(statement)
         if node.type == "lexical_declaration":
             edits += _variables(node, names)
         elif node.type in _CLASSES:
@@ -111,13 +122,43 @@ def session_script(root: Node, data: bytes) -> SessionScript:
             for name in _declared(node):
                 names.declare(name, node.type)
     assigned, complaint = _assigned(root, names)
-    last = [node.type for node in root.named_children if node.type not in _NOT_RUN][-1:]
+    if edition_1:
+        run = [node for node in statements if node.type not in _NOT_RUN]
+    else:
+        run = [node for node in statements if not _only_declares(node)]
+        filled = {node.id: _filled(node, data) for node in run} if _PRINTED in data else {}
+        edits += [edit for found in filled.values() for edit in found]
+        run = [node for node in run if not filled.get(node.id)]
     return SessionScript(
         edits=edits,
         assigned=sorted(assigned - names.kinds.keys()),
-        ends_with_value=last == ["expression_statement"],
+        ends_with_value=bool(run) and _is_value(run[-1]),
         complaint=names.complaint or complaint or _returned(root),
     )
+
+
+def _only_declares(node: Node) -> bool:
+    """It has no value of its own, so the one before it is still the last."""
+    if node.type == "export_statement":
+        return exported_value(node) is None
+    return node.type in _DECLARE
+
+
+def _is_value(node: Node) -> bool:
+    return node.type == "expression_statement" or exported_value(node) is not None
+
+
+def _filled(node: Node, data: bytes) -> list[Edit]:
+    """A namespace as it is printed is a call, and yet no value."""
+    found = _NAMESPACE.fullmatch(data, node.start_byte, node.end_byte)
+    if node.type != "expression_statement" or found is None:
+        return []
+    name = found["name"].decode()
+    call = node.named_children[0]
+    return [
+        Edit(call.start_byte, call.start_byte, f"var {name}=("),
+        Edit(call.end_byte, call.end_byte, f",{name})"),
+    ]
 
 
 def _variables(node: Node, names: _Names) -> Iterator[Edit]:

@@ -86,11 +86,21 @@ class Stretches:
     """Where some nodes are."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        ordered = sorted((node.start_byte, node.end_byte) for node in nodes)
-        self._starts = [start for start, _ in ordered]
-        self._furthest = list(accumulate((end for _, end in ordered), max))
+        self._set((node.start_byte, node.end_byte) for node in nodes)
+
+    @classmethod
+    def between(cls, places: Iterable[tuple[int, int]]) -> Stretches:
+        """Those that begin and end there."""
+        stretches = cls(())
+        stretches._set(places)
+        return stretches
 
     def contain(self, node: Node) -> bool:
         """Whether one of them begins no later and ends no earlier."""
         at = bisect_right(self._starts, node.start_byte)
         return at > 0 and self._furthest[at - 1] >= node.end_byte
+
+    def _set(self, places: Iterable[tuple[int, int]]) -> None:
+        ordered = sorted(places)
+        self._starts = [start for start, _ in ordered]
+        self._furthest = list(accumulate((end for _, end in ordered), max))

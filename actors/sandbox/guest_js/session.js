@@ -3,11 +3,12 @@
 // A program that changes the built-in prototypes can break this for its own session, and no more:
 // the host checks whatever it is told.
 (host) => {
-  const { call, random, sleep, stdout, stderr } = host;
+  const { call, random, sleep, stdout, stderr, part: source } = host;
   const { parse, stringify } = JSON;
   const { now: clock } = performance;
-  const { defineProperty, hasOwn } = Object;
-  const { complaint, inspect } = host.text;
+  const { defineProperty, hasOwn, is } = Object;
+  const isPlain = host.plain;
+  const evaluate = eval;
   const then = Promise.prototype.then;
   const apply = Reflect.apply;
   const DISCOVER = "list_tools() says what can be called";
@@ -25,6 +26,14 @@
   }
 
   const own = globalThis;
+
+  // What few programs need is read when it is needed.
+  const parts = new Map();
+  const part = (name) => {
+    if (!parts.has(name)) parts.set(name, evaluate(`(${source(name)})`)(part, draw));
+    return parts.get(name);
+  };
+  const complaint = (value) => (isPlain(value) ? null : part("complaint").complaint(value));
   const global = (name, value) =>
     defineProperty(own, name, { value, writable: true, configurable: true, enumerable: false });
 
@@ -35,6 +44,7 @@
     run = {
       source: "", calls: 0, open: new Map(), untold: [], timers: [], timer: 0, assigned: false,
       done: false, failed: false, value: undefined, placeholders: [], last: false,
+      acted: false, promise: null, margin: "",
     };
   };
   begin();
@@ -61,7 +71,9 @@
     return error;
   };
   const calledNow = (name) => (...args) => {
-    const reply = parse(call(`${name} ${stringify({ args: checked(args), kwargs: {} })}`));
+    const request = `${name} ${stringify({ args: checked(args), kwargs: {} })}`;
+    run.acted = true;
+    const reply = parse(call(request));
     if (reply.error) throw fail(reply.error);
     return reply.value;
   };
@@ -70,6 +82,7 @@
     const trace = new Error().stack;
     return new Promise((resolve, reject) => {
       details.id = ++run.calls;
+      run.acted = true;
       run.open.set(details.id, { resolve, reject, trace });
       run.untold.push(details);
     });
@@ -130,16 +143,73 @@
   // --- output ----------------------------------------------------------------------------------
 
   const escaped = (half) => `\\u${half.charCodeAt(0).toString(16)}`;
+  const write = (emit, text) => {
+    if (run.margin) text = run.margin + text.replaceAll("\n", `\n${run.margin}`);
+    emit(text.isWellFormed() ? text : text.replace(/[\ud800-\udfff]/gu, escaped));
+  };
+  const isWord = (value) => typeof value === "string" || typeof value === "boolean" ||
+    (typeof value === "number" && !is(value, -0));
   const say = (emit) => (...values) => {
-    const text = values.map((value) => inspect(value)).join(" ");
-    emit(text.isWellFormed() ? text : text.replace(/\p{Surrogate}/gu, escaped));
+    const plain = values.every(isWord) && (values.length < 2 || !`${values[0]}`.includes("%"));
+    write(emit, plain ? values.join(" ") : part("inspect").format(...values));
   };
   const [out, err] = [say(stdout), say(stderr)];
-  global("console", {
-    log: out, info: out, debug: out, dir: out, table: out, warn: err, error: err, trace: err,
-    assert: (fine, ...values) => { if (!fine) err("Assertion failed", ...values); },
-  });
+  const rest = { state: () => run, out, err, clock, write: (text) => write(stdout, text) };
+  const console = { log: out, info: out, debug: out, dirxml: out, warn: err, error: err };
+  for (const name of ["assert", "count", "countReset", "dir", "group", "groupCollapsed", "groupEnd",
+    "table", "time", "timeEnd", "timeLog", "trace"]) {
+    console[name] = (...values) => part("console")(rest)[name](...values);
+  }
+  global("console", console);
   global("ToolError", ToolError);
+
+  // --- what is known of browsers and node -------------------------------------------------------
+
+  const late = (from, ...names) => {
+    for (const name of names) {
+      defineProperty(own, name, {
+        get: () => {
+          global(name, part(from)[name]);
+          return own[name];
+        },
+        set: (value) => global(name, value), configurable: true, enumerable: false,
+      });
+    }
+  };
+  late("url", "URL", "URLSearchParams");
+  late("web", "TextEncoder", "TextDecoder", "structuredClone", "atob", "btoa", "crypto");
+  if (!hasOwn(own, "DOMException")) late("web", "DOMException");
+  late("intl", "Intl");
+  const method = (holder, name, value) =>
+    defineProperty(holder, name, { value, writable: true, configurable: true });
+  for (const { prototype } of [Number, BigInt]) {
+    method(prototype, "toLocaleString", function toLocaleString(locales, options) {
+      return part("locale").number(apply(prototype.valueOf, this, []), locales, options);
+    });
+  }
+  const { getTime } = Date.prototype;
+  const dated = (name, needed, standard) => method(Date.prototype, name, {
+    [name](locales, options) {
+      const when = new Date(apply(getTime, this, []));
+      return part("locale").date(when, needed, standard, locales, options);
+    },
+  }[name]);
+  dated("toLocaleString", "any", "all");
+  dated("toLocaleDateString", "date", "date");
+  dated("toLocaleTimeString", "time", "time");
+  for (const name of ["toString", "toTimeString"]) { // The engine leaves out the zone's name.
+    const plainly = Date.prototype[name];
+    method(Date.prototype, name, {
+      [name]() {
+        const text = apply(plainly, this, []);
+        return text.endsWith("0") ? `${text} (Coordinated Universal Time)` : text;
+      },
+    }[name]);
+  }
+  method(String.prototype, "localeCompare", function localeCompare(other, locales, options) {
+    if (this === undefined || this === null) throw new TypeError("it is no text");
+    return part("order").compare(`${this}`, `${other}`, locales, options);
+  });
 
   const builtIn = new Set(Reflect.ownKeys(own));
 
@@ -158,7 +228,7 @@
     return unknown ? "UNKNOWN_TOOL" : "RUNTIME_ERROR";
   };
   const words = (error) => {
-    if (!(error instanceof Error)) return `thrown: ${inspect(error)}`;
+    if (!(error instanceof Error)) return `thrown: ${part("inspect").inspect(error)}`;
     const [name, message] = [text(error.name), text(error.message)];
     return message ? `${name}: ${message}` : name;
   };
@@ -175,15 +245,28 @@
     begin();
     return stringify({ error: said, stack: stack.slice(0, 10000).toWellFormed(), source });
   };
+  const isPromise = (value) => {
+    try { return value instanceof Promise; } catch { return false; /* The program wrote a trap. */ }
+  };
   const ended = () => {
     if (run.failed) return describe(run.value);
-    const value = run.assigned ? result : run.last ? run.value : null;
-    const problem = value === undefined ? null : complaint(value);
-    if (problem) {
-      const hint = "convert it to null, boolean, number, string, an array or a plain object";
-      return failure("RESULT_NOT_SERIALIZABLE", `the result is not plain JSON: ${problem}`, hint);
-    }
-    const reply = `{"value":${stringify(value ?? null)}}`;
+    if (run.assigned) return contracted();
+    const value = run.last ? run.value : null;
+    if (value === undefined || isPlain(value)) return answered(value ?? null, "json", false);
+    const made = part("results").converted(value);
+    return answered(made.value, made.kind, made.cut);
+  };
+  const contracted = () => {
+    const plain = result === undefined || complaint(result) === null;
+    const value = plain ? result : part("results").dated(result);
+    const problem = plain ? null : complaint(value);
+    if (problem === null) return answered(value ?? null, plain ? "json" : "converted", false);
+    const acted = run.acted ? "; the calls of this run have been made" : "";
+    const hint = `convert it to null, boolean, number, string, an array or a plain object${acted}`;
+    return failure("RESULT_NOT_SERIALIZABLE", `the result is not plain JSON: ${problem}`, hint);
+  };
+  const answered = (value, kind, cut) => {
+    const reply = `{"value":${stringify(value)},"kind":"${kind}"${cut ? ',"cut":true' : ""}}`;
     begin();
     return reply;
   };
@@ -219,9 +302,18 @@
     },
     watch(promise) {
       const mine = run;
+      const failed = (error) => { mine.done = mine.failed = true; mine.value = error; };
       apply(then, promise, [
-        ({ value }) => { mine.done = true; mine.value = value; },
-        (error) => { mine.done = mine.failed = true; mine.value = error; },
+        ({ value }) => {
+          mine.value = value;
+          const isValue = value === null || typeof value !== "object" || !mine.last;
+          if (isValue || !isPromise(value)) mine.done = true;
+          else { // A promise is the value it comes to.
+            mine.promise = value;
+            apply(then, value, [(made) => { mine.done = true; mine.value = made; }, failed]);
+          }
+        },
+        failed,
       ]);
     },
     settle(request) {
@@ -243,6 +335,8 @@
       if (next && (!run.open.size || next.due <= clock())) return "";
       if (!run.open.size) {
         tidy();
+        if (run.promise && run.assigned) return contracted();
+        if (run.promise) return answered("Promise { <pending> }", "repr", false);
         return failure("RUNTIME_ERROR", "the program awaits something that can never happen");
       }
       const calls = run.untold.splice(0);

@@ -3,7 +3,7 @@ const o: any = { a: { b: [1, 2, 3] }, "q r": null, get g(): number { return 1 },
 const { a, ["q r"]: q = 4, ...others }: { a: any; [k: string]: any } = o
 const [first, , third = 3 as number, ...tail]: number[] = (a as { b: number[] }).b
 seen.push(first, third, tail, q, Object.keys(others))
-seen.push(o?.a?.["b"]?.[0]!, o.nothing?.(), (<any>o).a.b.length, (o as any).g)
+seen.push(o?.a?.["b"]?.[0]!, o.nothing?.(), (o as any).a.b.length, (o as any).g)
 const generic = <T,>(x: T): T => x
 const arrow = async <T extends unknown[]>(x: T): Promise<{
   value: T
@@ -15,8 +15,7 @@ const noted = (
   x: number
 } => ({ x })
 seen.push(generic<number>(1), (await arrow([1])).value, noted(2))
-const made = generic<string>
-seen.push(made("instantiated"), new Array<number>(3).fill(0))
+seen.push(new Array<number>(3).fill(0))
 let n = 1, m: number | undefined
 n += 2; n ||= 5; n <<= 1; n++; --n; n = -n; n = (+(n as number)) ** 2
 m = n > 3 ? n : (n, 0)
@@ -29,7 +28,7 @@ const fn = function named(this: { v: number }, ...rest: number[]): number { retu
 seen.push([...walk([1, 2])], [...gen()], fn.call({ v: 1 }, 2, 3), fn.apply({ v: 2 }, [...[1, 2]]))
 const bare = x => x, tag = (s: TemplateStringsArray, ...v: unknown[]) => s.raw.join("|") + v
 seen.push(bare(1), tag`p${1}q`)
-const casts = [1 as unknown as string, <number>(2 as any), [3]!, ({ v: 4 } satisfies object)]
+const casts = [1 as unknown as string, [3]!, ({ v: 4 } satisfies object)]
 let after = o.a as any
 (seen as unknown[]).push(casts, after === a)
 let last = o!.a!.b![1]! as number

@@ -47,7 +47,7 @@ type Also = Between
 [1].forEach(x => log.push(x))
 log.push(overload("o"), overload(2), await later<string>("l"), hoisted)
 const returned = ((): number => {
-  return <number>5
+  return 5 as number
 })()
 log.push(returned)
 /* the end */ log
