@@ -118,6 +118,9 @@ class JetStreamJournal:
     async def end(self) -> int:
         return await self._reads.end()
 
+    async def identity(self) -> str:
+        return await self._turns.identity()
+
     async def own_end(self) -> int:
         return await self._turns.end()
 

@@ -44,6 +44,8 @@ class Turns:
         self._connection, self._subjects, self._claims = connection, subjects, claims
         self._holder = connection.client.new_inbox()
         self._held: dict[int, str] = {}
+        self._identity = ""
+        """Of the journal that the turns were taken in."""
 
     def of(self, partition: int) -> str | None:
         """The turn that this node has taken last; ``None`` if it has taken none."""
@@ -57,19 +59,24 @@ class Turns:
         """Begin a turn in each; their numbers."""
         claim = await self._claimed()
         try:
-            config = await self._config()
-            before = turns_in(self._subjects, config)
+            info = await self._ask("INFO")
+            config, before = info["config"], turns_in(self._subjects, info["config"])
             numbers = {p: _number(before.get(p, "")) + 1 for p in partitions}
             begun = {p: _turn(number) for p, number in numbers.items()}
             await self._update(config, before | begun)
         finally:
             await self._released(claim)
+        self._identity = info["created"]
         self._held |= begun
         return numbers
 
     async def current(self) -> dict[int, str]:
         """The turn of each partition that the server listens to."""
-        return turns_in(self._subjects, await self._config())
+        return turns_in(self._subjects, (await self._ask("INFO"))["config"])
+
+    async def identity(self) -> str:
+        """Of the journal that is there now."""
+        return str((await self._ask("INFO"))["created"])
 
     async def end(self) -> int:
         """The last sequence of the journal, if all turns held here are the last ones of their
@@ -78,6 +85,8 @@ class Turns:
         current = turns_in(self._subjects, info["config"])
         if lost := [p for p, turn in self._held.items() if current.get(p) != turn]:
             raise Failed("CLAIM_LOST", f"other turns have begun in the partitions {sorted(lost)}")
+        if self._held and info["created"] != self._identity:
+            raise Failed("CLAIM_LOST", "another journal was put in the place of this one")
         return int(info["state"]["last_seq"])
 
     async def _claimed(self) -> Claim:
@@ -92,10 +101,6 @@ class Turns:
             await self._claims.release(claim)
         except Failed:
             """It ends by itself."""
-
-    async def _config(self) -> dict[str, Any]:
-        config: dict[str, Any] = (await self._ask("INFO"))["config"]
-        return config
 
     async def _update(self, config: Mapping[str, Any], turns: Mapping[int, str]) -> None:
         await self._ask("UPDATE", {**config, "subjects": _subjects(self._subjects, turns)})

@@ -24,7 +24,7 @@ from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.ids import parse_reaction_id
 
-__all__ = ["Entity", "Origin", "Work"]
+__all__ = ["Entity", "Origin", "Work", "chain_of"]
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,14 @@ class _Saved(msgspec.Struct, array_like=True):
     memory: list[tuple[str, str, int]]
     observed: dict[str, int] = {}
     left: dict[str, int] = {}
+
+
+def chain_of(snapshot: Snapshot) -> str:
+    """The digest of the last message that the snapshot knows; empty if it makes no sense."""
+    try:
+        return msgspec.msgpack.decode(snapshot.body, type=_Saved).chain
+    except msgspec.MsgspecError:
+        return ""
 
 
 class Entity:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from rookery.actors.kernel.concern import Concern
-from rookery.actors.kernel.entity import Entity, Work
+from rookery.actors.kernel.entity import Entity, Work, chain_of
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import Caught, Kept, Loaded, Unread
 from rookery.actors.kernel.reactions import Reactions
@@ -95,6 +95,8 @@ class Fetching:
             snapshot = await _persist(lambda: self._bus.snapshots.load(entity.id, concern.schema))
         after = snapshot.sequence if snapshot else 0
         tail = await _persist(lambda: self._bus.journal.read(entity.id, after))
+        if snapshot is not None and not tail and not await self._is_of(entity.id, snapshot):
+            snapshot, tail = None, await _persist(lambda: self._bus.journal.read(entity.id))
         mailbox.post(Loaded(entity, snapshot, tail))
 
     async def _catch_up(
@@ -127,6 +129,14 @@ class Fetching:
             after = handled.get(family, 0)
             missed.append(self._reactions.handover(one.entity, one.sequence, facts, after))
         mailbox.post(Caught(entity, missed, stored[-1].sequence if stored else 0))
+
+    async def _is_of(self, entity: EntityId, snapshot: Snapshot) -> bool:
+        """Whether the entity ends where the snapshot was taken: else another journal is in the
+        place of its own."""
+        last = await _persist(lambda: self._bus.journal.last(entity))
+        if last is None or last.sequence != snapshot.sequence:
+            return False
+        return last.chain == chain_of(snapshot)
 
     async def _under(self, key: str) -> list[Stored]:
         pages = self._bus.journal.scan(Filter(key=key))

@@ -64,6 +64,12 @@ class Horizon:
         """A fact stands at ``sequence``, and what it calls for has its tickets."""
         self._last = max(self._last, sequence)
 
+    def start_anew(self) -> None:
+        """Another journal is in the place of the one that all this was about."""
+        with self._lock:
+            self._last = 0
+            self._called_for, self._appending = {}, {}
+
     def closed(self, book: dict[int, int], sequence: int) -> None:
         """A ticket's own business."""
         with self._lock:

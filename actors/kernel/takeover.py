@@ -29,7 +29,9 @@ __all__ = ["Takeover"]
 
 log = logging.getLogger(__name__)
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
+SCHEMA_OF_ANY_JOURNAL: Final = 2
+"""It does not say which journal it is about."""
 SCHEMA_WITHOUT_NAMES: Final = 1
 """Nothing below such a horizon was unfinished."""
 UNFINISHED_MAX: Final = 1_000
@@ -42,6 +44,7 @@ PAUSE_S: Final = 0.01
 PAUSES_MAX: Final = 10
 
 _names = msgspec.msgpack.Decoder(tuple[int, ...]).decode
+_kept = msgspec.msgpack.Decoder(tuple[tuple[int, ...], str]).decode
 
 
 class Takeover:
@@ -66,6 +69,8 @@ class Takeover:
         self._reactions, self._horizon = reactions, horizon
         self._saved: dict[int, Standing] = {}
         """The horizons kept of partitions that are taken up: our own says nothing of others."""
+        self._journal = ""
+        """Which one they are about."""
 
     async def save(self, served: frozenset[int]) -> None:
         """Keep the horizon for the next owner of these, who reads more without it."""
@@ -76,7 +81,7 @@ class Takeover:
             # Up to there only this node has appended here since it read: its tickets tell the rest.
             self._horizon.passed(end)
             now = self._horizon.now(UNFINISHED_MAX)
-            kept = Snapshot(now.through, msgspec.msgpack.encode(now.unfinished))
+            kept = Snapshot(now.through, msgspec.msgpack.encode((now.unfinished, self._journal)))
             for partition in served & self._saved.keys():
                 saved = self._saved.get(partition, now)  # Left meanwhile?
                 if now.through > saved.through or (
@@ -92,6 +97,11 @@ class Takeover:
 
     async def resume(self, partitions: frozenset[int]) -> None:
         """Hand over again what the last owners of these partitions left."""
+        journal = await self._bus.journal.identity()
+        if self._journal not in ("", journal):
+            self._horizon.start_anew()
+            self._saved.clear()
+        self._journal = journal
         left = {partition: await self._left(partition) for partition in partitions}
         await self._again_by_name(left)
         lowest = min((standing.through for standing in left.values()), default=0)
@@ -111,9 +121,12 @@ class Takeover:
             self._saved.pop(partition, None)
 
     async def _left(self, partition: int) -> Standing:
-        """What the last owner of the partition says."""
+        """What the last owner of the partition says, if it is about this journal."""
         snapshots, name = self._bus.snapshots, _name(partition)
         if kept := await snapshots.load(name, SCHEMA):
+            unfinished, journal = _kept(kept.body)
+            return Standing(kept.sequence, unfinished) if journal == self._journal else Standing()
+        if kept := await snapshots.load(name, SCHEMA_OF_ANY_JOURNAL):
             return Standing(kept.sequence, _names(kept.body))
         kept = await snapshots.load(name, SCHEMA_WITHOUT_NAMES)
         return Standing(kept.sequence) if kept else Standing()

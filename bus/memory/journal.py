@@ -43,6 +43,15 @@ class MemoryLog:
         self._entities: dict[EntityId, list[int]] = {}
         self._keys: dict[str, int] = {}
         self.turns = dict.fromkeys(range(PARTITIONS), 0)
+        self.number = 1
+        """Counts the journals that were put in its place."""
+
+    def replace(self) -> None:
+        """Another journal is put in the place of this one, as an operator may do."""
+        self._messages.clear()
+        self._entities.clear()
+        self._keys.clear()
+        self.number += 1
 
     def append(
         self,
@@ -119,11 +128,13 @@ class MemoryJournal:
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
         self._turns: dict[int, int] = {}
+        self._identity = 0
 
     async def take(self, partitions: frozenset[int]) -> dict[int, int]:
         taken = {partition: self._log.turns[partition] + 1 for partition in partitions}
         self._log.turns |= taken
         self._turns |= taken
+        self._identity = self._log.number
         return taken
 
     def displace(self) -> None:
@@ -159,7 +170,12 @@ class MemoryJournal:
     async def end(self) -> int:
         return await self._log.end()
 
+    async def identity(self) -> str:
+        return str(self._log.number)
+
     async def own_end(self) -> int:
+        if self._turns and self._identity != self._log.number:
+            raise Failed("CLAIM_LOST", "another journal was put in the place of this one")
         if any(self._log.turns[partition] != turn for partition, turn in self._turns.items()):
             raise Failed("CLAIM_LOST", "other turns have begun")
         return await self._log.end()

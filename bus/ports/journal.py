@@ -144,9 +144,13 @@ class Journal(Protocol):
     async def end(self) -> int:
         """The last sequence of the journal."""
 
+    async def identity(self) -> str:
+        """Names this journal: one that is put in its place has another name."""
+
     async def own_end(self) -> int:
         """The same, and up to there nobody but this journal has appended in the partitions that it
-        has taken, since it took them; ``Failed`` CLAIM_LOST if that cannot be said."""
+        has taken, since it took them; ``Failed`` CLAIM_LOST if that cannot be said, also where
+        another journal is in its place."""
 
 
 class Feed(Protocol):

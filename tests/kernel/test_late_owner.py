@@ -203,3 +203,43 @@ def test_a_node_says_what_it_has_taken_before_it_does_anything_there(world: Worl
     journal = world.server.realm("default").log.page(0, 1 << 30)
     assert journal[0].entity == EntityId("node", first.name)
     assert b'"node.partitions_taken.v1"' in journal[0].body
+
+
+# --- another journal ------------------------------------------------------------------------------
+
+
+def test_a_journal_that_is_replaced_is_noticed_and_all_of_the_new_one_is_followed(world: World):
+    """Its sequences begin again, below all that the node has seen and kept."""
+    node = world.start()
+    for number in range(1, 9):
+        world.told("add", "k0", by=number)
+    world.pass_s(11)  # A horizon was kept.
+    log = world.server.realm("default").log
+    log.replace()
+    world.write([Added(by=10, total=10)], key="k0")  # And nothing is handed over to this node.
+    world.until(lambda: world.numbers("echo", "k0") == [10], patience_s=20)
+    world.until(lambda: ("n1", 10) in rings(world))
+    assert world.told("add", "k0", by=2).total.numbers == (10, 2)
+    assert served(node) == [PARTITIONS]
+
+
+def test_a_horizon_of_another_journal_hides_nothing_of_this_one(world: World):
+    first = world.start()
+    for number in range(1, 9):
+        world.told("add", "k0", by=number)
+    assert first.stop()
+    world.server.realm("default").log.replace()
+    world.write([Added(by=10, total=10)], key="k0")
+    world.start()
+    world.until(lambda: world.numbers("echo", "k0") == [10])
+    world.until(lambda: ("n2", 10) in rings(world))
+
+
+def test_a_snapshot_of_another_journal_is_not_used(world: World):
+    first = world.start()
+    for _ in range(70):
+        world.told("add", "k0", by=1)
+    assert first.stop()  # Snapshots are kept.
+    world.server.realm("default").log.replace()
+    world.start()
+    assert world.told("add", "k0", by=2).total.numbers == (2,)

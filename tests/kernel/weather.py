@@ -177,6 +177,10 @@ class ExposedJournal:
         await self._weather.pass_through()
         return await self._journal.end()
 
+    async def identity(self) -> str:
+        await self._weather.pass_through()
+        return await self._journal.identity()
+
     async def own_end(self) -> int:
         await self._weather.pass_through()
         return await self._journal.own_end()
