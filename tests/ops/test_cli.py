@@ -21,6 +21,7 @@ COMMANDS = (
     "sessions",
     "tools",
     "nodes",
+    "realm",
     "journal",
     "inbox",
     "config",
