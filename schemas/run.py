@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 __all__ = [
     "SNAPSHOT_BYTES_MAX",
@@ -22,6 +22,7 @@ __all__ = [
     "ExternalCallRecord",
     "Language",
     "Metrics",
+    "ResultKind",
     "RunRequest",
     "RunResult",
     "RunStatus",
@@ -69,6 +70,17 @@ class RunStatus(StrEnum):
     PERMISSION_DENIED = "permission_denied"
     WAITING_FOR_APPROVAL = "waiting_for_approval"
     INTERRUPTED = "interrupted"
+
+
+class ResultKind(StrEnum):
+    """How a value became the JSON of ``RunResult.result``."""
+
+    JSON = "json"
+    """It is plain JSON."""
+    CONVERTED = "converted"
+    """It has an evident form in JSON: a tuple, a set, a date, a dataclass ..."""
+    REPR = "repr"
+    """It, or a part of it, is given as the text its language prints for it."""
 
 
 class Severity(StrEnum):
@@ -198,6 +210,10 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_id: str | None = None
     metrics: Metrics = Metrics()
     error: ErrorObject | None = None
+    result_kind: ResultKind | UnsetType = UNSET
+    """Absent where there is no result, and in runs of guests that did not say it."""
+    result_cut: bool | UnsetType = UNSET
+    """Whether parts of a deep or huge result are left out."""
 
     @classmethod
     def failed(

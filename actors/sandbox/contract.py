@@ -13,11 +13,13 @@ from hashlib import shake_256
 from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rookery.schemas.capability import Capability
 from rookery.schemas.run import (
     ErrorObject,
     Language,
+    ResultKind,
     RunResult,
     RunStatus,
     SideEffect,
@@ -189,6 +191,8 @@ class Ended(msgspec.Struct, frozen=True):
 
     value: Any = None
     error: ErrorObject | None = None
+    kind: ResultKind | UnsetType = UNSET
+    cut: bool | UnsetType = UNSET
 
 
 class Stopped(Ended, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from rookery.actors.sandbox.contract import Ended, status_of
 from rookery.actors.sandbox.stopwatch import Stopwatch
 from rookery.actors.sandbox.tally import Tally
@@ -63,4 +65,6 @@ def result_of(ended: Ended, tally: Tally, stopwatch: Stopwatch, limits: SessionL
             external_calls_count=tally.calls_started,
         ),
         error=error,
+        result_kind=UNSET if ended.value is None else ended.kind,
+        result_cut=ended.cut,
     )

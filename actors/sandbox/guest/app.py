@@ -11,8 +11,8 @@ import ast
 import asyncio
 import builtins
 import gc
+import importlib.util
 import inspect
-import io
 import json
 import random
 import sys
@@ -22,10 +22,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import wit_world
-from guest import clock, promised
-from guest.checks import first_violation
+from guest import checks, clock, discovery, promised, refusals
 from guest.faults import (
-    NotSerializable,
     count_characters,
     describe,
     nul_character,
@@ -34,9 +32,12 @@ from guest.faults import (
 )
 from guest.loop import Loop, PendingCall
 from guest.output import STDERR, STDOUT
-from guest.values import complaint
+from guest.results import Claim, claim_of, reply_with
+from guest.system import async_runs, databases, interpreter
+from guest.system.library import LIBRARY
+from guest.system.zones import ZONES
 
-__all__ = ["WitWorld"]
+__all__ = ["WitWorld", "prepare"]
 
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _OWN_DEPTH = 1000
@@ -64,25 +65,27 @@ class Session:
         self.depth = 0
         self.loop: Loop | None = None
         self.task: asyncio.Task[Any] | None = None
+        self.claim = Claim.NONE
 
     @property
     def filename(self) -> str:
-        return f"<run {self.runs}>"
+        return interpreter.FILE_NAME.format(self.runs)
 
     def start(self, request: dict[str, Any]) -> dict[str, Any]:
         self.runs += 1
-        self.calls = 0
+        self.calls = self.calls_made = 0
         self.loop = self.task = None
-        STDOUT.begin()
-        STDERR.begin()
+        interpreter.begin(STDOUT, STDERR)
+        interpreter.remember(self.runs, request["code"])
         if not self.seeded:
             random.seed()  # From the host's randomness, which is the session's own.
             self.seeded = True
         self.source, self.depth = request["code"], request["depth"]
-        body, last = parse(self.source, self.filename, request["tools"])
+        around = checks.Surroundings(request["tools"], self.names, is_importable)
+        body, last, self.claim = parse(self.source, self.filename, around)
         self._bind(request["tools"], request["inputs"])
         if not (is_async(body) or is_async(last)):
-            return self._ended(self._limited(body, last))
+            return self.end(self._limited(body, last))
         self.loop = Loop()
         asyncio.set_event_loop(self.loop)
         self.task = self.loop.begin(self._program(body, last))
@@ -106,7 +109,8 @@ class Session:
         STDERR.begin()
         self.source = request["code"]
         with warnings.catch_warnings(action="always", category=SyntaxWarning):
-            parse(self.source, self.filename, request["tools"])
+            around = checks.Surroundings(request["tools"], (), may_be_importable)
+            parse(self.source, self.filename, around)
         return {"value": None}
 
     def _bind(self, tools: dict[str, bool], inputs: dict[str, Any]) -> None:
@@ -130,6 +134,7 @@ class Session:
             if loop is None or not loop.is_running():
                 raise RuntimeError(f"{name}() must be awaited in a program with top-level await")
             self.calls += 1
+            self.calls_made += 1
             details = {"id": self.calls, "name": name, "args": args, "kwargs": kwargs}
             written(details)  # Refused here, where the program can see it.
             future: asyncio.Future[Any] = loop.create_future()
@@ -138,10 +143,13 @@ class Session:
 
         def called_now(*args: Any, **kwargs: Any) -> Any:
             arguments = written({"args": args, "kwargs": kwargs})
-            reply, _ = decode(wit_world.call_tool(name, arguments))
-            if "error" in reply:
-                raise tool_error(reply["error"])
-            return reply["value"]
+            self.calls_made += name not in discovery.NAMES
+            value = asked(name, arguments)
+            return (
+                discovery.policy(value, asked(discovery.LIMITS, NO_ARGUMENTS))
+                if name == discovery.POLICY
+                else value
+            )
 
         tool: Any = called_later if awaited else called_now
         tool.__name__ = tool.__qualname__ = name
@@ -149,7 +157,7 @@ class Session:
 
     def _limited(self, *codes: Code | None) -> Any:
         """The value of the last code object, run with the stack the program is given."""
-        sys.setrecursionlimit(frames() + self.depth)
+        interpreter.set_depth(frames() + self.depth)
         value = None
         for code in codes:
             value = eval(code, self.names) if code else None
@@ -168,33 +176,58 @@ class Session:
         loop, task = self.loop, self.task
         assert loop is not None
         assert task is not None
-        sys.setrecursionlimit(frames() + self.depth + LOOP_FRAMES)
+        interpreter.set_depth(frames() + self.depth + LOOP_FRAMES)
         if not task.done():
             loop.run_forever()
-        sys.setrecursionlimit(_OWN_DEPTH)
+        interpreter.set_depth(_OWN_DEPTH)
         if task.done():
             self.loop = self.task = None
-            return self._ended(task.result())
+            return self.end(task.result())
         if not loop.pending:
             self.loop = self.task = None
             raise RuntimeError("the program awaits something that can never happen")
         waits = {"calls": loop.untold(), "outstanding": list(loop.pending)}
         return {"waits": {**waits, "timer_s": loop.timer_s}}
 
-    def _ended(self, last: Any) -> dict[str, Any]:
-        sys.setrecursionlimit(_OWN_DEPTH)
-        value = self.names.get("result", last)
-        if problem := complaint(value):
-            raise NotSerializable(f"the result is not plain JSON: {problem}")
-        return {"value": value}
+    def end(self, last: Any) -> dict[str, Any]:
+        interpreter.set_depth(_OWN_DEPTH)
+        return reply_with(self.claim, self.names, last, self.calls_made)
 
 
+NO_ARGUMENTS = '{"args": [], "kwargs": {}}'
 LOOP_FRAMES = 4
 """run_forever, _run_once, Handle._run and the program's own first frame."""
 
 
-def parse(source: str, filename: str, tools: dict[str, bool]) -> tuple[Code | None, Code | None]:
-    """The checked program as code: its body, and its last expression apart."""
+def asked(name: str, arguments: str) -> Any:
+    """What the host answers to a synchronous call."""
+    reply, _ = decode(wit_world.call_tool(name, arguments))
+    if "error" in reply:
+        raise tool_error(reply["error"])
+    return reply["value"]
+
+
+def is_importable(name: str) -> bool:
+    """Whether a program finds this module: in the session's files, in the library, or loaded."""
+    top = name.partition(".")[0]
+    if name in sys.modules or name in LIBRARY or f"{top}.{name}" in LIBRARY:
+        return True
+    try:
+        return importlib.util.find_spec(top) is not None and top not in LIBRARY
+    except (ImportError, ValueError):
+        return False
+
+
+def may_be_importable(name: str) -> bool:
+    """The same for a check, which sees no session's files."""
+    return is_importable(name) or refusals.absent_module(name) is None
+
+
+def parse(
+    source: str, filename: str, around: checks.Surroundings
+) -> tuple[Code | None, Code | None, Claim]:
+    """The checked program as code: its body, its last expression apart, and what it says of
+    ``result``."""
     if "\0" in source:
         raise nul_character(source, filename)
     try:
@@ -203,8 +236,10 @@ def parse(source: str, filename: str, tools: dict[str, bool]) -> tuple[Code | No
         if not str(error):
             raise
         raise too_complex(error, filename) from None
-    if violation := first_violation(tree, tools):
+    if violation := checks.first_violation(tree, source, around):
         raise violation
+    claim = claim_of(tree)
+    async_runs.rewritten(tree, source)
     last: ast.expr | None = None
     match tree.body:
         case [*statements, ast.Expr(value=last)]:
@@ -219,7 +254,7 @@ def parse(source: str, filename: str, tools: dict[str, bool]) -> tuple[Code | No
         raise
     except RecursionError as error:
         raise too_complex(error, filename) from None
-    return body, value
+    return body, value, claim
 
 
 def written(value: Any) -> str:
@@ -250,16 +285,25 @@ class Guest:
 
     def serve(self, text: str) -> str:
         """One step. Whatever the program raised is described, never raised."""
-        session = self.session
         try:
             reply = encode(self._step(decode(text)[0]))
         except BaseException as error:
-            sys.setrecursionlimit(_OWN_DEPTH)
-            session.loop = session.task = None
-            reply = encode({"error": describe(error, session.source, session.filename)})
+            reply = self._reply_to(error)
         STDOUT.flush()
         STDERR.flush()
         return reply
+
+    def _reply_to(self, error: BaseException) -> str:
+        """What a program leaves uncaught ends it; ``sys.exit()`` ends it well."""
+        session = self.session
+        interpreter.set_depth(_OWN_DEPTH)
+        session.loop = session.task = None
+        if isinstance(error, SystemExit) and (error.code is None or error.code == 0):
+            try:
+                return encode(session.end(None))
+            except BaseException as problem:
+                error = problem
+        return encode({"error": describe(error, session.source, session.filename)})
 
     def _step(self, request: dict[str, Any]) -> dict[str, Any]:
         match request["step"]:
@@ -285,18 +329,15 @@ def prepare() -> None:
     """Runs once, when the guest is built: what is warm here is warm in every session."""
     promised.load()
     clock.install()
-    sys.stdin = io.StringIO()
-    sys.stdout, sys.stderr = STDOUT, STDERR
-    asyncio.run = _no_asyncio_run  # type: ignore[assignment]
+    interpreter.install()
+    async_runs.install()
+    databases.install()
+    ZONES.install()
     warm_up()
     GUEST.session = Session()
     sys.modules["__main__"] = GUEST.session.main
     gc.collect()
     gc.freeze()
-
-
-def _no_asyncio_run(*_arguments: Any, **_options: Any) -> None:
-    raise RuntimeError("asyncio.run() is not available in the sandbox: use top-level await")
 
 
 def warm_up() -> None:
@@ -319,6 +360,3 @@ def warm_up() -> None:
 def _request(code: str, tools: dict[str, bool]) -> str:
     request = {"step": "run", "code": code, "inputs": {}, "tools": tools, "depth": 256}
     return json.dumps(request)
-
-
-prepare()
