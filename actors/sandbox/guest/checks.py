@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 import posixpath
 from collections.abc import Callable, Container, Iterable, Iterator
-from typing import NamedTuple
+from functools import cached_property
+from itertools import chain
+from typing import Any, NamedTuple
 
 from guest import refusals
 from guest.system.file_tree import HOME
@@ -33,6 +35,8 @@ _OF_OWN_CLASSES = frozenset(("__bases__", "__mro__", "__subclasses__"))
 _OF_A_CLASS = frozenset(("__doc__", "__module__", "__name__", "__qualname__"))
 _OWN_OBJECTS = frozenset(("cls", "other", "self"))
 _TOOLS = frozenset(("fetch_url", "query_db", "send_email"))
+_KINDS = (ast.Import, ast.ImportFrom, ast.Call, ast.Name, ast.Attribute, ast.MatchClass)
+_CALLS = _TOOLS | {"__import__", "open"}
 _OS_CALLS = frozenset(
     "execl execle execlp execlpe execv execve execvp execvpe fork forkpty kill popen posix_spawn"
     " spawnl spawnv startfile system".split()
@@ -76,68 +80,61 @@ def _unsupported(words: tuple[str, str], node: Node) -> Violation:
 
 def first_violation(tree: ast.Module, source: str, around: Surroundings) -> Violation | None:
     """The first one in the order of the source."""
-    found = _Checker(tree, source, around).violations()
+    nodes: dict[type, list[Any]] = {}
+    for node in ast.walk(tree):
+        nodes.setdefault(type(node), []).append(node)
+    if nodes.keys().isdisjoint(_KINDS):
+        return None
+    found = _Checker(nodes, source, around).violations()
     return min(found, key=lambda violation: violation.place, default=None)
 
 
 class _Checker:
-    """One program; what its syntax says of itself is collected first."""
+    """One program: its nodes by their kind, and what its syntax says of itself."""
 
-    def __init__(self, tree: ast.Module, source: str, around: Surroundings) -> None:
-        self._source, self._around = source, around
-        self._nodes = list(ast.walk(tree))
-        self._classes: set[str] = set()
-        self._defined: set[str] = set()
-        self._guarded: set[ast.AST] = set()
-        """Imports whose failure the program handles."""
-        self._everyday: set[ast.AST] = set()
-        """Blocked names in uses that ask for no more than programs ask for every day."""
-        for node in self._nodes:
-            self._collect(node)
+    def __init__(self, nodes: dict[type, list[Any]], source: str, around: Surroundings) -> None:
+        self._nodes, self._source, self._around = nodes, source, around
 
-    def _collect(self, node: ast.AST) -> None:
-        match node:
-            case ast.ClassDef(name=name):
-                self._classes.add(name)
-                self._defined.add(name)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.arg(arg=name):
-                self._defined.add(name)
-            case ast.Name(id=name, ctx=ast.Store()):
-                self._defined.add(name)
-            case ast.alias(name=name, asname=bound):
-                self._defined.add(bound or name.partition(".")[0])
-            case ast.Attribute(value=value, attr=attr) if attr in _OF_A_CLASS:
-                self._everyday.add(value)
-            case ast.Call(func=ast.Name(id="__import__"), args=[ast.Constant(value=str()), *_]):
-                self._everyday.add(node.func)
-            case ast.Try(handlers=handlers) if any(map(_catches_import, handlers)):
-                for statement in node.body:
-                    self._guarded.update(ast.walk(statement))
-            case _:
-                pass
+    def _all(self, *kinds: type) -> Iterator[Any]:
+        return chain.from_iterable(self._nodes.get(kind, ()) for kind in kinds)
 
     def violations(self) -> Iterator[Violation]:
-        for node in self._nodes:
-            yield from self._of(node)
+        for node in self._all(ast.Import, ast.ImportFrom):
+            yield from self._of_import(node)
+        for call in self._all(ast.Call):
+            yield from self._of_call(call)
+        for name in self._all(ast.Name):
+            if name.id in _NAMES and name not in self._everyday:
+                yield from _of_names((name.id,), name)
+        for attribute in self._all(ast.Attribute):
+            if attribute.attr in _NAMES and not self._is_everyday(attribute):
+                yield from _of_names((attribute.attr,), attribute)
+        for pattern in self._all(ast.MatchClass):
+            yield from _of_names(pattern.kwd_attrs, pattern)
 
-    def _of(self, node: ast.AST) -> Iterator[Violation]:
-        match node:
-            case ast.Import() | ast.ImportFrom():
-                yield from self._of_import(node)
-            case ast.Call(func=ast.Name(id=name)) if name not in self._around.tools:
-                yield from self._of_call(name, node)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="os"), attr=name)):
-                if name in _OS_CALLS:
-                    words = refusals.blocked_call(f"os.{name}", self._around.tools)
-                    yield _unsupported(words, node)
-            case ast.Name(id=name) if node not in self._everyday:
-                yield from _of_names((name,), node)
-            case ast.Attribute(attr=name) if not self._is_everyday(node):
-                yield from _of_names((name,), node)
-            case ast.MatchClass(kwd_attrs=names):
-                yield from _of_names(names, node)
-            case _:
-                pass
+    @cached_property
+    def _classes(self) -> set[str]:
+        return {node.name for node in self._all(ast.ClassDef)}
+
+    @cached_property
+    def _defined(self) -> set[str]:
+        """Every name the program gives to something of its own."""
+        found = {node.name for node in self._all(ast.FunctionDef, ast.AsyncFunctionDef)}
+        found |= self._classes | {node.arg for node in self._all(ast.arg)}
+        found |= {node.id for node in self._all(ast.Name) if isinstance(node.ctx, ast.Store)}
+        return found | {a.asname or a.name.partition(".")[0] for a in self._all(ast.alias)}
+
+    @cached_property
+    def _guarded(self) -> set[ast.AST]:
+        """Imports whose failure the program handles."""
+        tries = [node for node in self._all(ast.Try) if any(map(_catches_import, node.handlers))]
+        return {inner for node in tries for part in node.body for inner in ast.walk(part)}
+
+    @cached_property
+    def _everyday(self) -> set[ast.AST]:
+        """Blocked names in uses that ask for no more than programs ask for every day."""
+        described = {node.value for node in self._all(ast.Attribute) if node.attr in _OF_A_CLASS}
+        return described | {node.func for node in self._all(ast.Call) if _names_a_module(node)}
 
     def _is_everyday(self, node: ast.Attribute) -> bool:
         owner = node.value.id if isinstance(node.value, ast.Name) else ""
@@ -175,20 +172,41 @@ class _Checker:
             return None
         return refusals.absent_module(name) or refusals.library_hint(name)
 
-    def _of_call(self, name: str, node: ast.Call) -> Iterator[Violation]:
+    def _of_call(self, node: ast.Call) -> Iterator[Violation]:
+        function = node.func
+        if isinstance(function, ast.Name):
+            name = function.id
+            if name in _CALLS and name not in self._around.tools:
+                yield from self._of_named_call(name, node)
+        elif isinstance(function, ast.Attribute) and _is_of_os(function):
+            words = refusals.blocked_call(f"os.{function.attr}", self._around.tools)
+            yield _unsupported(words, node)
+
+    def _of_named_call(self, name: str, node: ast.Call) -> Iterator[Violation]:
         if name in self._defined or name in self._around.names:
             return
         first = node.args[0] if node.args else None
-        if not isinstance(first, ast.Constant) or not isinstance(first.value, str):
-            first = None
-        if name == "open" and first is not None and _is_outside(str(first.value)):
-            words = refusals.outside_path(str(first.value), self._around.tools)
-            yield _unsupported(words, node)
-        if name == "__import__" and first is not None:
-            yield from self._of_module(str(first.value), node, node)
+        text = first.value if isinstance(first, ast.Constant) else None
         if name in _TOOLS:
             hint = "list_tools() says what can be called"
             yield Violation("UNKNOWN_TOOL", f"no tool {name!r} is registered", hint, node)
+        elif isinstance(text, str) and name == "__import__":
+            yield from self._of_module(text, node, node)
+        elif isinstance(text, str) and _is_outside(text):
+            yield _unsupported(refusals.outside_path(text, self._around.tools), node)
+
+
+def _is_of_os(function: ast.Attribute) -> bool:
+    owner = function.value
+    return function.attr in _OS_CALLS and isinstance(owner, ast.Name) and owner.id == "os"
+
+
+def _names_a_module(call: ast.Call) -> bool:
+    match call:
+        case ast.Call(func=ast.Name(id="__import__"), args=[ast.Constant(value=str()), *_]):
+            return True
+        case _:
+            return False
 
 
 def _catches_import(handler: ast.ExceptHandler) -> bool:

@@ -28,8 +28,10 @@ class Claim(Enum):
     NONE = "nothing at the top level"
 
 
-def claim_of(tree: ast.Module) -> Claim:
+def claim_of(tree: ast.Module, source: str) -> Claim:
     found = Claim.NONE
+    if _NAME not in source:
+        return found
     for node in _top_level(tree):
         match node:
             case ast.Assign(targets=targets) if any(map(_is_result, targets)):
