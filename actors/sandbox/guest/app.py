@@ -57,6 +57,7 @@ class Session:
         self.names = self.main.__dict__
         self.builtins = dict(vars(builtins))
         self.names["__builtins__"] = self.builtins
+        self.names["__file__"] = interpreter.PROGRAM
         self.tools: dict[str, bool] = {}
         self.seeded = False
         self.runs = 0
@@ -351,11 +352,12 @@ def fill_holes() -> None:
         room = sys.getsizeof(bytes(size))
         for _ in range(_HOLES_MAX):
             block = bytes(size)
-            if row and not room <= id(block) - id(row[-1]) < room + 16:
+            step = id(block) - id(row[-1]) if row else room
+            if not room <= step < room + 16:
                 HOLES.extend(row)
                 row = []
             row.append(block)
-            if len(row) * room > _PAGE_BYTES:
+            if len(row) * step > _PAGE_BYTES:
                 break
 
 

@@ -62,6 +62,10 @@ class Loop(asyncio.base_events.BaseEventLoop):
             call.told = True
         return [call.details for call in new]
 
+    async def complete_here(self, future: Any) -> Any:
+        """``run_until_complete``, where the loop that runs is the host's."""
+        return await asyncio.ensure_future(future)
+
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:

@@ -35,4 +35,4 @@ LIBRARY.install()
 from guest.app import WitWorld, prepare  # noqa: E402 - after the disk is closed.
 
 prepare()
-LIBRARY.forget("guest")
+LIBRARY.seal()

@@ -26,7 +26,7 @@ __all__ = ["NESTING_MAX", "Converted", "complaint", "contracted", "converted"]
 NESTING_MAX = 128
 _INT_BITS_MAX = 14_000
 """A little below what Python converts to digits without being asked twice."""
-_ITEMS_MAX = 100_000
+_ITEMS_MAX = 50_000
 _REPR_CHARS_MAX = 10_000
 _TEXT_CHARS_MAX = 1 << 20
 _CUT = "..."

@@ -17,7 +17,7 @@ from guest.loop import Loop
 
 __all__ = ["install", "rewritten"]
 
-_MODULE, _FUNCTION = "asyncio", "run"
+_MODULE, _FUNCTION, _UNTIL = "asyncio", "run", "run_until_complete"
 _run_alone: Any = asyncio.run
 _present_loop = asyncio.get_event_loop
 
@@ -78,9 +78,15 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        if not self._is_run(node.func):
+        function = node.func
+        if isinstance(function, ast.Attribute) and function.attr == _UNTIL:
+            here = ast.copy_location(
+                ast.Attribute(function.value, "complete_here", ast.Load()), function
+            )
+        elif self._is_run(function):
+            here = ast.copy_location(ast.Attribute(function, "here", ast.Load()), function)
+        else:
             return node
-        here = ast.copy_location(ast.Attribute(node.func, "here", ast.Load()), node.func)
         call = ast.copy_location(ast.Call(here, node.args, node.keywords), node)
         return ast.copy_location(ast.Await(call), node)
 
@@ -96,7 +102,7 @@ class _Rewriter(ast.NodeTransformer):
 
 def rewritten(tree: ast.Module, source: str) -> None:
     """Change the program in place, if it runs anything."""
-    if _MODULE in source or f".{_FUNCTION}(" in source:
+    if _MODULE in source or f".{_FUNCTION}(" in source or _UNTIL in source:
         _Rewriter(tree).visit(tree)
 
 

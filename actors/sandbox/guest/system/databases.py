@@ -35,8 +35,8 @@ class Connection(sqlite3.Connection):
         options["uri"] = True
         try:
             super().__init__(f"file:/{file.number}?vfs=memdb", *arguments, **options)
-            if file.data and not self._has_pages():
-                _load(self, bytes(file.data))
+            if file.size and not self._has_pages():
+                _load(self, file.contents.read(0, file.size))
         except BaseException:
             self._release()
             raise

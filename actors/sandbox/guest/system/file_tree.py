@@ -21,7 +21,8 @@ BYTES_MAX = 16 << 20
 ENTRY_BYTES = 512
 """What every file and folder takes beside its contents."""
 _NAME_BYTES_MAX = 255
-_PATH_BYTES_MAX = 4096
+_PATH_BYTES_MAX = 1024
+_PIECE_BYTES = 1 << 16
 _OUTSIDE = f"a program has no files outside {HOME}; tools reach the others, see list_tools()"
 _FULL = f"the files of a session may take {BYTES_MAX} bytes"
 
@@ -42,10 +43,56 @@ class Entry:
         self.changed_ns = self.read_ns = now_ns()
 
 
+class Contents:
+    """The bytes of a file in pieces: growing never needs room for a second copy of all of them."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytearray] = []
+        self.size = 0
+
+    def read(self, position: int, count: int) -> bytes:
+        end = min(position + count, self.size)
+        found: list[memoryview] = []
+        while position < end:
+            number, offset = divmod(position, _PIECE_BYTES)
+            found.append(memoryview(self._pieces[number])[offset : offset + end - position])
+            position += len(found[-1])
+        return b"".join(found)
+
+    def write(self, position: int, data: memoryview) -> None:
+        """Within what ``resize`` made room for."""
+        done = 0
+        while done < len(data):
+            number, offset = divmod(position + done, _PIECE_BYTES)
+            part = data[done : done + _PIECE_BYTES - offset]
+            self._pieces[number][offset : offset + len(part)] = part
+            done += len(part)
+
+    def resize(self, size: int) -> None:
+        """Longer by zeros, or shorter."""
+        whole, rest = divmod(size, _PIECE_BYTES)
+        del self._pieces[whole + bool(rest) :]
+        if self._pieces:
+            most = rest if len(self._pieces) > whole else _PIECE_BYTES
+            _resize(self._pieces[-1], most)
+        while len(self._pieces) < whole:
+            self._pieces.append(bytearray(_PIECE_BYTES))
+        if len(self._pieces) == whole and rest:
+            self._pieces.append(bytearray(rest))
+        self.size = size
+
+
+def _resize(piece: bytearray, size: int) -> None:
+    if len(piece) < size:
+        piece.extend(bytes(size - len(piece)))
+    else:
+        del piece[size:]
+
+
 class File(Entry):
     def __init__(self, number: int, permissions: int = 0o644) -> None:
         super().__init__(number, permissions)
-        self.data = bytearray()
+        self.contents = Contents()
         self.uses = 0
         """Its name and its open handles: without any its bytes are free again."""
 
@@ -55,7 +102,7 @@ class File(Entry):
 
     @property
     def size(self) -> int:
-        return len(self.data)
+        return self.contents.size
 
 
 class Folder(Entry):
@@ -204,31 +251,26 @@ class Tree:
         """A name or a handle of the file is gone."""
         file.uses -= 1
         if not file.uses:
-            self.charge(-ENTRY_BYTES - len(file.data))
-            file.data = bytearray()
+            self.charge(-ENTRY_BYTES - file.size)
+            file.contents = Contents()
 
     def resize(self, file: File, size: int) -> None:
-        grows = size - len(file.data)
-        self.charge(grows)
-        if grows > 0:
-            file.data.extend(bytes(grows))
-        else:
-            del file.data[size:]
+        self.charge(size - file.size)
+        file.contents.resize(size)
         file.changed_ns = now_ns()
 
     def write(self, file: File, position: int, data: memoryview) -> None:
         end = position + len(data)
-        self.charge(max(end - len(file.data), 0))
-        if position > len(file.data):
-            file.data.extend(bytes(position - len(file.data)))
-        file.data[position:end] = data
+        if end > file.size:
+            self.charge(end - file.size)
+            file.contents.resize(end)
+        file.contents.write(position, data)
         file.changed_ns = now_ns()
 
     def refill(self, file: File, data: bytes) -> None:
         """Other contents as a whole."""
-        self.charge(len(data) - len(file.data))
-        file.data[:] = data
-        file.changed_ns = now_ns()
+        self.resize(file, len(data))
+        file.contents.write(0, memoryview(data))
 
     def _next(self) -> int:
         self._numbers += 1

@@ -23,12 +23,12 @@ __all__ = ["FOLDER", "LEFT_OUT", "LIBRARY", "Library"]
 FOLDER = "/python"
 LEFT_OUT = frozenset(
     (
-        "__hello__ __phello__ _aix_support _android_support _apple_support _ios_support"
-        " _osx_support antigravity bz2 config-3 ctypes curses dbm.gnu dbm.ndbm ensurepip ftplib"
-        " http.server idlelib imaplib lib2to3 lzma msilib multiprocessing nturl2path"
-        " poplib pty pydoc_data readline site-packages smtplib socketserver ssl telnetlib test"
-        " tkinter tty turtle turtledemo venv webbrowser wsgiref"
-        " xmlrpc zipapp"
+        "__hello__ __phello__ _pydatetime _pydecimal _pyio _aix_support _android_support"
+        " _apple_support _ios_support _osx_support antigravity bz2 config-3 ctypes curses"
+        " dbm.gnu dbm.ndbm ensurepip ftplib http.server idlelib imaplib lib2to3 lzma msilib"
+        " multiprocessing nturl2path poplib pty pydoc_data readline site-packages smtplib"
+        " socketserver ssl telnetlib test tkinter tty turtle turtledemo venv webbrowser"
+        " wsgiref xmlrpc zipapp"
     ).split()
 )
 """What could do nothing here: it needs sockets, processes, a screen or compiled code."""
@@ -40,6 +40,8 @@ class Library:
     def __init__(self) -> None:
         self._modules: dict[str, tuple[bool, bytes]] = {}
         """Name to whether it is a package, and its code."""
+        self._keeps = False
+        """Not where the guest is built: what is loaded then makes room for what it becomes."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._modules
@@ -49,13 +51,11 @@ class Library:
         and costs a program little."""
         for name, is_package, source in _sources(folder, package):
             code = compile(source, _file(name, is_package=is_package), "exec", dont_inherit=True)
-            self._modules[name] = is_package, zlib.compress(marshal.dumps(code), 6)
+            self._modules[name] = is_package, zlib.compress(marshal.dumps(code), 9)
 
-    def forget(self, package: str) -> None:
-        """Its modules are loaded, and not for programs to load again."""
-        for name in [*self._modules]:
-            if f"{name}.".startswith(f"{package}."):
-                del self._modules[name]
+    def seal(self) -> None:
+        """From here on programs load modules, each in a session of its own."""
+        self._keeps = True
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -75,15 +75,15 @@ class Library:
         """An ordinary one."""
 
     def exec_module(self, module: ModuleType) -> None:
-        exec(self.get_code(module.__name__), module.__dict__)  # noqa: S102 - it is the library.
+        code = self.get_code(module.__name__)
+        if not self._keeps:
+            del self._modules[module.__name__]
+        exec(code, module.__dict__)  # noqa: S102 - it is the library.
 
     def get_code(self, name: str) -> CodeType:
         packed = self._modules[name][1]
         code: CodeType = marshal.loads(zlib.decompress(packed))  # noqa: S302 - it is the library.
         return code
-
-    def is_package(self, name: str) -> bool:
-        return self._modules[name][0]
 
     def install(self) -> None:
         """From here on modules come from the session's own files, and then from here."""

@@ -22,6 +22,7 @@ __all__ = ["HANDLES", "Handle", "RawFile", "install", "open_file"]
 NULL_DEVICE = "/dev/null"
 _STREAMS = 3
 _HANDLES_MAX = 1024
+_BUFFER_BYTES = 8192
 _ACCESS = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
 _real_read, _real_write, _real_lseek = posix.read, posix.write, posix.lseek
 _real_fstat, _real_isatty, _real_close = posix.fstat, posix.isatty, posix.close
@@ -52,7 +53,7 @@ class Handle:
         if self.entry is None:
             return b""
         self.entry.read_ns = now_ns()
-        return bytes(memoryview(self.entry.data)[position : position + count])
+        return self.entry.contents.read(position, count)
 
     def write(self, data: Any, position: int) -> int:
         if not self.writes:
@@ -267,10 +268,9 @@ class RawFile(io.RawIOBase):
 
     def readall(self) -> bytes:
         self._check(able=self._reads, doing="reading")
-        pieces = []
-        while piece := HANDLES.read(self._number, 1 << 20):
-            pieces.append(piece)
-        return b"".join(pieces)
+        if HANDLES.is_stream(self._number):
+            return b""
+        return HANDLES.read(self._number, HANDLES.get(self._number).size)
 
     def write(self, data: Any, /) -> int:
         self._check(able=self._writes, doing="writing")
@@ -344,7 +344,7 @@ def open_file(
             if not binary:
                 raise ValueError("can't have unbuffered text I/O")
             return raw
-        size = buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE
+        size = buffering if buffering > 1 else _BUFFER_BYTES
         buffer = _buffered(raw, mode, size)
         if binary:
             return buffer
@@ -361,6 +361,7 @@ def open_code(path: str) -> Any:
 
 
 open_file.__name__ = open_file.__qualname__ = "open"
+open_file.__module__ = "io"
 
 
 def install() -> dict[int, Any]:

@@ -327,3 +327,4 @@ def install() -> dict[int, Any]:
 for _name, _call in _CALLS.items():
     if not hasattr(_call, "__self__") and _call not in (_no_link, _synced, _inheritable):
         _call.__name__ = _call.__qualname__ = _name
+        _call.__module__ = "os"
