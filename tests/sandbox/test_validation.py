@@ -68,6 +68,8 @@ def test_what_is_blocked_is_refused_before_anything_runs(stage: Stage, source: s
         "import os.path, urllib.parse, concurrent\nfrom http import HTTPStatus",
         "__import__('json').dumps(1)",
         "exec('x = 1'); eval('x'); compile('x', '', 'eval')",
+        "for n in 'ab': open(f'own_{n}.py', 'w').write('x = 1')\nimport own_a, own_b",
+        "open('yaml.py', 'w').write('x = 1')\nimport yaml",
         "open('new.txt', 'w').close(); open('/work/new.txt'); open('./a/../new.txt')",
         "import re\nre.compile('a').pattern",
         "class Reader:\n    def open(self): return 1\nReader().open()",

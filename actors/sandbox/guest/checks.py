@@ -166,9 +166,11 @@ class _Checker:
 
     def _absent(self, name: str) -> tuple[str, str] | None:
         """A module that is nowhere, unless the program may bring it about itself."""
+        made = (".py", "sys.modules", "sys.path", "ModuleType", "meta_path")
         top = name.partition(".")[0]
-        made = (f"{top}.py", f"{top}/", "sys.modules", "sys.path", "ModuleType", "meta_path")
-        if self._around.has_module(name) or any(text in self._source for text in made):
+        if self._around.has_module(name) or f"{top}.py" in self._source:
+            return None
+        if refusals.absent_module(name) is None and any(text in self._source for text in made):
             return None
         return refusals.absent_module(name) or refusals.library_hint(name)
 
