@@ -15,7 +15,9 @@ Usable without a bus, a node or a server::
 prints 14. Without ``answer`` the outcome is ``Waiting`` with both calls: ``snapshot`` the session,
 and ``restore`` and ``resume`` it with their answers in another process, whenever they are known.
 
-A Python program may import ``PYTHON_MODULES`` of the standard library, and nothing else.
+A Python program may count on ``PYTHON_MODULES`` of the standard library, and finds the rest of what
+is pure Python in it. It has files of its own below ``/work``, in the interpreter's memory. What
+needs a socket, a thread, a process or compiled code is refused before anything runs.
 """
 
 from __future__ import annotations

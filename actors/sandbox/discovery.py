@@ -20,7 +20,7 @@ import msgspec
 from rookery.actors.sandbox.contract import Reply, Tool, ToolFailure
 from rookery.schemas.capability import Capability
 
-__all__ = ["DISCOVERY", "Catalogue", "names_offered"]
+__all__ = ["DISCOVERY", "LIMITS", "Catalogue", "names_offered"]
 
 _encode = msgspec.json.encode
 _POLICY: Final = {
@@ -54,6 +54,10 @@ DISCOVERY: Final[Mapping[str, Capability]] = {
     )
 }
 """In the order they are listed in, behind the tools of the host."""
+
+
+LIMITS: Final = "current limits"
+"""What a guest calls to tell its program the limits of the run; no tool can have this name."""
 
 
 def names_offered(tools: Mapping[str, Tool]) -> dict[str, bool]:

@@ -8,16 +8,20 @@ processes are waited for, and nothing half-written is ever visible. What was not
 
 from __future__ import annotations
 
+import base64
 import fcntl
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha3_256
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import IO, Final
 
@@ -33,6 +37,8 @@ Progress = Callable[[str], None]
 
 _SOURCE: Final = Path(__file__).with_name("guest")
 _WORLD = "sandbox"
+_ZONES_FILE: Final = "system/zones.json"
+"""Where the guest looks for them (``guest/system/zones.py``)."""
 _COMPONENTIZE = "import componentize_py; componentize_py.script()"
 
 
@@ -177,29 +183,41 @@ class GuestCache:
 
 
 def _source_files() -> list[Path]:
-    return sorted(path for path in _SOURCE.iterdir() if path.suffix in (".py", ".wit"))
+    return sorted(path for path in _SOURCE.rglob("*") if path.suffix in (".py", ".wit"))
 
 
 def source_key(*, stub_wasi: bool) -> str:
     """Everything a build depends on, in one word."""
-    digest = sha3_256(f"{version('componentize-py')} {stub_wasi}".encode())
+    made_with = [version(package) for package in ("componentize-py", "tzdata")]
+    digest = sha3_256(f"{made_with} {stub_wasi}".encode())
     for path in _source_files():
-        digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
+        name = path.relative_to(_SOURCE).as_posix()
+        digest.update(f"\0{name}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:32]
+
+
+def _zones() -> str:
+    """Every time zone by name, compressed, as JSON."""
+    names = files("tzdata").joinpath("zones").read_text(encoding="utf-8").split()
+    zones = files("tzdata").joinpath("zoneinfo")
+    packed = {name: zlib.compress(zones.joinpath(name).read_bytes(), 9) for name in sorted(names)}
+    return json.dumps({name: base64.b64encode(data).decode() for name, data in packed.items()})
 
 
 def _build(stub_wasi: bool) -> bytes:
     """Builds are not reproducible: one build is made, kept, and known by its digest."""
     with tempfile.TemporaryDirectory(prefix="rookery-guest-") as scratch:
         program = Path(scratch, "guest")
-        program.mkdir()
         for path in _source_files():
-            shutil.copy(path, program)
+            copy = program / path.relative_to(_SOURCE)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copy(path, copy)
+        (program / _ZONES_FILE).write_text(_zones(), encoding="utf-8")
         built = Path(scratch, "guest.wasm")
         command: list[str | Path] = [sys.executable, "-c", _COMPONENTIZE, "-q"]
         command += ["-d", program / "world.wit"]
         command += ["-w", _WORLD, "componentize", *(["-s"] if stub_wasi else [])]
-        command += ["-p", scratch, "guest.app", "-o", built]
+        command += ["-p", scratch, "guest.start", "-o", built]
         done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
         if done.returncode:
             said = done.stderr.partition("Stack backtrace")[0].strip()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rookery.actors.sandbox.contract import GUEST_CODES, Ended, Step, Waits
 from rookery.actors.sandbox.wasm import GuestStopped
-from rookery.schemas.run import ErrorObject
+from rookery.schemas.run import ErrorObject, ResultKind
 
 __all__ = ["read_step"]
 
@@ -17,6 +18,9 @@ class _Said(msgspec.Struct):
     value: msgspec.Raw = msgspec.Raw(b"null")
     error: ErrorObject | None = None
     waits: Waits | None = None
+    kind: ResultKind | UnsetType = UNSET
+    """Guests of before do not say it."""
+    cut: bool | UnsetType = UNSET
 
 
 _decode = msgspec.json.Decoder(_Said).decode
@@ -29,7 +33,7 @@ def read_step(reply: bytes) -> Step:
         if said.waits is not None:
             return said.waits
         if said.error is None:
-            return Ended(msgspec.json.decode(said.value))
+            return Ended(msgspec.json.decode(said.value), kind=said.kind, cut=said.cut)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise GuestStopped("RUNTIME_ERROR", f"the guest's reply is unreadable: {error}") from None
     if said.error.code not in GUEST_CODES:

@@ -30,7 +30,7 @@ from rookery.actors.sandbox.contract import (
     Waits,
     suspend,
 )
-from rookery.actors.sandbox.discovery import DISCOVERY, Catalogue
+from rookery.actors.sandbox.discovery import DISCOVERY, LIMITS, Catalogue
 from rookery.actors.sandbox.run_log import Answered, Entry, Resumed, ResumedCall, RunLog, Told
 from rookery.actors.sandbox.stopwatch import Stopwatch
 from rookery.actors.sandbox.tally import OpenCall, Tally, call_digest
@@ -234,6 +234,8 @@ class Turn:
             given = _arguments(arguments)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise GuestStopped("RUNTIME_ERROR", f"unreadable arguments: {error}") from None
+        if name == LIMITS:
+            return _encode(Reply(value=self.log.limits))
         if name in DISCOVERY:
             return _encode(self._catalogue().answer(name, given.args, given.kwargs))
         tool = self.log.tools.get(name)

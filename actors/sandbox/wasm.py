@@ -35,6 +35,9 @@ THREAD_STACK_BYTES: Final = 16 << 20
 
 PAGE_BYTES: Final = 1 << 16
 
+_PIECE_BYTES = 2 << 20
+"""What an interpreter asks for at a time: where less is left, it ends itself for want of memory."""
+
 _WASM_STACK_BYTES = 2 << 20  # CPython traps with the default; above this Engine() aborts.
 _OUT_OF_STACK = "nest calls and data less deep; a higher max_stack_depth does not help here"
 _FUEL = 1 << 62
@@ -121,7 +124,9 @@ class Machine:
         if code is wasmtime.TrapCode.STACK_OVERFLOW:
             text = "the interpreter itself ran out of stack"
             return GuestStopped("STACK_OVERFLOW", text, hint=_OUT_OF_STACK)
-        if self.memory_bytes_max - self.size < PAGE_BYTES:
+        free_bytes = self.memory_bytes_max - self.size
+        gave_up = code is wasmtime.TrapCode.UNREACHABLE and free_bytes < _PIECE_BYTES
+        if gave_up or free_bytes < PAGE_BYTES:
             return GuestStopped("MEMORY_EXCEEDED", "the interpreter ran out of memory")
         what = code.name.lower().replace("_", " ") if code else error.partition("\n")[0]
         return GuestStopped("RUNTIME_ERROR", f"the interpreter stopped: {what or 'a trap'}")

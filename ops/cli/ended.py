@@ -13,9 +13,17 @@ from rookery.ops.cli.output import print_json, print_line
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import RunAnswer
 from rookery.schemas.listing import RunState
-from rookery.schemas.run import Diagnostic, ErrorObject, RunStatus, Severity, Span
+from rookery.schemas.run import (
+    Diagnostic,
+    ErrorObject,
+    ResultKind,
+    RunResult,
+    RunStatus,
+    Severity,
+    Span,
+)
 
-__all__ = ["show_end", "tell"]
+__all__ = ["notes_on", "show_end", "tell"]
 
 
 def show_end(answer: RunAnswer, code: str, *, json: bool) -> int:
@@ -26,6 +34,8 @@ def show_end(answer: RunAnswer, code: str, *, json: bool) -> int:
         _show_streams(answer)
         if answer.result is not None:
             print_line(encode_json(answer.result).decode())
+            for note in notes_on(answer):
+                tell(note)
         if answer.snapshot_id is not None and RunState(answer.status).is_end:
             tell(f"snapshot {answer.snapshot_id}")
         for diagnostic in answer.diagnostics:
@@ -34,6 +44,16 @@ def show_end(answer: RunAnswer, code: str, *, json: bool) -> int:
         if answer.error is not None:
             _show_problem(answer.error, code)
     return 0 if answer.status is RunStatus.OK else 1
+
+
+def notes_on(result: RunResult) -> list[str]:
+    """What a reader should know of a result that is not the value itself."""
+    notes = []
+    if result.result_kind is ResultKind.REPR:
+        notes.append("the result, or a part of it, has no form in JSON and is given as text")
+    if result.result_cut is True:
+        notes.append("the result is cut: parts of a deep or huge value are left out")
+    return notes
 
 
 def tell(line: str, end: str = "\n") -> None:

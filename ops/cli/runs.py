@@ -19,6 +19,7 @@ from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, Stored
 from rookery.bus.results import past_result
 from rookery.ops.cli.at_hand import server_at_hand
+from rookery.ops.cli.ended import notes_on
 from rookery.ops.cli.moments import moment_ms
 from rookery.ops.cli.options import NO_OPTIONS, As, Options, actor
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table, writing
@@ -304,6 +305,7 @@ def end_lines(end: RunAnswer | CodedError | None, room: int) -> list[tuple[str, 
         lines.append(("result", value if len(value) <= room else f"{value[: room - 3]}..."))
         if len(value) > room:
             lines.append(("", f"whole: rookery runs result {end.run_id}"))
+        lines += [("", note) for note in notes_on(end)]
     if end.snapshot_id is not None:
         lines.append(("snapshot", end.snapshot_id))
     if end.error is not None:

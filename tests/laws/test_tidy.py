@@ -21,7 +21,10 @@ UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 REGISTRY = re.compile(
     r"index-" r"url|py" r"pi\.org|python" r"hosted|npm" r"js|registry\.\w+\.\w", re.I
 )
-ELSEWHERE = re.compile(r"(?<![\w.~-])/(?:wo" r"rk|ro" r"ot|ho" r"me|Us" r"ers)/")
+ELSEWHERE = re.compile(
+    r"(?<![\w.~-])/(?:wo" r"rk/(?:main|wt|shared|briefs)|ro" r"ot|ho" r"me|Us" r"ers)/"
+)
+"""What a program calls its own folder inside the sandbox is no place on a machine."""
 
 
 def everything() -> tuple[Module, ...]:

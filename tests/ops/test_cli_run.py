@@ -169,9 +169,9 @@ def test_a_server_nobody_serves_the_realm_on_is_5(realm: Realm):
 def test_validation_says_what_is_wrong_and_makes_no_session(shell: Shell):
     good = shell.rookery("validate", "-e", "1 / 0", "--session", "validated")
     assert (good.code, good.out, good.err) == (0, "ok\n", "")
-    bad = shell.rookery("validate", "-e", "x = 1\nimport os", "--session", "validated")
+    bad = shell.rookery("validate", "-e", "x = 1\nimport ssl", "--session", "validated")
     assert (bad.code, bad.out) == (1, "")
-    assert bad.err.splitlines()[1:3] == ["  2 | import os", "    |        ^^"]
+    assert bad.err.splitlines()[1:3] == ["  2 | import ssl", "    |        ^^^"]
     told = shell.rookery("validate", "-e", "1 +", "--session", "validated", "--json")
     assert (told.code, told.json["error"]["code"]) == (1, "SYNTAX_ERROR")
     assert shell.rookery("sessions", "show", "validated").code == 4

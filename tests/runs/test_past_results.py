@@ -71,7 +71,11 @@ def test_a_run_that_has_not_ended_says_so_and_one_that_never_began_how_it_ended(
 def test_show_says_what_a_run_came_to(driving: Serving):
     with connect_sync(driving.server.url, realm=driving.realm) as client:
         large = client.run("past-shown", "'é' * 700_000", snapshot=True)
-        wrong = client.run("past-shown", "import sys")
+        wrong = client.run("past-shown", "import socket")
+        odd = client.run("past-shown", "x = [len]\nx.append(x)\nx")
+    notes = shell(driving, False, "runs", "show", odd.run_id).out
+    assert "has no form in JSON and is given as text" in notes
+    assert "the result is cut" in notes
     shown = shell(driving, False, "runs", "show", large.run_id).out.splitlines()
     (result,) = (n for n, line in enumerate(shown) if line.startswith("result   "))
     assert (shown[result].endswith("ééé..."), len(shown[result])) == (True, 80)

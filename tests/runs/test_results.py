@@ -46,7 +46,7 @@ def test_what_is_only_validated_is_not_executed_and_leaves_nothing(driving: Serv
         "block(0)\nx = 1 / 0": None,
         "x = n": None,
         "x = 1\nx +": "SYNTAX_ERROR",
-        "import os": "UNSUPPORTED_FEATURE",
+        "import socket": "UNSUPPORTED_FEATURE",
     }
     session = f"validated-{door}"
 

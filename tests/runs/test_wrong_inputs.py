@@ -288,7 +288,7 @@ FAULT = "runtime_error"
 ENDS = {
     "a syntax error": Ends("SYNTAX_ERROR", "kept = 1\nif kept", "expected ':'", span=(2, 8)),
     "an unknown tool": Ends("UNKNOWN_TOOL", "nothing('x')", "'nothing'", span=(1, 1)),
-    "a blocked import": Ends("UNSUPPORTED_FEATURE", "kept = 1\nimport os", "'os'", span=(2, 8)),
+    "a blocked import": Ends("UNSUPPORTED_FEATURE", "kept = 1\nimport ssl", "'ssl'", span=(2, 8)),
     "a call that does not fit its schema": Ends(
         "TOOL_ERROR", "block('long')", "TYPE_ERROR: block: $.seconds", FAULT, (1, 1)
     ),
@@ -296,9 +296,9 @@ ENDS = {
     "arguments too large": Ends(
         "TOOL_ERROR", "echo('x' * 2_000_000)", "PAYLOAD_TOO_LARGE: echo", FAULT, (1, 1)
     ),
-    "a result that is not JSON": Ends("RESULT_NOT_SERIALIZABLE", "{1, 2}", "of type set"),
+    "a result that is not JSON": Ends("RESULT_NOT_SERIALIZABLE", "result = {1, 2}", "of type set"),
     "a result with what is not JSON inside": Ends(
-        "RESULT_NOT_SERIALIZABLE", "[1, {'a': (lambda: 1)}]", "of type function"
+        "RESULT_NOT_SERIALIZABLE", "result = [1, {'a': (lambda: 1)}]", "of type function"
     ),
 }
 

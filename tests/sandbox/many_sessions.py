@@ -47,7 +47,7 @@ KINDS: dict[str, Kind] = {
     "awaited tool error": Kind("await fetch(run)", "TOOL_ERROR", tells=True),
     "no tool": Kind("nobody(run)", "UNKNOWN_TOOL"),
     "no source": Kind("1 +", "SYNTAX_ERROR"),
-    "no JSON": Kind("{run}", "RESULT_NOT_SERIALIZABLE"),
+    "no JSON": Kind("result = {run}", "RESULT_NOT_SERIALIZABLE"),
     "host bug": Kind("add(-1, run)", "RUNTIME_ERROR", kept=False, tells=True),
     "awaited host bug": Kind("await fetch([run])", "RUNTIME_ERROR", kept=False, tells=True),
     "dead": Kind("import inspect\ninspect.os._exit(0)", "RUNTIME_ERROR", kept=False),

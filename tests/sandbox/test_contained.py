@@ -90,10 +90,10 @@ def test_a_forged_timer_is_only_a_long_one(stage: Stage):
 
 
 def test_a_stream_that_is_full_does_not_silence_the_other(stage: Stage):
-    code = "import warnings\nprint('x' * 99)\nfor n in range(3): warnings.warn(f'w{n}')"
-    outcome = stage.run(code, limits={"max_stdout_bytes": 90})
+    code = "import warnings\nprint('x' * 999)\nfor n in range(3): warnings.warn(f'w{n}')"
+    outcome = stage.run(code, limits={"max_stdout_bytes": 200})
     assert (len(outcome.stdout), outcome.stderr.count("w0"), outcome.stderr.count("w1")) == (
-        90,
+        200,
         1,
         1,
     )

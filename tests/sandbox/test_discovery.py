@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.sandbox import Answer, Sandbox, Tool
+from rookery.actors.sandbox import PYTHON_MODULES, Answer, Sandbox, Tool
 from rookery.actors.sandbox.discovery import DISCOVERY, Catalogue
 from rookery.actors.sandbox.snapshot import (
     SavedSession,
@@ -18,7 +18,7 @@ from rookery.actors.sandbox.snapshot import (
 )
 from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule, Capability
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.run import RunRequest, SideEffect
+from rookery.schemas.run import RunRequest, SessionLimits, SideEffect
 from tests.sandbox.programs import without_time
 from tests.sandbox.stage import KEY, NOW_MS, Stage, later
 
@@ -77,12 +77,18 @@ def test_arguments_are_described_in_the_order_they_are_declared_in(shop: Stage):
     assert shop.value(code) == ["what", "count"]
 
 
-def test_current_policy_says_that_there_is_nothing_but_tools(shop: Stage):
-    assert shop.value("current_policy()") == {
+def test_current_policy_says_what_there_is(shop: Stage):
+    said = shop.value("open('a', 'w').write('x' * 88)\ncurrent_policy()", limits={"cpu_ms": 999})
+    assert said.pop("modules") == list(PYTHON_MODULES)
+    assert {"socket", "subprocess", "requests"} < set(said.pop("modules_refused"))
+    assert said == {
         "default_permissions": "none",
         "filesystem": "capability_only",
         "network": "capability_only",
         "subprocess": "denied",
+        "files": {"folder": "/work", "size_bytes_max": 16 << 20, "size_bytes": 600},
+        "packages": [],
+        "limits": json_of(SessionLimits(cpu_ms=999)),
         "tools": json_of(EXPECTED),
     }
 

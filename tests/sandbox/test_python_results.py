@@ -47,19 +47,21 @@ def test_a_result_of_an_earlier_run_can_be_read_but_never_leaks(stage: Stage):
     ("code", "named"),
     [
         ("{1}", "type set"),
-        ("(1, 2)", "type tuple"),
         ("b'x'", "type bytes"),
         ("print", "type builtin_function_or_method"),
         ("float('nan')", "float nan"),
         ("[1, {'a': [2, object()]}]", "type object at [1]['a'][1]"),
         ("{1: 2}", "key of type int"),
         ("'\\ud800'", "lone surrogates"),
-        ("a = []\na.append(a)\na", "contains itself"),
+        ("a", "contains itself"),
         ("9 ** 9999", "integer of more than 14000 bits"),
     ],
 )
-def test_a_result_that_is_not_json_is_refused_by_its_type(stage: Stage, code: str, named: str):
-    outcome = stage.run(code)
+def test_an_assigned_result_that_is_not_json_is_refused_by_its_type(
+    stage: Stage, code: str, named: str
+):
+    stage.run("a = []\na.append(a)")
+    outcome = stage.run(f"result = {code}")
     assert outcome.status is RunStatus.VALIDATION_ERROR
     assert outcome.error is not None
     assert outcome.error.code == "RESULT_NOT_SERIALIZABLE"
@@ -105,7 +107,7 @@ def test_a_request_the_door_would_refuse_today_is_run_again_as_it_was(stage: Sta
         ("1\n'éé' + 1/0", "RUNTIME_ERROR", "runtime_error", (2, 8, 2, 11)),
         ("def f():\n  return {}['é']\n\nf()", "RUNTIME_ERROR", "runtime_error", (2, 10, 2, 17)),
         ("nobody_knows(1)", "UNKNOWN_TOOL", "validation_error", (1, 1, 1, 13)),
-        ("import wave", "UNSUPPORTED_FEATURE", "validation_error", (1, 1, 1, 12)),
+        ("import wave_", "UNSUPPORTED_FEATURE", "validation_error", (1, 8, 1, 13)),
         ("raise NotImplementedError", "UNSUPPORTED_FEATURE", "validation_error", (1, 1, 1, 26)),
         ("raise PermissionError('x')", "PERMISSION_DENIED", "permission_denied", (1, 1, 1, 27)),
         ("raise TimeoutError", "TIMEOUT_WALL", "timeout", (1, 1, 1, 19)),

@@ -10,8 +10,8 @@ from rookery.schemas.run import Language, RunRequest
 from tests.sandbox.stage import NOW_MS, Stage
 
 MODULES = (
-    "os subprocess socket urllib requests ctypes sys shutil pathlib io multiprocessing"
-    " threading http"
+    "subprocess socket urllib.request requests ctypes multiprocessing threading http.client ssl"
+    " concurrent.futures bz2 tkinter numpy"
 )
 NAMES = "__class__ __bases__ __subclasses__ __mro__ __globals__ __builtins__ __import__"
 BLOCKED = [
@@ -20,19 +20,24 @@ BLOCKED = [
     *(f"from {name} import x" for name in MODULES.split()),
     *(f"().{name}" for name in NAMES.split()),
     *(f"{name}" for name in NAMES.split()),
-    *(f"{name}('x')" for name in ("open", "exec", "eval", "compile", "__import__")),
+    *(f"open({path!r})" for path in ("/etc/passwd", "../x", "/workshop", "a/../../b", "/tmp/x")),
+    "__import__('subprocess')",
+    "from concurrent import futures",
+    "from urllib import request",
+    "import no_such_module",
+    "os.system('ls')",
     *(f"from json import {name} as x" for name in NAMES.split()),
     *(f"match 1:\n    case int({name}=x): pass" for name in NAMES.split()),
     "from . import x",
     "from .x import y",
     "from .. import x",
-    "import json, os",
-    "def f():\n    import os",
-    "async def f():\n    async with open('x') as y: pass",
+    "import json, socket",
+    "def f():\n    import socket",
+    "async def f():\n    async with open('/x') as y: pass",
     "[y for x in z if (y := x.__class__)]",
-    "f'{open(1)}'",
-    "lambda x=eval('1'): x",
-    "@open('x')\ndef f(): pass",
+    "f'{open(chr(47)), open('/x')}'",
+    "lambda x=().__class__: x",
+    "@open('/x')\ndef f(): pass",
     "class A(metaclass=B.__class__): pass",
     "x: ().__class__",
     "del x.__class__",
@@ -53,8 +58,19 @@ def test_what_is_blocked_is_refused_before_anything_runs(stage: Stage, source: s
 @pytest.mark.parametrize(
     "source",
     [
-        "'import os; __class__; eval(1)'",
-        "# import os",
+        "'import socket; __class__; open(1)'",
+        "# import socket",
+        "try:\n    import numpy\nexcept ImportError:\n    numpy = None",
+        "def send_email(to): return to\nsend_email('x')",
+        "class A:\n    def f(self): return self.__class__.__name__\nA().f()",
+        "().__class__.__name__",
+        "class A: pass\n[A.__mro__, A.__bases__, A.__subclasses__(), A.__dict__, A.__doc__]",
+        "import os.path, urllib.parse, concurrent\nfrom http import HTTPStatus",
+        "__import__('json').dumps(1)",
+        "exec('x = 1'); eval('x'); compile('x', '', 'eval')",
+        "for n in 'ab': open(f'own_{n}.py', 'w').write('x = 1')\nimport own_a, own_b",
+        "open('yaml.py', 'w').write('x = 1')\nimport yaml",
+        "open('new.txt', 'w').close(); open('/work/new.txt'); open('./a/../new.txt')",
         "import re\nre.compile('a').pattern",
         "class Reader:\n    def open(self): return 1\nReader().open()",
         "import asyncio.events\nfrom collections import abc\n1",
@@ -67,22 +83,22 @@ def test_what_only_looks_like_it_is_not(stage: Stage, source: str):
 @pytest.mark.parametrize(
     ("source", "named", "span"),
     [
-        ("x = 'é'; y = x.__class__\nimport os", "__class__", (1, 14, 1, 25)),
-        ("import json, os, sys", "'os'", (1, 14, 1, 16)),
-        ("import json as é, os.path as o", "'os'", (1, 19, 1, 31)),
-        ("from os import (\n    path,\n)\nopen(1)", "'os'", (1, 1, 3, 2)),
+        ("x = 'é'; y = x.__class__\nimport socket", "__class__", (1, 14, 1, 25)),
+        ("import json, ssl, sys", "'ssl'", (1, 14, 1, 17)),
+        ("import json as é, http.client as o", "'http.client'", (1, 19, 1, 35)),
+        ("from ssl import (\n    path,\n)\nopen('/')", "'ssl'", (1, 1, 3, 2)),
         ("from json import a, __builtins__ as b", "__builtins__", (1, 21, 1, 38)),
         ("().__class__.__bases__[0].__subclasses__()", "__class__", (1, 1, 1, 13)),
-        ("open(x.__class__)", "open()", (1, 1, 1, 18)),
-        ("open(1).__class__", "open()", (1, 1, 1, 8)),
-        ("'é'.__class__(open(1))", "__class__", (1, 1, 1, 14)),
-        ("f(\n  open(\n    'é'),\n  eval)", "open()", (2, 3, 3, 9)),
+        ("open('/', x.__class__)", "open()", (1, 1, 1, 23)),
+        ("open('/').__class__", "open()", (1, 1, 1, 10)),
+        ("'é'.__class__(open('/'))", "__class__", (1, 1, 1, 14)),
+        ("f(\n  open(\n    '/é'),\n  ().__mro__)", "open()", (2, 3, 3, 10)),
         ("match x:\n  case int(é=1, __mro__=m): pass", "__mro__", (2, 8, 2, 27)),
-        ("x = 1\réé = 2; import os", "'os'", (2, 16, 2, 18)),
+        ("x = 1\réé = 2; import ssl", "'ssl'", (2, 16, 2, 19)),
         ("x = 1\r\né.__mro__", "__mro__", (2, 1, 2, 10)),
-        ("x = '\u2028é'; import os", "'os'", (1, 18, 1, 20)),
+        ("x = '\u2028é'; import ssl", "'ssl'", (1, 18, 1, 21)),
         ('x = """\né"""; 𠀀𠀀.__class__', "__class__", (2, 7, 2, 19)),
-        ("a = 1 \\\n  ; import os", "'os'", (2, 12, 2, 14)),
+        ("a = 1 \\\n  ; import ssl", "'ssl'", (2, 12, 2, 15)),
         ("f'é{x.__class__}'", "__class__", (1, 5, 1, 16)),
         ("é = await query_db('é')", "'query_db'", (1, 11, 1, 24)),
     ],
@@ -123,10 +139,15 @@ def test_what_is_no_program_is_a_syntax_error_at_its_exact_span(
 @pytest.mark.parametrize(
     ("source", "hint"),
     [
-        ("import os", "list_tools()"),
-        ("open('x')", "list_tools()"),
-        ("eval('x')", "write the code itself"),
-        ("__import__('x')", "the import statement"),
+        ("import requests", "fetch()"),
+        ("import socket", "list_tools()"),
+        ("import threading", "asyncio"),
+        ("import subprocess", "no process"),
+        ("import os\nos.system('ls')", "no process"),
+        ("import bz2", "zlib"),
+        ("import pandas", "csv"),
+        ("import no_such_module", "standard library"),
+        ("open('/etc/passwd')", "relative path"),
         ("from .a import b", "full name"),
         ("().__class__", "type()"),
         ("send_email()", "list_tools()"),
@@ -141,8 +162,30 @@ def test_every_refusal_says_what_to_do_instead(stage: Stage, source: str, hint: 
     assert [diagnostic.hint for diagnostic in outcome.diagnostics] == [outcome.error.hint]
 
 
+@pytest.mark.parametrize(
+    ("source", "tool", "named"),
+    [
+        ("import requests", "http_get", "http_get()"),
+        ("import urllib.request", "fetch_text", "fetch_text()"),
+        ("open('/etc/hosts')", "read_text", "read_text()"),
+    ],
+)
+def test_a_refusal_names_the_offered_tool_that_does_it(
+    sandbox: Sandbox, source: str, tool: str, named: str
+):
+    error = sandbox.validate(RunRequest(code=source), tools=[Tool(name=tool)]).error
+    assert error is not None
+    assert error.hint is not None
+    assert named in error.hint
+
+
+def test_what_earlier_runs_defined_is_no_tool_and_what_they_wrote_can_be_imported(stage: Stage):
+    stage.run("def send_email(to): return to\nopen('own.py', 'w').write('x = 5')")
+    assert stage.value("import own\n[send_email('me'), own.x]") == ["me", 5]
+
+
 def test_what_the_host_offers_under_a_blocked_name_can_be_called(sandbox: Sandbox):
-    request = RunRequest(code="open('x')")
+    request = RunRequest(code="open('/x')")
     assert sandbox.validate(request).status == "validation_error"
     assert sandbox.validate(request, tools=[Tool(name="open")]).status == "ok"
 

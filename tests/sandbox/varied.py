@@ -1,4 +1,4 @@
-"""Fifty programs that between them use what could differ from process to process."""
+"""Sixty programs that between them use what could differ from process to process."""
 
 from __future__ import annotations
 
@@ -66,6 +66,23 @@ PROGRAMS: dict[str, str] = {
     "hashing and packing": "import hashlib, struct, zlib\n[hashlib.sha3_256(b'x').hexdigest(),"
     " zlib.crc32(b'x'), struct.pack('>d', 0.1).hex(), zlib.compress(b'ab' * 99).hex()]",
     "output": "import warnings\nprint('a', 1.5, {'s', 't'})\nwarnings.warn('w')",
+    "files": "import os, tempfile\n"
+    "with tempfile.NamedTemporaryFile(delete=False) as f: f.write(b'x')\n"
+    "os.utime(f.name)\n[f.name, os.listdir(), list(os.stat(f.name)), os.getcwd()]",
+    "a database": "import sqlite3\nc = sqlite3.connect('a.db')\n"
+    "c.execute('create table t as select random() as x, datetime() as y')\nc.commit()\n"
+    "[c.execute('select * from t').fetchall(), open('a.db', 'rb').read().hex()]",
+    "archives": "import gzip, zipfile, time\nopen('a', 'w').write('x' * 99)\n"
+    "with zipfile.ZipFile('z', 'w') as z: z.write('a')\n"
+    "[gzip.compress(b'x').hex(), open('z', 'rb').read().hex()]",
+    "modules loaded late": "import tomllib, wave, xml.sax, email.message\nlen(dir(wave))",
+    "converted results": "[{'b', 'a', 1, 2.5, None}, {(1, 2): {3}}, object(), print]",
+    "asyncio.run": "import asyncio\nasync def f(n): return await fetch(n)\nasyncio.run(f(1))",
+    "open files while a call waits": "f = open('w', 'w+'); f.write('1')\nx = await approve()\n"
+    "f.write(str(x)); f.seek(0)\nf.read()",
+    "a connection while a call waits": "import sqlite3\nc = sqlite3.connect('b.db')\n"
+    "c.execute('create table t (x)'); c.execute('insert into t values (1)')\nx = await approve()\n"
+    "c.commit()\n[c.execute('select x from t').fetchall(), sqlite3.connect('b.db').total_changes]",
     "synchronous calls": "[add(n, b=len({'a', 'b'})) for n in range(9)]",
     "awaited calls": "import asyncio\nawait asyncio.gather(*(fetch(n) for n in range(5)))",
     "calls that wait": "import random, time\na = random.random()\nb = await approve(a)\n"

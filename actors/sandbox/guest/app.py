@@ -11,8 +11,8 @@ import ast
 import asyncio
 import builtins
 import gc
+import importlib.util
 import inspect
-import io
 import json
 import random
 import sys
@@ -22,10 +22,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import wit_world
-from guest import clock, promised
-from guest.checks import first_violation
+from guest import checks, clock, discovery, output, promised, refusals
 from guest.faults import (
-    NotSerializable,
     count_characters,
     describe,
     nul_character,
@@ -34,9 +32,12 @@ from guest.faults import (
 )
 from guest.loop import Loop, PendingCall
 from guest.output import STDERR, STDOUT
-from guest.values import complaint
+from guest.results import Claim, claim_of, reply_with
+from guest.system import async_runs, databases, interpreter
+from guest.system.library import LIBRARY
+from guest.system.zones import ZONES
 
-__all__ = ["WitWorld"]
+__all__ = ["WitWorld", "prepare"]
 
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _OWN_DEPTH = 1000
@@ -56,6 +57,7 @@ class Session:
         self.names = self.main.__dict__
         self.builtins = dict(vars(builtins))
         self.names["__builtins__"] = self.builtins
+        self.names["__file__"] = interpreter.PROGRAM
         self.tools: dict[str, bool] = {}
         self.seeded = False
         self.runs = 0
@@ -64,25 +66,27 @@ class Session:
         self.depth = 0
         self.loop: Loop | None = None
         self.task: asyncio.Task[Any] | None = None
+        self.claim = Claim.NONE
 
     @property
     def filename(self) -> str:
-        return f"<run {self.runs}>"
+        return interpreter.FILE_NAME.format(self.runs)
 
     def start(self, request: dict[str, Any]) -> dict[str, Any]:
         self.runs += 1
-        self.calls = 0
+        self.calls = self.calls_made = 0
         self.loop = self.task = None
-        STDOUT.begin()
-        STDERR.begin()
+        interpreter.begin(STDOUT, STDERR)
+        interpreter.remember(self.runs, request["code"])
         if not self.seeded:
             random.seed()  # From the host's randomness, which is the session's own.
             self.seeded = True
         self.source, self.depth = request["code"], request["depth"]
-        body, last = parse(self.source, self.filename, request["tools"])
+        around = checks.Surroundings(request["tools"], self.names, is_importable)
+        body, last, self.claim = parse(self.source, self.filename, around)
         self._bind(request["tools"], request["inputs"])
         if not (is_async(body) or is_async(last)):
-            return self._ended(self._limited(body, last))
+            return self.end(self._limited(body, last))
         self.loop = Loop()
         asyncio.set_event_loop(self.loop)
         self.task = self.loop.begin(self._program(body, last))
@@ -106,7 +110,8 @@ class Session:
         STDERR.begin()
         self.source = request["code"]
         with warnings.catch_warnings(action="always", category=SyntaxWarning):
-            parse(self.source, self.filename, request["tools"])
+            around = checks.Surroundings(request["tools"], (), may_be_importable)
+            parse(self.source, self.filename, around)
         return {"value": None}
 
     def _bind(self, tools: dict[str, bool], inputs: dict[str, Any]) -> None:
@@ -130,6 +135,7 @@ class Session:
             if loop is None or not loop.is_running():
                 raise RuntimeError(f"{name}() must be awaited in a program with top-level await")
             self.calls += 1
+            self.calls_made += 1
             details = {"id": self.calls, "name": name, "args": args, "kwargs": kwargs}
             written(details)  # Refused here, where the program can see it.
             future: asyncio.Future[Any] = loop.create_future()
@@ -138,10 +144,13 @@ class Session:
 
         def called_now(*args: Any, **kwargs: Any) -> Any:
             arguments = written({"args": args, "kwargs": kwargs})
-            reply, _ = decode(wit_world.call_tool(name, arguments))
-            if "error" in reply:
-                raise tool_error(reply["error"])
-            return reply["value"]
+            self.calls_made += name not in discovery.NAMES
+            value = asked(name, arguments)
+            return (
+                discovery.policy(value, asked(discovery.LIMITS, NO_ARGUMENTS))
+                if name == discovery.POLICY
+                else value
+            )
 
         tool: Any = called_later if awaited else called_now
         tool.__name__ = tool.__qualname__ = name
@@ -149,7 +158,7 @@ class Session:
 
     def _limited(self, *codes: Code | None) -> Any:
         """The value of the last code object, run with the stack the program is given."""
-        sys.setrecursionlimit(frames() + self.depth)
+        interpreter.set_depth(frames() + self.depth)
         value = None
         for code in codes:
             value = eval(code, self.names) if code else None
@@ -168,33 +177,58 @@ class Session:
         loop, task = self.loop, self.task
         assert loop is not None
         assert task is not None
-        sys.setrecursionlimit(frames() + self.depth + LOOP_FRAMES)
+        interpreter.set_depth(frames() + self.depth + LOOP_FRAMES)
         if not task.done():
             loop.run_forever()
-        sys.setrecursionlimit(_OWN_DEPTH)
+        interpreter.set_depth(_OWN_DEPTH)
         if task.done():
             self.loop = self.task = None
-            return self._ended(task.result())
+            return self.end(task.result())
         if not loop.pending:
             self.loop = self.task = None
             raise RuntimeError("the program awaits something that can never happen")
         waits = {"calls": loop.untold(), "outstanding": list(loop.pending)}
         return {"waits": {**waits, "timer_s": loop.timer_s}}
 
-    def _ended(self, last: Any) -> dict[str, Any]:
-        sys.setrecursionlimit(_OWN_DEPTH)
-        value = self.names.get("result", last)
-        if problem := complaint(value):
-            raise NotSerializable(f"the result is not plain JSON: {problem}")
-        return {"value": value}
+    def end(self, last: Any) -> dict[str, Any]:
+        interpreter.set_depth(_OWN_DEPTH)
+        return reply_with(self.claim, self.names, last, self.calls_made)
 
 
+NO_ARGUMENTS = '{"args": [], "kwargs": {}}'
 LOOP_FRAMES = 4
 """run_forever, _run_once, Handle._run and the program's own first frame."""
 
 
-def parse(source: str, filename: str, tools: dict[str, bool]) -> tuple[Code | None, Code | None]:
-    """The checked program as code: its body, and its last expression apart."""
+def asked(name: str, arguments: str) -> Any:
+    """What the host answers to a synchronous call."""
+    reply, _ = decode(wit_world.call_tool(name, arguments))
+    if "error" in reply:
+        raise tool_error(reply["error"])
+    return reply["value"]
+
+
+def is_importable(name: str) -> bool:
+    """Whether a program finds this module: in the session's files, in the library, or loaded."""
+    top = name.partition(".")[0]
+    if name in sys.modules or name in LIBRARY or f"{top}.{name}" in LIBRARY:
+        return True
+    try:
+        return importlib.util.find_spec(top) is not None and top not in LIBRARY
+    except (ImportError, ValueError):
+        return False
+
+
+def may_be_importable(name: str) -> bool:
+    """The same for a check, which sees no session's files."""
+    return is_importable(name) or refusals.absent_module(name) is None
+
+
+def parse(
+    source: str, filename: str, around: checks.Surroundings
+) -> tuple[Code | None, Code | None, Claim]:
+    """The checked program as code: its body, its last expression apart, and what it says of
+    ``result``."""
     if "\0" in source:
         raise nul_character(source, filename)
     try:
@@ -203,8 +237,10 @@ def parse(source: str, filename: str, tools: dict[str, bool]) -> tuple[Code | No
         if not str(error):
             raise
         raise too_complex(error, filename) from None
-    if violation := first_violation(tree, tools):
+    if violation := checks.first_violation(tree, source, around):
         raise violation
+    claim = claim_of(tree, source)
+    async_runs.rewritten(tree, source)
     last: ast.expr | None = None
     match tree.body:
         case [*statements, ast.Expr(value=last)]:
@@ -219,7 +255,7 @@ def parse(source: str, filename: str, tools: dict[str, bool]) -> tuple[Code | No
         raise
     except RecursionError as error:
         raise too_complex(error, filename) from None
-    return body, value
+    return body, value, claim
 
 
 def written(value: Any) -> str:
@@ -250,16 +286,25 @@ class Guest:
 
     def serve(self, text: str) -> str:
         """One step. Whatever the program raised is described, never raised."""
-        session = self.session
         try:
             reply = encode(self._step(decode(text)[0]))
         except BaseException as error:
-            sys.setrecursionlimit(_OWN_DEPTH)
-            session.loop = session.task = None
-            reply = encode({"error": describe(error, session.source, session.filename)})
+            reply = self._reply_to(error)
         STDOUT.flush()
         STDERR.flush()
         return reply
+
+    def _reply_to(self, error: BaseException) -> str:
+        """What a program leaves uncaught ends it; ``sys.exit()`` ends it well."""
+        session = self.session
+        interpreter.set_depth(_OWN_DEPTH)
+        session.loop = session.task = None
+        if isinstance(error, SystemExit) and (error.code is None or error.code == 0):
+            try:
+                return encode(session.end(None))
+            except BaseException as problem:
+                error = problem
+        return encode({"error": describe(error, session.source, session.filename)})
 
     def _step(self, request: dict[str, Any]) -> dict[str, Any]:
         match request["step"]:
@@ -272,6 +317,8 @@ class Guest:
 
 
 GUEST = Guest()
+HOLES: list[bytes] = []
+"""See ``fill_holes``."""
 
 
 class WitWorld(wit_world.WitWorld):
@@ -285,40 +332,73 @@ def prepare() -> None:
     """Runs once, when the guest is built: what is warm here is warm in every session."""
     promised.load()
     clock.install()
-    sys.stdin = io.StringIO()
-    sys.stdout, sys.stderr = STDOUT, STDERR
-    asyncio.run = _no_asyncio_run  # type: ignore[assignment]
+    interpreter.install()
+    async_runs.install()
+    databases.install()
+    ZONES.install()
     warm_up()
     GUEST.session = Session()
     sys.modules["__main__"] = GUEST.session.main
     gc.collect()
+    fill_holes()
     gc.freeze()
 
 
-def _no_asyncio_run(*_arguments: Any, **_options: Any) -> None:
-    raise RuntimeError("asyncio.run() is not available in the sandbox: use top-level await")
+def fill_holes() -> None:
+    """Use up the free places between what is loaded, so that what a session makes lies together:
+    its snapshot holds every page it has written to. A row as long as a page is no hole."""
+    for size in range(2, 480, 8):  # Smaller ones are always the same.
+        row: list[bytes] = []
+        room = sys.getsizeof(bytes(size))
+        for _ in range(_HOLES_MAX):
+            block = bytes(size)
+            step = id(block) - id(row[-1]) if row else room
+            if not room <= step < room + 16:
+                HOLES.extend(row)
+                row = []
+            row.append(block)
+            if len(row) * step > _PAGE_BYTES:
+                break
+
+
+_HOLES_MAX, _PAGE_BYTES = 4000, 4096 - 600
+_ROUNDS = 4
+"""By then the interpreter has made what it makes of code that runs again and again. What it would
+write into that code later would be pages of every session's own."""
+_WARM = (
+    "1 + 1",
+    "x = 1",
+    "x = 1\n1 / 0",
+    "x = = 1",
+    "import socket",
+    "import json, math, os, re\nfrom collections import Counter",
+    "f'{1:>3}'\nresult = {'a': [1.5]}",
+    "def f(a, b=2): return [a + n for n in range(b)]\nprint(f(1))\n[f(2), {'a': (1, None)}]",
+    "class A:\n    def __init__(self): self.x = 1\n    def f(self): return self.x\nA().f()",
+)
+_WARM_AWAITED = """
+import asyncio
+async def f(): return await asyncio.sleep(0, 1)
+[*(await asyncio.gather(f(), tool(1), tool(n=2)))]
+"""
 
 
 def warm_up() -> None:
-    """Exercise every path on a session that is thrown away."""
-    for code in (
-        "1 + 1",
-        "x = 1\n1 / 0",
-        "x = = 1",
-        "import os",
-        "f'{1:>3}'\nresult = {'a': [1.5]}",
-    ):
-        GUEST.serve(_request(code, {}))
-    code = "import asyncio\nasync def f(): return await asyncio.sleep(0, 1)\n"
-    code += "[*(await asyncio.gather(f(), tool(1), tool(n=2)))]"
-    GUEST.serve(_request(code, {"tool": True, "other": False}))
+    """Exercise every path on sessions that are thrown away."""
+    tools = {"tool": True, "other": False}
     replies = [[1, {"value": 1}], [2, {"error": {"code": "RUNTIME_ERROR", "message": "no"}}]]
-    GUEST.serve(json.dumps({"step": "resume", "replies": replies}))
+    real = output.emit, wit_world.call_tool  # Nobody answers where the guest is built.
+    output.emit, wit_world.call_tool = lambda *_: True, lambda *_: '{"value": 1}'
+    for _ in range(_ROUNDS):
+        GUEST.session = Session()
+        for code in _WARM:
+            GUEST.serve(_request(code, {}))
+        GUEST.serve(_request("other(1)", tools))
+        GUEST.serve(_request(_WARM_AWAITED, tools))
+        GUEST.serve(json.dumps({"step": "resume", "replies": replies}))
+    output.emit, wit_world.call_tool = real
 
 
 def _request(code: str, tools: dict[str, bool]) -> str:
     request = {"step": "run", "code": code, "inputs": {}, "tools": tools, "depth": 256}
     return json.dumps(request)
-
-
-prepare()

@@ -7,31 +7,19 @@ inside string literals are never flagged; and where a host offers a tool ``open`
 from __future__ import annotations
 
 import ast
-from collections.abc import Container, Iterable, Iterator
+import posixpath
+from collections.abc import Callable, Container, Iterable, Iterator
+from functools import cached_property
+from itertools import chain
+from typing import Any, NamedTuple
 
-__all__ = ["Node", "Violation", "first_violation"]
+from guest import refusals
+from guest.system.file_tree import HOME
+
+__all__ = ["Node", "Surroundings", "Violation", "first_violation"]
 
 Node = ast.stmt | ast.expr | ast.alias | ast.pattern
 
-_MODULES = frozenset(
-    (
-        "ctypes",
-        "http",
-        "io",
-        "multiprocessing",
-        "os",
-        "pathlib",
-        "requests",
-        "shutil",
-        "socket",
-        "subprocess",
-        "sys",
-        "threading",
-        "urllib",
-    )
-)
-_CODE = frozenset(("exec", "eval", "compile", "__import__"))
-_CALLS = _CODE | {"open"}
 _NAMES = frozenset(
     (
         "__bases__",
@@ -43,12 +31,30 @@ _NAMES = frozenset(
         "__subclasses__",
     )
 )
+_OF_OWN_CLASSES = frozenset(("__bases__", "__mro__", "__subclasses__"))
+_OF_A_CLASS = frozenset(("__doc__", "__module__", "__name__", "__qualname__"))
+_OWN_OBJECTS = frozenset(("cls", "other", "self"))
 _TOOLS = frozenset(("fetch_url", "query_db", "send_email"))
+_KINDS = (ast.Import, ast.ImportFrom, ast.Call, ast.Name, ast.Attribute, ast.MatchClass)
+_CALLS = _TOOLS | {"__import__", "open"}
+_OS_CALLS = frozenset(
+    "execl execle execlp execlpe execv execve execvp execvpe fork forkpty kill popen posix_spawn"
+    " spawnl spawnv startfile system".split()
+)
+_IMPORT_ERRORS = frozenset(("BaseException", "Exception", "ImportError", "ModuleNotFoundError"))
+_PATHS_ALLOWED = frozenset(("/dev/null",))
 
-_USE_TOOLS = "the outside world is reached through tools: list_tools() says which there are"
-_USE_CODE = "write the code itself, or the import statement: what runs is checked before"
 _USE_PUBLIC = "type(), isinstance() and public names tell what a program may know"
 _USE_FULL_NAME = "import the module by its full name"
+
+
+class Surroundings(NamedTuple):
+    """What the program finds when it starts."""
+
+    tools: Container[str] = ()
+    names: Container[str] = ()
+    """Defined by earlier runs of the session."""
+    has_module: Callable[[str], bool] = lambda _name: True
 
 
 class Violation(Exception):
@@ -67,54 +73,154 @@ class Violation(Exception):
         return node.lineno, node.col_offset
 
 
-def first_violation(tree: ast.Module, tools: Container[str]) -> Violation | None:
+def _unsupported(words: tuple[str, str], node: Node) -> Violation:
+    """``words`` are the message and the hint."""
+    return Violation("UNSUPPORTED_FEATURE", words[0], words[1], node)
+
+
+def first_violation(tree: ast.Module, source: str, around: Surroundings) -> Violation | None:
     """The first one in the order of the source."""
-    found = (violation for node in ast.walk(tree) for violation in _of(node, tools))
+    nodes: dict[type, list[Any]] = {}
+    for node in ast.walk(tree):
+        nodes.setdefault(type(node), []).append(node)
+    if nodes.keys().isdisjoint(_KINDS):
+        return None
+    found = _Checker(nodes, source, around).violations()
     return min(found, key=lambda violation: violation.place, default=None)
 
 
-def _of(node: ast.AST, tools: Container[str]) -> Iterator[Violation]:
-    match node:
-        case ast.Import() | ast.ImportFrom():
-            yield from _of_import(node)
-        case ast.Call(func=ast.Name(id=name)) if name not in tools:
-            yield from _of_call(name, node)
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            yield from _of_names((name,), node)
-        case ast.MatchClass(kwd_attrs=names):
-            yield from _of_names(names, node)
+class _Checker:
+    """One program: its nodes by their kind, and what its syntax says of itself."""
+
+    def __init__(self, nodes: dict[type, list[Any]], source: str, around: Surroundings) -> None:
+        self._nodes, self._source, self._around = nodes, source, around
+
+    def _all(self, *kinds: type) -> Iterator[Any]:
+        return chain.from_iterable(self._nodes.get(kind, ()) for kind in kinds)
+
+    def violations(self) -> Iterator[Violation]:
+        for node in self._all(ast.Import, ast.ImportFrom):
+            yield from self._of_import(node)
+        for call in self._all(ast.Call):
+            yield from self._of_call(call)
+        for name in self._all(ast.Name):
+            if name.id in _NAMES and name not in self._everyday:
+                yield from _of_names((name.id,), name)
+        for attribute in self._all(ast.Attribute):
+            if attribute.attr in _NAMES and not self._is_everyday(attribute):
+                yield from _of_names((attribute.attr,), attribute)
+        for pattern in self._all(ast.MatchClass):
+            yield from _of_names(pattern.kwd_attrs, pattern)
+
+    @cached_property
+    def _classes(self) -> set[str]:
+        return {node.name for node in self._all(ast.ClassDef)}
+
+    @cached_property
+    def _defined(self) -> set[str]:
+        """Every name the program gives to something of its own."""
+        found = {node.name for node in self._all(ast.FunctionDef, ast.AsyncFunctionDef)}
+        found |= self._classes | {node.arg for node in self._all(ast.arg)}
+        found |= {node.id for node in self._all(ast.Name) if isinstance(node.ctx, ast.Store)}
+        return found | {a.asname or a.name.partition(".")[0] for a in self._all(ast.alias)}
+
+    @cached_property
+    def _guarded(self) -> set[ast.AST]:
+        """Imports whose failure the program handles."""
+        tries = [node for node in self._all(ast.Try) if any(map(_catches_import, node.handlers))]
+        return {inner for node in tries for part in node.body for inner in ast.walk(part)}
+
+    @cached_property
+    def _everyday(self) -> set[ast.AST]:
+        """Blocked names in uses that ask for no more than programs ask for every day."""
+        described = {node.value for node in self._all(ast.Attribute) if node.attr in _OF_A_CLASS}
+        return described | {node.func for node in self._all(ast.Call) if _names_a_module(node)}
+
+    def _is_everyday(self, node: ast.Attribute) -> bool:
+        owner = node.value.id if isinstance(node.value, ast.Name) else ""
+        if node.attr == "__class__":
+            return node in self._everyday or owner in _OWN_OBJECTS
+        return node.attr in _OF_OWN_CLASSES and owner in self._classes
+
+    def _of_import(self, node: ast.Import | ast.ImportFrom) -> Iterator[Violation]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from self._of_module(alias.name, alias, node)
+        elif node.level:
+            message = "relative imports have nothing to be relative to"
+            yield Violation("UNSUPPORTED_FEATURE", message, _USE_FULL_NAME, node)
+        else:
+            module = node.module or ""
+            yield from self._of_module(module, node, node)
+            for alias in node.names:
+                yield from _of_names((alias.name,), alias)
+                if words := refusals.refused_module(f"{module}.{alias.name}", self._around.tools):
+                    yield _unsupported(words, alias)
+
+    def _of_module(self, name: str, node: Node, statement: ast.AST) -> Iterator[Violation]:
+        words = refusals.refused_module(name, self._around.tools)
+        if words is None and statement not in self._guarded:
+            words = self._absent(name)
+        if words is not None:
+            yield _unsupported(words, node)
+
+    def _absent(self, name: str) -> tuple[str, str] | None:
+        """A module that is nowhere, unless the program may bring it about itself."""
+        made = (".py", "sys.modules", "sys.path", "ModuleType", "meta_path")
+        top = name.partition(".")[0]
+        if self._around.has_module(name) or f"{top}.py" in self._source:
+            return None
+        if refusals.absent_module(name) is None and any(text in self._source for text in made):
+            return None
+        return refusals.absent_module(name) or refusals.library_hint(name)
+
+    def _of_call(self, node: ast.Call) -> Iterator[Violation]:
+        function = node.func
+        if isinstance(function, ast.Name):
+            name = function.id
+            if name in _CALLS and name not in self._around.tools:
+                yield from self._of_named_call(name, node)
+        elif isinstance(function, ast.Attribute) and _is_of_os(function):
+            words = refusals.blocked_call(f"os.{function.attr}", self._around.tools)
+            yield _unsupported(words, node)
+
+    def _of_named_call(self, name: str, node: ast.Call) -> Iterator[Violation]:
+        if name in self._defined or name in self._around.names:
+            return
+        first = node.args[0] if node.args else None
+        text = first.value if isinstance(first, ast.Constant) else None
+        if name in _TOOLS:
+            hint = "list_tools() says what can be called"
+            yield Violation("UNKNOWN_TOOL", f"no tool {name!r} is registered", hint, node)
+        elif isinstance(text, str) and name == "__import__":
+            yield from self._of_module(text, node, node)
+        elif isinstance(text, str) and _is_outside(text):
+            yield _unsupported(refusals.outside_path(text, self._around.tools), node)
+
+
+def _is_of_os(function: ast.Attribute) -> bool:
+    owner = function.value
+    return function.attr in _OS_CALLS and isinstance(owner, ast.Name) and owner.id == "os"
+
+
+def _names_a_module(call: ast.Call) -> bool:
+    match call:
+        case ast.Call(func=ast.Name(id="__import__"), args=[ast.Constant(value=str()), *_]):
+            return True
         case _:
-            pass
+            return False
 
 
-def _of_import(node: ast.Import | ast.ImportFrom) -> Iterator[Violation]:
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            yield from _of_module(alias.name, alias)
-    elif node.level:
-        message = "relative imports have nothing to be relative to"
-        yield Violation("UNSUPPORTED_FEATURE", message, _USE_FULL_NAME, node)
-    else:
-        yield from _of_module(node.module or "", node)
-        for alias in node.names:
-            yield from _of_names((alias.name,), alias)
+def _catches_import(handler: ast.ExceptHandler) -> bool:
+    caught = [handler.type]
+    if isinstance(handler.type, ast.Tuple):
+        caught = [*handler.type.elts]
+    return any(kind is None or getattr(kind, "id", "") in _IMPORT_ERRORS for kind in caught)
 
 
-def _of_module(name: str, node: Node) -> Iterator[Violation]:
-    top = name.partition(".")[0]
-    if top in _MODULES:
-        message = f"module {top!r} is not available in the sandbox"
-        yield Violation("UNSUPPORTED_FEATURE", message, _USE_TOOLS, node)
-
-
-def _of_call(name: str, node: Node) -> Iterator[Violation]:
-    if name in _CALLS:
-        hint = _USE_CODE if name in _CODE else _USE_TOOLS
-        message = f"{name}() is not available in the sandbox"
-        yield Violation("UNSUPPORTED_FEATURE", message, hint, node)
-    if name in _TOOLS:
-        hint = "list_tools() says what can be called"
-        yield Violation("UNKNOWN_TOOL", f"no tool {name!r} is registered", hint, node)
+def _is_outside(path: str) -> bool:
+    whole = posixpath.normpath(posixpath.join(HOME, path))
+    return whole not in _PATHS_ALLOWED and not f"{whole}/".startswith(f"{HOME}/")
 
 
 def _of_names(names: Iterable[str], node: Node) -> Iterator[Violation]:

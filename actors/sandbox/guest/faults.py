@@ -87,10 +87,13 @@ def describe(error: BaseException, source: str, filename: str) -> dict[str, Any]
             span = _node_span(error.node, lines)
             return _object(error.code, str(error), span, hint=error.hint)
         case NotSerializable():
-            hint = "convert it to None, bool, int, float, str, list or dict with str keys"
+            hint = "convert it first: sorted(a set), None for nan, str(a key), vars(an object)"
             return _object("RESULT_NOT_SERIALIZABLE", str(error), None, hint=hint)
         case ToolError():
             return _object("TOOL_ERROR", str(error), _frame_span(error, lines, filename))
+        case PermissionError():
+            span = _frame_span(error, lines, filename)
+            return _object("PERMISSION_DENIED", _words(error), span, hint=_DISCOVER)
         case SyntaxError() if error.filename == filename:
             return _object("SYNTAX_ERROR", error.msg, _syntax_span(error))
     code = next((code for kind, code in _CODES if isinstance(error, kind)), "RUNTIME_ERROR")

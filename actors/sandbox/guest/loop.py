@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import asyncio.base_events
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 __all__ = ["Loop", "PendingCall"]
@@ -61,6 +61,23 @@ class Loop(asyncio.base_events.BaseEventLoop):
         for call in new:
             call.told = True
         return [call.details for call in new]
+
+    async def complete_here(self, future: Any) -> Any:
+        """``run_until_complete``, where the loop that runs is the host's."""
+        return await asyncio.ensure_future(future)
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """There are no threads: it is done before this returns."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except StopIteration as error:
+            future.set_exception(RuntimeError(f"the function raised {error!r}"))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
     def close(self) -> None:
         """Nothing is open."""

@@ -6,12 +6,32 @@ What was printed before a time-out or a crash is therefore not lost. The host co
 from __future__ import annotations
 
 import io
+from typing import Any
 
 from wit_world import emit
 
 __all__ = ["STDERR", "STDOUT", "Stream"]
 
 _PIECE_CHARS = 4096
+
+
+class _Bytes(io.RawIOBase):
+    """What a program that writes bytes calls ``sys.stdout.buffer``."""
+
+    def __init__(self, text: Stream) -> None:
+        super().__init__()
+        self._text = text
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        self._text.write(bytes(view).decode(errors="backslashreplace"))
+        return len(view)
+
+    def flush(self) -> None:
+        self._text.flush()
 
 
 class Stream(io.TextIOBase):
@@ -23,12 +43,24 @@ class Stream(io.TextIOBase):
         self._kept: list[str] = []
         self._kept_chars = 0
         self._wanted = True
+        self.buffer = _Bytes(self)
+        self.name = {1: "<stdout>", 2: "<stderr>"}[number]
+        self.mode = "w"
 
     encoding = "utf-8"
     errors = "backslashreplace"
 
     def writable(self) -> bool:
         return True
+
+    def fileno(self) -> int:
+        return self._number
+
+    def reconfigure(self, **_options: object) -> None:
+        """It is UTF-8, and every line goes out at once, whatever is asked for."""
+
+    def close(self) -> None:
+        """It is open as long as the session is."""
 
     def write(self, text: str, /) -> int:
         if not isinstance(text, str):

@@ -7,6 +7,7 @@ from typing import Any
 from tests.sandbox.probes.probe import (
     CALLS,
     CPU,
+    DENIED,
     FAILED,
     MEMORY,
     OK,
@@ -95,7 +96,7 @@ _STACK = (
 )
 _PICKLE = (
     ("pickle.loads(b'cposix\\nsystem\\n(S\"true\"\\ntR.')", RAISES, "AttributeError"),
-    ("pickle.loads(b'cos\\nsystem\\n(S\"true\"\\ntR.')", RAISES, "Error"),
+    ("pickle.loads(b'cos\\nsystem\\n(S\"true\"\\ntR.')", DENIED, "no process"),
     ("pickle.loads(b'c__builtin__\\neval\\n(S\"1/0\"\\ntR.')", RAISES, "ZeroDivisionError"),
     ("pickle.loads(b'\\x80\\x04' + b'(' * 9_999_999)", MEMORY, "MemoryError"),
     ("pickle.loads(b'\\x80\\x05\\x96' + b'\\xff' * 7 + b'\\x7f')", RAISES, "OverflowError"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tests.sandbox.probes import bombs, inside, javascript, outside, sources
+from tests.sandbox.probes import bombs, inside, javascript, library, outside, sources
 from tests.sandbox.probes.probe import RAISES, Probe
 
 __all__ = ["COMPONENT", "PYTHON", "TYPESCRIPT"]
@@ -14,6 +14,7 @@ PYTHON: tuple[Probe, ...] = (
     *inside.PROBES,
     *bombs.PROBES,
     *sources.PROBES,
+    *library.PROBES,
 )
 
 TYPESCRIPT: tuple[Probe, ...] = javascript.PROBES

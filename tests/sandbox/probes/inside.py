@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sandbox.probes.probe import (
     CPU,
     FOREIGN,
+    MEMORY,
     OK,
     RAISES,
     UNKNOWN,
@@ -24,21 +25,16 @@ _IMPORTS = (
     "cffi",
     "ensurepip",
     "ftplib",
-    "glob",
-    "http.client",
     "mmap",
     "multiprocessing",
     "numpy",
-    "pathlib",
     "pip",
     "pty",
     "requests",
-    "shutil",
     "smtplib",
-    "sqlite3",
     "ssl",
-    "tempfile",
-    "urllib.request",
+    "_lzma",
+    "bz2",
     "webbrowser",
     "wasmtime",
     "rookery",
@@ -61,10 +57,9 @@ _REFLECTION = (
     "print.__self__.__import__('os')",
     "f'{().__class__}'",
     "class A:\n    x = ().__class__",
-    "eval('1')",
-    "exec('1')",
-    "compile('1', '', 'eval')",
-    "__import__('os')",
+    "__import__('subprocess')",
+    "''.__class__.__name__.__class__",
+    "x = int\nx.__subclasses__()",
 )
 _REACHED: tuple[tuple[str, End, str], ...] = (
     ("getattr((), '__cla' + 'ss__').mro()[1].__subclasses__()[0].no_such", RAISES,
@@ -86,21 +81,39 @@ _REACHED: tuple[tuple[str, End, str], ...] = (
      "the interpreter stopped"),
     ("import marshal; marshal.loads(b'[' + b'\\xff' * 9)", RAISES, "Error"),
 )  # fmt: skip
+_ENDLESS_REPR = "class A:\n    def __repr__(self):\n        while True: pass\nA()"
 _ENDLESS = "class E(Exception):\n    def __str__(self):\n        while True: pass\nraise E"
 _RESULTS = (
     "object()",
     "print",
     "{1, 2}",
-    "(1, 2)",
     "b'x'",
     "float('nan')",
     "float('-inf')",
     "{1: 2}",
     "'\\ud800'",
     "1 << 20_000",
-    "class S(str): pass\nclass D(dict): pass\n[D({S('a'): object()})]",
-    "x = []\nx.append(x)\nx",
+    "[type('D', (dict,), {})({type('S', (str,), {})('a'): object()})]",
 )
+_CYCLIC = "x = []\nx.append(x)"
+_OWN_METHODS: dict[str, tuple[str, End]] = {
+    "a repr that raises": ("class A:\n    def __repr__(self): 1 / 0\nA()", OK),
+    "a repr that is no text": ("class A:\n    def __repr__(self): return 5\nA()", OK),
+    "a repr that recurses": ("class A:\n    def __repr__(self): return repr(self)\nA()", OK),
+    "a repr of 1 GB": ("class A:\n    def __repr__(self): return 'x' * (1 << 30)\nA()", OK),
+    "a repr that leaves": ("class A:\n    def __repr__(self): raise SystemExit(1)\nA()", RAISES),
+    "items that never end": (
+        "class A(list):\n    def __iter__(self):\n        while True: yield object()\nA([{1}])",
+        MEMORY,
+    ),
+    "keys that lie": (
+        "class A(dict):\n    def __iter__(self): return iter([1, 2])\nA({3: {4}})",
+        OK,
+    ),
+    "a class that lies": ("class A:\n    @property\n    def __class__(self): return dict\nA()", OK),
+    "a million objects": ("[object() for _ in range(10 ** 5 * 3)]", OK),
+    "a very deep one": ("x = ()\nfor _ in range(5000): x = (x,)\nx", OK),
+}
 _FORGE = "import guest.app\nguest.app.encode = lambda _: forged"
 _NO_SESSION = "import guest.app\nguest.app.GUEST.session = None"
 _FORGED = {
@@ -138,7 +151,12 @@ PROBES: tuple[Probe, ...] = (
     *(direct("reflection", code, code, UNSUPPORTED) for code in _REFLECTION),
     *(past("reflection", *row) for row in _REACHED),
     direct("reflection", "an exception without end", _ENDLESS, CPU, limits={"cpu_ms": 80}),
-    *(direct("result", code, code, FOREIGN) for code in _RESULTS),
+    *(direct("result", code, f"result = {code}", FOREIGN) for code in _RESULTS),
+    direct("result", "an endless repr", _ENDLESS_REPR, CPU, limits={"cpu_ms": 80}),
+    direct("result", "cyclic", f"{_CYCLIC}\nresult = x", FOREIGN),
+    *(direct("result", f"last: {code}", code, OK) for code in _RESULTS),
+    direct("result", "last: cyclic", f"{_CYCLIC}\nx", OK),
+    *(direct("result", name, code, end) for name, (code, end) in _OWN_METHODS.items()),
     *(
         direct("forgery", name, "1", RAISES, first=_FORGE, inputs={"forged": forged})
         for name, forged in _FORGED.items()

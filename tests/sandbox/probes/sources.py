@@ -57,7 +57,10 @@ _SOURCES: dict[str, tuple[str, End]] = {
     "an odd encoding": ("# -*- coding: utf-7 -*-\n1", OK),
     "right to left": ("x = 'a\u202e' # \u2066 b", OK),
     "another spelling": ("\U0001d422\U0001d426\U0001d429\U0001d428\U0001d42b\U0001d42d os", SYNTAX),
-    "another spelling of a name": ("\U0001d452\U0001d463\U0001d44e\U0001d459('1')", UNSUPPORTED),
+    "another spelling of a name": (
+        "().__\U0001d450\U0001d459\U0001d44e\U0001d460\U0001d460__",
+        UNSUPPORTED,
+    ),
     "ten thousand decorators": ("@x\n" * 9_999 + "def f(): 1", UNKNOWN),
     "many arguments": ("print(" + "1," * 99_999 + ")", MEMORY),
     "many targets": ("=".join(f"x{n}" for n in range(9_999)) + "=1", OK),

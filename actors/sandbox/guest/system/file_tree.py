@@ -1,0 +1,284 @@
+"""The files of a session: a tree in the interpreter's own memory, below ``/work``.
+
+A snapshot of the interpreter holds it like everything else. The bytes of all files and a fixed
+charge for every name count against one limit. There are no links, so a path climbs no further than
+its own text says.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from guest.clock import now_ns
+
+__all__ = ["BYTES_MAX", "ENTRY_BYTES", "HOME", "TREE", "Entry", "File", "Folder", "Tree", "failure"]
+
+HOME = "/work"
+BYTES_MAX = 16 << 20
+"""What all files of a session may take."""
+ENTRY_BYTES = 512
+"""What every file and folder takes beside its contents."""
+_NAME_BYTES_MAX = 255
+_PATH_BYTES_MAX = 1024
+_PIECE_BYTES = 1 << 16
+_OUTSIDE = f"a program has no files outside {HOME}; tools reach the others, see list_tools()"
+_FULL = f"the files of a session may take {BYTES_MAX} bytes"
+
+PathArgument = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+
+def failure(number: int, path: object = None, text: str | None = None) -> OSError:
+    """The exception Python raises for this error number."""
+    words = text or os.strerror(number)
+    return OSError(number, words) if path is None else OSError(number, words, path)
+
+
+class Entry:
+    """What a file and a folder have in common."""
+
+    def __init__(self, number: int, permissions: int) -> None:
+        self.number, self.permissions = number, permissions
+        self.changed_ns = self.read_ns = now_ns()
+
+
+class Contents:
+    """The bytes of a file in pieces: growing never needs room for a second copy of all of them."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytearray] = []
+        self.size = 0
+
+    def read(self, position: int, count: int) -> bytes:
+        end = min(position + count, self.size)
+        found: list[memoryview] = []
+        while position < end:
+            number, offset = divmod(position, _PIECE_BYTES)
+            found.append(memoryview(self._pieces[number])[offset : offset + end - position])
+            position += len(found[-1])
+        return b"".join(found)
+
+    def write(self, position: int, data: memoryview) -> None:
+        """Within what ``resize`` made room for."""
+        done = 0
+        while done < len(data):
+            number, offset = divmod(position + done, _PIECE_BYTES)
+            part = data[done : done + _PIECE_BYTES - offset]
+            self._pieces[number][offset : offset + len(part)] = part
+            done += len(part)
+
+    def resize(self, size: int) -> None:
+        """Longer by zeros, or shorter."""
+        whole, rest = divmod(size, _PIECE_BYTES)
+        del self._pieces[whole + bool(rest) :]
+        if self._pieces:
+            most = rest if len(self._pieces) > whole else _PIECE_BYTES
+            _resize(self._pieces[-1], most)
+        while len(self._pieces) < whole:
+            self._pieces.append(bytearray(_PIECE_BYTES))
+        if len(self._pieces) == whole and rest:
+            self._pieces.append(bytearray(rest))
+        self.size = size
+
+
+def _resize(piece: bytearray, size: int) -> None:
+    if len(piece) < size:
+        piece.extend(bytes(size - len(piece)))
+    else:
+        del piece[size:]
+
+
+class File(Entry):
+    def __init__(self, number: int, permissions: int = 0o644) -> None:
+        super().__init__(number, permissions)
+        self.contents = Contents()
+        self.uses = 0
+        """Its name and its open handles: without any its bytes are free again."""
+
+    @property
+    def mode(self) -> int:
+        return stat.S_IFREG | self.permissions
+
+    @property
+    def size(self) -> int:
+        return self.contents.size
+
+
+class Folder(Entry):
+    def __init__(self, number: int, permissions: int = 0o755) -> None:
+        super().__init__(number, permissions)
+        self.entries: dict[str, File | Folder] = {}
+
+    @property
+    def mode(self) -> int:
+        return stat.S_IFDIR | self.permissions
+
+    @property
+    def size(self) -> int:
+        return len(self.entries) * 32
+
+
+class Tree:
+    """All files and folders, what they take, and the folder that relative paths begin at."""
+
+    def __init__(self) -> None:
+        self._numbers = 0
+        self.bytes_used = 0
+        self.root = Folder(self._next())
+        self.root.entries[HOME[1:]] = Folder(self._next())
+        self.current = HOME
+
+    # --- paths ------------------------------------------------------------------------------
+
+    def names(self, path: PathArgument) -> list[str]:
+        """The names from the root to ``path``, without ``.`` and ``..``."""
+        text = os.fsdecode(path)
+        if "\0" in text:
+            raise ValueError("embedded null byte")
+        if not text:
+            raise failure(errno.ENOENT, path)
+        whole = text if text.startswith("/") else f"{self.current}/{text}"
+        found: list[str] = []
+        for name in whole.split("/"):
+            if name == "..":
+                del found[-1:]
+            elif name not in ("", "."):
+                found.append(name)
+        if found and found[0] != HOME[1:]:
+            raise failure(errno.EACCES, path, _OUTSIDE)
+        too_long = any(len(os.fsencode(name)) > _NAME_BYTES_MAX for name in found)
+        if too_long or len(whole) > _PATH_BYTES_MAX:
+            raise failure(errno.ENAMETOOLONG, path)
+        return found
+
+    def find(self, path: PathArgument) -> File | Folder:
+        entry: File | Folder = self.root
+        for name in self.names(path):
+            if not isinstance(entry, Folder):
+                raise failure(errno.ENOTDIR, path)
+            found = entry.entries.get(name)
+            if found is None:
+                raise failure(errno.ENOENT, path)
+            entry = found
+        if os.fsdecode(path).endswith("/") and not isinstance(entry, Folder):
+            raise failure(errno.ENOTDIR, path)
+        return entry
+
+    def folder(self, path: PathArgument) -> Folder:
+        entry = self.find(path)
+        if not isinstance(entry, Folder):
+            raise failure(errno.ENOTDIR, path)
+        return entry
+
+    def place(self, path: PathArgument) -> tuple[Folder, str]:
+        """The folder of ``path``, which must exist, and the name in it."""
+        *above, name = self.names(path) or [""]
+        if not above:
+            raise failure(errno.EACCES, path, f"{HOME} itself cannot be changed")
+        return self.folder("/" + "/".join(above)), name
+
+    # --- changes ----------------------------------------------------------------------------
+
+    def charge(self, size_bytes: int) -> None:
+        """Take or give back room; what does not fit is the error of a full disk."""
+        if size_bytes > 0 and self.bytes_used + size_bytes > BYTES_MAX:
+            raise failure(errno.ENOSPC, None, _FULL)
+        self.bytes_used += size_bytes
+
+    def create_file(self, path: PathArgument, permissions: int) -> File:
+        folder, name = self.place(path)
+        self._refuse_folder_name(path)
+        self.charge(ENTRY_BYTES)
+        file = File(self._next(), permissions)
+        file.uses = 1
+        folder.entries[name] = file
+        folder.changed_ns = now_ns()
+        return file
+
+    def create_folder(self, path: PathArgument, permissions: int) -> None:
+        names = self.names(path)
+        if len(names) < 2:
+            raise failure(errno.EEXIST, path)
+        folder, name = self.place(path)
+        if name in folder.entries:
+            raise failure(errno.EEXIST, path)
+        self.charge(ENTRY_BYTES)
+        folder.entries[name] = Folder(self._next(), permissions)
+        folder.changed_ns = now_ns()
+
+    def remove_file(self, path: PathArgument) -> None:
+        folder, name = self.place(path)
+        entry = self.find(path)
+        if isinstance(entry, Folder):
+            raise failure(errno.EISDIR, path)
+        del folder.entries[name]
+        folder.changed_ns = now_ns()
+        self.release(entry)
+
+    def remove_folder(self, path: PathArgument) -> None:
+        folder, name = self.place(path)
+        if self.folder(path).entries:
+            raise failure(errno.ENOTEMPTY, path)
+        del folder.entries[name]
+        folder.changed_ns = now_ns()
+        self.charge(-ENTRY_BYTES)
+
+    def rename(self, source: PathArgument, target: PathArgument) -> None:
+        from_folder, from_name = self.place(source)
+        entry = self.find(source)
+        to_folder, to_name = self.place(target)
+        present = to_folder.entries.get(to_name)
+        if present is entry:
+            return
+        if isinstance(entry, Folder):
+            above = self.names(source)
+            if self.names(target)[: len(above)] == above:
+                raise failure(errno.EINVAL, source)
+        if isinstance(present, Folder):
+            if not isinstance(entry, Folder):
+                raise failure(errno.EISDIR, target)
+            self.remove_folder(target)
+        elif present is not None:
+            if isinstance(entry, Folder):
+                raise failure(errno.ENOTDIR, target)
+            self.remove_file(target)
+        del from_folder.entries[from_name]
+        to_folder.entries[to_name] = entry
+        from_folder.changed_ns = to_folder.changed_ns = now_ns()
+
+    def release(self, file: File) -> None:
+        """A name or a handle of the file is gone."""
+        file.uses -= 1
+        if not file.uses:
+            self.charge(-ENTRY_BYTES - file.size)
+            file.contents = Contents()
+
+    def resize(self, file: File, size: int) -> None:
+        self.charge(size - file.size)
+        file.contents.resize(size)
+        file.changed_ns = now_ns()
+
+    def write(self, file: File, position: int, data: memoryview) -> None:
+        end = position + len(data)
+        if end > file.size:
+            self.charge(end - file.size)
+            file.contents.resize(end)
+        file.contents.write(position, data)
+        file.changed_ns = now_ns()
+
+    def refill(self, file: File, data: bytes) -> None:
+        """Other contents as a whole."""
+        self.resize(file, len(data))
+        file.contents.write(0, memoryview(data))
+
+    def _next(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _refuse_folder_name(self, path: PathArgument) -> None:
+        if os.fsdecode(path).endswith("/"):
+            raise failure(errno.EISDIR, path)
+
+
+TREE = Tree()

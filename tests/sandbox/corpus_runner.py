@@ -1,0 +1,99 @@
+"""``python -m tests.sandbox.corpus_runner FOLDER`` runs programs of a corpus in CPython itself.
+
+A corpus is text files of programs, each under a line ``#### its name``; ``---- next run`` is where
+a session goes on. Prints JSON: every run's value in the form results have, and its stdout.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import io
+import json
+import os
+import sys
+import tempfile
+import types
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rookery.actors.sandbox.guest.values import converted
+from tests.sandbox.stage import FUNCTIONS
+
+__all__ = ["Outcome", "named", "programs"]
+
+
+class Outcome(NamedTuple):
+    value: Any
+    stdout: str
+
+
+def programs(folder: Path) -> dict[str, list[str]]:
+    """Name to its runs."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("*.txt")):
+        for part in path.read_text(encoding="utf-8").split("#### ")[1:]:
+            name, _, code = part.partition("\n")
+            found[f"{path.stem}: {name}"] = code.split("---- next run\n")
+    return found
+
+
+def named(told: dict[str, list[list[Any]]]) -> dict[str, list[Outcome]]:
+    return {name: [Outcome(*run) for run in runs] for name, runs in told.items()}
+
+
+def _main_module() -> dict[str, Any]:
+    """A namespace like the sandbox's, with the tools in it."""
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+
+    async def fetch(n: int) -> Any:
+        return FUNCTIONS["fetch"](n)
+
+    vars(main).update(add=FUNCTIONS["add"], write=FUNCTIONS["write"], fetch=fetch)
+    return vars(main)
+
+
+def _run(code: str, names: dict[str, Any]) -> Outcome:
+    names.pop("result", None)
+    tree = ast.parse(code)
+    last = ast.Expression(tree.body.pop().value) if isinstance(tree.body[-1], ast.Expr) else None
+    value: Any = None
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        try:
+            for part, mode in ((tree, "exec"), (last, "eval")):
+                if part is not None:
+                    value = _evaluated(part, mode, names)
+        except SystemExit as end:
+            if end.code:
+                raise
+            value = None
+    return Outcome(converted(names.get("result", value)).value, printed.getvalue())
+
+
+def _evaluated(part: Any, mode: str, names: dict[str, Any]) -> Any:
+    compiled = compile(part, "<program>", mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    value = eval(compiled, names)
+    if compiled.co_flags & inspect.CO_COROUTINE:
+        return asyncio.run(value)
+    return value
+
+
+def main(folder: Path) -> None:
+    told: dict[str, list[Outcome]] = {}
+    for name, runs in programs(folder).items():
+        with tempfile.TemporaryDirectory() as own:
+            os.chdir(own)
+            sys.path[0:0] = [own]
+            names = _main_module()
+            told[name] = [_run(code, names) for code in runs]
+            sys.path.remove(own)
+            os.chdir("/")
+    sys.stdout.write(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())
