@@ -8,13 +8,14 @@ from typing import Any
 
 from rookery.bus.buckets import Bucket
 from rookery.bus.claims import JetStreamClaims
+from rookery.bus.clock import wait_until
 from rookery.bus.connection import Connection
 from rookery.bus.streams import ensure_streams
 from rookery.bus.subjects import Subjects
 from tests.bus.formats import append_as_format_1, make_format_1
 from tests.bus.journals import Writer, session
 from tests.nodes import NodeProcess
-from tests.ops.surroundings import Realm
+from tests.ops.surroundings import Ended, Realm
 
 Work = Callable[[Connection, Subjects], Coroutine[Any, Any, None]]
 
@@ -62,10 +63,13 @@ def test_an_old_realm_is_upgraded_when_its_nodes_have_left(realm: Realm):
     assert "REALM_IN_USE: realm" in refused.err
     assert "elder" in refused.err
 
-    deadline = 100
-    while (done := realm.rookery("realm", "upgrade", "--json")).code and deadline:
-        deadline -= 1
-    assert (done.code, done.json["done"]) == (0, True)
+    def upgraded() -> Ended | None:
+        done = realm.rookery("realm", "upgrade", "--json")
+        return None if done.code else done
+
+    done = wait_until(upgraded, 20)
+    assert done is not None
+    assert done.json["done"] is True
     again = realm.rookery("realm", "upgrade")
     assert (again.code, "has format 2 already" in again.out) == (0, True)
     assert realm.rookery("journal", "verify").code == 0
