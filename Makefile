@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Many tests wait for a claim, a timer or a process: one worker more than there are processors.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 # The build backend is pinned too: old pips read the first of these in isolated builds, new ones
 # the second.
@@ -17,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 test: $(VENV)/.ready-dev
 	@echo "== tests"
-	@$(BIN)/python -m pytest -n auto --maxprocesses=8
+	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8
 
 demo: $(VENV)/.ready
 	@$(BIN)/python -m rookery.ops.demo
