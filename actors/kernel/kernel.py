@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 HOUSE_S = 5.0
 RECONNECT_S, RECONNECT_LOOKS = 3.0, 30
 """How long a node that stops waits for its server, if that has gone."""
+SAID_S = 5.0
+"""After so long it is logged that the journal does not take what a node says of itself."""
 SNAPSHOTS_S = 2.0
 """How long the last snapshots may take."""
 
@@ -261,13 +263,7 @@ class Kernel:
         appends, and all that others appended comes before the fact that says so: what is read
         after it is whole. What we remember is out of date: a late request may have made us look
         at an entity while it was not ours."""
-        turns = await self._bus.journal.take(partitions)
-        taken = PartitionsTaken(
-            node=self.node,
-            partitions=tuple(sorted(turns)),
-            turns=tuple(turns[partition] for partition in sorted(turns)),
-        )
-        await self.ask("node", self.node, Record(taken), Recorded)
+        await self._say_taken(await self._bus.journal.take(partitions))
         await self._forget(partitions)
         self._ours |= partitions
         await self._takeover.resume(partitions)
@@ -276,6 +272,22 @@ class Kernel:
         await self._bus.door.own(self.partitions.served | partitions)
         await asyncio.gather(*(self._open(partition) for partition in partitions))
         self._give_back()
+
+    async def _say_taken(self, turns: Mapping[int, int]) -> None:
+        """Without room in the journal nothing can be served, and that is waited for."""
+        taken = PartitionsTaken(
+            node=self.node,
+            partitions=tuple(sorted(turns)),
+            turns=tuple(turns[partition] for partition in sorted(turns)),
+        )
+        said = asyncio.ensure_future(self.ask("node", self.node, Record(taken), Recorded))
+        try:
+            while not (await asyncio.wait({said}, timeout=SAID_S))[0]:
+                pressure = self.pressure.value
+                log.warning("partitions wait for the journal", extra={"pressure": pressure})
+            said.result()
+        finally:
+            said.cancel()
 
     async def _open(self, partition: int) -> None:
         await self._bus.inbox.close(partition)  # An attempt that failed may have opened it.
