@@ -85,7 +85,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[tuple[str, str], ...] = ()
     """Kind and text of each."""
     stories: dict[str, list[str]] = {}
-    """Of the sessions with a fault, in lines."""
+    """Of the sessions with a fault or a late act, in lines."""
 
     @property
     def kinds(self) -> set[str]:

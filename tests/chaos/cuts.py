@@ -130,6 +130,7 @@ def _judged(
     realm: CutRealm, cell: Cell, tree: str, stories: list[Story], cut_s: float, back_s: float
 ) -> Cut:
     broken = {story.session: found for story in stories if (found := faults(story))}
+    late = {story.session: found for story in stories if (found := late_acts(story))}
     marks = {"the node is cut off": cut_s, "it is back": back_s}
     moves = sorted(
         round(move.at_s - cut_s, 3)
@@ -147,11 +148,11 @@ def _judged(
         calls=sum(len(story.calls()) for story in stories),
         recoveries=sum(len(story.of("tool.recovery_required")) for story in stories),
         late_facts=sum(len(late_facts(story)) for story in stories),
-        late_acts=sum(len(late_acts(story)) for story in stories),
+        late_acts=sum(map(len, late.values())),
         faults=tuple((fault.kind, fault.text) for found in broken.values() for fault in found),
         stories={
             story.session: timeline(story, since_s=cut_s, marks=marks)
-            for story in [story for story in stories if story.session in broken][:STORIES_MAX]
+            for story in [s for s in stories if s.session in broken | late][:STORIES_MAX]
         },
     )
 
