@@ -26,6 +26,11 @@ class Module(NamedTuple):
         return self.path.rpartition("/")[0]
 
     @property
+    def is_face(self) -> bool:
+        """Whether the module is the ``__init__`` of its package."""
+        return self.name == "__init__"
+
+    @property
     def name(self) -> str:
         return self.path.rpartition("/")[2].removesuffix(".py")
 
@@ -33,12 +38,22 @@ class Module(NamedTuple):
 @cache
 def modules(*folders: str) -> tuple[Module, ...]:
     """All Python files of these top folders."""
-    found = []
-    for path in files():
-        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders:
-            text = path.read_text(encoding="utf-8")
-            found.append(Module(path.relative_to(ROOT).as_posix(), text, ast.parse(text)))
-    return tuple(found)
+    return tuple(
+        _read(path)
+        for path in files()
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders
+    )
+
+
+@cache
+def _read(path: Path) -> Module:
+    """Parsing is what the laws take their time for: each file is parsed once a process."""
+    return written(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
+
+
+def written(path: str, text: str) -> Module:
+    """The module this text would be: laws are tested on trees that exist nowhere else."""
+    return Module(path, text, ast.parse(text))
 
 
 @cache
