@@ -1,0 +1,218 @@
+"""Laws about the cut of the house: folders, files, functions, concerns and faces."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from tests.laws.findings import Finding
+from tests.laws.outline import outline
+from tests.laws.source import Module, dotted, imports
+
+__all__ = [
+    "BODY_LINES_MAX",
+    "FILES_MAX",
+    "LINES_FREE",
+    "LINES_MAX",
+    "LINES_USUAL",
+    "concern_shapes",
+    "crowded_folders",
+    "imports_past_a_face",
+    "long_files",
+    "long_functions",
+]
+
+# --- folders --------------------------------------------------------------------------------------
+
+FILES_MAX: Final = 16
+"""Python files a folder holds at most, its face (``__init__.py``) not counted."""
+
+LARGER_FOLDERS: Final[dict[str, int]] = {
+    "schemas": 19,  # A page of the dictionary each; families of words have folders of their own.
+    "actors/kernel": 23,  # One machine with many parts, each a word of the field.
+    "actors/tools": 17,
+    "ops": 24,  # Beside the wiring: what runs a node, a file each.
+    "ops/cli/commands": 22,  # A file a command group.
+}
+"""What the plan of the house gives more room than ``FILES_MAX``, and how much."""
+
+
+def crowded_folders(modules: Iterable[Module]) -> Iterator[Finding]:
+    """What belongs together and is more than a glance takes in gets a folder of its own."""
+    sizes = Counter(module.package for module in modules if not module.is_face)
+    for folder, files in sorted(sizes.items()):
+        most = LARGER_FOLDERS.get(folder, FILES_MAX)
+        if files > most:
+            do = f"{files} files, {most} are the limit: divide it into packages"
+            yield Finding(folder, folder, do, files - most)
+
+
+# --- files and functions --------------------------------------------------------------------------
+
+LINES_USUAL: Final = (80, 400)
+LINES_FREE: Final = 500
+LINES_MAX: Final = 600
+BODY_LINES_MAX: Final = 40
+
+
+def long_files(modules: Iterable[Module], reasons: dict[str, str]) -> list[str]:
+    """A file is cut at a seam or not at all: up to ``LINES_MAX`` lines, if there is a reason."""
+    lines = {module.path: len(module.text.splitlines()) for module in modules}
+    found = [
+        f"{path} has {count} lines: cut it at a seam"
+        + (
+            f", or give the reason why it has none in `reasons_for_long_files` ({LINES_MAX} lines "
+            "are the limit with one)"
+            if count <= LINES_MAX
+            else f"; no reason is good for more than {LINES_MAX}"
+        )
+        for path, count in lines.items()
+        if count > LINES_MAX or (count > LINES_FREE and not reasons.get(path, "").strip())
+    ]
+    return found + [
+        f"{path} needs no reason any more: take it out of `reasons_for_long_files`"
+        for path in reasons
+        if lines.get(path, 0) <= LINES_FREE
+    ]
+
+
+def long_functions(modules: Iterable[Module]) -> Iterator[Finding]:
+    """What does not fit on a screen is several things."""
+    for module in modules:
+        for function in outline(module).functions:
+            length = function.body_lines
+            if length > BODY_LINES_MAX:
+                where = f"{module.path}:{function.line} {function.qualname}"
+                do = f"a body of {length} lines, {BODY_LINES_MAX} are the limit: cut it at a step"
+                yield Finding(f"{module.path}:{function.qualname}", where, do, length)
+
+
+# --- concerns -------------------------------------------------------------------------------------
+
+CONCERNS: Final[dict[str, tuple[str, ...]]] = {
+    "actors/admission": ("decider", "state", "evolve", "effects", "executor"),
+    "actors/turns": ("decider", "state", "evolve", "effects"),  # `execution` performs them.
+    "actors/tools": ("decider", "state", "evolve", "effects", "executor"),
+    "actors/approvals": ("decider", "state", "evolve", "effects", "executor"),
+    "actors/session_snapshots": ("decider",),
+    "actors/surfaces": ("decider",),  # Machines only: states and effects are their rows'.
+    "actors/leases": ("decider",),
+    "actors/peers": ("decider",),
+}
+"""The packages of the families, and the modules each has."""
+
+KERNEL: Final = "actors/kernel"
+"""Has the decider all others derive from, and is itself no family's."""
+
+NEW_CONCERN: Final = ("decider", "state", "evolve")
+
+NOT_THE_SHAPE: Final[dict[str, str]] = {
+    "acting": "executor.py",
+    "concern": "decider.py",
+    "decision": "facts.py",
+    "fold": "evolve.py, and what it derives of effects to effects.py",
+    "lifecycle": "lifecycle_machine.py",
+    "queue": "commands.py",
+    "settings": "state.py",
+    "snapshot": "<what>_view.py",
+    "telling": "executor.py",
+}
+"""Modules a concern does not have, and where their content goes. A machine is in a module that is
+called by its name (``turn_machine.py``); but for ``session_claims.py``, which is its rows and the
+claims they need."""
+
+
+def concern_shapes(modules: Iterable[Module]) -> Iterator[Finding]:
+    """Who knows one concern finds the same thing in the file of the same name in all others."""
+    folders: dict[str, list[Module]] = {}
+    for module in modules:
+        if module.path.startswith("actors/"):
+            folders.setdefault(module.package, []).append(module)
+    for folder, inside in sorted(folders.items()):
+        names = {module.name for module in inside}
+        if folder in CONCERNS or ("decider" in names and folder != KERNEL):
+            shape = CONCERNS.get(folder, NEW_CONCERN)
+            for name in shape:
+                if name not in names:
+                    path = f"{folder}/{name}.py"
+                    yield Finding(path, path, "missing: every concern of this kind has this module")
+            for module in inside:
+                yield from _misplaced(module, shape)
+        elif "concern" in names and folder != KERNEL:
+            path = f"{folder}/concern.py"
+            yield Finding(path, path, "a decider in a package that is none of a family: move it")
+
+
+def _misplaced(module: Module, shape: Sequence[str]) -> Iterator[Finding]:
+    """What a concern's module holds that all others have elsewhere."""
+    if module.name in NOT_THE_SHAPE:
+        do = f"no concern has a module of this name: {NOT_THE_SHAPE[module.name]}"
+        yield Finding(module.path, module.path, do)
+    for node in module.tree.body:
+        name, place = _with_its_place(node)
+        is_judged = place in shape or (place == "*_machine" and module.name != "session_claims")
+        if is_judged and not fnmatchcase(module.name, place):
+            where = f"{module.path}:{node.lineno}"
+            yield Finding(f"{module.path}:{name}", where, f"`{name}` belongs into {place}.py")
+
+
+def _with_its_place(node: ast.stmt) -> tuple[str, str]:
+    """The name of what is defined, and the module that has such things; empty if any may."""
+    match node:
+        case ast.ClassDef(name=name, bases=bases):
+            if "Effect" in [dotted(base) for base in bases]:
+                return name, "effects"
+            for ending in ("Decider", "Executor"):
+                if name.endswith(ending):
+                    return name, ending.lower()
+        case ast.FunctionDef(name="effects" | "evolve" as name):
+            return name, name
+        case (
+            ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=made))
+            | ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(func=made))
+        ):
+            if dotted(made.value if isinstance(made, ast.Subscript) else made) == "Machine":
+                return name, "*_machine"
+    return "", ""
+
+
+# --- faces ----------------------------------------------------------------------------------------
+
+OPEN_PACKAGES: Final = ("schemas",)
+"""Here every module is public: each is a page of the dictionary, and ``facts`` are read by family
+(``turn.Failed``)."""
+
+
+def imports_past_a_face(modules: Iterable[Module]) -> Iterator[Finding]:
+    """Others import a package, not its inside: what it offers is what its ``__init__`` names."""
+    modules = list(modules)
+    paths = {module.path for module in modules}
+    for module in modules:
+        seen = set()
+        for line, name in imports(module):
+            target = _module_of(name, paths)
+            package = target.rpartition("/")[0]
+            is_own = f"{module.package}/".startswith(f"{package}/")
+            if target and not is_own and package.split("/")[0] not in OPEN_PACKAGES:
+                if target not in seen:
+                    face = f"rookery.{package.replace('/', '.')}"
+                    do = f"imports {name}: import it from {face}, which has to name it"
+                    yield Finding(module.path, f"{module.path}:{line}", do)
+                seen.add(target)
+
+
+def _module_of(name: str, paths: set[str]) -> str:
+    """The path of the module a dotted name is in or is; empty if that is a face, or not ours."""
+    parts = name.split(".")
+    if parts[0] != "rookery":
+        return ""
+    for end in range(len(parts), 1, -1):
+        path = "/".join(parts[1:end])
+        if f"{path}/__init__.py" in paths:
+            return ""
+        if f"{path}.py" in paths:
+            return f"{path}.py"
+    return ""
