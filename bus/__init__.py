@@ -10,14 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rookery.bus.client import Client, Handle, connect
-    from rookery.bus.client_sync import SyncClient, SyncHandle, connect_sync
+    from rookery.bus.client.client import Client, Handle, connect
+    from rookery.bus.client.sync import SyncClient, SyncHandle, connect_sync
 
 __all__ = ["Client", "Handle", "SyncClient", "SyncHandle", "connect", "connect_sync"]
 
 _HOMES = {
-    "client": ("Client", "Handle", "connect"),
-    "client_sync": ("SyncClient", "SyncHandle", "connect_sync"),
+    "client.client": ("Client", "Handle", "connect"),
+    "client.sync": ("SyncClient", "SyncHandle", "connect_sync"),
 }
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from rookery.bus.connection import ApiError, Connection
+from rookery.bus.journal.writer_terms import first_subjects, has_turns, turns_in
+from rookery.bus.nats.connection import ApiError, Connection
 from rookery.bus.ports import PARTITIONS
 from rookery.bus.subjects import Subjects
-from rookery.bus.turns import first_subjects, has_turns, turns_in
 from rookery.schemas.errors import Failed
 
 __all__ = [

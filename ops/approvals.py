@@ -16,14 +16,14 @@ from rookery.actors.approvals.dispatchers.service import ServiceDispatcher
 from rookery.actors.approvals.dispatchers.webhook import WebhookDispatcher
 from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
 from rookery.actors.tools.threads import Threads
-from rookery.bus.client import Client
-from rookery.bus.jetstream import JetStreamBus
-from rookery.bus.outside import NatsService
+from rookery.bus.client.client import Client
+from rookery.bus.client.external_service import NatsService
+from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Loop
 from rookery.ops.callback import Callback, CallbackServer
 from rookery.ops.config import Approvals
 from rookery.ops.posting import Posting
-from rookery.schemas.approval_answer import DecideApproval
+from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.digest import digest_bytes
 
 __all__ = ["ApprovalWays"]

@@ -5,7 +5,7 @@ An outage shows in ``/readyz``; here it only means that there is nothing to read
 
 from __future__ import annotations
 
-from rookery.bus.connection import ApiError, Connection
+from rookery.bus.nats.connection import ApiError, Connection
 from rookery.bus.subjects import Subjects
 from rookery.ops.metrics import Reading
 from rookery.schemas.errors import Failed

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from rookery.actors.approvals.dispatchers.webhook_signing import SeenOnce, WebhookKey
 from rookery.ops.listening import Listening
-from rookery.schemas.approval_answer import DecideApproval
+from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.codec import JSON, decode_command, encode_json
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.run import ErrorObject

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 import nats
 
-from rookery.bus.chain import ChainAudit
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.journal.audit import ChainAudit
 from rookery.bus.ports import Filter
 from rookery.ops.config import Config
 from rookery.ops.config import Node as NodeConfig

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from rookery.bus.server import find_server
-from rookery.bus.store import Store
+from rookery.bus.server.server import find_server
+from rookery.bus.server.store import Store
 from rookery.schemas.errors import CodedError, Refused
 
 __all__ = ["Finding", "Verdict", "check_host", "check_store", "failed"]

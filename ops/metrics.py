@@ -25,7 +25,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from rookery.bus.discovery import Served
+from rookery.bus.commands.micro_service import Served
 from rookery.ops.health import Page
 from rookery.schemas.commands import COMMANDS
 

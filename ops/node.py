@@ -34,14 +34,14 @@ from rookery.actors.tools.registry import ToolRegistry
 from rookery.actors.turns.concern import TurnsConcern
 from rookery.actors.views.realm import RealmViews
 from rookery.actors.views.tools import ToolsView
-from rookery.bus.client import Client
+from rookery.bus.client.client import Client
 from rookery.bus.clock import SystemClock, entropy
-from rookery.bus.connection import ApiError
-from rookery.bus.discovery import Discovery
-from rookery.bus.jetstream import JetStreamBus
-from rookery.bus.loop import LoopThread
+from rookery.bus.commands.micro_service import Discovery
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.loop_thread import LoopThread
+from rookery.bus.nats.connection import ApiError
 from rookery.bus.ports import Pressure
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.streams import mismatches, streams_of
 from rookery.bus.subjects import Subjects
 from rookery.ops.approvals import ApprovalWays
@@ -67,7 +67,7 @@ from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts.node import Started, Stopped
 from rookery.schemas.limits import check_run_limits
-from rookery.schemas.listing import RunState
+from rookery.schemas.lists import RunState
 from rookery.schemas.run import Language
 
 __all__ = ["Node"]

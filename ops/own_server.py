@@ -2,7 +2,7 @@
 
 Who was connected comes back by itself, and what was acknowledged is in the store. A server that
 does not come back, or does not stay, is given up, and whoever looks after the node hears why. Owns
-when to start it; how is ``rookery.bus.server``'s.
+when to start it; how is ``rookery.bus.server.server``'s.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 from rookery.bus.clock import monotonic_s
-from rookery.bus.server import EmbeddedServer
-from rookery.bus.store import Store
+from rookery.bus.server.server import EmbeddedServer
+from rookery.bus.server.store import Store
 from rookery.schemas.errors import CodedError, Failed
 
 __all__ = ["OwnServer"]

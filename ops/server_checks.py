@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from rookery.bus.chain import ChainAudit, Extent
-from rookery.bus.connection import ApiError, Connection
-from rookery.bus.journal import JetStreamJournal
+from rookery.bus.journal.audit import ChainAudit, Extent
+from rookery.bus.journal.journal import JetStreamJournal
+from rookery.bus.nats.connection import ApiError, Connection
 from rookery.bus.ports import Filter
 from rookery.bus.streams import StreamSpec, mismatches
 from rookery.ops.config import Config

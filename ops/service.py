@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from rookery.bus.discovery import Endpoint, Service
+from rookery.bus.commands.micro_service import Endpoint, Service
 from rookery.ops.metrics import Metrics
 from rookery.schemas import typed_ids
 from rookery.schemas.codec import encode_json, strict

@@ -19,9 +19,9 @@ import msgspec
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.hints import hint_for
 from rookery.schemas.typed_ids import read, written
 from rookery.schemas.upcast import NO_UPCASTS, Upcasts
+from rookery.schemas.validation_hints import hint_for
 
 __all__ = [
     "JSON",

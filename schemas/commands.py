@@ -12,23 +12,23 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from rookery.schemas.answers import (
-    ApprovalsAnswer,
-    LeaseView,
-    PeersAnswer,
-    SurfacesAnswer,
-    TurnsAnswer,
-)
-from rookery.schemas.approval_answer import DecideApproval, DecisionReceipt
-from rookery.schemas.approval_listing import (
+from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
+from rookery.schemas.approvals.lists import (
     ApprovalList,
     GrantedQuery,
     GrantList,
     PendingQuery,
 )
 from rookery.schemas.calls import ToolFault
-from rookery.schemas.listing import RunList, RunState, ToolList
-from rookery.schemas.numbers import Unsigned
+from rookery.schemas.integers import Unsigned
+from rookery.schemas.lists import RunList, RunState, ToolList
+from rookery.schemas.machines.views import (
+    ApprovalsAnswer,
+    LeaseView,
+    PeersAnswer,
+    SurfacesAnswer,
+    TurnsAnswer,
+)
 from rookery.schemas.run import (
     ErrorObject,
     Language,

@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.schemas.privacy import PrivacyClass, RetentionClass
+from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass
 
 __all__ = ["Command", "EntityId", "Fact", "HistoryRestart", "Mode", "Sealed", "stamp"]
 

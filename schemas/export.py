@@ -17,25 +17,8 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from rookery.schemas import (
-    agent_error,
-    approval_policy,
-    approval_record,
-    capability,
-    commands,
-    content_policy,
-    effects,
-    hook,
-    lifecycle,
-    permission,
-    policy,
-    records,
-    refs,
-    resource,
-    run,
-    sandbox_policy,
-    typed_ids,
-)
+from rookery.schemas import capability, commands, run, typed_ids
+from rookery.schemas.approvals import records as approval_record
 from rookery.schemas.codec import JSON, MSGPACK, strict, wire_names
 from rookery.schemas.commands import ANSWERS, COMMANDS
 from rookery.schemas.envelope import Mode, Sealed
@@ -49,6 +32,20 @@ from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.facts.surface import SURFACE_FACTS
 from rookery.schemas.facts.tool import TOOL_FACTS
 from rookery.schemas.facts.turn import TURN_FACTS
+from rookery.schemas.seed import (
+    agent_error,
+    approval_policy,
+    content_policy,
+    effect_records,
+    hook,
+    lifecycle,
+    permission,
+    policy,
+    records,
+    refs,
+    resource,
+    sandbox_policy,
+)
 
 __all__ = [
     "COMMAND_ADDRESS",
@@ -85,7 +82,7 @@ FAMILIES: Final[dict[str, Any]] = {
 PUBLIC: Final = (
     *(commands, run, capability, refs, agent_error),
     *(policy, permission, sandbox_policy, approval_policy, content_policy),
-    *(effects, lifecycle, approval_record, hook, records, resource),
+    *(effect_records, lifecycle, approval_record, hook, records, resource),
 )
 """The modules whose public structs travel inside others, or may."""
 

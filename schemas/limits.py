@@ -13,8 +13,8 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
 from rookery.schemas.errors import Refused
-from rookery.schemas.hints import range_of
 from rookery.schemas.run import RunRequest, SessionLimits
+from rookery.schemas.validation_hints import range_of
 
 __all__ = ["check_limits", "check_run_limits", "limit_hint", "unless_default"]
 

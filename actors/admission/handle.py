@@ -13,7 +13,7 @@ from rookery.actors.admission.machine import ADMISSION
 from rookery.actors.kernel.authority import Authority
 from rookery.actors.kernel.host import Host
 from rookery.actors.kernel.rows import RowEffect
-from rookery.schemas.ingress import InputSource
+from rookery.schemas.seed.ingress import InputSource
 
 __all__ = ["SessionAdmissionHandle", "SessionLifecycle"]
 

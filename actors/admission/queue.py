@@ -27,8 +27,8 @@ from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
 from rookery.schemas.limits import check_limits
+from rookery.schemas.machines.turn import TurnTerminalCauseKind
 from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionMeta
-from rookery.schemas.turn import TurnTerminalCauseKind
 
 __all__ = [
     "NO_TURN",

@@ -38,9 +38,8 @@ from rookery.actors.kernel.concern import Effect
 from rookery.actors.kernel.effects import Performer
 from rookery.actors.kernel.inside import Ask
 from rookery.bus.ports import Timer, Timers
-from rookery.schemas.agent_error import AgentError
-from rookery.schemas.approval_answer import DecideApproval
-from rookery.schemas.approval_record import (
+from rookery.schemas.approvals.decision import DecideApproval
+from rookery.schemas.approvals.records import (
     ApprovalBrokerOutcome,
     ApprovalDecision,
     ApprovalRequest,
@@ -51,7 +50,8 @@ from rookery.schemas.calls import ApprovalNoted, CallAllowed, CallDenied, KnownC
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ApprovalDue
 from rookery.schemas.errors import Refused
-from rookery.schemas.records import JournalRecord, JournalRecordKind
+from rookery.schemas.seed.agent_error import AgentError
+from rookery.schemas.seed.records import JournalRecord, JournalRecordKind
 
 __all__ = ["ApprovalsActing"]
 

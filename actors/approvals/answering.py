@@ -22,8 +22,8 @@ from rookery.actors.approvals.signing import verify
 from rookery.actors.approvals.state import MESSAGE_MAX, Approver, Asked, SessionApprovals
 from rookery.actors.approvals.story import Counted, Story
 from rookery.actors.approvals.unread import UnreadAnswer
-from rookery.schemas.approval_answer import DecideApproval, DecisionReceipt
-from rookery.schemas.approval_record import (
+from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
+from rookery.schemas.approvals.records import (
     ApprovalBrokerOutcome,
     decision_from_token,
 )
@@ -31,7 +31,7 @@ from rookery.schemas.digest import digest_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval as facts
-from rookery.schemas.policy import ApprovalDecisionKind
+from rookery.schemas.seed.policy import ApprovalDecisionKind
 from rookery.schemas.typed_ids import IdValidationError
 
 __all__ = ["Answers", "FindApprover", "receipt"]

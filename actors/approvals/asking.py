@@ -22,7 +22,7 @@ from rookery.actors.approvals.state import (
     SessionGrant,
 )
 from rookery.actors.approvals.story import Story
-from rookery.schemas.approval_record import ApprovalLifecycleStatus
+from rookery.schemas.approvals.records import ApprovalLifecycleStatus
 from rookery.schemas.calls import ApprovalWanted
 from rookery.schemas.capability import AutoApproval
 from rookery.schemas.envelope import Fact

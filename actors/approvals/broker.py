@@ -20,12 +20,11 @@ from rookery.actors.approvals.dispatcher import (
     TimedOut,
     Unavailable,
 )
-from rookery.schemas.agent_error import AgentError, AgentErrorKind, RetryClassification
-from rookery.schemas.approval_dispatch import (
+from rookery.schemas.approvals.dispatch_records import (
     approval_dispatch_intent_record,
     approval_dispatch_result_record,
 )
-from rookery.schemas.approval_record import (
+from rookery.schemas.approvals.records import (
     ApprovalBrokerOutcome,
     ApprovalDecision,
     ApprovalLifecycleStatus,
@@ -34,11 +33,12 @@ from rookery.schemas.approval_record import (
     Denied,
     denied,
 )
-from rookery.schemas.effects import EffectTerminalStatus
-from rookery.schemas.lifecycle import PendingSideEffect, RecoveryMarker
-from rookery.schemas.policy import ApprovalDecisionKind, MissingDependency
-from rookery.schemas.records import JournalRecord, JournalRecordBase
-from rookery.schemas.refs import SourceKind
+from rookery.schemas.seed.agent_error import AgentError, AgentErrorKind, RetryClassification
+from rookery.schemas.seed.effect_records import EffectTerminalStatus
+from rookery.schemas.seed.lifecycle import PendingSideEffect, RecoveryMarker
+from rookery.schemas.seed.policy import ApprovalDecisionKind, MissingDependency
+from rookery.schemas.seed.records import JournalRecord, JournalRecordBase
+from rookery.schemas.seed.refs import SourceKind
 
 __all__ = [
     "Broker",

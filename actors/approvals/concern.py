@@ -35,7 +35,6 @@ from rookery.actors.approvals.unread import UnreadAnswer, unread_answer
 from rookery.actors.kernel.concern import Effect
 from rookery.actors.kernel.handled import MachinesConcern, Part
 from rookery.actors.kernel.restarting import OTHER_VERSIONS, told_of_break
-from rookery.schemas.answers import ApprovalView
 from rookery.schemas.calls import ApprovalNoted, ApprovalUnwanted, ApprovalWanted
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
@@ -49,6 +48,7 @@ from rookery.schemas.commands import (
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import approval as facts
+from rookery.schemas.machines.views import ApprovalView
 
 __all__ = ["ApprovalsConcern", "SessionApprovals"]
 

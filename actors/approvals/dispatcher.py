@@ -11,8 +11,8 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from rookery.schemas.approval_answer import DecideApproval
-from rookery.schemas.approval_record import ApprovalDecision, ApprovalRequest
+from rookery.schemas.approvals.decision import DecideApproval
+from rookery.schemas.approvals.records import ApprovalDecision, ApprovalRequest
 
 __all__ = [
     "Cancelled",

@@ -14,12 +14,12 @@ import msgspec
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.state import Asked, Grant, GrantState, SessionApprovals
 from rookery.actors.kernel.concern import Effect
-from rookery.schemas.approval_answer import DecideApproval
-from rookery.schemas.approval_record import ApprovalBrokerOutcome
+from rookery.schemas.approvals.decision import DecideApproval
+from rookery.schemas.approvals.records import ApprovalBrokerOutcome
 from rookery.schemas.calls import KnownCall
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import approval as facts
-from rookery.schemas.records import JournalRecord
+from rookery.schemas.seed.records import JournalRecord
 
 __all__ = [
     "Arm",

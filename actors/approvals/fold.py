@@ -18,7 +18,7 @@ from rookery.actors.approvals.state import (
     SessionApprovals,
     SessionGrant,
 )
-from rookery.schemas.approval_record import ApprovalLifecycleStatus
+from rookery.schemas.approvals.records import ApprovalLifecycleStatus
 from rookery.schemas.facts import approval as facts
 
 __all__ = ["fold"]

@@ -16,7 +16,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from rookery.actors.kernel.rows import Input, Machine, Row, RowEffect
-from rookery.schemas.approval import ApprovalAnswer, ApprovalRejection, ApprovalStatus
+from rookery.schemas.approvals.lifecycle import ApprovalAnswer, ApprovalRejection, ApprovalStatus
 from rookery.schemas.facts import approval as facts
 
 __all__ = [

@@ -20,7 +20,7 @@ from rookery.actors.approvals.dispatcher import (
     TimedOut,
     Unavailable,
 )
-from rookery.schemas.approval_record import ApprovalRequest
+from rookery.schemas.approvals.records import ApprovalRequest
 
 __all__ = ["Panel"]
 

@@ -11,12 +11,18 @@ from typing import Any, Final
 
 from rookery.actors.approvals.dispatcher import Terms
 from rookery.actors.approvals.state import Asked
-from rookery.schemas.approval_record import ApprovalRequest
+from rookery.schemas.approvals.records import ApprovalRequest
 from rookery.schemas.capability import ApprovalPolicy, AutoApproval
 from rookery.schemas.digest import digest_bytes
-from rookery.schemas.package import package_fingerprint
-from rookery.schemas.policy import ApprovalDecisionKind, DispatcherScope, EffectClass, RiskClass
-from rookery.schemas.refs import (
+from rookery.schemas.run import SideEffect
+from rookery.schemas.seed.package import package_fingerprint
+from rookery.schemas.seed.policy import (
+    ApprovalDecisionKind,
+    DispatcherScope,
+    EffectClass,
+    RiskClass,
+)
+from rookery.schemas.seed.refs import (
     DestinationKind,
     DestinationRef,
     PolicyKind,
@@ -24,7 +30,6 @@ from rookery.schemas.refs import (
     SourceKind,
     SourceRef,
 )
-from rookery.schemas.run import SideEffect
 from rookery.schemas.typed_ids import (
     AgentId,
     ApprovalRequestId,

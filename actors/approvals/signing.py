@@ -12,7 +12,7 @@ from Crypto.PublicKey import ECC
 from Crypto.Signature import eddsa
 from msgspec.structs import asdict, replace
 
-from rookery.schemas.approval_answer import DecideApproval, signed_bytes
+from rookery.schemas.approvals.decision import DecideApproval, signed_bytes
 from rookery.schemas.commands import NameApprover
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import Refused

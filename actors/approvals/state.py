@@ -12,7 +12,7 @@ import msgspec
 from immutables import Map
 
 from rookery.actors.approvals.machine import Approvals
-from rookery.schemas.approval_record import ApprovalLifecycleStatus
+from rookery.schemas.approvals.records import ApprovalLifecycleStatus
 from rookery.schemas.run import SideEffect
 
 __all__ = [

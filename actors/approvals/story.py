@@ -15,9 +15,9 @@ from rookery.actors.approvals.broker import Ruling, base_of, intent_record, resu
 from rookery.actors.approvals.machine import APPROVALS
 from rookery.actors.approvals.requests import request_of
 from rookery.actors.approvals.state import Asked, SessionApprovals
-from rookery.schemas.approval import ApprovalAnswer
-from rookery.schemas.approval_answer import DecideApproval
-from rookery.schemas.approval_record import (
+from rookery.schemas.approvals.decision import DecideApproval
+from rookery.schemas.approvals.lifecycle import ApprovalAnswer
+from rookery.schemas.approvals.records import (
     ApprovalBrokerOutcome,
     ApprovalDecision,
     ApprovalRecord,
@@ -29,7 +29,7 @@ from rookery.schemas.approval_record import (
 from rookery.schemas.digest import digest_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import approval as facts
-from rookery.schemas.records import JournalRecord, JournalRecordKind
+from rookery.schemas.seed.records import JournalRecord, JournalRecordKind
 from rookery.schemas.typed_ids import ApprovalRequestId
 
 __all__ = ["Counted", "Story"]

@@ -18,12 +18,12 @@ from rookery.actors.kernel import maps
 from rookery.actors.kernel.concern import Effect
 from rookery.actors.kernel.host import Host, at_host
 from rookery.actors.kernel.rows import Machine, RowEffect, TransitionRejected
-from rookery.schemas.answers import ToldEffect
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.machines.views import ToldEffect
 
 __all__ = ["MachinesConcern", "Part", "SessionConcern", "SessionState"]
 

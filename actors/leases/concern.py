@@ -17,13 +17,13 @@ from rookery.actors.kernel.rows import RowEffect
 from rookery.actors.leases import registry
 from rookery.actors.leases.machine import LEASE
 from rookery.actors.leases.registry import LeaseEntry
-from rookery.schemas.answers import LeaseView
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import lease as facts
-from rookery.schemas.lease import AuthLeaseSnapshot, LeaseKey
-from rookery.schemas.numbers import Unsigned
+from rookery.schemas.integers import Unsigned
+from rookery.schemas.machines.lease import AuthLeaseSnapshot, LeaseKey
+from rookery.schemas.machines.views import LeaseView
 
 __all__ = ["KeptLease", "LeasesConcern"]
 

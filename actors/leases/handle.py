@@ -17,7 +17,7 @@ from rookery.actors.kernel.rows import Edition
 from rookery.actors.leases import registry
 from rookery.actors.leases.registry import LeaseEntry
 from rookery.schemas.facts import lease as facts
-from rookery.schemas.lease import AuthLeaseSnapshot, AuthLeaseTransition, LeaseKey
+from rookery.schemas.machines.lease import AuthLeaseSnapshot, AuthLeaseTransition, LeaseKey
 
 __all__ = ["AuthLeaseHandle", "LoginFlowReleaseObserver"]
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rookery.actors.kernel.rows import Input, Row
 from rookery.actors.leases.state import BrowserFlow, DeviceFlow, Lease, event, outstanding
 from rookery.schemas.facts import lease as facts
-from rookery.schemas.lease import AuthLeasePhase as Phase
+from rookery.schemas.machines.lease import AuthLeasePhase as Phase
 
 __all__ = ["LOGIN_INPUTS", "LOGIN_ROWS"]
 

@@ -16,8 +16,8 @@ from rookery.actors.kernel.rows import Edition, Input, Machine, Row, RowEffect, 
 from rookery.actors.leases.login_flows import LOGIN_INPUTS, LOGIN_ROWS
 from rookery.actors.leases.state import INVARIANTS, Lease, event
 from rookery.schemas.facts import lease as facts
-from rookery.schemas.lease import AuthLeasePhase
-from rookery.schemas.numbers import saturated
+from rookery.schemas.integers import saturated
+from rookery.schemas.machines.lease import AuthLeasePhase
 
 __all__ = ["LEASE", "WakeRefreshLoop"]
 

@@ -19,8 +19,13 @@ from rookery.actors.leases.machine import LEASE, clear
 from rookery.actors.leases.state import Lease
 from rookery.actors.leases.status import REFRESH_WINDOW_SECS
 from rookery.schemas.facts import lease as facts
-from rookery.schemas.lease import AuthLeasePhase, AuthLeaseSnapshot, AuthLeaseTransition, LeaseKey
-from rookery.schemas.numbers import U64_MAX, saturated
+from rookery.schemas.integers import U64_MAX, saturated
+from rookery.schemas.machines.lease import (
+    AuthLeasePhase,
+    AuthLeaseSnapshot,
+    AuthLeaseTransition,
+    LeaseKey,
+)
 
 __all__ = [
     "LeaseEntry",

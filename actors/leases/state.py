@@ -12,7 +12,7 @@ import msgspec
 from immutables import Map
 
 from rookery.actors.kernel.rows import RowEffect
-from rookery.schemas.lease import AuthLeasePhase
+from rookery.schemas.machines.lease import AuthLeasePhase
 
 __all__ = [
     "INVARIANTS",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rookery.schemas.lease import AuthLeasePhase, AuthLeaseSnapshot, AuthStatusPhase
+from rookery.schemas.machines.lease import AuthLeasePhase, AuthLeaseSnapshot, AuthStatusPhase
 
 __all__ = ["REFRESH_WINDOW_SECS", "auth_status", "is_fresh"]
 

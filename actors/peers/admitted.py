@@ -16,7 +16,7 @@ from rookery.actors.peers.text import (
     trimmed,
 )
 from rookery.schemas.facts import peer as facts
-from rookery.schemas.peer import (
+from rookery.schemas.machines.peer import (
     PeerIngressAck,
     PeerIngressAdmission,
     PeerIngressClassification,

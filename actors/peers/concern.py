@@ -19,7 +19,10 @@ from rookery.actors.peers.drain import DRAIN, Drain
 from rookery.actors.peers.ingress import INGRESS
 from rookery.actors.peers.interaction import INBOUND, OUTBOUND, InboundRequests, OutboundRequests
 from rookery.actors.peers.stream import STREAMS, Streams
-from rookery.schemas.answers import (
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.commands import COMMANDS
+from rookery.schemas.facts import peer as facts
+from rookery.schemas.machines.views import (
     CommsDrainView,
     InboundRequestView,
     InteractionStreamView,
@@ -27,9 +30,6 @@ from rookery.schemas.answers import (
     PeerIngressView,
     SessionContextView,
 )
-from rookery.schemas.codec import FactCodec
-from rookery.schemas.commands import COMMANDS
-from rookery.schemas.facts import peer as facts
 
 __all__ = ["PeersConcern", "SessionPeers"]
 

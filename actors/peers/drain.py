@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rookery.actors.kernel.host import ATTACHED, LIVE, RUNNING, Host, session_registered
 from rookery.actors.kernel.rows import Edition, Input, Machine, Row, RowEffect, put
 from rookery.schemas.facts import peer as facts
-from rookery.schemas.peer import DrainExitReason, DrainMode
+from rookery.schemas.machines.peer import DrainExitReason, DrainMode
 
 __all__ = ["DRAIN", "Drain", "DrainPhase"]
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from rookery.actors.kernel.authority import Authority
 from rookery.actors.peers.interaction import INBOUND, OUTBOUND, PeerInteractionCleanup
 from rookery.actors.peers.stream import STREAMS, InteractionStreamCleanup
-from rookery.schemas.peer import (
+from rookery.schemas.machines.peer import (
     InboundPeerRequestState,
     InteractionStreamState,
     OutboundPeerRequestState,

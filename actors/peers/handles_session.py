@@ -10,7 +10,7 @@ from rookery.actors.peers.admitted import admitted_envelope, admitted_plain_even
 from rookery.actors.peers.context import CONTEXT, SessionContextAdvanced
 from rookery.actors.peers.drain import DRAIN
 from rookery.actors.peers.ingress import INGRESS, PeerIngressClassified
-from rookery.schemas.peer import (
+from rookery.schemas.machines.peer import (
     DrainExitReason,
     DrainMode,
     PeerIngressAdmission,

@@ -13,7 +13,7 @@ from typing import Any
 from rookery.actors.kernel.host import ATTACHED, LIVE, RUNNING, Host, HostPhase, session_registered
 from rookery.actors.kernel.rows import Input, Machine, Row, RowEffect
 from rookery.schemas.facts import peer as facts
-from rookery.schemas.peer import (
+from rookery.schemas.machines.peer import (
     SUPERVISOR_BRIDGE_INTENT,
     PeerIngressAuthDecision,
     PeerIngressEnvelopeKind,

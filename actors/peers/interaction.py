@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rookery.actors.kernel.host import LIVE, Host
 from rookery.actors.kernel.rows import Edition, Input, Machine, Row, RowEffect
 from rookery.schemas.facts import peer as facts
-from rookery.schemas.peer import (
+from rookery.schemas.machines.peer import (
     InboundPeerRequestState,
     OutboundPeerRequestState,
     PeerTerminalDisposition,

@@ -12,7 +12,7 @@ import msgspec
 
 from rookery.actors.peers.terminal import PeerResponseTerminalFact
 from rookery.actors.peers.text import SendResponseCallProjection, display_suffix, pretty_json
-from rookery.schemas.peer import PeerResponseProgressProjectionPhase
+from rookery.schemas.machines.peer import PeerResponseProgressProjectionPhase
 
 __all__ = [
     "MessageProjection",

@@ -13,9 +13,9 @@ from uuid import UUID
 import msgspec
 
 from rookery.actors.peers.text import pretty_json, trimmed
+from rookery.schemas.enums import Variant
 from rookery.schemas.errors import Refused
-from rookery.schemas.peer import PeerResponseTerminalProjectionStatus
-from rookery.schemas.variants import Variant
+from rookery.schemas.machines.peer import PeerResponseTerminalProjectionStatus
 
 __all__ = [
     "PeerResponseTerminalCorrelationId",

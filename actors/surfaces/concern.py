@@ -19,10 +19,10 @@ from rookery.actors.surfaces.machine import SURFACES
 from rookery.actors.surfaces.mcp_lifecycle import MCP_SERVERS, McpServers, pending_server_ids
 from rookery.actors.surfaces.snapshot import diagnostic_snapshot
 from rookery.actors.surfaces.state import Surfaces
-from rookery.schemas.answers import McpServersView, SurfacesView
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS
 from rookery.schemas.facts import surface as facts
+from rookery.schemas.machines.views import McpServersView, SurfacesView
 
 __all__ = ["SessionSurfaces", "SurfacesConcern"]
 

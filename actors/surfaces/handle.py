@@ -17,7 +17,7 @@ from rookery.actors.surfaces import snapshot
 from rookery.actors.surfaces.machine import SURFACES
 from rookery.actors.surfaces.mcp_lifecycle import MCP_SERVERS, pending_server_ids
 from rookery.schemas.facts.surface import SurfaceFact
-from rookery.schemas.surface import (
+from rookery.schemas.machines.surface import (
     ExternalToolSurfaceFailureCause,
     ExternalToolSurfaceGlobalPhase,
     SurfaceDiagnosticSnapshot,

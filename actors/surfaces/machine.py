@@ -37,13 +37,13 @@ from rookery.actors.surfaces.state import (
     unstage,
 )
 from rookery.schemas.facts import surface as facts
-from rookery.schemas.surface import ExternalToolSurfaceBaseState as Base
-from rookery.schemas.surface import ExternalToolSurfaceDeltaOperation as Operation
-from rookery.schemas.surface import ExternalToolSurfaceDeltaPhase as Phase
-from rookery.schemas.surface import ExternalToolSurfaceFailureCause as Cause
-from rookery.schemas.surface import ExternalToolSurfaceGlobalPhase as GlobalPhase
-from rookery.schemas.surface import ExternalToolSurfacePendingOp as PendingOp
-from rookery.schemas.surface import ExternalToolSurfaceStagedOp as StagedOp
+from rookery.schemas.machines.surface import ExternalToolSurfaceBaseState as Base
+from rookery.schemas.machines.surface import ExternalToolSurfaceDeltaOperation as Operation
+from rookery.schemas.machines.surface import ExternalToolSurfaceDeltaPhase as Phase
+from rookery.schemas.machines.surface import ExternalToolSurfaceFailureCause as Cause
+from rookery.schemas.machines.surface import ExternalToolSurfaceGlobalPhase as GlobalPhase
+from rookery.schemas.machines.surface import ExternalToolSurfacePendingOp as PendingOp
+from rookery.schemas.machines.surface import ExternalToolSurfaceStagedOp as StagedOp
 
 __all__ = [
     "SURFACES",

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rookery.actors.kernel.host import LIVE, Host, session_registered
 from rookery.actors.kernel.rows import Input, Machine, Row, RowEffect
 from rookery.schemas.facts import surface as facts
-from rookery.schemas.surface import McpServerState
+from rookery.schemas.machines.surface import McpServerState
 
 __all__ = [
     "ABSENT",

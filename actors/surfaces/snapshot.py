@@ -6,7 +6,7 @@ All lists are sorted by surface id.
 from __future__ import annotations
 
 from rookery.actors.surfaces.state import Surfaces
-from rookery.schemas.surface import (
+from rookery.schemas.machines.surface import (
     ExternalToolSurfaceBaseState,
     ExternalToolSurfacePendingOp,
     ExternalToolSurfaceStagedOp,

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from rookery.actors.kernel.host import Host
 from rookery.schemas.facts import surface as facts
-from rookery.schemas.numbers import saturated
-from rookery.schemas.surface import (
+from rookery.schemas.integers import saturated
+from rookery.schemas.machines.surface import (
     ExternalToolSurfaceBaseState,
     ExternalToolSurfaceDeltaOperation,
     ExternalToolSurfaceDeltaPhase,

@@ -30,7 +30,7 @@ from rookery.schemas.calls import AskedCall, CallAllowed, CallDenied, ToolFault
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import tool as facts
 from rookery.schemas.facts import turn
-from rookery.schemas.work import GRACE_MS
+from rookery.schemas.worker_protocol import GRACE_MS
 
 __all__ = ["Ledger", "acts_until_ms", "of_call"]
 

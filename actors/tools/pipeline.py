@@ -15,8 +15,8 @@ from rookery.actors.tools.visible import VisibleTool
 from rookery.schemas.calls import Arguments, ToolFault
 from rookery.schemas.capability import ApprovalMode
 from rookery.schemas.errors import CodedError, Refused
-from rookery.schemas.policy import MissingDependency
 from rookery.schemas.run import CallStatus
+from rookery.schemas.seed.policy import MissingDependency
 
 __all__ = ["check_arguments", "check_leave", "fault", "fault_of", "status_of", "wants_approval"]
 

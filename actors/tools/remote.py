@@ -27,7 +27,7 @@ from rookery.bus.ports import Crews
 from rookery.schemas.calls import Arguments, CallOutcome
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
-from rookery.schemas.work import (
+from rookery.schemas.worker_protocol import (
     CallState,
     Catalogue,
     CrewSaid,

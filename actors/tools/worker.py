@@ -24,7 +24,7 @@ from rookery.actors.tools.registry import RegisteredTool, ToolCallContext, ToolR
 from rookery.bus.ports import Workbench
 from rookery.schemas.calls import Arguments, CallOutcome
 from rookery.schemas.codec import encode_json
-from rookery.schemas.work import Catalogue, Job, JobAnswer, ServedTool
+from rookery.schemas.worker_protocol import Catalogue, Job, JobAnswer, ServedTool
 
 __all__ = ["Worker"]
 

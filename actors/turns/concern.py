@@ -30,12 +30,6 @@ from rookery.actors.turns.slot import SLOT, TurnSlot
 from rookery.actors.turns.snapshot import snapshot
 from rookery.actors.turns.state import Turn
 from rookery.actors.turns.steps import bound
-from rookery.schemas.answers import (
-    ModelRoutingView,
-    RealtimeProductTurnView,
-    TurnSlotView,
-    TurnView,
-)
 from rookery.schemas.calls import HistoryBroken, Offer, RunParked, RunReady, StepTaken
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, HandleInput
@@ -44,6 +38,12 @@ from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import session
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.limits import unless_default
+from rookery.schemas.machines.views import (
+    ModelRoutingView,
+    RealtimeProductTurnView,
+    TurnSlotView,
+    TurnView,
+)
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
 __all__ = ["Turns", "TurnsConcern"]

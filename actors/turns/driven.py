@@ -35,8 +35,8 @@ from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import session, tool
 from rookery.schemas.facts import turn as facts
+from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind, TurnTerminalOutcome
 from rookery.schemas.run import RunRequest, RunResult, RunStatus
-from rookery.schemas.turn import TurnPhase, TurnTerminalCauseKind, TurnTerminalOutcome
 
 if TYPE_CHECKING:
     from rookery.actors.turns.concern import Turns, TurnsConcern

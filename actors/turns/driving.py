@@ -15,6 +15,13 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.kernel.concern import Effect
 from rookery.schemas.calls import AskedCall, DrivingView, ForkedRun, Move, Offer, StepTaken
 from rookery.schemas.errors import CodedError
+from rookery.schemas.machines.turn import (
+    ContentShape,
+    TurnPhase,
+    TurnPrimitiveKind,
+    TurnTerminalCauseKind,
+    TurnTerminalOutcome,
+)
 from rookery.schemas.run import (
     ErrorObject,
     Language,
@@ -23,13 +30,6 @@ from rookery.schemas.run import (
     RunResult,
     RunStatus,
     SessionLimits,
-)
-from rookery.schemas.turn import (
-    ContentShape,
-    TurnPhase,
-    TurnPrimitiveKind,
-    TurnTerminalCauseKind,
-    TurnTerminalOutcome,
 )
 
 __all__ = [

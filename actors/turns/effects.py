@@ -7,7 +7,7 @@ from typing import Any
 from rookery.actors.kernel.rows import RowEffect
 from rookery.actors.turns.state import Turn
 from rookery.schemas.facts import turn as facts
-from rookery.schemas.turn import TurnTerminalCauseKind, TurnTerminalOutcome
+from rookery.schemas.machines.turn import TurnTerminalCauseKind, TurnTerminalOutcome
 
 __all__ = [
     "COMPACT",

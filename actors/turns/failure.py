@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from rookery.schemas.turn import (
+from rookery.schemas.machines.turn import (
     AgentErrorClass,
     TurnFailureReason,
     TurnTerminalCauseKind,

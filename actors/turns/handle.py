@@ -13,7 +13,7 @@ from rookery.actors.admission.host import moved
 from rookery.actors.kernel.authority import Authority
 from rookery.actors.turns.machine import TURN
 from rookery.actors.turns.snapshot import close_direct_run, snapshot
-from rookery.schemas.turn import (
+from rookery.schemas.machines.turn import (
     AsyncOpRef,
     ContentShape,
     LlmRetrySchedule,

@@ -40,7 +40,7 @@ from rookery.actors.turns.state import (
     Turn,
 )
 from rookery.schemas.facts import turn as facts
-from rookery.schemas.turn import (
+from rookery.schemas.machines.turn import (
     ContentShape,
     TurnPhase,
     TurnPrimitiveKind,

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from rookery.schemas.turn import (
+from rookery.schemas.machines.turn import (
     LlmRetryFailure,
     LlmRetryFailureKind,
     LlmRetryPlan,

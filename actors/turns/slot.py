@@ -15,7 +15,7 @@ import msgspec
 
 from rookery.actors.kernel.rows import Input, Machine, Row, RowEffect, put
 from rookery.schemas.facts import turn as facts
-from rookery.schemas.turn import ExecutionKind, KeepAliveRequest, PendingContinuation
+from rookery.schemas.machines.turn import ExecutionKind, KeepAliveRequest, PendingContinuation
 
 __all__ = ["SLOT", "PublicTerminal", "SlotPhase", "TurnSlot"]
 

@@ -12,7 +12,13 @@ from uuid import UUID
 from rookery.actors.kernel.host import RUNNING, Host
 from rookery.actors.turns.state import Turn
 from rookery.schemas.commands import HandleInput
-from rookery.schemas.turn import AsyncOpRef, LoopState, TurnPhase, TurnStateSnapshot, WaitPolicy
+from rookery.schemas.machines.turn import (
+    AsyncOpRef,
+    LoopState,
+    TurnPhase,
+    TurnStateSnapshot,
+    WaitPolicy,
+)
 
 __all__ = ["close_direct_run", "loop_state", "snapshot"]
 

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from rookery.actors.kernel.host import Host
-from rookery.schemas.turn import (
+from rookery.schemas.machines.turn import (
     ContentShape,
     LlmRetryFailureKind,
     TurnPhase,

@@ -20,7 +20,12 @@ from rookery.actors.turns.state import (
     Turn,
 )
 from rookery.schemas.facts import turn as facts
-from rookery.schemas.turn import ContentShape, TurnPhase, TurnPrimitiveKind, TurnTerminalOutcome
+from rookery.schemas.machines.turn import (
+    ContentShape,
+    TurnPhase,
+    TurnPrimitiveKind,
+    TurnTerminalOutcome,
+)
 
 __all__ = [
     "acknowledge",

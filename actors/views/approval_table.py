@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from rookery.actors.views.checkpoint import form_of
 from rookery.bus.ports import Stored
-from rookery.schemas.approval_listing import (
+from rookery.schemas.approvals.lists import (
     ApprovalState,
     GrantState,
     ListedApproval,

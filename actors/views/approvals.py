@@ -12,7 +12,7 @@ from rookery.actors.views.approval_table import ApprovalTable
 from rookery.actors.views.checkpoint import Shelf
 from rookery.actors.views.reading import Reading
 from rookery.bus.ports import Delivery, Filter, Journal
-from rookery.schemas.approval_listing import (
+from rookery.schemas.approvals.lists import (
     ApprovalList,
     GrantedQuery,
     GrantList,

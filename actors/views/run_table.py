@@ -22,9 +22,9 @@ from rookery.bus.ports import Stored
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session, tool, turn
-from rookery.schemas.listing import RunState
+from rookery.schemas.lists import RunState
+from rookery.schemas.machines.turn import TurnTerminalOutcome
 from rookery.schemas.run import Language
-from rookery.schemas.turn import TurnTerminalOutcome
 
 __all__ = ["OpenCall", "RunRecord", "RunTable", "Underway"]
 

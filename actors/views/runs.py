@@ -13,7 +13,7 @@ from rookery.bus.ports import Delivery, Filter, Journal
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.ids import check_session_id
-from rookery.schemas.listing import RunList, RunView
+from rookery.schemas.lists import RunList, RunView
 
 __all__ = ["RunsView"]
 

@@ -8,7 +8,7 @@ from rookery.actors.tools.visible import VisibleTool
 from rookery.bus.ports import Delivery
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import ToolsQuery
-from rookery.schemas.listing import ToolList, ToolView
+from rookery.schemas.lists import ToolList, ToolView
 
 __all__ = ["ToolsView"]
 

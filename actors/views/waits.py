@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from rookery.actors.views.run_table import OpenCall, RunRecord, RunTable, Underway
-from rookery.schemas.listing import RunState, RunWait
+from rookery.schemas.lists import RunState, RunWait
 
 __all__ = ["some_of", "wait_of"]
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rookery.bus.memory.blobs import MemoryBlobs
-from rookery.bus.memory.claims import MemoryClaims
-from rookery.bus.memory.crews import MemoryCrews, MemoryFloor
-from rookery.bus.memory.door import MemoryDoor, MemorySwitch
+from rookery.bus.memory.checkpoints import MemoryShelf
 from rookery.bus.memory.feed import MemoryFeed
 from rookery.bus.memory.inbox import MemoryCommands, MemoryInbox
 from rookery.bus.memory.journal import MemoryJournal, MemoryLog
-from rookery.bus.memory.shelf import MemoryShelf
+from rookery.bus.memory.requests import MemoryDoor, MemorySwitch
+from rookery.bus.memory.secrets import MemoryVault
 from rookery.bus.memory.snapshots import MemorySnapshots
+from rookery.bus.memory.storage import MemoryClaims
 from rookery.bus.memory.timers import MemoryTimers
-from rookery.bus.memory.vault import MemoryVault
+from rookery.bus.memory.workers import MemoryCrews, MemoryFloor
 from rookery.bus.subjects import Subjects, partition_of
 
 __all__ = ["MemoryBus", "MemoryServer"]

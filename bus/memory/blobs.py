@@ -1,9 +1,10 @@
-"""Blobs in memory: the twin of ``rookery.bus.blobs``, shared by all buses of a memory server."""
+"""Blobs in memory: the twin of ``rookery.bus.storage.blobs``, shared by all buses of a memory
+server."""
 
 from __future__ import annotations
 
-from rookery.bus.blobs import blob_not_found, check_blob, verified
 from rookery.bus.ports import BLOB_BYTES_MAX
+from rookery.bus.storage.blobs import blob_not_found, check_blob, verified
 from rookery.schemas.digest import digest_bytes
 
 __all__ = ["MemoryBlobs"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
+from rookery.bus.journal.stored_message import matcher
 from rookery.bus.memory.journal import MemoryLog
 from rookery.bus.ports import Filter, Stored
-from rookery.bus.stored import matcher
 from rookery.schemas.errors import Failed
 
 __all__ = ["MemoryFeed"]

@@ -1,4 +1,5 @@
-"""The inbox in memory: the twin of ``rookery.bus.inbox``, by the same rules of taking over.
+"""The inbox in memory: the twin of ``rookery.bus.commands.inbox``, by the same rules of taking
+over.
 
 ``MemoryCommands`` is what a realm's server keeps, ``MemoryInbox`` what one bus sees of it. Batches
 are delivered by the event loop, never from inside a call.
@@ -13,9 +14,9 @@ from itertools import count, islice
 
 import msgspec
 
-from rookery.bus.cursor import ATTEMPTS_MAX, BATCH_MESSAGES_MAX, Cursor, Gate, Left
-from rookery.bus.dead import letter_not_found, reason_line
-from rookery.bus.headers import answerable
+from rookery.bus.commands.dead_letters import letter_not_found, reason_line
+from rookery.bus.commands.headers import answerable
+from rookery.bus.commands.redelivery import ATTEMPTS_MAX, BATCH_MESSAGES_MAX, Cursor, Gate, Left
 from rookery.bus.ports import PARTITIONS, DeadLetter, Delivery, Position
 from rookery.bus.subjects import encode_token, partition_of
 

@@ -11,6 +11,7 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
+from rookery.bus.journal.stored_message import matcher
 from rookery.bus.ports import (
     PARTITIONS,
     Append,
@@ -22,7 +23,6 @@ from rookery.bus.ports import (
     Settled,
     Stored,
 )
-from rookery.bus.stored import matcher
 from rookery.bus.subjects import NODE_FAMILY, partition_of
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed

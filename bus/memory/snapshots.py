@@ -1,4 +1,4 @@
-"""Snapshots in memory: the twin of ``rookery.bus.snapshots``."""
+"""Snapshots in memory: the twin of ``rookery.bus.storage.stores``."""
 
 from __future__ import annotations
 

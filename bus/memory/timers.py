@@ -1,4 +1,5 @@
-"""Timers in memory: the twin of ``rookery.bus.timers``, shared by all buses of a memory server.
+"""Timers in memory: the twin of ``rookery.bus.commands.timers``, shared by all buses of a memory
+server.
 
 What is due is for the given clock to say, and somebody may turn it by hand: while a timer is armed
 the loop looks at it every few milliseconds.
@@ -9,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from rookery.bus.commands.timers import check_timer
 from rookery.bus.memory.inbox import MemoryCommands
 from rookery.bus.ports import Delivery, Timer
 from rookery.bus.subjects import encode_token
-from rookery.bus.timers import check_timer
 
 __all__ = ["MemoryTimers"]
 

@@ -29,7 +29,7 @@ from rookery.bus.ports.journal import (
     Stored,
 )
 from rookery.schemas.envelope import EntityId
-from rookery.schemas.work import Catalogue, CrewSaid, Job, JobEnd
+from rookery.schemas.worker_protocol import Catalogue, CrewSaid, Job, JobEnd
 
 __all__ = [
     "BLOB_BYTES_MAX",

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from time import perf_counter
 
-from rookery.bus.client import Client, Fields
-from rookery.bus.connection import Connection
+from rookery.bus.client.client import Client, Fields
+from rookery.bus.nats.connection import Connection
 from rookery.bus.subjects import Subjects
 from rookery.ops.bench.task import Task, command_id
 from rookery.ops.bench.window import Outcome, timed
-from rookery.schemas.approval_listing import ListedApproval
+from rookery.schemas.approvals.lists import ListedApproval
 from rookery.schemas.commands import HandleInput, ResolveCall, RevokeGrant
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import RunRequest

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rookery.bus.chain import ChainAudit
-from rookery.bus.jetstream import JetStreamBus
-from rookery.bus.loop import LoopThread
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.journal.audit import ChainAudit
+from rookery.bus.loop_thread import LoopThread
 from rookery.bus.ports import Filter, Stored
 from rookery.ops.bench.task import command_id
 from rookery.ops.bench.turns import FAMILY, TurnsConcern

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 from rookery.actors.admission.load import RealmLoad
 from rookery.actors.views.realm import RealmViews
 from rookery.actors.views.runs import RunsView
-from rookery.bus.connection import Outgoing
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.journal.writer_terms import turns_in
+from rookery.bus.nats.connection import Outgoing
 from rookery.bus.ports import PARTITIONS, Filter, Stored
 from rookery.bus.subjects import Subjects, partition_of
-from rookery.bus.turns import turns_in
 
 __all__ = ["ColdLists", "cold_lists"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rookery.bus.connection import Connection, Message, Outgoing
-from rookery.bus.headers import command_headers
+from rookery.bus.commands.headers import command_headers
+from rookery.bus.nats.connection import Connection, Message, Outgoing
 from rookery.bus.subjects import Subjects
 from rookery.ops.bench.task import Task, command_id
 from rookery.ops.bench.turns import COMMAND, VERB

@@ -10,8 +10,8 @@ from time import perf_counter
 from rookery.actors.kernel.committer import Commit
 from rookery.actors.kernel.entity import Entity
 from rookery.bus import ports
-from rookery.bus.connection import Connection
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.nats.connection import Connection
 from rookery.ops.bench.history import commit_of, next_turn, settled
 from rookery.ops.bench.task import Task, command_id
 from rookery.ops.bench.turns import FAMILY, TurnsConcern

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.bench.rows import Sync
 from rookery.ops.bench.task import Task
 from rookery.ops.bench.window import Outcome

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from rookery.bus.connection import Connection
-from rookery.bus.loop import new_event_loop
+from rookery.bus.loop_thread import new_event_loop
+from rookery.bus.nats.connection import Connection
 from rookery.ops.bench import (
     approval_load,
     command_load,

@@ -12,8 +12,8 @@ from resource import RUSAGE_SELF, getrusage
 from rookery.actors.kernel.kernel import Kernel, Settings
 from rookery.actors.kernel.partitions import Holder
 from rookery.bus.clock import SystemClock, entropy
-from rookery.bus.jetstream import JetStreamBus
-from rookery.bus.loop import LoopThread
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.loop_thread import LoopThread
 from rookery.ops.bench.resident import resident_bytes
 from rookery.ops.bench.task import Task
 from rookery.ops.bench.turns import TurnsConcern

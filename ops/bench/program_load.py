@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Iterator
 from time import perf_counter
 
-from rookery.bus.client import Client
-from rookery.bus.connection import Connection
+from rookery.bus.client.client import Client
+from rookery.bus.nats.connection import Connection
 from rookery.bus.subjects import Subjects
 from rookery.ops.bench.rows import percentile
 from rookery.ops.bench.task import Task, command_id

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from time import perf_counter
 
-from rookery.bus.connection import Connection, Outgoing
+from rookery.bus.nats.connection import Connection, Outgoing
 from rookery.ops.bench.task import Task
 from rookery.ops.bench.window import Outcome, Window, timed
 

@@ -14,8 +14,8 @@ from rookery.actors.kernel.committer import Commit
 from rookery.actors.kernel.concern import Concern
 from rookery.actors.kernel.entity import Entity
 from rookery.bus import ports
-from rookery.bus.connection import Connection
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.nats.connection import Connection
 from rookery.ops.bench.history import (
     NextCommand,
     commit_of,

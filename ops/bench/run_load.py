@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from time import perf_counter
 
-from rookery.bus.client import Client
-from rookery.bus.connection import Connection
+from rookery.bus.client.client import Client
+from rookery.bus.nats.connection import Connection
 from rookery.bus.subjects import Subjects
 from rookery.ops.bench.task import Task, command_id
 from rookery.ops.bench.window import Outcome, timed

@@ -10,7 +10,7 @@ from typing import Any
 
 import nats
 
-from rookery.bus.connection import Connection
+from rookery.bus.nats.connection import Connection
 from rookery.ops.bench.raw_load import BODY, make_stream, subject
 from rookery.ops.bench.task import Task
 from rookery.ops.bench.window import Outcome, timed

@@ -27,9 +27,9 @@ from rookery.schemas.commands import RunsQuery
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.facts import session, turn
 from rookery.schemas.ids import derived_uuid7
-from rookery.schemas.listing import RunState
+from rookery.schemas.lists import RunState
+from rookery.schemas.machines.turn import ContentShape, TurnPrimitiveKind
 from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits
-from rookery.schemas.turn import ContentShape, TurnPrimitiveKind
 
 __all__ = ["lines", "measure"]
 

@@ -12,7 +12,7 @@ from time import perf_counter
 
 import msgspec
 
-from rookery.bus.connection import Connection, Message, Outgoing
+from rookery.bus.nats.connection import Connection, Message, Outgoing
 from rookery.ops.bench.rows import percentile
 from rookery.ops.bench.task import Task
 from rookery.schemas.errors import Failed

@@ -9,7 +9,7 @@ from rookery.actors.views.approval_table import ApprovalTable
 from rookery.bus.ports import Stored
 from rookery.ops.cli.output import clock_time, print_table
 from rookery.ops.cli.timeline import duration
-from rookery.schemas.approval_listing import ApprovalState, ListedApproval
+from rookery.schemas.approvals.lists import ApprovalState, ListedApproval
 
 __all__ = ["approval_lines", "approval_row", "news_of", "pending_table"]
 

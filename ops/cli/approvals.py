@@ -17,7 +17,7 @@ from cyclopts.validators import Number
 
 from rookery.actors.views.approval_table import ApprovalTable
 from rookery.actors.views.approvals import ApprovalsView
-from rookery.bus.client import new_id
+from rookery.bus.client.client import new_id
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter
 from rookery.ops.cli.approval_lines import approval_lines, approval_row, news_of, pending_table
@@ -28,8 +28,8 @@ from rookery.ops.cli.keys import signer_in
 from rookery.ops.cli.options import NO_OPTIONS, As, Options, actor
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.cli.realm import Realm, open_realm
-from rookery.schemas.approval_answer import DecideApproval, DecisionReceipt
-from rookery.schemas.approval_listing import (
+from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
+from rookery.schemas.approvals.lists import (
     ApprovalList,
     ApprovalState,
     ListedApproval,

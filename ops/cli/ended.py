@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rookery.ops.cli.output import print_json, print_line
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import RunAnswer
-from rookery.schemas.listing import RunState
+from rookery.schemas.lists import RunState
 from rookery.schemas.run import (
     Diagnostic,
     ErrorObject,

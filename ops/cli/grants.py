@@ -13,7 +13,7 @@ from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.options import NO_OPTIONS, As, Options, actor
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.ops.cli.realm import Realm, open_realm
-from rookery.schemas.approval_listing import GrantedQuery, GrantList, ListedGrant
+from rookery.schemas.approvals.lists import GrantedQuery, GrantList, ListedGrant
 from rookery.schemas.commands import GrantReceipt, RevokeGrant
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id

@@ -12,8 +12,8 @@ import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from rookery.bus.chain import Audit, ChainAudit
-from rookery.bus.export import Export, verify_lines
+from rookery.bus.journal.audit import Audit, ChainAudit
+from rookery.bus.journal.export import Export, verify_lines
 from rookery.bus.ports import Filter
 from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.facts import fact_lines, selection

@@ -12,16 +12,16 @@ from typing import Final, TypeVar
 import msgspec
 
 from rookery.actors.kernel.partitions import node_of
-from rookery.bus.blobs import JetStreamBlobs
-from rookery.bus.buckets import Bucket
-from rookery.bus.claims import JetStreamClaims
-from rookery.bus.client import Client
-from rookery.bus.connection import ApiError, Connection
-from rookery.bus.feed import JetStreamFeed
-from rookery.bus.inbox import JetStreamInbox
-from rookery.bus.shelf import JetStreamShelf
+from rookery.bus.client.client import Client
+from rookery.bus.commands.inbox import JetStreamInbox
+from rookery.bus.journal.feed import JetStreamFeed
+from rookery.bus.nats.connection import ApiError, Connection
+from rookery.bus.storage.blobs import JetStreamBlobs
+from rookery.bus.storage.bucket import Bucket
+from rookery.bus.storage.checkpoints import JetStreamShelf
+from rookery.bus.storage.claims import JetStreamClaims
+from rookery.bus.storage.secrets import JetStreamVault
 from rookery.bus.subjects import Subjects
-from rookery.bus.vault import JetStreamVault
 from rookery.ops.cli.options import Options
 from rookery.ops.cli.progress import ShownJournal
 from rookery.ops.config import Config

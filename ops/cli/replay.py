@@ -20,7 +20,7 @@ from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ForkReceipt, ForkRun, ReplayQuery, ReplayReport, RunsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
-from rookery.schemas.listing import RunList
+from rookery.schemas.lists import RunList
 
 __all__ = ["fork", "replay"]
 

@@ -12,8 +12,8 @@ import msgspec
 from cyclopts import Parameter
 from msgspec import UNSET
 
+from rookery.bus.client.run_results import past_result
 from rookery.bus.ports import Filter
-from rookery.bus.results import past_result
 from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.ended import show_end
 from rookery.ops.cli.options import NO_OPTIONS, Options
@@ -23,7 +23,7 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import RunAnswer
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.session import SESSION_FACTS, InputAccepted, SessionFact
-from rookery.schemas.listing import RunView
+from rookery.schemas.lists import RunView
 from rookery.schemas.run import RunRequest
 
 __all__ = ["result"]

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from rookery.bus.client import Client, Handle, new_id
+from rookery.bus.client.client import Client, Handle, new_id
 from rookery.ops.cli.ended import show_end, tell
 from rookery.ops.cli.following import follow
 from rookery.ops.cli.options import NO_OPTIONS, Options

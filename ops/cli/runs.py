@@ -15,9 +15,9 @@ from msgspec import UNSET
 from rich.console import Console
 
 from rookery.actors.views.runs import RunsView
+from rookery.bus.client.run_results import past_result
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, Stored
-from rookery.bus.results import past_result
 from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.ended import notes_on
 from rookery.ops.cli.moments import moment_ms
@@ -38,7 +38,7 @@ from rookery.schemas.commands import (
 )
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.ids import check_session_id
-from rookery.schemas.listing import RunList, RunState, RunView, RunWait
+from rookery.schemas.lists import RunList, RunState, RunView, RunWait
 from rookery.schemas.run import Language
 
 __all__ = ["app", "begins_after", "find_run"]

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from rookery.ops.cli.lanes import Lanes, Stand
 from rookery.ops.cli.run_facts import LANES, Names, RunFact, words
-from rookery.schemas.listing import RunView
+from rookery.schemas.lists import RunView
 
 __all__ = ["GLYPHS", "PLAIN_GLYPHS", "Glyphs", "draw", "duration"]
 

@@ -15,7 +15,7 @@ from rookery.schemas.capability import AutoApproval
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ToolsQuery
 from rookery.schemas.errors import Refused
-from rookery.schemas.listing import ToolList, ToolView
+from rookery.schemas.lists import ToolList, ToolView
 
 __all__ = ["app"]
 

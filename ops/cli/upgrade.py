@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import App, Parameter
 
-from rookery.bus.upgrade import Upgrade, apply_upgrade, plan_upgrade
+from rookery.bus.realm_upgrade import Upgrade, apply_upgrade, plan_upgrade
 from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line

@@ -14,7 +14,7 @@ import msgspec
 from rookery.actors.admission.lifecycle import LIFECYCLE
 from rookery.actors.kernel.host import Host
 from rookery.actors.kernel.rows import Machine, RowEffect
-from rookery.schemas.variants import Variant
+from rookery.schemas.enums import Variant
 
 __all__ = ["effect_told", "plain", "variables"]
 

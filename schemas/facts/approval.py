@@ -9,12 +9,12 @@ the session's.
 
 from __future__ import annotations
 
-from rookery.schemas.approval import ApprovalAnswer, ApprovalStatus
-from rookery.schemas.approval_record import ApprovalTerminalStatus
+from rookery.schemas.approvals.lifecycle import ApprovalAnswer, ApprovalStatus
+from rookery.schemas.approvals.records import ApprovalTerminalStatus
 from rookery.schemas.envelope import Fact, HistoryRestart
-from rookery.schemas.numbers import Unsigned
-from rookery.schemas.records import JournalRecord
+from rookery.schemas.integers import Unsigned
 from rookery.schemas.run import SideEffect
+from rookery.schemas.seed.records import JournalRecord
 
 __all__ = ["APPROVAL_FACTS", "ApprovalFact"]
 

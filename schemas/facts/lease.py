@@ -7,8 +7,8 @@ row. No credential and no code of a login ever stands in a fact.
 from __future__ import annotations
 
 from rookery.schemas.envelope import Fact
-from rookery.schemas.lease import AuthLeaseSnapshot
-from rookery.schemas.numbers import Unsigned
+from rookery.schemas.integers import Unsigned
+from rookery.schemas.machines.lease import AuthLeaseSnapshot
 
 __all__ = ["LEASE_FACTS", "LeaseFact"]
 

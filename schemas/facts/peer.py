@@ -7,8 +7,8 @@ Contents of envelopes and the clock of the exchanges are not in them.
 from __future__ import annotations
 
 from rookery.schemas.envelope import Fact
-from rookery.schemas.numbers import Unsigned
-from rookery.schemas.peer import (
+from rookery.schemas.integers import Unsigned
+from rookery.schemas.machines.peer import (
     DrainExitReason,
     DrainMode,
     PeerIngressEnvelopeKind,

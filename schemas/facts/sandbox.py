@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.schemas.calls import ForkedRun, ForkPoint
 from rookery.schemas.envelope import Fact, HistoryRestart
-from rookery.schemas.numbers import Unsigned
+from rookery.schemas.integers import Unsigned
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
 __all__ = ["SANDBOX_FACTS", "SandboxFact"]

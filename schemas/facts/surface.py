@@ -6,8 +6,8 @@ A fact has the input's parameters and the name of the row that fired; folding ap
 from __future__ import annotations
 
 from rookery.schemas.envelope import Fact
-from rookery.schemas.numbers import Unsigned
-from rookery.schemas.surface import ExternalToolSurfaceFailureCause
+from rookery.schemas.integers import Unsigned
+from rookery.schemas.machines.surface import ExternalToolSurfaceFailureCause
 
 __all__ = ["SURFACE_FACTS", "SurfaceFact"]
 

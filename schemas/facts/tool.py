@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from rookery.schemas.calls import Arguments, ToolFault
 from rookery.schemas.capability import ApprovalPolicy
 from rookery.schemas.envelope import Fact, HistoryRestart
-from rookery.schemas.numbers import Unsigned
+from rookery.schemas.integers import Unsigned
 from rookery.schemas.run import CallStatus, SideEffect
 
 __all__ = ["TOOL_FACTS", "CallFact", "ToolFact"]

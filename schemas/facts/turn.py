@@ -11,9 +11,8 @@ from msgspec import UNSET, UnsetType
 
 from rookery.schemas.calls import AskedCall, ForkedRun, Offer
 from rookery.schemas.envelope import Fact, HistoryRestart
-from rookery.schemas.numbers import Unsigned
-from rookery.schemas.run import RunRequest, RunResult
-from rookery.schemas.turn import (
+from rookery.schemas.integers import Unsigned
+from rookery.schemas.machines.turn import (
     ContentShape,
     ExecutionKind,
     KeepAliveRequest,
@@ -23,6 +22,7 @@ from rookery.schemas.turn import (
     TurnTerminalCauseKind,
     TurnTerminalOutcome,
 )
+from rookery.schemas.run import RunRequest, RunResult
 
 __all__ = ["TURN_FACTS", "TurnFact"]
 

@@ -5,12 +5,23 @@ from __future__ import annotations
 import msgspec
 
 from rookery.actors.approvals.dispatcher import Terms
-from rookery.schemas.approval_answer import DecideApproval
-from rookery.schemas.approval_asking import AskedOutcome, AskedReply
-from rookery.schemas.approval_record import ApprovalRequest
-from rookery.schemas.package import RuntimePackageFingerprint
-from rookery.schemas.policy import ApprovalDecisionKind, DispatcherScope, EffectClass, RiskClass
-from rookery.schemas.refs import DestinationKind, DestinationRef, PolicyKind, PolicyRef, SourceRef
+from rookery.schemas.approvals.decision import DecideApproval
+from rookery.schemas.approvals.dispatch_protocol import AskedOutcome, AskedReply
+from rookery.schemas.approvals.records import ApprovalRequest
+from rookery.schemas.seed.package import RuntimePackageFingerprint
+from rookery.schemas.seed.policy import (
+    ApprovalDecisionKind,
+    DispatcherScope,
+    EffectClass,
+    RiskClass,
+)
+from rookery.schemas.seed.refs import (
+    DestinationKind,
+    DestinationRef,
+    PolicyKind,
+    PolicyRef,
+    SourceRef,
+)
 from rookery.schemas.typed_ids import (
     AgentId,
     ApprovalRequestId,

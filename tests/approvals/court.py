@@ -15,14 +15,14 @@ import pytest
 
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
-from rookery.bus.client import Client, Handle, new_id
-from rookery.bus.connection import Connection
-from rookery.bus.inbox import JetStreamInbox
-from rookery.bus.reads import JournalReads
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.client.client import Client, Handle, new_id
+from rookery.bus.commands.inbox import JetStreamInbox
+from rookery.bus.journal.reader import JournalReads
+from rookery.bus.nats.connection import Connection
+from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.subjects import Subjects
-from rookery.schemas.approval_answer import DecideApproval
-from rookery.schemas.approval_listing import ListedApproval
+from rookery.schemas.approvals.decision import DecideApproval
+from rookery.schemas.approvals.lists import ListedApproval
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import NameApprover
 from rookery.schemas.digest import digest_bytes

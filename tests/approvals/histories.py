@@ -27,7 +27,7 @@ from rookery.actors.tools.effects import Act, AskApproval, Begin, CallOffApprova
 from rookery.actors.tools.places import Places
 from rookery.actors.tools.wanting import Wanted, wanted
 from rookery.bus.ports import Timer
-from rookery.schemas.approval_answer import DecideApproval
+from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.calls import ApprovalUnwanted, Arguments, AskedCall
 from rookery.schemas.capability import Capability
 from rookery.schemas.codec import FactCodec, encode_facts, encode_json

@@ -7,10 +7,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from rookery.actors.approvals.dispatcher import Dispatched, Terms
-from rookery.schemas.approval_record import ApprovalRequest
-from rookery.schemas.package import RuntimePackageFingerprint
-from rookery.schemas.policy import ApprovalDecisionKind, DispatcherScope, EffectClass, RiskClass
-from rookery.schemas.refs import (
+from rookery.schemas.approvals.records import ApprovalRequest
+from rookery.schemas.seed.package import RuntimePackageFingerprint
+from rookery.schemas.seed.policy import (
+    ApprovalDecisionKind,
+    DispatcherScope,
+    EffectClass,
+    RiskClass,
+)
+from rookery.schemas.seed.refs import (
     DestinationKind,
     DestinationRef,
     PolicyKind,

@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from rookery.actors.approvals.state import APPROVERS_KEY
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Append
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import EntityId

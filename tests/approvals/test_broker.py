@@ -17,8 +17,7 @@ from rookery.actors.approvals.dispatcher import (
     TimedOut,
     Unavailable,
 )
-from rookery.schemas.agent_error import AgentError, AgentErrorKind, RetryClassification
-from rookery.schemas.approval_record import (
+from rookery.schemas.approvals.records import (
     ApprovalBrokerOutcome,
     ApprovalRequest,
     Approved,
@@ -28,9 +27,10 @@ from rookery.schemas.approval_record import (
     approved_for_session,
     denied,
 )
-from rookery.schemas.policy import ApprovalDecisionKind
-from rookery.schemas.records import JournalRecord, JournalRecordKind
-from rookery.schemas.refs import SourceKind, SourceRef
+from rookery.schemas.seed.agent_error import AgentError, AgentErrorKind, RetryClassification
+from rookery.schemas.seed.policy import ApprovalDecisionKind
+from rookery.schemas.seed.records import JournalRecord, JournalRecordKind
+from rookery.schemas.seed.refs import SourceKind, SourceRef
 from rookery.schemas.typed_ids import EffectId, TypedText
 from tests.approvals.requests import REQUEST, TERMS, Says, request
 

@@ -20,13 +20,13 @@ from rookery.actors.approvals.dispatcher import (
 )
 from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
 from rookery.actors.approvals.dispatchers.service import ServiceDispatcher
-from rookery.bus.connection import Connection, Message, Outgoing, header_value
-from rookery.bus.outside import NatsService
-from rookery.bus.server import EmbeddedServer
-from rookery.schemas.approval_asking import ApprovalAsked
-from rookery.schemas.approval_record import Approved, Denied
+from rookery.bus.client.external_service import NatsService
+from rookery.bus.nats.connection import Connection, Message, Outgoing, header_value
+from rookery.bus.server.server import EmbeddedServer
+from rookery.schemas.approvals.dispatch_protocol import ApprovalAsked
+from rookery.schemas.approvals.records import Approved, Denied
 from rookery.schemas.errors import Refused
-from rookery.schemas.refs import SourceKind, SourceRef
+from rookery.schemas.seed.refs import SourceKind, SourceRef
 from tests.approvals.asked import ANSWER, ASKED_ID, REQUEST, TERMS, decided
 
 ANN = SourceRef.new("ann", SourceKind.USER)

@@ -14,13 +14,13 @@ import pytest
 
 from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
 from rookery.bus.clock import SystemClock
-from rookery.bus.connection import Connection, Message, Outgoing
-from rookery.bus.jetstream import JetStreamBus
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.nats.connection import Connection, Message, Outgoing
+from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.approvals import ApprovalWays
 from rookery.ops.config import Approvals
-from rookery.schemas.approval_answer import DecideApproval
-from rookery.schemas.approval_asking import ApprovalAsked, AskedOutcome, AskedReply
+from rookery.schemas.approvals.decision import DecideApproval
+from rookery.schemas.approvals.dispatch_protocol import ApprovalAsked, AskedOutcome, AskedReply
 from rookery.schemas.errors import Refused
 from rookery.schemas.typed_ids import read
 from tests.approvals.court import ANN, Court, on_the_wire

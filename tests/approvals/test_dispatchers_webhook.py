@@ -21,7 +21,7 @@ from rookery.actors.approvals.dispatchers.webhook_signing import (
 from rookery.actors.tools.threads import Threads
 from rookery.ops.callback import BODY_BYTES_MAX, PATH, Callback, CallbackServer
 from rookery.ops.posting import Posting
-from rookery.schemas.approval_answer import DecideApproval
+from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.errors import Failed, Refused
 from tests.approvals.asked import ANSWER, ASKED_ID, REQUEST, TERMS, decided
 from tests.tools.fetching.web import Line, Web, answer, bytes_of, redirect

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rookery.actors.approvals.effects import Release
 from rookery.actors.approvals.settings import ApprovalSettings
-from rookery.schemas.approval_record import ApprovalLifecycleStatus
+from rookery.schemas.approvals.records import ApprovalLifecycleStatus
 from rookery.schemas.calls import Arguments, CallAllowed
 from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule
 from rookery.schemas.commands import RevokeGrant

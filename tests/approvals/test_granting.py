@@ -19,14 +19,14 @@ from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import REFUSALS_MAX, Approver
 from rookery.actors.tools.effects import Prepare
-from rookery.schemas.approval_answer import DecisionReceipt
-from rookery.schemas.approval_record import Denied, approved, approved_for_session
+from rookery.schemas.approvals.decision import DecisionReceipt
+from rookery.schemas.approvals.records import Denied, approved, approved_for_session
 from rookery.schemas.calls import CallAllowed
 from rookery.schemas.capability import ApprovalMode
 from rookery.schemas.commands import ApprovalDue, HandleInput, RevokeGrant
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import approval, tool
-from rookery.schemas.refs import SourceKind, SourceRef
+from rookery.schemas.seed.refs import SourceKind, SourceRef
 from tests.approvals.histories import History
 from tests.approvals.requests import Says
 from tests.tools.workshop import capability

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rookery.bus.client import Client
-from rookery.bus.client_sync import SyncClient
-from rookery.bus.server import EmbeddedServer
-from rookery.schemas.approval_listing import ApprovalState, GrantState
-from rookery.schemas.approval_record import ApprovalLifecycleStatus
+from rookery.bus.client.client import Client
+from rookery.bus.client.sync import SyncClient
+from rookery.bus.server.server import EmbeddedServer
+from rookery.schemas.approvals.lists import ApprovalState, GrantState
+from rookery.schemas.approvals.records import ApprovalLifecycleStatus
 from rookery.schemas.errors import Refused
 from tests.approvals.court import ANN, Court
 

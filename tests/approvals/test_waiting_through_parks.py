@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunStatus
 from tests.approvals.court import Court, Parked

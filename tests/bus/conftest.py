@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.bus.realms import JetStreamRealm, MemoryRealm, Realm
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import msgspec
 
-from rookery.bus.chain import ChainAudit
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.journal.audit import ChainAudit
 from rookery.bus.ports import Feed, Filter, Settled, Stored
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.bus.journals import Writer, commit, gather, session
 
 __all__ = ["Report", "run_campaign"]

@@ -10,11 +10,11 @@ from typing import Any, Protocol, TypeVar
 
 import nats
 
-from rookery.bus.connection import Message, Outgoing
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.memory import MemoryBus, MemoryServer
+from rookery.bus.nats.connection import Message, Outgoing
 from rookery.bus.ports import Bus
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import Failed
 
 T = TypeVar("T")

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rookery.bus.jobs import Parcels
-from rookery.bus.wire import Message
+from rookery.bus.nats.frames import Message
+from rookery.bus.workers.protocol import Parcels
 from rookery.schemas.errors import Failed
-from rookery.schemas.work import Answered, CallState, CrewSaid, NotBegun, WorkerSaid
+from rookery.schemas.worker_protocol import Answered, CallState, CrewSaid, NotBegun, WorkerSaid
 from tests.bus.realms import JetStreamRealm, Realm
 from tests.bus.test_crews import JOB, LARGE, hand
 from tests.bus.waiting import wait_until

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from rookery.bus.blobs import CHUNK_BYTES_MAX
 from rookery.bus.ports import BLOB_BYTES_MAX
+from rookery.bus.storage.blobs import CHUNK_BYTES_MAX
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Failed, Refused
 from tests.bus.realms import JetStreamRealm, Realm, stops_writing

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import PARTITIONS, Append, Bus, Delivery, Outcome, Settled, Snapshot
 from rookery.bus.subjects import partition_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.bus import call_memory
-from rookery.bus.call_memory import AGE_S, CallMemory
-from rookery.schemas.work import CallState, Job
+from rookery.bus.workers import attempt_registry
+from rookery.bus.workers.attempt_registry import AGE_S, CallMemory
+from rookery.schemas.worker_protocol import CallState, Job
 
 
 def job(attempt: int = 1, *, call: str = "c", name: str = "", left_ms: int = 1_000) -> Job:
@@ -113,7 +113,7 @@ def test_calls_are_kept_for_as_long_as_the_longest_job_may_take(left_ms: int, ag
 
 
 def test_what_was_called_off_is_bounded_and_the_newest_stays(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(call_memory, "CALLED_OFF_MAX", 3)
+    monkeypatch.setattr(attempt_registry, "CALLED_OFF_MAX", 3)
     memory = CallMemory(0.0)
     for number in range(5):
         memory.ask(f"c{number}", 1, 1.0)

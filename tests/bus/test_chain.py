@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.bus.chain import Audit, ChainAudit, Extent
-from rookery.bus.export import Export, verify_lines
+from rookery.bus.journal.audit import Audit, ChainAudit, Extent
+from rookery.bus.journal.export import Export, verify_lines
 from rookery.bus.ports import Filter, Stored
 from rookery.bus.subjects import Subjects
 from rookery.schemas.digest import ZERO_CHAIN, chain

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from nats.aio.msg import Msg
 
-from rookery.bus.client import Client, connect
-from rookery.bus.client_sync import connect_sync
-from rookery.bus.loop import LoopThread
+from rookery.bus.client.client import Client, connect
+from rookery.bus.client.sync import connect_sync
+from rookery.bus.journal.writer_terms import turns_in
+from rookery.bus.loop_thread import LoopThread
 from rookery.bus.subjects import Subjects, decode_token, partition_of
-from rookery.bus.turns import turns_in
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import RunRequest

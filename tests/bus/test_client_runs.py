@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from nats.aio.msg import Msg
 
-from rookery.bus.asked import answer_of, body_of
-from rookery.bus.client import Client
+from rookery.bus.client.client import Client
+from rookery.bus.client.run_request import answer_of, body_of
 from rookery.schemas.commands import RunAnswer
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import Language, RunRequest, SessionLimits

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import nats
 import pytest
 
-from rookery.bus.connection import ApiError, Connection, Message, Outgoing, header_value
-from rookery.bus.loop import new_event_loop
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.loop_thread import new_event_loop
+from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, header_value
+from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import Failed, Refused
 from tests.bus.waiting import wait_until
 
@@ -245,7 +245,9 @@ def test_nobody_there_is_said_also_when_patience_ends_within_an_attempt(
 
     async def scenario() -> None:
         for patience_ms in range(1000, 1040, 2):
-            monkeypatch.setattr("rookery.bus.connection._OPEN_PATIENCE_S", patience_ms / 10_000)
+            monkeypatch.setattr(
+                "rookery.bus.nats.connection._OPEN_PATIENCE_S", patience_ms / 10_000
+            )
             async with asyncio.timeout(20):
                 await asyncio.gather(*(refused() for _ in range(20)))
 

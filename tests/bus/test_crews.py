@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from rookery.bus.blobs import JetStreamBlobs
-from rookery.bus.buckets import Bucket
-from rookery.bus.connection import Connection
-from rookery.bus.crews import NatsCrews
-from rookery.bus.memory.crews import MemoryWorkbench
+from rookery.bus.memory.workers import MemoryWorkbench
+from rookery.bus.nats.connection import Connection
 from rookery.bus.ports import Workbench
+from rookery.bus.storage.blobs import JetStreamBlobs
+from rookery.bus.storage.bucket import Bucket
 from rookery.bus.subjects import Subjects
-from rookery.bus.workbench import NatsWorkbench
+from rookery.bus.workers.client import NatsCrews
+from rookery.bus.workers.server import NatsWorkbench
 from rookery.schemas.capability import Capability
 from rookery.schemas.errors import Refused
-from rookery.schemas.work import (
+from rookery.schemas.worker_protocol import (
     Answered,
     Catalogue,
     Job,

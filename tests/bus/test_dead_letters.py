@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rookery.bus.cursor import Cursor, Gate, Left
+from rookery.bus.commands.redelivery import Cursor, Gate, Left
 from rookery.bus.ports import Bus, DeadLetter, Delivery, Timer
 from rookery.schemas.errors import Refused
 from tests.bus.realms import JetStreamRealm, Realm

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import pytest
 
-from rookery.bus.connection import Connection, Outgoing, header_value
-from rookery.bus.headers import CODE
+from rookery.bus.commands.headers import CODE
+from rookery.bus.nats.connection import Connection, Outgoing, header_value
 from rookery.bus.ports import PARTITIONS, Answer, Bus, Delivery
 from rookery.bus.subjects import Subjects, partition_of
 from tests.bus.realms import JetStreamRealm, MemoryRealm, Realm

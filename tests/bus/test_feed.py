@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Bus, Filter, Stored
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed

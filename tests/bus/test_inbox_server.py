@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from rookery.bus import line
-from rookery.bus.connection import Message, Outgoing
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.commands import partition_consumer
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.nats.connection import Message, Outgoing
 from rookery.bus.subjects import encode_token, partition_of
 from rookery.schemas.errors import Failed, Refused
 from tests.bus.realms import JetStreamRealm
@@ -189,8 +189,8 @@ def test_what_a_killed_process_had_in_hand_comes_to_the_next(jetstream: JetStrea
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is noticed at once, not in seconds."""
-    monkeypatch.setattr(line, "_EXPIRES_S", 0.1)
-    monkeypatch.setattr(line, "_GRACE_S", 0.1)
+    monkeypatch.setattr(partition_consumer, "_EXPIRES_S", 0.1)
+    monkeypatch.setattr(partition_consumer, "_GRACE_S", 0.1)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -290,8 +290,8 @@ def test_one_consumer_a_partition_remains_however_often_it_moves(jetstream: JetS
 def test_a_message_larger_than_a_batch_may_be_comes_alone(
     jetstream: JetStreamRealm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = {**json.loads(line._MANY), "max_bytes": 600}
-    monkeypatch.setattr(line, "_MANY", json.dumps(small).encode())
+    small = {**json.loads(partition_consumer._MANY), "max_bytes": 600}
+    monkeypatch.setattr(partition_consumer, "_MANY", json.dumps(small).encode())
 
     async def scenario() -> None:
         async with jetstream.bus() as bus:

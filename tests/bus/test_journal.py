@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rookery.bus.appends import BATCH_MESSAGES_MAX
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.journal.append_messages import BATCH_MESSAGES_MAX
 from rookery.bus.ports import Conflicted, Filter, Outcome, Pressure, Rejected, Settled
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 from tests.bus.journals import Writer, body_of, commit, gather, session
@@ -389,8 +389,8 @@ def test_a_batch_that_a_full_server_stored_in_part_is_settled_member_by_member(
 def test_a_long_entity_is_read_over_a_slow_link_and_silence_is_told(
     jetstream: JetStreamRealm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rookery.bus.reads._PAGE_MESSAGES", 30)
-    monkeypatch.setattr("rookery.bus.reads._PATIENCE_S", 1.0)
+    monkeypatch.setattr("rookery.bus.journal.reader._PAGE_MESSAGES", 30)
+    monkeypatch.setattr("rookery.bus.journal.reader._PATIENCE_S", 1.0)
 
     async def scenario() -> None:
         async with proxied(jetstream.server.url) as proxy:

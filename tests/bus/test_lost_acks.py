@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rookery.bus.appends import ack_of
-from rookery.bus.connection import Connection, Message
-from rookery.bus.journal import JetStreamJournal
+from rookery.bus.journal.append_messages import ack_of
+from rookery.bus.journal.journal import JetStreamJournal
+from rookery.bus.nats.connection import Connection, Message
 from rookery.bus.ports import Append, Conflicted, Outcome, Pressure, Settled
 from rookery.bus.subjects import Subjects
 from rookery.schemas.envelope import EntityId

@@ -16,8 +16,8 @@ from nats.aio.transport import TcpTransport
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
 
-from rookery.bus.nats_py import BatchClient, BatchParser
-from rookery.bus.wire import Message
+from rookery.bus.nats.batch_client import BatchClient, BatchParser
+from rookery.bus.nats.frames import Message
 
 HEADER = b"NATS/1.0\r\nNats-Msg-Id: 7\r\n\r\n"
 NASTY = b"\r\nMSG x 1 3\r\nabc\r\nPING\r\n"
@@ -171,7 +171,7 @@ def test_after_a_reset_nothing_of_the_old_connection_is_left() -> None:
 
 def test_nats_py_is_the_version_whose_insides_we_know() -> None:
     assert version("nats-py").startswith("2.16."), (
-        "bus/nats_py.py uses private names of nats-py 2.16: read them again in the new version"
+        "bus/nats/batch_client.py uses private names of nats-py 2.16: read them again in the new version"
     )
 
 

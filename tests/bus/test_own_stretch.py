@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rookery.bus.own_stretch import MESSAGES_MAX, OwnStretch
+from rookery.bus.journal.own_tail import MESSAGES_MAX, OwnStretch
 from rookery.bus.ports import Conflicted, Settled
 from rookery.schemas.envelope import EntityId
 from tests.bus.journals import Writer, commit, session

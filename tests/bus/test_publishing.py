@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from rookery.bus.clock import wait_until
-from rookery.bus.connection import Connection, Outgoing
-from rookery.bus.publishing import publish
-from rookery.bus.server import find_server
-from rookery.bus.store import Store
+from rookery.bus.commands.publish import publish
+from rookery.bus.nats.connection import Connection, Outgoing
+from rookery.bus.server.server import find_server
+from rookery.bus.server.store import Store
 from rookery.schemas.errors import CODES, Failed
 from tests.bus.test_connection import connected, run
 

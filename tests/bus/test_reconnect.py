@@ -8,8 +8,8 @@ import logging
 import nats.errors
 import pytest
 
-from rookery.bus.connection import Connection, Message, Outgoing
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.nats.connection import Connection, Message, Outgoing
+from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import Failed
 from tests.bus.test_connection import connected, run
 from tests.bus.waiting import wait_until

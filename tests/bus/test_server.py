@@ -17,10 +17,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from rookery.bus.clock import wait_until
-from rookery.bus.connection import ApiError, Connection, Outgoing
-from rookery.bus.loop import LoopThread
-from rookery.bus.server import EmbeddedServer, default_store, find_running, find_server, read_token
-from rookery.bus.store import Store
+from rookery.bus.loop_thread import LoopThread
+from rookery.bus.nats.connection import ApiError, Connection, Outgoing
+from rookery.bus.server.server import (
+    EmbeddedServer,
+    default_store,
+    find_running,
+    find_server,
+    read_token,
+)
+from rookery.bus.server.store import Store
 from rookery.schemas.errors import Failed, Refused
 
 PATIENCE_S = 15.0

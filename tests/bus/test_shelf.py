@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rookery.bus.blobs import CHUNK_BYTES_MAX
-from rookery.bus.buckets import Bucket
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.storage.blobs import CHUNK_BYTES_MAX
+from rookery.bus.storage.bucket import Bucket
 from rookery.schemas.errors import Failed
 from tests.bus.realms import JetStreamRealm, Realm, stops_writing
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rookery.bus.ports import Snapshot
-from rookery.bus.snapshots import INLINE_BYTES_MAX
+from rookery.bus.storage.stores import INLINE_BYTES_MAX
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.envelope import EntityId
 from tests.bus.realms import JetStreamRealm, Realm

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rookery.bus.connection import Connection
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.nats.connection import Connection
+from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.streams import ensure_streams, streams_of
 from rookery.bus.subjects import Subjects, partition_of
 from rookery.schemas.errors import Failed

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from rookery.bus.clock import SystemClock
+from rookery.bus.commands.timers import DUE_MS_MAX
 from rookery.bus.ports import Bus, Timer
 from rookery.bus.subjects import partition_of
-from rookery.bus.timers import DUE_MS_MAX
 from rookery.schemas.errors import Refused
 from tests.bus.realms import JetStreamRealm, MemoryRealm, Realm
 from tests.bus.waiting import wait_until

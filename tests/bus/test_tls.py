@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from rookery.bus.clock import wait_until
-from rookery.bus.connection import Connection, Message, Outgoing
-from rookery.bus.server import EmbeddedServer, find_server
-from rookery.bus.store import Store
+from rookery.bus.nats.connection import Connection, Message, Outgoing
+from rookery.bus.server.server import EmbeddedServer, find_server
+from rookery.bus.server.store import Store
 from rookery.schemas.errors import Failed
 from tests.bus.test_connection import connected, run
 from tests.bus.waiting import wait_until as wait_on_the_loop_until

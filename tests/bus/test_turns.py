@@ -11,9 +11,9 @@ import asyncio
 import nats.errors
 import pytest
 
+from rookery.bus.journal.writer_terms import CLAIM, turns_in
 from rookery.bus.ports import PARTITIONS, Append, Bus, Displaced, Filter, Journal, Settled
 from rookery.bus.subjects import Subjects, partition_of
-from rookery.bus.turns import CLAIM, turns_in
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 from tests.bus.journals import Writer, body_of, gather, session

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from rookery.bus.chain import ChainAudit
-from rookery.bus.connection import Connection
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.journal.audit import ChainAudit
+from rookery.bus.nats.connection import Connection
 from rookery.bus.ports import Filter
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.realm_upgrade import apply_upgrade, plan_upgrade
+from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.streams import FORMAT, ensure_streams, streams_of
 from rookery.bus.subjects import Subjects
-from rookery.bus.upgrade import apply_upgrade, plan_upgrade
 from rookery.schemas.errors import Failed
 from tests.bus.formats import append_as_format_1, make_format_1
 from tests.bus.journals import Writer, gather, session

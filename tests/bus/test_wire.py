@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.bus.wire import Outgoing, framed, header_value
+from rookery.bus.nats.frames import Outgoing, framed, header_value
 from rookery.schemas.errors import Refused
 
 PAYLOAD_BYTES_MAX = 1000

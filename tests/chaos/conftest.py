@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.bus.proxy import DOWN, UP, Way
 from tests.chaos.cut_judge import faults, late_acts, timeline
 from tests.chaos.cut_people import run_by_inbox

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from rookery.bus.ports import PARTITIONS
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.subjects import partition_of
 from tests.bus.proxy import Proxy, proxied
 from tests.chaos.cut_people import People

@@ -20,7 +20,7 @@ import time
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.bus.proxy import DOWN, UP, Way
 from tests.chaos.cut_cells import CELLS, Cell, Cut, Results, tree_digest
 from tests.chaos.cut_judge import Fault, faults, late_acts, late_facts, timeline

@@ -14,8 +14,8 @@ import msgspec
 
 from rookery.actors.admission.fold import evolve
 from rookery.actors.admission.state import Admission, dump
-from rookery.bus.chain import ChainAudit
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.journal.audit import ChainAudit
 from rookery.bus.ports import DeadLetter, Filter, Stored
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.digest import digest_bytes

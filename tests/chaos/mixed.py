@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from rookery.actors.kernel.failpoints import FAILPOINTS
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.load import load
 from tests.nodes import NodeProcess, NotReady, node_on
 from tests.stock import stock

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
-from rookery.bus.jetstream import JetStreamBus
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.digest import digest_bytes
 from tests.builds import cache_with, own_build, with_section
 from tests.chaos.test_parked_runs import Realm

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rookery.actors.kernel.failpoints import FAILPOINTS
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.digests import journaled
 from tests.chaos.story import Story
 from tests.nodes import NodeProcess, NotReady, node_on

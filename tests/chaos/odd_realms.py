@@ -19,7 +19,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.bus.proxy import DOWN, UP
 from tests.chaos.cut_judge import faults, timeline
 from tests.chaos.cut_people import run_by_inbox, run_by_request

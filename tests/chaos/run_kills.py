@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rookery.actors.kernel.failpoints import FAILPOINTS
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.digests import journaled
 from tests.nodes import NodeProcess, NotReady, node_on
 from tests.stock import Stock, stock, until

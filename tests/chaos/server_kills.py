@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.load import load
 from tests.nodes import node_on
 from tests.stock import stock

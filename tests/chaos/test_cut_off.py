@@ -11,7 +11,7 @@ import asyncio
 from itertools import count
 from pathlib import Path
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.cut_off import RECIPES, cook
 from tests.chaos.cut_realm import CutRealm
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.cut_cells import CELLS, Cell, Cut, Results
 from tests.chaos.cut_realm import CutRealm
 from tests.chaos.cuts import cut_once

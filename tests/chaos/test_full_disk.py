@@ -8,7 +8,7 @@ from pathlib import Path
 import nats.js.errors
 import pytest
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.digests import journaled
 from tests.nodes import NodeProcess, node_on
 from tests.runs.visits import Visit

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.digest import digest_bytes
 from tests.builds import own_build
 from tests.chaos.newer import NewerNodes

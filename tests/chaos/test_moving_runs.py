@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rookery.bus import connect
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.nodes import NodeProcess, node_on, rookery_here
 from tests.runs.programs import Programs
 from tests.stock import stock, until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rookery.actors.kernel.failpoints import FAILPOINTS
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.node_kills import Outcome, faults, kill_at, passes, undisturbed
 
 

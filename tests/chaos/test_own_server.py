@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from rookery.bus import store as bus_store
 from rookery.bus.clock import wait_until
-from rookery.bus.server import EmbeddedServer
-from rookery.bus.store import Running, Store
+from rookery.bus.server import store as bus_store
+from rookery.bus.server.server import EmbeddedServer
+from rookery.bus.server.store import Running, Store
 from rookery.ops import own_server
 from rookery.ops.own_server import OwnServer
 from rookery.schemas.errors import CodedError

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.test_moving_runs import Nodes
 from tests.nodes import NodeProcess
 from tests.runs.programs import Programs

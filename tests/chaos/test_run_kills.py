@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.run_kills import faults, kill_at
 
 CELLS = ("", "append_sent@10", "acked@17", "effect_started@6", "effect_started@10", "evolved@31")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rookery.bus.server import EmbeddedServer
-from rookery.bus.store import Store
+from rookery.bus.server.server import EmbeddedServer
+from rookery.bus.server.store import Store
 from tests.chaos.load import command
 from tests.nodes import NodeProcess, node_on, rookery_here
 from tests.runs.visits import Visit

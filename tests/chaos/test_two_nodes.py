@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 
 from rookery.bus.ports import PARTITIONS
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.load import load
 from tests.nodes import NodeProcess, node_on
 from tests.runs.visits import Visit

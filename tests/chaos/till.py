@@ -23,9 +23,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
 
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Filter
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.digests import journaled
 from tests.nodes import ROOKERY, NodeProcess, clean_environment, node_on
 from tests.stock import Stock, stock, until

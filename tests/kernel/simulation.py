@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from rookery.bus.chain import ChainAudit
+from rookery.bus.journal.audit import ChainAudit
 from rookery.bus.ports import Answer, Append, Stored
 from rookery.schemas.errors import CODES
 from tests.kernel.clients import Asked

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from rookery.bus.chain import ChainAudit
+from rookery.bus.journal.audit import ChainAudit
 from rookery.bus.ports import PARTITIONS, Delivery
 from rookery.bus.subjects import partition_of
 from rookery.schemas.facts.node import Stopped

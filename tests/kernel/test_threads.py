@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rookery.actors.kernel.observer import Unobserved
-from rookery.bus.chain import ChainAudit
-from rookery.bus.loop import LoopThread
+from rookery.bus.journal.audit import ChainAudit
+from rookery.bus.loop_thread import LoopThread
 from tests.kernel.clients import Asked, Patient
 from tests.kernel.world import World
 

@@ -24,7 +24,7 @@ from rookery.actors.kernel.nodes import NodesConcern
 from rookery.actors.kernel.observer import Observer, Unobserved
 from rookery.actors.kernel.partitions import Holder
 from rookery.actors.kernel.routing import Query
-from rookery.bus.loop import LoopThread
+from rookery.bus.loop_thread import LoopThread
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import (
     PARTITIONS,

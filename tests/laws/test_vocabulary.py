@@ -110,7 +110,7 @@ class Line:
     def take_pending(self): ...
 def retake(): ...
 """
-    found = counted(everyday_methods([written("bus/line.py", text)]))
+    found = counted(everyday_methods([written("bus/commands/partition_consumer.py", text)]))
     assert list(found) == ["Line._take", "Line._take.told", "Line.take"]
 
 

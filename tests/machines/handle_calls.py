@@ -33,8 +33,7 @@ from rookery.actors.turns.handles_realtime import ModelRoutingHandle, RealtimePr
 from rookery.actors.turns.machine import TURN
 from rookery.actors.turns.product_turn import PRODUCT_TURN
 from rookery.actors.turns.routing import MODEL_ROUTING
-from rookery.schemas.ingress import InputSource
-from rookery.schemas.peer import (
+from rookery.schemas.machines.peer import (
     DrainExitReason,
     DrainMode,
     PeerIngressEnvelopeFacts,
@@ -42,8 +41,8 @@ from rookery.schemas.peer import (
     PeerIngressPlainEventFacts,
     PeerTerminalDisposition,
 )
-from rookery.schemas.surface import ExternalToolSurfaceFailureCause as FailureCause
-from rookery.schemas.turn import (
+from rookery.schemas.machines.surface import ExternalToolSurfaceFailureCause as FailureCause
+from rookery.schemas.machines.turn import (
     AsyncOpRef,
     ContentShape,
     LlmRetryFailure,
@@ -55,6 +54,7 @@ from rookery.schemas.turn import (
     TurnTerminalOutcome,
     WaitPolicy,
 )
+from rookery.schemas.seed.ingress import InputSource
 
 RUN, OTHER_RUN, OP, CORRELATION = (f"01890000-0000-7000-8000-00000000000{n}" for n in range(4))
 CONVERSATION = (

@@ -10,7 +10,7 @@ import pytest
 
 from rookery.actors.kernel.host import Host
 from rookery.actors.kernel.rows import Edition, Machine, RejectionKind, TransitionRejected
-from rookery.schemas.variants import Variant
+from rookery.schemas.enums import Variant
 from tests.machines.oracle import Oracle, Step, Variables
 
 GUARD_REJECTED, NO_MATCHING_TRANSITION = RejectionKind

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from rookery.actors.approvals.machine import APPROVALS, Approvals
 from rookery.actors.kernel.rows import Edition
-from rookery.schemas.approval import ApprovalStatus
+from rookery.schemas.approvals.lifecycle import ApprovalStatus
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.approval import APPROVAL_FACTS

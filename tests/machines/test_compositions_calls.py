@@ -21,9 +21,9 @@ from rookery.actors.surfaces.machine import SURFACES
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.turns.machine import TURN
 from rookery.actors.turns.state import Turn
-from rookery.schemas.approval import ApprovalStatus
-from rookery.schemas.surface import ExternalToolSurfaceBaseState as Base
-from rookery.schemas.turn import TurnPhase
+from rookery.schemas.approvals.lifecycle import ApprovalStatus
+from rookery.schemas.machines.surface import ExternalToolSurfaceBaseState as Base
+from rookery.schemas.machines.turn import TurnPhase
 from tests.machines.composed import Followed, Happening, by_host, explored, put, told
 
 RUN = "run-1"

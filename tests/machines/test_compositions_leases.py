@@ -18,8 +18,8 @@ from rookery.actors.kernel.rows import TransitionRejected
 from rookery.actors.leases import registry
 from rookery.actors.leases.registry import LeaseEntry
 from rookery.schemas.facts.lease import LeaseFact
-from rookery.schemas.lease import AuthLeasePhase as Phase
-from rookery.schemas.lease import LeaseKey
+from rookery.schemas.machines.lease import AuthLeasePhase as Phase
+from rookery.schemas.machines.lease import LeaseKey
 from tests.machines.composed import LAG_MAX, Followed, Happening, by_host, explored
 
 OPEN = Host(phase=ATTACHED, session_id="s")

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rookery.actors.kernel.host import ATTACHED, STOPPED, Host
 from rookery.actors.surfaces.machine import SURFACES, CloseSurfaceConnection
 from rookery.actors.surfaces.state import Surfaces
-from rookery.schemas.surface import ExternalToolSurfaceBaseState as Base
+from rookery.schemas.machines.surface import ExternalToolSurfaceBaseState as Base
 from tests.machines.composed import Followed, Happening, by_host, explored, told
 
 OPEN = Host(phase=ATTACHED, session_id="s")

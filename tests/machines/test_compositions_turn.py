@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rookery.actors.kernel.host import ATTACHED, RUNNING, Host
 from rookery.actors.turns.machine import TURN
 from rookery.actors.turns.state import Turn
-from rookery.schemas.turn import TurnPhase
+from rookery.schemas.machines.turn import TurnPhase
 from tests.machines.composed import Followed, Happening, by_host, explored, put
 
 RUN = "run-1"

@@ -17,7 +17,7 @@ from rookery.actors.peers.handles_exchange import InteractionStreamHandle, PeerI
 from rookery.actors.peers.handles_session import SessionContextHandle
 from rookery.actors.peers.stream import STREAMS
 from rookery.actors.turns.handles_realtime import RealtimeProductTurnHandle
-from rookery.schemas.peer import PeerTerminalDisposition
+from rookery.schemas.machines.peer import PeerTerminalDisposition
 
 CORRELATIONS = [f"01890000-0000-7000-8000-00000000000{n}" for n in range(8)]
 CORRELATION = CORRELATIONS[0]

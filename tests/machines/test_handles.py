@@ -29,11 +29,11 @@ from rookery.actors.turns.handle import TurnStateHandle
 from rookery.actors.turns.handles_realtime import ModelRoutingHandle, RealtimeProductTurnHandle
 from rookery.actors.turns.product_turn import RealtimeProductTurnPhase
 from rookery.schemas.facts import surface as surface_facts
-from rookery.schemas.peer import (
+from rookery.schemas.machines.peer import (
     PeerIngressPlainEventFacts,
 )
-from rookery.schemas.surface import ExternalToolSurfaceFailureCause as FailureCause
-from rookery.schemas.turn import (
+from rookery.schemas.machines.surface import ExternalToolSurfaceFailureCause as FailureCause
+from rookery.schemas.machines.turn import (
     AsyncOpRef,
     TurnPhase,
     TurnTerminalCauseKind,

@@ -16,8 +16,8 @@ from rookery.actors.leases.machine import LEASE
 from rookery.actors.leases.state import BrowserFlow, DeviceFlow, Lease
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.lease import LEASE_FACTS
-from rookery.schemas.lease import AuthLeasePhase
-from rookery.schemas.numbers import U64_MAX
+from rookery.schemas.integers import U64_MAX
+from rookery.schemas.machines.lease import AuthLeasePhase
 from tests.machines.explored import explored
 from tests.machines.judged import Judged, variables
 from tests.machines.laws import History, every_ask, histories, likely_ask

@@ -10,14 +10,14 @@ import pytest
 
 from rookery.actors.kernel.rows import Edition, RejectionKind, TransitionRejected
 from rookery.actors.leases.handle import AuthLeaseHandle
-from rookery.schemas.lease import (
+from rookery.schemas.integers import U64_MAX
+from rookery.schemas.machines.lease import (
     AuthBindingRef,
     AuthLeasePhase,
     AuthLeaseSnapshot,
     AuthLeaseTransition,
     LeaseKey,
 )
-from rookery.schemas.numbers import U64_MAX
 
 KEY, OTHER = LeaseKey("dev", "github"), LeaseKey("dev", "github", "work")
 FLOW = {"provider": "p", "expires_at_millis": 10, "max_outstanding_flows": 2}

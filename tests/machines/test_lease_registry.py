@@ -18,14 +18,14 @@ from rookery.actors.leases.status import auth_status, is_fresh
 from rookery.schemas.codec import FactCodec, encode_facts
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.lease import LEASE_FACTS
-from rookery.schemas.lease import (
+from rookery.schemas.integers import U64_MAX
+from rookery.schemas.machines.lease import (
     AuthBindingRef,
     AuthLeasePhase,
     AuthLeaseSnapshot,
     AuthLeaseTransition,
     LeaseKey,
 )
-from rookery.schemas.numbers import U64_MAX
 from tests.machines.judged import variables
 
 CODEC: FactCodec[Any] = FactCodec(LEASE_FACTS)

@@ -12,7 +12,7 @@ from rookery.actors.kernel.rows import TransitionRejected
 from rookery.actors.peers.admitted import admitted_envelope, admitted_plain_event, asked_of
 from rookery.actors.peers.ingress import INGRESS
 from rookery.schemas.facts.peer import PlainEventClassified
-from rookery.schemas.peer import (
+from rookery.schemas.machines.peer import (
     PeerIngressAck,
     PeerIngressAdmission,
     PeerIngressAuthDecision,

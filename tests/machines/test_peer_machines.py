@@ -28,7 +28,7 @@ from rookery.actors.peers.interaction import INBOUND, OUTBOUND, InboundRequests,
 from rookery.actors.peers.stream import STREAMS, Streams
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.peer import PEER_FACTS, PeerFact
-from rookery.schemas.peer import (
+from rookery.schemas.machines.peer import (
     DrainExitReason,
     DrainMode,
     InboundPeerRequestState,

@@ -29,7 +29,7 @@ from rookery.actors.peers.terminal import (
     PeerResponseTerminalTransportIdentity,
     peer_response_terminal_context_key,
 )
-from rookery.schemas.peer import (
+from rookery.schemas.machines.peer import (
     PeerResponseProgressProjectionPhase,
     PeerResponseTerminalProjectionStatus,
 )

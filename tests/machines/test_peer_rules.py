@@ -12,7 +12,7 @@ from rookery.actors.peers.context import CONTEXT, Context
 from rookery.actors.peers.drain import DRAIN, Drain, DrainPhase
 from rookery.actors.peers.interaction import INBOUND, OUTBOUND, InboundRequests, OutboundRequests
 from rookery.actors.peers.stream import RESERVATION_TTL_MS, STREAMS, Streams, reservation_overdue
-from rookery.schemas.peer import DrainMode
+from rookery.schemas.machines.peer import DrainMode
 from tests.machines.judged import variables
 
 REGISTERED = Host(phase=RUNNING, session_id="session")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rookery.actors.turns.machine import TURN
 from rookery.actors.turns.retry import LlmFailure, LlmFailureKind, RetryPolicy
 from rookery.actors.turns.state import Turn
-from rookery.schemas.turn import LlmRetryPlan, LlmRetrySchedule
+from rookery.schemas.machines.turn import LlmRetryPlan, LlmRetrySchedule
 from tests.machines.oracle import CONSTANTS
 
 Kind = LlmFailureKind

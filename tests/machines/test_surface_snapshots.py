@@ -24,7 +24,7 @@ from rookery.actors.surfaces.snapshot import (
 from rookery.actors.surfaces.state import Surfaces
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.surface import SURFACE_FACTS
-from rookery.schemas.surface import (
+from rookery.schemas.machines.surface import (
     ExternalToolSurfaceFailureCause,
     McpServerState,
     SurfaceDiagnosticSnapshot,

@@ -19,8 +19,8 @@ from rookery.actors.surfaces.state import Surfaces
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.surface import SURFACE_FACTS
-from rookery.schemas.numbers import U64_MAX
-from rookery.schemas.surface import (
+from rookery.schemas.integers import U64_MAX
+from rookery.schemas.machines.surface import (
     ExternalToolSurfaceBaseState,
     ExternalToolSurfaceGlobalPhase,
     ExternalToolSurfacePendingOp,

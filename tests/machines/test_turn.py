@@ -17,7 +17,7 @@ from rookery.actors.turns.machine import TURN
 from rookery.actors.turns.state import Turn
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.turn import TURN_FACTS, TurnFact
-from rookery.schemas.turn import (
+from rookery.schemas.machines.turn import (
     ContentShape,
     LlmRetryFailureKind,
     TurnPhase,

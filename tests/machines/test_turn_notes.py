@@ -19,7 +19,7 @@ from rookery.actors.kernel.rows import Edition, RejectionKind, TransitionRejecte
 from rookery.actors.turns.machine import TURN
 from rookery.actors.turns.state import Turn
 from rookery.schemas.errors import Refused
-from rookery.schemas.turn import (
+from rookery.schemas.machines.turn import (
     ContentShape,
     TurnPhase,
     TurnPrimitiveKind,

@@ -22,7 +22,7 @@ from rookery.actors.turns.failure import (
 )
 from rookery.actors.turns.snapshot import close_direct_run, loop_state, snapshot
 from rookery.actors.turns.state import Turn
-from rookery.schemas.turn import (
+from rookery.schemas.machines.turn import (
     AgentErrorClass,
     AsyncOpRef,
     ContentShape,

@@ -16,9 +16,9 @@ from unittest.mock import patch
 import msgspec
 
 from rookery.actors.sandbox.guest_build import cache_folder
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Append, Delivery, Outcome, Settled
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.cli import main
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain

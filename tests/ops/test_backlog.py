@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Delivery
 from rookery.bus.subjects import Subjects
 from rookery.ops.backlog import backlog_readings

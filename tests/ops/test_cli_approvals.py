@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rookery.bus.clock import wait_until
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.nodes import NodeProcess, node_on
 from tests.ops.surroundings import Ended, Realm, rookery
 from tests.ops.surroundings import clean_environment as environment_of

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.ops.surroundings import Shell
 
 GATE = """

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from rookery.bus.buckets import Bucket
-from rookery.bus.claims import JetStreamClaims
 from rookery.bus.clock import wait_until
-from rookery.bus.connection import Connection
+from rookery.bus.nats.connection import Connection
+from rookery.bus.storage.bucket import Bucket
+from rookery.bus.storage.claims import JetStreamClaims
 from rookery.bus.streams import ensure_streams
 from rookery.bus.subjects import Subjects
 from tests.bus.formats import append_as_format_1, make_format_1

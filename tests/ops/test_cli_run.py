@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from rookery.bus import connect_sync
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.ops.surroundings import Realm, Shell
 
 EXAMPLES = "rookery.ops.examples.tools:registry"

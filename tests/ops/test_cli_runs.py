@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rookery.bus.clock import wait_until
-from rookery.bus.server import EmbeddedServer
-from rookery.bus.store import Store
+from rookery.bus.server.server import EmbeddedServer
+from rookery.bus.server.store import Store
 from tests.nodes import NodeProcess, node_on
 from tests.ops.surroundings import Ended, Realm
 from tests.stock import stock

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from rookery.bus.clock import SystemClock
-from rookery.bus.connection import Connection
-from rookery.bus.jetstream import JetStreamBus
-from rookery.bus.server import EmbeddedServer, find_server
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.nats.connection import Connection
+from rookery.bus.server.server import EmbeddedServer, find_server
 from rookery.bus.streams import streams_of
 from rookery.bus.subjects import Subjects
 from rookery.ops.config import Config, Limits, Server

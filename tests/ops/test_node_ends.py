@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rookery.bus.clock import wait_until
-from rookery.bus.discovery import Discovery
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.commands.micro_service import Discovery
+from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.config import Approvals, Config
 from rookery.ops.config import Node as NodeConfig
 from rookery.ops.node import Node

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rookery.ops.cli.run_facts import RunFact, facts_of_run
 from rookery.ops.cli.timeline import PLAIN_GLYPHS, draw, duration
-from rookery.schemas.listing import RunView
+from rookery.schemas.lists import RunView
 from tests.views.telling import RECORDED, Story, runs_of
 
 WIDTHS = (80, 140)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.ops.surroundings import ROOKERY, Ended, Realm, clean_environment, rookery, shell
 
 

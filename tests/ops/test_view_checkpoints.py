@@ -12,9 +12,9 @@ from rookery.actors.views.checkpoint import Checkpoints
 from rookery.actors.views.reading import LAST_MESSAGES
 from rookery.actors.views.run_table import RunTable
 from rookery.actors.views.session_table import SessionTable
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Append, Settled
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId
 from tests.bus.journals import commit

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rookery.bus.client_sync import SyncClient
+from rookery.bus.client.sync import SyncClient
 from tests.runs.serving import Serving
 from tests.stock import Answer, Fields, Stock, stock, until
 

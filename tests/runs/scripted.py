@@ -34,7 +34,6 @@ from rookery.actors.tools.places import Places
 from rookery.actors.turns.concern import TurnsConcern
 from rookery.actors.turns.driving import Immediate
 from rookery.bus.ports import Blobs
-from rookery.schemas.answers import TurnView
 from rookery.schemas.calls import DrivingView, Offer
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.session import SESSION_FACTS, InputAccepted
@@ -47,6 +46,7 @@ from rookery.schemas.facts.turn import (
     Parked,
     Unparked,
 )
+from rookery.schemas.machines.views import TurnView
 from rookery.schemas.run import (
     ErrorObject,
     Language,

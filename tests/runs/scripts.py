@@ -14,8 +14,8 @@ from rookery.actors.sandbox.contract import Answer, Call
 from rookery.actors.turns.retry import LlmFailure, LlmFailureKind, RetryPolicy
 from rookery.schemas.calls import Arguments, Move
 from rookery.schemas.digest import digest_json
+from rookery.schemas.machines.turn import TurnTerminalCauseKind, TurnTerminalOutcome
 from rookery.schemas.run import ErrorObject, Metrics, RunResult, RunStatus
-from rookery.schemas.turn import TurnTerminalCauseKind, TurnTerminalOutcome
 
 __all__ = ["SCRIPTS", "Pause", "Script"]
 

@@ -16,9 +16,9 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Append, Outcome, Settled
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import EntityId
 from tests.bus.journals import share_turns

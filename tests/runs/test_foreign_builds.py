@@ -22,7 +22,7 @@ from rookery.actors.runs.past import Past
 from rookery.actors.sandbox import open_sandbox
 from rookery.actors.sandbox.guest_build import GuestCache
 from rookery.actors.sandbox.shared_build import SharedBuild
-from rookery.bus.loop import LoopThread
+from rookery.bus.loop_thread import LoopThread
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.schemas.calls import DrivingView, Offer
 from rookery.schemas.run import Language, RunRequest, SessionLimits

@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from rookery.bus.jetstream import JetStreamBus
+from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.run import RunRequest
 from tests.runs.serving import Serving

@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from rookery.bus import connect, connect_sync
-from rookery.bus.client_sync import SyncClient
+from rookery.bus.client.sync import SyncClient
 from rookery.schemas.commands import RunAnswer
 from rookery.schemas.errors import Refused
 from tests.nodes import Said, rookery_here

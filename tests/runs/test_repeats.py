@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.nodes import node_on
 from tests.runs.serving import Serving
 from tests.runs.visits import Visit

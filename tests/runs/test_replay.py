@@ -20,7 +20,7 @@ from rookery.actors.turns.concern import TurnsConcern
 from rookery.actors.turns.snapshot import snapshot
 from rookery.actors.views.runs import RunsView
 from rookery.actors.views.sessions import SessionsView
-from rookery.bus.export import verify_lines
+from rookery.bus.journal.export import verify_lines
 from rookery.bus.ports import Bus, Delivery
 from rookery.schemas.calls import ForkedRun, ForkPoint, Offer
 from rookery.schemas.codec import encode_json

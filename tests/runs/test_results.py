@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from rookery.bus.client import Client
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.client.client import Client
+from rookery.bus.server.server import EmbeddedServer
 from tests.nodes import NodeProcess, node_on
 from tests.runs.programs import Programs, told
 from tests.runs.serving import Serving

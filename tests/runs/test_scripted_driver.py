@@ -18,8 +18,8 @@ from rookery.actors.kernel.rows import SEED
 from rookery.actors.turns.concern import Turns, TurnsConcern
 from rookery.actors.turns.machine import TURN
 from rookery.actors.turns.snapshot import snapshot
-from rookery.schemas.answers import TurnView
-from rookery.schemas.turn import TurnPhase
+from rookery.schemas.machines.turn import TurnPhase
+from rookery.schemas.machines.views import TurnView
 from tests.runs.scripted import CODECS, SESSION, ScriptedWorld
 from tests.runs.scripts import SCRIPTS
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from rookery.bus import connect, connect_sync
-from rookery.bus.client_sync import SyncClient
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.client.sync import SyncClient
+from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SessionLimits
 from tests.nodes import node_on, rookery_here

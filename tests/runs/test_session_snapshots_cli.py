@@ -16,10 +16,10 @@ import msgspec
 import pytest
 
 from rookery.actors.sandbox.snapshot import open_snapshot, seal
-from rookery.bus.client import Client
-from rookery.bus.client_sync import SyncClient
-from rookery.bus.jetstream import JetStreamBus
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.client.client import Client
+from rookery.bus.client.sync import SyncClient
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Refused
 from tests.nodes import NodeProcess, Said, node_on, rookery_here

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rookery.bus.client import Client
-from rookery.bus.client_sync import SyncClient
+from rookery.bus.client.client import Client
+from rookery.bus.client.sync import SyncClient
 from tests.runs.programs import Programs, told
 from tests.runs.serving import Serving
 from tests.stock import Fields

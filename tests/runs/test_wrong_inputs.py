@@ -19,7 +19,7 @@ from rookery.actors.admission.concern import AdmissionConcern
 from rookery.actors.admission.load import RealmLoad
 from rookery.actors.runs.offering import NodeOffers
 from rookery.bus import connect_sync
-from rookery.bus.client_sync import SyncClient
+from rookery.bus.client.sync import SyncClient
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import CODES, Refused
 from rookery.schemas.run import Language, RunRequest, SessionLimits

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server.server import EmbeddedServer
 from tests.nodes import ROOKERY, NodeProcess, NotReady, node_on
 from tests.stock import Stock, stock
 

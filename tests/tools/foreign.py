@@ -1,4 +1,5 @@
-"""A tool worker as somebody else would write one: nats-py, JSON, and what ``bus/jobs.py`` says.
+"""A tool worker as somebody else would write one: nats-py, JSON, and what
+``bus/workers/protocol.py`` says.
 
 ``python foreign.py URL REALM`` serves the surface ``foreign`` until it is killed.
 """

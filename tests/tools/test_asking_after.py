@@ -9,10 +9,18 @@ import pytest
 
 from rookery.actors.tools.remote import RemoteTools
 from rookery.actors.tools.visible import visible_name
-from rookery.bus.memory.crews import MemoryCrews, MemoryFloor, MemoryWorkbench
+from rookery.bus.memory.workers import MemoryCrews, MemoryFloor, MemoryWorkbench
 from rookery.schemas.capability import Capability
 from rookery.schemas.codec import encode_json
-from rookery.schemas.work import GRACE_MS, Catalogue, Job, JobAnswer, JobEnd, NotBegun, ServedTool
+from rookery.schemas.worker_protocol import (
+    GRACE_MS,
+    Catalogue,
+    Job,
+    JobAnswer,
+    JobEnd,
+    NotBegun,
+    ServedTool,
+)
 from tests.kernel.world import called
 from tests.tools.test_ledger_crashes import TAKEN_OVER_S
 from tests.tools.workshop import SURFACE, ToolNode, ToolWorld, call, capability, operation

@@ -23,7 +23,7 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.facts import tool as facts
 from rookery.schemas.facts import turn
 from rookery.schemas.run import SideEffect
-from rookery.schemas.work import GRACE_MS
+from rookery.schemas.worker_protocol import GRACE_MS
 from tests.tools.test_ledger_crashes import TAKEN_OVER_S, during_the_act
 from tests.tools.workshop import SURFACE, ToolWorld, capability, operation
 

@@ -19,11 +19,11 @@ from rookery.actors.tools.remote import RemoteTools
 from rookery.actors.tools.visible import VisibleTools
 from rookery.actors.tools.worker import Worker
 from rookery.bus.memory import MemoryBus, MemoryServer
-from rookery.bus.memory.crews import MemoryWorkbench
+from rookery.bus.memory.workers import MemoryWorkbench
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.work import Catalogue, Job
+from rookery.schemas.worker_protocol import Catalogue, Job
 
 DEADLINE_MS = 20_000
 

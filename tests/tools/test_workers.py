@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from rookery.bus.server import EmbeddedServer
-from rookery.schemas.work import GRACE_MS
+from rookery.bus.server.server import EmbeddedServer
+from rookery.schemas.worker_protocol import GRACE_MS
 from tests.nodes import Said, rookery_here
 from tests.stock import until
 from tests.tools.crew import REALM, Crafts, Execution, Visit, WorkerProcess, executions

@@ -11,16 +11,16 @@ from typing import Any
 from msgspec.structs import force_setattr
 
 from rookery.actors.views.runs import RunsView
+from rookery.bus.journal.stored_message import matcher
 from rookery.bus.ports import Filter, Stored
-from rookery.bus.stored import matcher
 from rookery.schemas.calls import AskedCall
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.facts import session, tool, turn
-from rookery.schemas.listing import RunList, RunView
+from rookery.schemas.lists import RunList, RunView
+from rookery.schemas.machines.turn import TurnPrimitiveKind
 from rookery.schemas.run import RunRequest, RunResult
-from rookery.schemas.turn import TurnPrimitiveKind
 
 RECORDED = Path(__file__).parents[1] / "golden" / "runs"
 BEGIN_MS = 1_700_000_000_000

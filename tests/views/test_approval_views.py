@@ -15,21 +15,21 @@ from rookery.actors.views import approval_table
 from rookery.actors.views.approvals import ApprovalsView
 from rookery.actors.views.approver_keys import keys_of
 from rookery.ops.cli.approval_lines import approval_lines, news_of
-from rookery.schemas.approval_listing import (
+from rookery.schemas.approvals.lists import (
     ApprovalState,
     GrantedQuery,
     ListedApproval,
     PendingQuery,
 )
-from rookery.schemas.approval_record import (
+from rookery.schemas.approvals.records import (
     ApprovalRecord,
     ApprovalTerminalStatus,
     RequestedRecord,
 )
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval as facts
-from rookery.schemas.records import JournalRecord, JournalRecordKind
 from rookery.schemas.run import SideEffect
+from rookery.schemas.seed.records import JournalRecord, JournalRecordKind
 from tests.approvals.asked import REQUEST
 from tests.views.telling import BEGIN_MS, Story
 

@@ -21,11 +21,11 @@ from rookery.actors.views.run_table import RunTable
 from rookery.actors.views.runs import RunsView
 from rookery.actors.views.session_table import SessionTable
 from rookery.actors.views.sessions import SessionsView
-from rookery.bus.memory.shelf import MemoryShelf
+from rookery.bus.memory.checkpoints import MemoryShelf
 from rookery.bus.ports import Filter, Stored
-from rookery.bus.shelf import StandingHead
-from rookery.schemas.approval_listing import GrantedQuery, PendingQuery
-from rookery.schemas.approval_record import ApprovalTerminalStatus
+from rookery.bus.storage.checkpoints import StandingHead
+from rookery.schemas.approvals.lists import GrantedQuery, PendingQuery
+from rookery.schemas.approvals.records import ApprovalTerminalStatus
 from rookery.schemas.commands import RunsQuery, SessionsQuery
 from rookery.schemas.digest import digest_bytes, digest_json
 from rookery.schemas.facts import session, tool, turn

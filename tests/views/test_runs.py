@@ -16,9 +16,9 @@ from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session, tool, turn
-from rookery.schemas.listing import RunState, RunWait
+from rookery.schemas.lists import RunState, RunWait
+from rookery.schemas.machines.turn import TurnTerminalCauseKind, TurnTerminalOutcome
 from rookery.schemas.run import CallStatus, ErrorObject, Language, RunResult, RunStatus
-from rookery.schemas.turn import TurnTerminalCauseKind, TurnTerminalOutcome
 from tests.views.telling import BEGIN_MS, Story, run_of, runs_of
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.schemas.approval_listing import GrantedQuery, PendingQuery
+from rookery.schemas.approvals.lists import GrantedQuery, PendingQuery
 from rookery.schemas.codec import MSGPACK, NESTING_MAX, decode_command, encode_json, strict
 from rookery.schemas.commands import (
     COMMANDS,
@@ -35,7 +35,7 @@ from rookery.schemas.commands import (
     ToolsQuery,
 )
 from rookery.schemas.errors import Refused
-from rookery.schemas.listing import RunState
+from rookery.schemas.lists import RunState
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
 EXAMPLES = {

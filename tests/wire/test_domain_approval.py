@@ -8,13 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.schemas import approval_record
-from rookery.schemas.agent_error import AgentError, AgentErrorKind, RetryClassification
-from rookery.schemas.approval_dispatch import (
+from rookery.schemas.approvals import records as approval_record
+from rookery.schemas.approvals.dispatch_records import (
     approval_dispatch_intent_record,
     approval_dispatch_result_record,
 )
-from rookery.schemas.approval_record import (
+from rookery.schemas.approvals.records import (
     ApprovalBrokerOutcome,
     ApprovalDecision,
     ApprovalLifecycleStatus,
@@ -32,11 +31,17 @@ from rookery.schemas.approval_record import (
     denied,
 )
 from rookery.schemas.codec import encode_json
-from rookery.schemas.effects import EffectTerminalStatus
-from rookery.schemas.package import RuntimePackageFingerprint
-from rookery.schemas.policy import ApprovalDecisionKind, DispatcherScope, EffectClass, RiskClass
-from rookery.schemas.records import JournalRecordBase, JournalRecordPayload
-from rookery.schemas.refs import (
+from rookery.schemas.seed.agent_error import AgentError, AgentErrorKind, RetryClassification
+from rookery.schemas.seed.effect_records import EffectTerminalStatus
+from rookery.schemas.seed.package import RuntimePackageFingerprint
+from rookery.schemas.seed.policy import (
+    ApprovalDecisionKind,
+    DispatcherScope,
+    EffectClass,
+    RiskClass,
+)
+from rookery.schemas.seed.records import JournalRecordBase, JournalRecordPayload
+from rookery.schemas.seed.refs import (
     DestinationKind,
     DestinationRef,
     EntityKind,

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.schemas.agent_error import (
+from rookery.schemas.codec import encode_json
+from rookery.schemas.seed.agent_error import (
     AgentError,
     AgentErrorForm,
     AgentErrorKind,
@@ -16,8 +17,7 @@ from rookery.schemas.agent_error import (
     ErrorContext,
     RetryClassification,
 )
-from rookery.schemas.codec import encode_json
-from rookery.schemas.refs import DestinationRef, EntityRef, PolicyRef, SourceRef
+from rookery.schemas.seed.refs import DestinationRef, EntityRef, PolicyRef, SourceRef
 from rookery.schemas.typed_ids import RunId, read
 
 SHORT = [

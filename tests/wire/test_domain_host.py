@@ -26,10 +26,12 @@ from rookery.schemas.digest import digest_bytes, digest_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.surface import PendingFailed
 from rookery.schemas.ids import check_session_id
-from rookery.schemas.numbers import U64_MAX, unix_ms
-from rookery.schemas.privacy import PrivacyClass, RetentionClass
-from rookery.schemas.refs import PolicyRef, SourceRef
-from rookery.schemas.resource import ResourceReadRequest, ResourceResolution, ResourceScheme
+from rookery.schemas.integers import U64_MAX, unix_ms
+from rookery.schemas.machines.surface import (
+    ExternalToolSurfaceDeltaOperation,
+    ExternalToolSurfaceDeltaPhase,
+    ExternalToolSurfaceFailureCause,
+)
 from rookery.schemas.run import (
     Diagnostic,
     ErrorObject,
@@ -40,11 +42,9 @@ from rookery.schemas.run import (
     SideEffect,
     Span,
 )
-from rookery.schemas.surface import (
-    ExternalToolSurfaceDeltaOperation,
-    ExternalToolSurfaceDeltaPhase,
-    ExternalToolSurfaceFailureCause,
-)
+from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass
+from rookery.schemas.seed.refs import PolicyRef, SourceRef
+from rookery.schemas.seed.resource import ResourceReadRequest, ResourceResolution, ResourceScheme
 from rookery.schemas.typed_ids import ContentRef, read
 
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.schemas import typed_ids
-from rookery.schemas.agent_error import CausalIds
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import canonical_json, digest_json
 from rookery.schemas.errors import Refused
-from rookery.schemas.resource import ResourceScheme
+from rookery.schemas.seed.agent_error import CausalIds
+from rookery.schemas.seed.resource import ResourceScheme
 from rookery.schemas.typed_ids import (
     AgentId,
     IdControlCharacter,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rookery.schemas.package import package_fingerprint
+from rookery.schemas.seed.package import package_fingerprint
 
 GOLDEN = (
     "sha256:runtime-package-canonical-v1:"

@@ -8,10 +8,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from rookery.schemas import effects, hook, lifecycle, records
-from rookery.schemas.approval_record import ApprovalRecord
+from rookery.schemas.approvals.records import ApprovalRecord
 from rookery.schemas.codec import encode_json
-from rookery.schemas.hook import (
+from rookery.schemas.seed import effect_records, hook, lifecycle, records
+from rookery.schemas.seed.hook import (
     CancelledInvocation,
     CompletedInvocation,
     FailedInvocation,
@@ -25,7 +25,7 @@ from rookery.schemas.hook import (
     TimedOutInvocation,
     hook_entity_ref,
 )
-from rookery.schemas.lifecycle import (
+from rookery.schemas.seed.lifecycle import (
     ContextProjectionRecord,
     MessageRecord,
     ModelAttemptRecord,
@@ -36,8 +36,8 @@ from rookery.schemas.lifecycle import (
     TurnLifecycleRecord,
     TurnLifecycleStatus,
 )
-from rookery.schemas.records import HookPayload, JournalRecordPayload
-from rookery.schemas.refs import DestinationKind, DestinationRef, PolicyRef
+from rookery.schemas.seed.records import HookPayload, JournalRecordPayload
+from rookery.schemas.seed.refs import DestinationKind, DestinationRef, PolicyRef
 from rookery.schemas.typed_ids import (
     ContextProjectionId,
     EffectId,
@@ -216,14 +216,14 @@ def test_a_hook_record_writes_every_field(told: Any, golden: dict[str, Any]):
     ("kind", "words"),
     [
         (
-            effects.EffectKind,
+            effect_records.EffectKind,
             "provider_request tool_execution approval_dispatch memory_write extension_action "
             "output_delivery file_write process_start process_signal isolated_process_start "
             "child_agent_start run_message_delivery child_artifact_shutdown detach_transfer "
             "hook_mutation",
         ),
         (
-            effects.EffectTerminalStatus,
+            effect_records.EffectTerminalStatus,
             "completed failed timed_out cancelled denied_before_execution unknown",
         ),
         (

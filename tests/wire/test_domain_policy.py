@@ -9,22 +9,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.schemas import policy
-from rookery.schemas.agent_error import AgentErrorKind, CausalIds, RetryClassification
-from rookery.schemas.approval_policy import AskPolicy, EscalationPolicy
 from rookery.schemas.codec import encode_json
-from rookery.schemas.content_policy import (
+from rookery.schemas.seed import policy
+from rookery.schemas.seed.agent_error import AgentErrorKind, CausalIds, RetryClassification
+from rookery.schemas.seed.approval_policy import AskPolicy, EscalationPolicy
+from rookery.schemas.seed.content_policy import (
     ContentCaptureMode,
     ContentCapturePolicy,
     PrivacyPolicy,
 )
-from rookery.schemas.permission import (
+from rookery.schemas.seed.permission import (
     CapabilityPermission,
     PermissionGrant,
     PermissionPolicy,
     PermissionRequest,
 )
-from rookery.schemas.policy import (
+from rookery.schemas.seed.policy import (
     ApprovalDecisionKind,
     ApprovalRequestSpec,
     Asked,
@@ -41,9 +41,9 @@ from rookery.schemas.policy import (
     RiskClass,
     ToolRequestModification,
 )
-from rookery.schemas.privacy import PrivacyClass, RetentionClass, TrustClass
-from rookery.schemas.refs import DestinationRef, EntityRef, PolicyKind, PolicyRef, SourceRef
-from rookery.schemas.sandbox_policy import (
+from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass, TrustClass
+from rookery.schemas.seed.refs import DestinationRef, EntityRef, PolicyKind, PolicyRef, SourceRef
+from rookery.schemas.seed.sandbox_policy import (
     EgressAllowlist,
     HostExecution,
     IsolatedBy,

@@ -8,31 +8,31 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.schemas import records
-from rookery.schemas.agent_error import AgentError
 from rookery.schemas.codec import FactCodec, encode_facts, encode_json
-from rookery.schemas.effects import (
+from rookery.schemas.envelope import Fact
+from rookery.schemas.errors import Failed
+from rookery.schemas.seed import records
+from rookery.schemas.seed.agent_error import AgentError
+from rookery.schemas.seed.effect_records import (
     EffectIntent,
     EffectKind,
     EffectResult,
     EffectTerminalStatus,
 )
-from rookery.schemas.envelope import Fact
-from rookery.schemas.errors import Failed
-from rookery.schemas.hook import hook_entity_ref
-from rookery.schemas.lifecycle import (
+from rookery.schemas.seed.hook import hook_entity_ref
+from rookery.schemas.seed.lifecycle import (
     PendingSideEffect,
     RecoveryMarker,
     RunCheckpoint,
     RunLifecycleRecord,
 )
-from rookery.schemas.records import (
+from rookery.schemas.seed.records import (
     EventIndexProjection,
     JournalRecord,
     JournalRecordBase,
     JournalRecordKind,
 )
-from rookery.schemas.refs import (
+from rookery.schemas.seed.refs import (
     CorrelationEntry,
     DestinationKind,
     DestinationRef,

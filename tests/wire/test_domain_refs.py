@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from rookery.schemas.codec import encode_json
-from rookery.schemas.privacy import PrivacyClass, RetentionClass, TrustClass
-from rookery.schemas.refs import (
+from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass, TrustClass
+from rookery.schemas.seed.refs import (
     CorrelationEntry,
     DestinationKind,
     DestinationRef,

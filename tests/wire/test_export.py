@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from rookery.bus import headers, stored
+from rookery.bus.commands import headers
+from rookery.bus.journal import stored_message
 from rookery.schemas import export
 from rookery.schemas.codec import wire_names
 from rookery.schemas.commands import COMMANDS
@@ -120,5 +121,5 @@ def test_the_documented_headers_are_the_ones_in_use():
     command = {headers.MESSAGE_ID, headers.MODE, headers.TRACEPARENT, headers.CONTENT_TYPE}
     assert documented("request") == command
     assert documented("durable") == command | {headers.REPLY}
-    assert documented("facts") == {stored.MESSAGE_ID, stored.CHAIN}
+    assert documented("facts") == {stored_message.MESSAGE_ID, stored_message.CHAIN}
     assert headers.CODE in documented("refusal")

@@ -19,7 +19,7 @@ from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed
 from rookery.schemas.export import FAMILIES
 from rookery.schemas.facts.session import SESSION_FACTS
-from rookery.schemas.records import JournalRecord
+from rookery.schemas.seed.records import JournalRecord
 from rookery.schemas.typed_ids import read, written
 from rookery.schemas.upcast import Upcasts
 from tests.approvals.requests import REQUEST

@@ -71,7 +71,7 @@ def words_of_ours(concern: str) -> frozenset[str]:
     for package in ("rookery.schemas", f"rookery.actors.{concern}"):
         if spec := importlib.util.find_spec(package):
             places = spec.submodule_search_locations
-            for module in pkgutil.iter_modules(places, f"{package}."):
+            for module in pkgutil.walk_packages(places, f"{package}."):
                 found |= set(getattr(importlib.import_module(module.name), "__all__", ()))
     return frozenset(found)
 

@@ -20,9 +20,9 @@ from rookery.actors.approvals.dispatcher import (
     Unavailable,
 )
 from rookery.actors.approvals.requests import actor_ref
-from rookery.schemas.approval_answer import DecideApproval
-from rookery.schemas.approval_asking import ApprovalAsked, AskedOutcome, AskedReply
-from rookery.schemas.approval_record import ApprovalRequest, decision_from_token
+from rookery.schemas.approvals.decision import DecideApproval
+from rookery.schemas.approvals.dispatch_protocol import ApprovalAsked, AskedOutcome, AskedReply
+from rookery.schemas.approvals.records import ApprovalRequest, decision_from_token
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.typed_ids import IdValidationError

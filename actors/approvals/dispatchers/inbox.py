@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rookery.actors.approvals.dispatcher import Dispatched, Pending, Terms
-from rookery.schemas.approval_record import ApprovalRequest
+from rookery.schemas.approvals.records import ApprovalRequest
 
 __all__ = ["InboxDispatcher"]
 

@@ -11,7 +11,7 @@ from typing import Final
 from rookery.actors.approvals.dispatcher import Dispatched, Terms, Unavailable
 from rookery.actors.approvals.dispatchers.conversing import asked_id, asking, understood
 from rookery.bus.ports import Service
-from rookery.schemas.approval_record import ApprovalRequest
+from rookery.schemas.approvals.records import ApprovalRequest
 from rookery.schemas.errors import Failed
 
 __all__ = ["ServiceDispatcher"]

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 from rookery.actors.approvals.dispatcher import Dispatched, Pending, Terms, Unavailable
 from rookery.actors.approvals.dispatchers.conversing import asked_id, asking, understood
 from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
-from rookery.schemas.approval_record import ApprovalRequest
+from rookery.schemas.approvals.records import ApprovalRequest
 from rookery.schemas.errors import Refused
 
 __all__ = ["Post", "Posted", "WebhookDispatcher"]

@@ -1,0 +1,1 @@
+"""The client of a realm: runs, approvals and sessions over NATS."""

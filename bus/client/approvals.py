@@ -1,0 +1,92 @@
+"""What a client says of approvals: what waits, one's word on it, and grants.
+
+It asks, and knows no connection; what an answer comes to is ``rookery.actors.approvals``'.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from rookery.bus.clock import SystemClock
+from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
+from rookery.schemas.approvals.lists import (
+    ApprovalList,
+    GrantedQuery,
+    GrantList,
+    ListedApproval,
+    ListedGrant,
+    PendingQuery,
+)
+from rookery.schemas.commands import GrantReceipt, RevokeGrant
+from rookery.schemas.errors import Refused
+
+__all__ = ["Approving"]
+
+
+class Approving(ABC):
+    """A part of ``Client``."""
+
+    @property
+    @abstractmethod
+    def realm(self) -> str: ...
+
+    @abstractmethod
+    async def ask(self, verb: str, key: str, body: object = None) -> dict[str, Any]:
+        """The durable answer, as ``Client`` has it."""
+
+    async def approvals(
+        self, session: str | None = None, *, ended: bool = False
+    ) -> Sequence[ListedApproval]:
+        """What waits for somebody's word, what is due soonest first; ``ended`` ones after it."""
+        query = PendingQuery(session=session, ended=ended)
+        return msgspec.convert(await self.ask("pending", "all", query), ApprovalList).approvals
+
+    async def approval(self, approval_id: str) -> ListedApproval:
+        """One of them, however it stands."""
+        query = PendingQuery(approval_id=approval_id)
+        found = msgspec.convert(await self.ask("pending", "all", query), ApprovalList).approvals
+        if not found:
+            raise Refused("APPROVAL_NOT_FOUND", f"no approval {approval_id[:120]!r} here")
+        return found[0]
+
+    async def decide(
+        self,
+        approval: ListedApproval,
+        decision: Literal["approved", "approved_for_session", "denied"],
+        *,
+        actor: str,
+        reason: str = "",
+        sign: Callable[[str, DecideApproval], DecideApproval] | None = None,
+    ) -> DecisionReceipt:
+        """Give one's word on an approval as it was shown, and on no other arguments.
+
+        ``sign`` makes it count as an approver's: ``rookery.actors.approvals.signing.Signer.sign``.
+        """
+        answer = DecideApproval(
+            approval_id=approval.approval_id,
+            decision=decision,
+            actor=actor,
+            request_digest=approval.request_digest,
+            answered_at_ms=SystemClock().now_ms(),
+            reason=reason,
+        )
+        if sign is not None:
+            answer = sign(self.realm, answer)
+        receipt = await self.ask("decide", approval.session_id, answer)
+        return msgspec.convert(receipt, DecisionReceipt)
+
+    async def grants(
+        self, session: str | None = None, *, ended: bool = False
+    ) -> Sequence[ListedGrant]:
+        """What was allowed, newest first."""
+        query = GrantedQuery(session=session, ended=ended)
+        return msgspec.convert(await self.ask("granted", "all", query), GrantList).grants
+
+    async def revoke_grant(self, grant: ListedGrant, *, actor: str = "") -> GrantReceipt:
+        """Let a grant allow nothing more."""
+        body = RevokeGrant(grant_id=grant.grant_id, actor=actor)
+        return msgspec.convert(await self.ask("grants", grant.session_id, body), GrantReceipt)

@@ -1,0 +1,105 @@
+"""What runs came to: an answer with all that it only names, and the end of a past run.
+
+Both are read from what is stored, the journal and the blobs, and no node is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from rookery.bus.client.run_request import answer_of, not_driven
+from rookery.bus.ports import Blobs, Filter, Journal
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.commands import RunAnswer, RunReceipt
+from rookery.schemas.envelope import Fact
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import session as of_session
+from rookery.schemas.facts import turn as of_turn
+from rookery.schemas.run import RunResult
+
+__all__ = ["past_result", "whole_answer"]
+
+F = TypeVar("F", bound=Fact)
+
+_TURN: Final[FactCodec[of_turn.TurnFact]] = FactCodec(of_turn.TURN_FACTS)
+_UNSTARTED: Final[dict[type, str]] = {
+    of_session.InputCancelled: "cancelled",
+    of_session.InputRefused: "refused",
+    of_session.RunRolledBack: "rolled_back",
+    of_session.RunFailed: "failed",
+}
+_SESSION: Final[FactCodec[of_session.SessionFact]] = FactCodec(of_session.SESSION_FACTS)
+
+
+async def whole_answer(blobs: Blobs, told: Mapping[str, Any]) -> RunAnswer:
+    """What a run came to, where a node drove it; a result that was too large to be sent is
+    fetched."""
+    answer = answer_of(told)
+    if answer.result_blob is UNSET:
+        return answer
+    result = await _kept(blobs, answer.result_blob)
+    return RunAnswer.of(result, answer.run_id, answer.session_id)
+
+
+async def past_result(
+    journal: Journal, blobs: Blobs, session: str, run_id: str, after: int = 0
+) -> RunAnswer:
+    """What a run was answered, or would have been; ``Refused`` if it has not ended. ``after``: a
+    sequence before the run began, if one is known."""
+    stands = ""
+    async for fact in _facts(journal, _TURN, Filter("turn", session, run_id), after):
+        match fact:
+            case of_turn.Completed() | of_turn.Failed() | of_turn.Cancelled():
+                return RunAnswer.of(await _result(blobs, fact), run_id, session)
+            case of_turn.Parked():
+                stands = f"is parked: {fact.code}"
+            case _:
+                stands = "is under way"
+    async for told in _facts(journal, _SESSION, Filter("session", session, run_id), after):
+        if (state := _UNSTARTED.get(type(told))) is not None:
+            error = getattr(told, "error", None) or None
+            receipt = RunReceipt(
+                run_id=run_id, input_id="", session_id=session, state=state, error=error
+            )
+            return RunAnswer.of_unstarted(receipt)
+        if isinstance(told, of_session.RunCommitted):
+            raise not_driven("committed")
+        stands = stands or "waits for its session"
+    if not stands:
+        raise Refused("RUN_NOT_FOUND", f"no run {run_id[:80]!r} in session {session}")
+    raise Refused(
+        "GUARD_REJECTED",
+        f"run {run_id} has not come to a result yet: it {stands}",
+        hint=f"rookery runs show {run_id}",
+    )
+
+
+async def _facts(
+    journal: Journal, codec: FactCodec[F], where: Filter, after: int
+) -> AsyncGenerator[F, None]:
+    """The facts of one family about one run."""
+    async with aclosing(journal.scan(where, after)) as pages:
+        async for page in pages:
+            for stored in page:
+                for fact in codec.decode(stored.body):
+                    if fact.run == where.run:
+                        yield fact
+
+
+async def _result(
+    blobs: Blobs, end: of_turn.Completed | of_turn.Failed | of_turn.Cancelled
+) -> RunResult:
+    if end.result_blob is not UNSET:
+        return await _kept(blobs, end.result_blob)
+    if end.result is UNSET:
+        raise not_driven("over")
+    return end.result
+
+
+async def _kept(blobs: Blobs, digest: str) -> RunResult:
+    return msgspec.json.decode(await blobs.get(digest), type=RunResult)

@@ -1,0 +1,296 @@
+"""The client for programs without an event loop: the same calls, waiting.
+
+The loop runs on a thread of its own, so calls may come from any thread, also from several at once;
+everything that is more than waiting is ``rookery.bus.client.client``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, TypeVar, Unpack
+
+from msgspec import UNSET, UnsetType
+
+from rookery.bus.client.client import Client, Fields, Handle, closed, connect
+from rookery.bus.client.run_request import RunOptions, RunWords
+from rookery.bus.loop_thread import LoopThread
+from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
+from rookery.schemas.approvals.lists import ListedApproval, ListedGrant
+from rookery.schemas.calls import ToolFault
+from rookery.schemas.commands import CallReceipt, GrantReceipt, RunAnswer
+from rookery.schemas.run import Language, SessionLimits
+
+__all__ = ["SyncClient", "SyncHandle", "connect_sync"]
+
+T = TypeVar("T")
+
+
+def connect_sync(
+    url: str | None = None, *, realm: str = "default", token: str | None = None
+) -> SyncClient:
+    """A connected client, for ``with connect_sync() as client``; the url as for ``connect``."""
+    return SyncClient(connect(url, realm=realm, token=token))
+
+
+class SyncClient:
+    """``Client``, waiting."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._thread = _ClientThread("rookery-client")
+        try:
+            self._thread.run(client.open())
+        except BaseException:
+            self._thread.close()
+            raise
+
+    def close(self) -> None:
+        """Disconnect for good. What was submitted goes on without us."""
+        if not self._thread.loop.is_closed():
+            self._thread.run(self._client.close())
+            self._thread.close()
+
+    def __enter__(self) -> SyncClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def run(
+        self,
+        session: str,
+        run: RunWords,
+        *,
+        message_id: str | None = None,
+        mode: str = "queue",
+        timeout_s: float | None = None,
+        **options: Unpack[RunOptions],
+    ) -> RunAnswer:
+        work = self._client.run(
+            session, run, message_id=message_id, mode=mode, timeout_s=timeout_s, **options
+        )
+        return self._thread.run(work)
+
+    def validate(
+        self,
+        session: str,
+        run: RunWords,
+        *,
+        timeout_s: float | None = 30.0,
+        **options: Unpack[RunOptions],
+    ) -> RunAnswer:
+        work = self._client.validate(session, run, timeout_s=timeout_s, **options)
+        return self._thread.run(work)
+
+    def submit(
+        self,
+        session: str,
+        run: RunWords,
+        *,
+        message_id: str | None = None,
+        mode: str = "queue",
+        **options: Unpack[RunOptions],
+    ) -> SyncHandle:
+        work = self._client.submit(session, run, message_id=message_id, mode=mode, **options)
+        return SyncHandle(self._thread, self._thread.run(work))
+
+    def begin(
+        self,
+        session: str,
+        run: RunWords,
+        *,
+        message_id: str | None = None,
+        mode: str = "queue",
+        through_parks: bool = True,
+        **options: Unpack[RunOptions],
+    ) -> SyncHandle:
+        work = self._client.begin(
+            session,
+            run,
+            message_id=message_id,
+            mode=mode,
+            through_parks=through_parks,
+            **options,
+        )
+        return SyncHandle(self._thread, self._thread.run(work))
+
+    def result(self, session: str, run_id: str) -> RunAnswer:
+        return self._thread.run(self._client.result(session, run_id))
+
+    def cancel(self, session: str, run_id: str, *, reason: str = "", now: bool = False) -> Fields:
+        return self._thread.run(self._client.cancel(session, run_id, reason=reason, now=now))
+
+    def resolve(
+        self,
+        session: str,
+        run_id: str,
+        operation_id: str,
+        *,
+        completed: object = UNSET,
+        failed: ToolFault | UnsetType = UNSET,
+        retry: bool = False,
+        now: bool = False,
+        actor: str = "",
+    ) -> CallReceipt:
+        work = self._client.resolve(
+            session,
+            run_id,
+            operation_id,
+            completed=completed,
+            failed=failed,
+            retry=retry,
+            now=now,
+            actor=actor,
+        )
+        return self._thread.run(work)
+
+    def replay(self, session: str, run_id: str) -> Fields:
+        return self._thread.run(self._client.replay(session, run_id))
+
+    def fork(self, session: str, run_id: str, at_sequence: int, into: str) -> Fields:
+        return self._thread.run(self._client.fork(session, run_id, at_sequence, into))
+
+    def create(
+        self,
+        session: str,
+        *,
+        language: Language | str = Language.PYTHON,
+        limits: SessionLimits | Mapping[str, int] | None = None,
+    ) -> Fields:
+        return self._thread.run(self._client.create(session, language=language, limits=limits))
+
+    def set_limits(self, session: str, **limits: int) -> Fields:
+        return self._thread.run(self._client.set_limits(session, **limits))
+
+    def snapshot(self, session: str) -> Fields:
+        return self._thread.run(self._client.snapshot(session))
+
+    def snapshot_bytes(self, snapshot_id: str) -> bytes:
+        return self._thread.run(self._client.snapshot_bytes(snapshot_id))
+
+    def restore(self, session: str, snapshot: str | bytes, *, replace: bool = False) -> Fields:
+        return self._thread.run(self._client.restore(session, snapshot, replace=replace))
+
+    def destroy(self, session: str) -> Fields:
+        return self._thread.run(self._client.destroy(session))
+
+    def approvals(
+        self, session: str | None = None, *, ended: bool = False
+    ) -> Sequence[ListedApproval]:
+        return self._thread.run(self._client.approvals(session, ended=ended))
+
+    def approval(self, approval_id: str) -> ListedApproval:
+        return self._thread.run(self._client.approval(approval_id))
+
+    def decide(
+        self,
+        approval: ListedApproval,
+        decision: Literal["approved", "approved_for_session", "denied"],
+        *,
+        actor: str,
+        reason: str = "",
+        sign: Callable[[str, DecideApproval], DecideApproval] | None = None,
+    ) -> DecisionReceipt:
+        work = self._client.decide(approval, decision, actor=actor, reason=reason, sign=sign)
+        return self._thread.run(work)
+
+    def grants(self, session: str | None = None, *, ended: bool = False) -> Sequence[ListedGrant]:
+        return self._thread.run(self._client.grants(session, ended=ended))
+
+    def revoke_grant(self, grant: ListedGrant, *, actor: str = "") -> GrantReceipt:
+        return self._thread.run(self._client.revoke_grant(grant, actor=actor))
+
+    def ask(
+        self,
+        verb: str,
+        key: str,
+        body: object = None,
+        *,
+        message_id: str | None = None,
+        timeout_s: float | None = 30.0,
+    ) -> Fields:
+        work = self._client.ask(verb, key, body, message_id=message_id, timeout_s=timeout_s)
+        return self._thread.run(work)
+
+    def sessions(self) -> Fields:
+        return self._thread.run(self._client.sessions())
+
+    def session(self, session: str) -> Fields:
+        return self._thread.run(self._client.session(session))
+
+    def events(
+        self,
+        family: str | None = None,
+        key: str | None = None,
+        run: str | None = None,
+        after: int = 0,
+    ) -> Generator[Fields, None, None]:
+        return _each(self._thread, self._client.events(family, key, run, after))
+
+
+class _ClientThread(LoopThread):
+    """Where its client lives, and nothing after it."""
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        if self.loop.is_closed():
+            work.close()
+            raise closed()
+        return super().run(work, timeout_s)
+
+
+class SyncHandle:
+    """``Handle``, waiting."""
+
+    def __init__(self, thread: LoopThread, handle: Handle) -> None:
+        self._thread, self._handle = thread, handle
+        self.session, self.message_id = handle.session, handle.message_id
+
+    @property
+    def run_id(self) -> str:
+        """Empty until it is known: ``accepted`` waits for it."""
+        return self._handle.run_id
+
+    def result(self, timeout_s: float | None = None) -> RunAnswer:
+        return self._thread.run(self._handle.result(timeout_s))
+
+    def reply(self, timeout_s: float | None = None) -> Fields:
+        return self._thread.run(self._handle.reply(timeout_s))
+
+    def accepted(self, timeout_s: float | None = None) -> str:
+        return self._thread.run(self._handle.accepted(timeout_s))
+
+    def cancel(self, *, now: bool = True, reason: str = "") -> Fields:
+        return self._thread.run(self._handle.cancel(now=now, reason=reason))
+
+    def events(self) -> Generator[Fields, None, None]:
+        return _each(self._thread, self._handle.events())
+
+
+def _each(thread: LoopThread, facts: AsyncGenerator[Fields, None]) -> Generator[Fields, None, None]:
+    """``facts`` one by one; an interrupted wait is called off before the source is closed."""
+    step: asyncio.Task[Any] | None = None
+
+    async def advance() -> Fields | None:
+        nonlocal step
+        step = asyncio.current_task()
+        return await anext(facts, None)
+
+    async def leave() -> None:
+        if step is not None and not step.done():
+            step.cancel()
+            await asyncio.gather(step, return_exceptions=True)
+        await facts.aclose()
+
+    try:
+        while (fact := thread.run(advance())) is not None:
+            yield fact
+    finally:
+        if not thread.loop.is_closed():
+            thread.run(leave())

@@ -1,0 +1,68 @@
+"""Timers on JetStream: the server's scheduled messages, which outlive every process of ours.
+
+A timer is one message on a subject of its own, so arming again replaces it and purging the subject
+cancels it. When it is due, the server puts its body where the inbox stream takes it in like a
+command; what happens then is the inbox's.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from rookery.bus.commands.headers import TIMER
+from rookery.bus.commands.publish import patiently, publish
+from rookery.bus.nats.connection import Connection, Outgoing
+from rookery.bus.ports import DeadLetter, Timer
+from rookery.bus.subjects import Subjects
+from rookery.schemas.errors import Refused
+from rookery.schemas.ids import check_command_id
+
+__all__ = ["DUE_MS_MAX", "JetStreamTimers", "check_timer", "fired_now"]
+
+DUE_MS_MAX = (2**63 - 1) // 1_000_000
+"""In the year 2262. The server counts nanoseconds in 64 bits and fires at once what is later."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRED_LIFE = "24h"
+"""How long a fired timer waits to be taken in by the inbox stream, which takes a millisecond."""
+
+
+def check_timer(timer: Timer) -> str:
+    """The id of the command it will be; ``Refused`` if it can never be delivered."""
+    if not 0 <= timer.due_ms <= DUE_MS_MAX:
+        raise Refused(
+            "TIMER_INVALID",
+            f"timer {timer.id[:80]!r} is due at {timer.due_ms}; it must be 0 to {DUE_MS_MAX}",
+            hint="milliseconds since 1970, UTC",
+        )
+    return check_command_id(f"timer/{timer.id}/{timer.due_ms}")
+
+
+def fired_now(subjects: Subjects, letter: DeadLetter) -> Outgoing:
+    """What the server would publish if the timer this once was were due now."""
+    headers = [(TIMER, letter.id), ("Nats-TTL", _FIRED_LIFE)]
+    return Outgoing(subjects.fired(letter.verb, letter.key), letter.body, headers=headers)
+
+
+class JetStreamTimers:
+    """Port ``Timers``. To be used on the event loop of its connection."""
+
+    def __init__(self, connection: Connection, subjects: Subjects) -> None:
+        self._connection, self._subjects = connection, subjects
+
+    async def arm(self, timer: Timer) -> None:
+        command_id = check_timer(timer)
+        due = _EPOCH + timedelta(milliseconds=timer.due_ms)
+        headers = [
+            ("Nats-Schedule", f"@at {due:%Y-%m-%dT%H:%M:%S}.{timer.due_ms % 1000:03}Z"),
+            ("Nats-Schedule-Target", self._subjects.fired(timer.verb, timer.key)),
+            ("Nats-Schedule-TTL", _FIRED_LIFE),
+            (TIMER, command_id),
+        ]
+        subject = self._subjects.timer(timer.id)
+        await publish(self._connection, Outgoing(subject, timer.body, headers=headers))
+
+    async def cancel(self, timer_id: str) -> None:
+        query = {"filter": self._subjects.timer(timer_id)}
+        stream = self._subjects.timers_stream
+        await patiently(lambda: self._connection.api(f"STREAM.PURGE.{stream}", query))

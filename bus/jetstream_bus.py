@@ -1,0 +1,104 @@
+"""The real bus: every port of a realm on one connection, but for claims and appends.
+
+These have a connection of their own, which a node that has lost its claims resets: what the network
+has not taken is then never sent.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Literal
+
+from rookery.bus.commands.inbox import JetStreamInbox
+from rookery.bus.commands.request_endpoint import NatsDoor
+from rookery.bus.commands.timers import JetStreamTimers
+from rookery.bus.journal.feed import JetStreamFeed
+from rookery.bus.journal.journal import BATCH_OVER, JetStreamJournal
+from rookery.bus.nats.connection import Connection
+from rookery.bus.storage.blobs import JetStreamBlobs
+from rookery.bus.storage.bucket import Bucket
+from rookery.bus.storage.checkpoints import JetStreamShelf
+from rookery.bus.storage.claims import JetStreamClaims
+from rookery.bus.storage.secrets import JetStreamVault
+from rookery.bus.storage.stores import JetStreamSnapshots
+from rookery.bus.streams import ensure_streams, streams_of
+from rookery.bus.subjects import Subjects, partition_of
+from rookery.bus.workers.client import NatsCrews
+
+__all__ = ["JetStreamBus"]
+
+OWNERS_PING_S = 2
+
+
+class JetStreamBus:
+    """Port ``Bus``. To be used on one event loop; once stopped it is of no further use."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        realm: str = "default",
+        token: str = "",
+        credentials: str = "",
+        sync: Literal["always", "default"] = "always",
+    ) -> None:
+        self.realm = realm
+        self._subjects = subjects = Subjects(realm)
+        self.connection = connection = Connection(url, token=token, credentials=credentials)
+        self.owners = owners = Connection(
+            url, token=token, credentials=credentials, ping_s=OWNERS_PING_S
+        )
+        self.journal = JetStreamJournal(
+            connection, subjects, owners, batch_over=BATCH_OVER if sync == "always" else None
+        )
+        self.feed = JetStreamFeed(connection, subjects)
+        self.door = NatsDoor(connection, subjects)
+        self.inbox = JetStreamInbox(connection, subjects)
+        self.timers = JetStreamTimers(connection, subjects)
+        self.blobs = JetStreamBlobs(Bucket(connection, subjects.blobs_bucket))
+        self.claims = JetStreamClaims(Bucket(owners, subjects.claims_bucket))
+        self.snapshots = JetStreamSnapshots(
+            Bucket(connection, subjects.snapshots_bucket), self.blobs
+        )
+        self.vault = JetStreamVault(Bucket(connection, subjects.vault_bucket))
+        self.shelf = JetStreamShelf(Bucket(connection, subjects.views_bucket))
+        self.crews = NatsCrews(connection, subjects, self.blobs)
+
+    @property
+    def connected(self) -> bool:
+        return self.connection.connected and self.owners.connected
+
+    def reset(self) -> None:
+        self.journal.displace()
+        self.owners.reset()
+
+    async def start(self) -> None:
+        """Connect; make the streams that are missing and check the others."""
+        await self.connection.open()
+        try:
+            await self.owners.open()
+            buckets = (self.blobs, self.claims, self.snapshots, self.vault, self.shelf)
+            await ensure_streams(
+                self.connection, (*streams_of(self._subjects), *(b.spec for b in buckets))
+            )
+            await self.journal.open()
+            await self.crews.open()
+        except BaseException:
+            await self._disconnect()
+            raise
+
+    async def stop(self) -> None:
+        """Let go of everything and disconnect; nothing is delivered afterwards."""
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self._disconnect)
+            for close in (self.journal, self.crews):
+                closing.push_async_callback(close.close)
+            closing.push_async_callback(self.inbox.stop)
+            closing.push_async_callback(self.door.close)
+
+    def partition(self, key: str) -> int:
+        return partition_of(key)
+
+    async def _disconnect(self) -> None:
+        await self.owners.close()
+        await self.connection.close()

@@ -1,0 +1,1 @@
+"""The journal on JetStream: appending, reading, following, auditing and exporting."""

@@ -1,0 +1,182 @@
+"""Messages of the journal as a file anybody can read and nobody can change unnoticed.
+
+JSON lines: a head that says what was asked for, a line a message with its body as exact text, and
+a last line with their number. Every line ends with a seal, the SHA3-256 of the seal before it and
+of all its other bytes, so that any byte changed, and any line lost, doubled or moved, is found at
+its place. A seal is no signature: whoever can write the file can seal it anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from hashlib import sha3_256
+from typing import TypeVar
+
+import msgspec
+
+from rookery.bus.journal.audit import Audit, ChainAudit, extent_of
+from rookery.bus.ports import Filter, Stored
+from rookery.bus.subjects import Subjects
+from rookery.schemas.codec import encode_json
+from rookery.schemas.errors import Failed
+
+__all__ = ["Export", "verify_lines"]
+
+_FORMAT = 1
+_SEALED = re.compile(rb'(?P<text>\{.*),"seal":"(?P<seal>[0-9a-f]{64})"\}\n\Z', re.DOTALL)
+_SAID_SEQUENCE = re.compile(rb'\{"sequence":([0-9]{1,19}),')
+_COUNT = b'{"count":'
+
+T = TypeVar("T")
+
+
+class _Head(msgspec.Struct, forbid_unknown_fields=True):
+    rookery_export: int
+    realm: str
+    family: str | None
+    key: str | None
+    run: str | None
+    after: int
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    sequence: int
+    subject: str
+    id: str
+    stored_at_ms: int
+    chain: str
+    body: str
+
+
+class _End(msgspec.Struct, forbid_unknown_fields=True):
+    count: int
+
+
+class Export:
+    """Writes an export: the head, a line for each message of a scan, the end."""
+
+    def __init__(self, subjects: Subjects, where: Filter, after: int = 0) -> None:
+        self._subjects, self._where, self._after = subjects, where, after
+        self._seal = ""
+        self._count = 0
+
+    def head(self) -> bytes:
+        where = self._where
+        return self._sealed(
+            _Head(_FORMAT, self._subjects.realm, where.family, where.key, where.run, self._after)
+        )
+
+    def line(self, stored: Stored) -> bytes:
+        try:
+            body = stored.body.decode()
+        except UnicodeDecodeError:
+            raise Failed(
+                "FACT_INVALID", f"message {stored.sequence} of {stored.entity} is not text"
+            ) from None
+        self._count += 1
+        return self._sealed(
+            _Line(
+                stored.sequence,
+                self._subjects.fact(stored.entity),
+                stored.message_id,
+                stored.stored_at_ms,
+                stored.chain,
+                body,
+            )
+        )
+
+    def end(self) -> bytes:
+        return self._sealed(_End(self._count))
+
+    def _sealed(self, record: msgspec.Struct) -> bytes:
+        text = encode_json(record)[:-1]
+        self._seal = _seal(self._seal, text)
+        return b'%b,"seal":"%b"}\n' % (text, self._seal.encode())
+
+
+def verify_lines(lines: Iterable[bytes]) -> Audit:
+    """Check an export, line by line with their ends, as a binary file gives them.
+
+    ``Failed`` EXPORT_CORRUPT if it is not what was exported, CHAIN_BROKEN if the journal was
+    damaged before.
+    """
+    check = _Check()
+    for raw in lines:
+        check.add(raw)
+    return check.result()
+
+
+class _Check:
+    """How far an export has been found sound."""
+
+    def __init__(self) -> None:
+        self._seal = ""
+        self._number = 0
+        self._sequence = 0
+        self._subjects: Subjects | None = None
+        self._chains = ChainAudit()
+        self._ended = False
+
+    def add(self, raw: bytes) -> None:
+        self._number += 1
+        if self._ended:
+            raise self._corrupt("stands behind the last line")
+        sealed = _SEALED.match(raw)
+        if sealed is None or _seal(self._seal, sealed["text"]) != sealed["seal"].decode():
+            said = _SAID_SEQUENCE.match(raw)
+            name = f"; it says it is message {int(said[1])}" if said else ""
+            raise self._corrupt(f"is not what was exported{name}")
+        self._seal = sealed["seal"].decode()
+        text = sealed["text"] + b"}"
+        if self._subjects is None:
+            self._open(self._decoded(text, _Head))
+        elif text.startswith(_COUNT):
+            self._close(self._decoded(text, _End))
+        else:
+            self._follow(self._subjects, self._decoded(text, _Line))
+
+    def result(self) -> Audit:
+        if not self._ended:
+            self._number += 1
+            raise self._corrupt("is missing: the export was cut off")
+        return self._chains.audit
+
+    def _open(self, head: _Head) -> None:
+        if head.rookery_export != _FORMAT:
+            raise self._corrupt(f"says format {head.rookery_export}, this version reads {_FORMAT}")
+        where = Filter(head.family, head.key, head.run)
+        self._subjects = Subjects(head.realm)
+        self._chains = ChainAudit(extent_of(where, head.after))
+
+    def _follow(self, subjects: Subjects, line: _Line) -> None:
+        self._chains.add(
+            Stored(
+                line.sequence,
+                subjects.entity(line.subject),
+                line.id,
+                line.chain,
+                line.body.encode(),
+                line.stored_at_ms,
+            )
+        )
+        self._sequence = line.sequence
+
+    def _close(self, end: _End) -> None:
+        self._ended = True
+        if end.count != self._chains.audit.messages:
+            raise self._corrupt(f"counts {end.count} messages, not {self._chains.audit.messages}")
+
+    def _decoded(self, text: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except msgspec.DecodeError as error:
+            raise self._corrupt(f"is sealed but no line of an export: {error}") from None
+
+    def _corrupt(self, what: str) -> Failed:
+        place = f"which follows message {self._sequence}" if self._sequence else "near the start"
+        return Failed("EXPORT_CORRUPT", f"line {self._number}, {place}, {what}")
+
+
+def _seal(previous: str, text: bytes) -> str:
+    return sha3_256(previous.encode() + text).hexdigest()

@@ -1,0 +1,137 @@
+"""The journal on JetStream: one stream, one subject an entity, one message an entity a commit.
+
+Appending is ``rookery.bus.journal.appender``'s, asking is ``rookery.bus.journal.reader``'s, and
+whole passages come by a consumer of their own (``rookery.bus.journal.ordered_consumer``); this is
+where the port meets the three.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from rookery.bus.journal.appender import Appender, Counters
+from rookery.bus.journal.ordered_consumer import Pull
+from rookery.bus.journal.reader import JournalReads
+from rookery.bus.journal.stored_message import matcher
+from rookery.bus.journal.writer_terms import Turns
+from rookery.bus.nats.connection import Connection
+from rookery.bus.ports import Append, Filter, Outcome, Pressure, Stored
+from rookery.bus.storage.bucket import Bucket
+from rookery.bus.storage.claims import JetStreamClaims
+from rookery.bus.subjects import Subjects
+from rookery.schemas.envelope import EntityId
+from rookery.schemas.errors import Failed
+
+__all__ = ["BATCH_OVER", "JetStreamJournal"]
+
+BATCH_OVER = 16
+"""Where one atomic batch (about 3 ms whatever its size) beats an fsync a message. A server that
+does not sync before it acks has no such point: batch never (``None``)."""
+
+_TIMEOUT_S = 2.0
+_PATIENCE_S = 10.0
+
+T = TypeVar("T")
+
+
+class JetStreamJournal:
+    """Port ``Journal``. To be made and used on the event loop of its connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        subjects: Subjects,
+        owners: Connection | None = None,
+        *,
+        batch_over: int | None = BATCH_OVER,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
+        """``owners``: the connection of claims and appends, if they have one of their own."""
+        self._connection, self._subjects = connection, subjects
+        owners = owners or connection
+        claims = JetStreamClaims(Bucket(owners, subjects.claims_bucket))
+        self._turns = Turns(owners, subjects, claims)
+        self._reads = JournalReads(connection, subjects)
+        self._appender = Appender(
+            owners,
+            subjects,
+            self._reads,
+            self._turns,
+            batch_over=batch_over,
+            timeout_s=timeout_s,
+        )
+
+    @property
+    def pressure(self) -> Pressure:
+        """Why appends do not get through just now."""
+        return self._appender.pressure
+
+    @property
+    def counters(self) -> Counters:
+        """What has happened so far."""
+        return self._appender.counters
+
+    async def open(self) -> None:
+        """Listen for answers; the connection is open and the stream is there."""
+        await self._reads.open()
+        await self._appender.open()
+
+    async def close(self) -> None:
+        """Nothing is settled from now on; what is under way may still be stored."""
+        await self._appender.close()
+        await self._reads.close()
+
+    def append(self, appends: Sequence[Append], settle: Callable[[list[Outcome]], None]) -> None:
+        self._appender.append(appends, settle)
+
+    async def take(self, partitions: frozenset[int]) -> dict[int, int]:
+        return await self._turns.take(partitions)
+
+    def displace(self) -> None:
+        """Every turn of this journal may have ended."""
+        self._turns.drop()
+        self._appender.displace()
+
+    async def last(self, entity: EntityId) -> Stored | None:
+        return await self._reads.last(entity)
+
+    async def at(self, sequence: int) -> Stored | None:
+        return await self._reads.at(sequence)
+
+    async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
+        return await self._reads.read(entity, after)
+
+    async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+        matches = matcher(where)
+        end = await self._reads.end()
+        pull = Pull(self._connection, self._subjects, where, after)
+        try:
+            await _in_time(pull.start())
+            while pull.left and pull.position < end:
+                page = await _in_time(pull.page())
+                if selected := [one for one in page if one.sequence <= end and matches(one)]:
+                    yield selected
+        finally:
+            await pull.close()
+
+    async def end(self) -> int:
+        return await self._reads.end()
+
+    async def identity(self) -> str:
+        return await self._turns.identity()
+
+    async def own_end(self) -> int:
+        return await self._turns.end()
+
+
+async def _in_time(work: Coroutine[Any, Any, T]) -> T:
+    """A scan is a question: whoever asks wants to know that nobody answers."""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            return await work
+    except TimeoutError:
+        raise Failed(
+            "SERVER_UNREACHABLE", f"the journal has not answered for {_PATIENCE_S} s"
+        ) from None

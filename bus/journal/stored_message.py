@@ -1,0 +1,143 @@
+"""A journal message as JetStream spells it, read back into ``Stored``; and what a filter selects.
+
+JetStream says the same thing in three ways: a consumer's delivery (numbers in the reply subject), a
+direct get (numbers in headers) and the leader's API (base64 in JSON). Asking is done elsewhere.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rookery.bus.nats.frames import Message, header_value
+from rookery.bus.ports import Filter, Stored
+from rookery.bus.subjects import Subjects
+from rookery.schemas.codec import encode_json
+
+__all__ = [
+    "CHAIN",
+    "MESSAGE_ID",
+    "Place",
+    "from_answer",
+    "from_delivery",
+    "from_page",
+    "matcher",
+    "place_of",
+    "status_of",
+]
+
+MESSAGE_ID = "Nats-Msg-Id"
+CHAIN = "Rookery-Chain"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_MESSAGE_ID = MESSAGE_ID.encode()
+_CHAIN = CHAIN.encode()
+
+
+class Place(NamedTuple):
+    """Where a consumer's delivery stands, as its reply subject says."""
+
+    sequence: int
+    delivered: int
+    """Counts the deliveries of this consumer from 1 without a hole."""
+    stored_at_ms: int
+    left: int
+    """How many messages waited behind this one."""
+
+
+def place_of(reply: str) -> Place:
+    """``$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<n>.<sequence>.<delivered>.<ns>.<left>``
+
+    The long form may have one token more at its end.
+    """
+    tokens = reply.split(".")
+    sequence, delivered, stored_at_ns, left = tokens[5:9] if len(tokens) == 9 else tokens[7:11]
+    return Place(int(sequence), int(delivered), int(stored_at_ns) // 1_000_000, int(left))
+
+
+def status_of(message: Message) -> int:
+    """The status of a message that is one, 0 of any other."""
+    header = message.header
+    return int(header[9:12]) if header[8:9] == b" " else 0
+
+
+def from_delivery(message: Message, place: Place, subjects: Subjects) -> Stored:
+    """What a consumer delivered."""
+    header = message.header
+    return Stored(
+        place.sequence,
+        subjects.entity(message.subject),
+        header_value(header, _MESSAGE_ID),
+        header_value(header, _CHAIN),
+        message.body,
+        place.stored_at_ms,
+    )
+
+
+def from_page(message: Message, subjects: Subjects) -> Stored:
+    """What a direct get answered."""
+    header = message.header
+    return Stored(
+        int(header_value(header, b"Nats-Sequence")),
+        subjects.entity(header_value(header, b"Nats-Subject")),
+        header_value(header, _MESSAGE_ID),
+        header_value(header, _CHAIN),
+        message.body,
+        _milliseconds(header_value(header, b"Nats-Time-Stamp")),
+    )
+
+
+def from_answer(answer: dict[str, Any], subjects: Subjects) -> Stored:
+    """What the leader's ``STREAM.MSG.GET`` answered."""
+    message = answer["message"]
+    header = b64decode(message.get("hdrs", ""))
+    return Stored(
+        message["seq"],
+        subjects.entity(message["subject"]),
+        header_value(header, _MESSAGE_ID),
+        header_value(header, _CHAIN),
+        b64decode(message.get("data", "")),
+        _milliseconds(message["time"]),
+    )
+
+
+def _milliseconds(text: str) -> int:
+    return (datetime.fromisoformat(text) - _EPOCH) // _MILLISECOND
+
+
+# --- filters ------------------------------------------------------------------------------------
+
+
+class _Run(msgspec.Struct):
+    run: str = ""
+
+
+_runs = msgspec.json.Decoder(list[_Run]).decode
+
+
+def matcher(where: Filter) -> Callable[[Stored], bool]:
+    """Whether a message is selected. A run is looked for as bytes first: most have another."""
+    run = where.run
+    needle = encode_json(run)[1:-1] if run is not None else b""
+
+    def matches(stored: Stored) -> bool:
+        entity = stored.entity
+        return (
+            (where.family is None or entity.family == where.family)
+            and (where.key is None or entity.key == where.key)
+            and (run is None or (needle in stored.body and run in _runs_of(stored.body)))
+        )
+
+    return matches
+
+
+def _runs_of(body: bytes) -> list[str]:
+    try:
+        return [fact.run for fact in _runs(body)]
+    except msgspec.DecodeError:
+        return []  # Sealed or damaged: whatever it is about, it does not say so.

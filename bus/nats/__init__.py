@@ -1,0 +1,1 @@
+"""What Rookery adds to nats-py: connections, batched frames and reply inboxes."""

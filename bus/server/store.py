@@ -1,0 +1,178 @@
+"""The store directory of an embedded server: who may use it, and how the server on it is reached.
+
+nats-server does not lock its store, so we do: the lock is a file the server process inherits, held
+exactly as long as it lives. Token and port are kept here, so that clients find the server again
+after a restart. Starting and stopping is ``rookery.bus.server.server``'s.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from rookery.bus.clock import entropy, wait_until
+from rookery.schemas.errors import Refused
+
+__all__ = [
+    "Running",
+    "Store",
+    "default_store",
+    "find_running",
+    "read_token",
+    "usable",
+    "with_token",
+]
+
+_LOCK_PATIENCE_S = 2.0
+"""A server whose node was just killed needs a moment to stop."""
+_START_PATIENCE_S = 2.0
+
+
+class Running(NamedTuple):
+    """A server at work on a store."""
+
+    pid: int
+    address: str
+    """Its URL without the token."""
+
+
+class Store:
+    """One store directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.expanduser().absolute()
+        self._lock_path = self.path / "lock"
+        self._token_path = self.path / "token"
+        self._port_path = self.path / "port"
+
+    def create(self) -> None:
+        """Make the directory if there is none, for its owner only."""
+        with usable(self.path):
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def acquire(self) -> int:
+        """The lock as an open file to be inherited; ``Refused`` STORE_IN_USE if it is held."""
+        with usable(self.path):
+            lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+        if not wait_until(lambda: _flock(lock, fcntl.LOCK_EX), _LOCK_PATIENCE_S):
+            os.close(lock)
+            raise self._in_use()
+        return lock
+
+    def held(self) -> bool:
+        """Whether a server lives on this store (or is just being started)."""
+        with usable(self.path):
+            try:
+                lock = os.open(self._lock_path, os.O_RDWR)
+            except FileNotFoundError:
+                return False
+        try:
+            return not _flock(lock, fcntl.LOCK_SH)
+        finally:
+            os.close(lock)
+
+    def running(self) -> Running | None:
+        """The server at work, as it announced itself; only to be trusted while ``held``."""
+        for path in self.path.glob("*.ports"):
+            pid = int(path.stem.rpartition("_")[2])
+            with suppress(ProcessLookupError, FileNotFoundError, msgspec.DecodeError, LookupError):
+                os.kill(pid, 0)
+                ports = msgspec.json.decode(path.read_bytes(), type=dict[str, list[str]])
+                return Running(pid, ports["nats"][0])
+        return None
+
+    def forget_running(self) -> None:
+        """Remove what killed servers announced. Only for the holder of the lock."""
+        for path in self.path.glob("*.ports"):
+            path.unlink()
+
+    def token(self) -> str:
+        """The token clients need; made at first use and kept."""
+        if not (token := read_token(self.path)):
+            token = entropy(16).hex()
+            self.write("token", token)
+        return token
+
+    def port(self) -> int | None:
+        """The port of the last server, so that the next one is found by the same clients."""
+        try:
+            return int(self._port_path.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def write(self, name: str, text: str) -> Path:
+        """Replace one of our files, readable by its owner only, all of it or nothing."""
+        path, draft = self.path / name, self.path / f".{name}.draft"
+        draft.unlink(missing_ok=True)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        draft.replace(path)
+        return path
+
+    def _in_use(self) -> Refused:
+        server = self.running()
+        if server is None:
+            who, hint = "another process that is starting a server", "wait for it, or stop it"
+        else:
+            who = f"the nats-server with pid {server.pid} at {server.address}"
+            hint = f"connect to it with --url {server.address} (its token is in {self._token_path})"
+            hint += ", or stop the node it belongs to: killed, it is started again"
+        return Refused("STORE_IN_USE", f"{self.path} is used by {who}", hint=hint)
+
+
+@contextmanager
+def usable(store: Path) -> Iterator[None]:
+    """``Refused`` CONFIG_INVALID if it turns out that a store cannot be there."""
+    try:
+        yield
+    except OSError as error:
+        raise Refused(
+            "CONFIG_INVALID",
+            f"store {store}: {error.strerror}",
+            hint="choose another one with --store",
+        ) from None
+
+
+def default_store() -> Path:
+    """Where an embedded server keeps its data if nobody says otherwise."""
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data, "rookery").expanduser()
+
+
+def read_token(store: Path) -> str:
+    """The token of the server on ``store``; empty if there never was one."""
+    with usable(store):
+        try:
+            return (store / "token").read_text().strip()
+        except FileNotFoundError:
+            return ""
+
+
+def find_running(store: Path) -> str | None:
+    """The URL, token included, of the server at work on ``store``; ``None`` if there is none.
+
+    One that is just starting is waited for.
+    """
+    place = Store(store)
+    wait_until(lambda: not place.held() or place.running(), _START_PATIENCE_S)
+    server = place.running() if place.held() else None
+    return with_token(server.address, read_token(place.path)) if server else None
+
+
+def _flock(file: int, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def with_token(address: str, token: str) -> str:
+    """A URL to connect with."""
+    return address.replace("://", f"://{token}@", 1)

@@ -1,0 +1,1 @@
+"""Buckets on JetStream: blobs, claims, snapshots, secrets and checkpoints."""

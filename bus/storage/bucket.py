@@ -1,0 +1,191 @@
+"""A bucket: the newest message of every key, replaced by compare-and-swap on its sequence.
+
+It is a NATS key-value bucket on the wire, so stock tools can look into it, but it is written by
+raw publishes: nats-py cannot give a time to live together with an expected sequence. It owns the
+stream's shape and how answers are read; what a key or a body means is its users' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rookery.bus.journal.append_messages import Verdict, ack_of
+from rookery.bus.journal.stored_message import status_of
+from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, header_value
+from rookery.bus.streams import StreamSpec
+from rookery.schemas.errors import Failed, Refused
+
+__all__ = ["Bucket", "Entry"]
+
+_NO_MESSAGE = 10037
+
+_TIMEOUT_S = 5.0
+_BODY_TIMEOUT_S = 10.0
+"""Half a mebibyte and an fsync on a bad minute of the disk."""
+_PAGE_MESSAGES = 256
+_PAGE_TIMEOUT_S = 5.0
+_PAGE_ENDS = (204, 404)
+"""All that was asked for, or nothing there."""
+
+
+class Entry(NamedTuple):
+    """What stands under a key."""
+
+    key: str
+    sequence: int
+    header: bytes
+    body: bytes
+
+
+class _Stored(msgspec.Struct):
+    subject: str
+    seq: int
+    hdrs: str = ""
+    data: str = ""
+
+
+class Bucket:
+    """One bucket, read from the leader unless a method says otherwise."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection = connection
+        self._prefix = f"$KV.{name}."
+        self._stream = f"KV_{name}"
+
+    def spec(self, **demands: object) -> StreamSpec:
+        """The stream behind it, with what its user demands beside what every bucket must be."""
+        every = {
+            "subjects": [f"{self._prefix}>"],
+            "storage": "file",
+            "retention": "limits",
+            "discard": "new",
+            "max_age": 0,
+            "max_msgs_per_subject": 1,
+            "allow_direct": True,
+            "sealed": None,
+            "mirror": None,
+        }
+        stock_tools_expect = {"allow_rollup_hdrs": True, "deny_delete": True}
+        return StreamSpec(self._stream, every | demands, stock_tools_expect)
+
+    async def put(
+        self,
+        key: str,
+        body: bytes,
+        *,
+        expected: int | None = None,
+        headers: Sequence[tuple[str, str]] = (),
+        timeout_s: float = _BODY_TIMEOUT_S,
+    ) -> int | None:
+        """Replace what stands under ``key``; its sequence.
+
+        ``None`` if something else than sequence ``expected`` (0: nothing) stands there.
+        """
+        if expected is not None:
+            headers = [*headers, ("Nats-Expected-Last-Subject-Sequence", str(expected))]
+        message = Outgoing(self._prefix + key, body, headers=headers)
+        reply = await self._connection.request(message, timeout_s=timeout_s)
+        ack = ack_of(reply)
+        said = f"{self._stream} does not take {len(body)} bytes: {ack.description}"
+        match ack.verdict:
+            case Verdict.STORED:
+                return ack.sequence
+            case Verdict.STALE:
+                return None
+            case Verdict.TOO_LARGE:
+                raise Refused("PAYLOAD_TOO_LARGE", said)
+            case Verdict.FULL:
+                raise Failed("JOURNAL_FULL", said)
+            case _:
+                raise Failed("SERVER_UNREACHABLE", said)
+
+    async def remove(self, key: str, *, before: int) -> None:
+        """Leave no trace of what stands under ``key``, if its sequence is lower than ``before``."""
+        query: dict[str, str | int] = {"filter": self._prefix + key, "seq": before}
+        await self._ask("STREAM.PURGE", query)
+
+    async def newest(self, key: str, *, timeout_s: float = _TIMEOUT_S) -> Entry | None:
+        """What stands under ``key``."""
+        query = {"last_by_subj": self._prefix + key}
+        answer = await self._ask("STREAM.MSG.GET", query, timeout_s)
+        if answer is None:
+            return None
+        found = msgspec.convert(answer["message"], _Stored)
+        return Entry(key, found.seq, b64decode(found.hdrs), b64decode(found.data))
+
+    async def nearest(self, key: str) -> Entry | None:
+        """What stands under ``key`` on any replica: for what never changes or may be old.
+
+        A replica may lag, so the leader is asked before it is said that there is nothing.
+        """
+        question = Outgoing(f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}{key}", b"")
+        reply = await self._connection.request(question, timeout_s=_BODY_TIMEOUT_S)
+        return await self.newest(key) if status_of(reply) else self._entry(reply)
+
+    async def all(self) -> list[Entry]:
+        """What stands under every key, from any replica, oldest first."""
+        entries: list[Entry] = []
+        while True:
+            after = entries[-1].sequence if entries else 0
+            *messages, end = await self._page(after)
+            entries += map(self._entry, messages)
+            if header_value(end.header, b"Nats-Num-Pending") in ("", "0"):
+                return entries
+
+    async def keys(self, pattern: str) -> list[str]:
+        """The keys that exist and match ``pattern`` (NATS wildcards); reads no bodies."""
+        query = {"subjects_filter": self._prefix + pattern}
+        answer = await self._ask("STREAM.INFO", query)
+        subjects: dict[str, int] = (answer or {})["state"].get("subjects") or {}
+        return [subject.removeprefix(self._prefix) for subject in subjects]
+
+    async def _ask(
+        self, verb: str, query: Mapping[str, str | int], timeout_s: float = _TIMEOUT_S
+    ) -> dict[str, Any] | None:
+        """The stream's answer; ``None`` if it has no such message."""
+        try:
+            return await self._connection.api(f"{verb}.{self._stream}", query, timeout_s=timeout_s)
+        except ApiError as error:
+            if error.err_code == _NO_MESSAGE:
+                return None
+            raise Failed("SERVER_UNREACHABLE", f"{self._stream} does not answer: {error}") from None
+
+    async def _page(self, after: int) -> list[Message]:
+        """The next messages above sequence ``after``, and the status that ends them."""
+        page: list[Message] = []
+        ended = asyncio.Event()
+
+        def arrived(messages: list[Message]) -> None:
+            page.extend(messages)
+            if status_of(page[-1]):
+                ended.set()
+
+        inbox = self._connection.client.new_inbox()
+        query = {"seq": after + 1, "next_by_subj": f"{self._prefix}>", "batch": _PAGE_MESSAGES}
+        subject = f"$JS.API.DIRECT.GET.{self._stream}"
+        subscription = await self._connection.subscribe(inbox, arrived)
+        try:
+            async with asyncio.timeout(_PAGE_TIMEOUT_S):
+                if self._connection.send([Outgoing(subject, msgspec.json.encode(query), inbox)]):
+                    await ended.wait()
+                    if status_of(page[-1]) in _PAGE_ENDS:
+                        return page
+        except TimeoutError:
+            pass
+        finally:
+            await subscription.cancel()
+        raise Failed("SERVER_UNREACHABLE", f"{self._stream} cannot be read just now")
+
+    def _entry(self, message: Message) -> Entry:
+        subject = header_value(message.header, b"Nats-Subject")
+        return Entry(
+            subject.removeprefix(self._prefix),
+            int(header_value(message.header, b"Nats-Sequence")),
+            message.header,
+            message.body,
+        )

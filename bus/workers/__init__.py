@@ -1,0 +1,1 @@
+"""Calls between nodes and the processes that serve tools."""

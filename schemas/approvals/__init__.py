@@ -1,0 +1,1 @@
+"""Approvals: their lifecycle, decisions, records and lists."""

@@ -1,0 +1,279 @@
+"""Words and records of a turn, as facts carry them and snapshots answer them.
+
+Variants and words are the seed's (``machines.md``, section 2). What follows from them, how failures
+are classed and which retry is due, is for the concern ``turns`` to say.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from rookery.schemas.enums import Variant
+
+__all__ = [
+    "AgentErrorClass",
+    "AsyncOpRef",
+    "ContentShape",
+    "ExecutionKind",
+    "KeepAliveRequest",
+    "LlmRetryFailure",
+    "LlmRetryFailureKind",
+    "LlmRetryPlan",
+    "LlmRetrySchedule",
+    "LoopState",
+    "PendingContinuation",
+    "TurnFailureReason",
+    "TurnPhase",
+    "TurnPrimitiveKind",
+    "TurnStateSnapshot",
+    "TurnTerminalCauseKind",
+    "TurnTerminalOutcome",
+    "WaitPolicy",
+]
+
+
+class TurnPhase(StrEnum):
+    """Where a turn stands. Only a new start or an acknowledgement leads out of the last three."""
+
+    READY = "Ready"
+    APPLYING_PRIMITIVE = "ApplyingPrimitive"
+    CALLING_LLM = "CallingLlm"
+    WAITING_FOR_OPS = "WaitingForOps"
+    DRAINING_BOUNDARY = "DrainingBoundary"
+    EXTRACTING = "Extracting"
+    ERROR_RECOVERY = "ErrorRecovery"
+    CANCELLING = "Cancelling"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    CANCELLED = "Cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in _TERMINAL
+
+    @property
+    def is_extracting(self) -> bool:
+        return self is TurnPhase.EXTRACTING
+
+
+_TERMINAL: Final = (TurnPhase.COMPLETED, TurnPhase.FAILED, TurnPhase.CANCELLED)
+
+
+class LoopState(Variant):
+    """The coarse view of a turn's phase."""
+
+    CALLING_LLM = "calling_llm"
+    WAITING_FOR_OPS = "waiting_for_ops"
+    DRAINING_EVENTS = "draining_events"
+    CANCELLING = "cancelling"
+    ERROR_RECOVERY = "error_recovery"
+    COMPLETED = "completed"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self is LoopState.COMPLETED
+
+    @property
+    def is_waiting(self) -> bool:
+        return self in (LoopState.CALLING_LLM, LoopState.WAITING_FOR_OPS)
+
+
+class TurnPrimitiveKind(StrEnum):
+    """What a turn does to the conversation."""
+
+    NONE = "None"
+    CONVERSATION_TURN = "ConversationTurn"
+    IMMEDIATE_APPEND = "ImmediateAppend"
+    IMMEDIATE_CONTEXT_APPEND = "ImmediateContextAppend"
+
+
+class ContentShape(Variant):
+    """What was admitted with a turn; its text is the word on the wire."""
+
+    CONVERSATION = "conversation"
+    CONVERSATION_AND_CONTEXT = "conversation+context"
+    CONTEXT = "context"
+    EMPTY = "empty"
+    IMMEDIATE_APPEND = "immediate_append"
+    IMMEDIATE_CONTEXT = "immediate_context"
+
+    @classmethod
+    def of_staged(cls, *, conversation: bool, context: bool) -> ContentShape:
+        """The shape of a turn with these kinds of content staged."""
+        if conversation:
+            return cls.CONVERSATION_AND_CONTEXT if context else cls.CONVERSATION
+        return cls.CONTEXT if context else cls.EMPTY
+
+
+class TurnTerminalOutcome(Variant):
+    """How a turn ended."""
+
+    NONE = "none"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    TIME_BUDGET_EXCEEDED = "time_budget_exceeded"
+    STRUCTURED_OUTPUT_VALIDATION_FAILED = "structured_output_validation_failed"
+
+
+class TurnTerminalCauseKind(Variant):
+    """Why a turn did not end well."""
+
+    UNKNOWN = "unknown"
+    HOOK_DENIED = "hook_denied"
+    HOOK_FAILURE = "hook_failure"
+    LLM_FAILURE = "llm_failure"
+    TOOL_FAILURE = "tool_failure"
+    STRUCTURED_OUTPUT_VALIDATION_FAILED = "structured_output_validation_failed"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    TIME_BUDGET_EXCEEDED = "time_budget_exceeded"
+    RETRY_EXHAUSTED = "retry_exhausted"
+    TURN_LIMIT_REACHED = "turn_limit_reached"
+    RUNTIME_APPLY_FAILURE = "runtime_apply_failure"
+    FATAL_FAILURE = "fatal_failure"
+
+
+class AgentErrorClass(Variant):
+    """What kind of error an agent met."""
+
+    LLM = "llm"
+    STORE = "store"
+    TOOL = "tool"
+    MCP = "mcp"
+    SESSION_NOT_FOUND = "session_not_found"
+    BUDGET = "budget"
+    MAX_TOKENS = "max_tokens"
+    CONTENT_FILTERED = "content_filtered"
+    MAX_TURNS = "max_turns"
+    CANCELLED = "cancelled"
+    INVALID_STATE = "invalid_state"
+    OPERATION_NOT_FOUND = "operation_not_found"
+    DEPTH_LIMIT = "depth_limit"
+    CONCURRENCY_LIMIT = "concurrency_limit"
+    CONFIG = "config"
+    INTERNAL = "internal"
+    BUILD = "build"
+    AUTH = "auth"
+    CALLBACK_PENDING = "callback_pending"
+    STRUCTURED_OUTPUT = "structured_output"
+    INVALID_OUTPUT_SCHEMA = "invalid_output_schema"
+    HOOK = "hook"
+    TERMINAL = "terminal"
+    NO_PENDING_BOUNDARY = "no_pending_boundary"
+
+
+class TurnFailureReason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a turn failed; the message is for people and never classifies."""
+
+    error_class: AgentErrorClass = msgspec.field(name="class")
+    cause_kind: TurnTerminalCauseKind
+    message: str = ""
+
+
+class WaitPolicy(Variant):
+    """Whether a turn waits for an operation before its boundary."""
+
+    BARRIER = "barrier"
+    DETACHED = "detached"
+
+
+class AsyncOpRef(msgspec.Struct, frozen=True, order=True):
+    """An operation a turn has started."""
+
+    operation_id: str
+    wait_policy: WaitPolicy
+
+
+class LlmRetryFailureKind(Variant):
+    """Failures of a call to a model that another attempt may mend."""
+
+    RATE_LIMITED = "rate_limited"
+    NETWORK_TIMEOUT = "network_timeout"
+    CALL_TIMEOUT = "call_timeout"
+    RETRYABLE_PROVIDER_ERROR = "retryable_provider_error"
+
+
+class LlmRetryFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The failure that leads to another attempt."""
+
+    provider: str
+    kind: LlmRetryFailureKind
+    retry_after_ms: int | None = None
+    """How long the provider asked to wait."""
+    duration_ms: int | None = None
+    """How long the call had taken when it timed out."""
+    message: str
+
+
+class LlmRetryPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When the next attempt is due, and how that was found."""
+
+    attempt: int
+    """From 1."""
+    max_retries: int
+    computed_delay_ms: int
+    selected_delay_ms: int
+    retry_after_hint_ms: int | None = None
+    rate_limit_floor_applied: bool
+    budget_capped: bool
+
+
+class LlmRetrySchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure and what is done about it."""
+
+    failure: LlmRetryFailure
+    plan: LlmRetryPlan
+
+
+class TurnStateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn for whoever asks: the variables of its machine, with what follows from them."""
+
+    active_run_id: str | None = None
+    """The run the turn works for; none once it has ended."""
+    loop_state: LoopState = LoopState.CALLING_LLM
+    turn_phase: TurnPhase = TurnPhase.READY
+    primitive_kind: TurnPrimitiveKind | None = None
+    admitted_content_shape: ContentShape | None = None
+    vision_enabled: bool = False
+    image_tool_results_enabled: bool = False
+    tool_calls_pending: int = 0
+    pending_op_refs: tuple[AsyncOpRef, ...] = ()
+    """In the order of their ids."""
+    barrier_operation_ids: tuple[str, ...] = ()
+    has_barrier_ops: bool = False
+    barrier_satisfied: bool = False
+    boundary_count: int = 0
+    cancel_after_boundary: bool = False
+    terminal_outcome: TurnTerminalOutcome | None = None
+    terminal_cause_kind: TurnTerminalCauseKind | None = None
+    extraction_attempts: int = 0
+    max_extraction_retries: int = 0
+    llm_retry_attempt: int = 0
+    llm_retry_max_retries: int = 0
+    llm_retry_selected_delay_ms: int = 0
+
+
+class ExecutionKind(StrEnum):
+    """What a start of a turn asks for, where it says so."""
+
+    CONTENT_TURN = "ContentTurn"
+    RESUME_PENDING = "ResumePending"
+
+
+class PendingContinuation(StrEnum):
+    """Whether the session has something to go on with."""
+
+    RUN_PENDING = "RunPending"
+    NO_PENDING_BOUNDARY = "NoPendingBoundary"
+
+
+class KeepAliveRequest(StrEnum):
+    """What a start of a turn wants of the runtime's keep-alive."""
+
+    ENABLE = "Enable"
+    DISABLE = "Disable"
+    PRESERVE = "Preserve"

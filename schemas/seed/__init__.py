@@ -1,0 +1,1 @@
+"""Types of the contract that no code uses yet."""

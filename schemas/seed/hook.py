@@ -1,0 +1,162 @@
+"""Hooks as they travel: the points they hang at, what they may answer, and the record of an answer.
+
+What a point allows, whom a hook may change and in which order hooks run are the concern ``hooks``'.
+A record is evidence that an answer was judged and journaled before anything acted on it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from rookery.schemas.seed.refs import EntityKind, EntityRef, PolicyRef
+from rookery.schemas.typed_ids import HookId
+
+__all__ = [
+    "HOOK_RECORD_SCHEMA_VERSION",
+    "CancelledInvocation",
+    "CompletedInvocation",
+    "FailedInvocation",
+    "HookPoint",
+    "HookRecord",
+    "HookResponseClass",
+    "HookResponseDecision",
+    "InvocationStarted",
+    "RegisteredHook",
+    "ResponseDecision",
+    "TimedOutInvocation",
+    "hook_entity_ref",
+]
+
+HOOK_RECORD_SCHEMA_VERSION: Final = 1
+
+RIGHTS_CHECKED: Final = "checked_against_point_and_spec_rights"
+
+
+class HookPoint(StrEnum):
+    """Where in a run hooks are called, in the order they are sorted by."""
+
+    RUN_STARTING = "run_starting"
+    BEFORE_CONTEXT_ASSEMBLY = "before_context_assembly"
+    AFTER_CONTEXT_ASSEMBLY = "after_context_assembly"
+    BEFORE_PROVIDER_PROJECTION = "before_provider_projection"
+    BEFORE_MODEL_CALL = "before_model_call"
+    ON_MODEL_DELTA = "on_model_delta"
+    AFTER_MODEL_CALL = "after_model_call"
+    BEFORE_STRUCTURED_OUTPUT_VALIDATION = "before_structured_output_validation"
+    AFTER_STRUCTURED_OUTPUT_VALIDATION = "after_structured_output_validation"
+    BEFORE_TOOL_CALL = "before_tool_call"
+    AFTER_TOOL_CALL = "after_tool_call"
+    BEFORE_APPROVAL_REQUEST = "before_approval_request"
+    AFTER_APPROVAL_DECISION = "after_approval_decision"
+    BEFORE_SUBAGENT_START = "before_subagent_start"
+    AFTER_SUBAGENT_TERMINAL = "after_subagent_terminal"
+    BEFORE_ISOLATION_PROCESS_START = "before_isolation_process_start"
+    AFTER_ISOLATION_PROCESS_EXIT = "after_isolation_process_exit"
+    ON_RUN_CANCEL_REQUESTED = "on_run_cancel_requested"
+    BEFORE_RUN_COMPLETE = "before_run_complete"
+    AFTER_RUN_TERMINAL = "after_run_terminal"
+    BEFORE_COMPACTION = "before_compaction"
+    AFTER_COMPACTION = "after_compaction"
+
+
+class HookResponseClass(StrEnum):
+    """What a hook may answer; the right to answer so has the same word."""
+
+    OBSERVE = "observe"
+    INJECT_CONTEXT = "inject_context"
+    MODIFY_PROJECTION = "modify_projection"
+    REQUEST_COMPACTION = "request_compaction"
+    MODIFY_VALIDATION_HINTS = "modify_validation_hints"
+    DENY = "deny"
+    MODIFY_TOOL_REQUEST = "modify_tool_request"
+    REQUEST_APPROVAL = "request_approval"
+    REQUEST_RETRY = "request_retry"
+    REWRITE_TOOL_RESULT = "rewrite_tool_result"
+    MODIFY_APPROVAL_REQUEST = "modify_approval_request"
+    MODIFY_SUBAGENT_REQUEST = "modify_subagent_request"
+    REQUEST_USAGE_ROLLUP_REPAIR = "request_usage_rollup_repair"
+    MODIFY_PROCESS_REQUEST = "modify_process_request"
+    REQUEST_CLEANUP_REPAIR = "request_cleanup_repair"
+    VALIDATE_DETACH = "validate_detach"
+    STOP_RUN = "stop_run"
+    STOP_COMPLETION_WITH_REPAIR_NEEDED = "stop_completion_with_repair_needed"
+    MARK_PROTECTED_CONTEXT = "mark_protected_context"
+    REQUEST_PROJECTION_AUDIT_REPAIR = "request_projection_audit_repair"
+
+
+class HookResponseDecision(StrEnum):
+    """What became of an answer that would change something."""
+
+    ACCEPTED_JOURNALED_BEFORE_APPLY = "accepted_journaled_before_apply"
+    REJECTED_MUTATION_RIGHT = "rejected_mutation_right"
+    REJECTED_POINT_MATRIX = "rejected_point_matrix"
+    REJECTED_POLICY = "rejected_policy"
+
+
+class _Told(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What a hook record tells."""
+
+
+class RegisteredHook(_Told, frozen=True, kw_only=True, tag="registered"):
+    spec_hash: str
+    executor_ref: str
+    policy_ref: PolicyRef
+
+
+class InvocationStarted(_Told, frozen=True, kw_only=True, tag="invocation_started"):
+    invocation_id: str
+
+
+class CompletedInvocation(_Told, frozen=True, kw_only=True, tag="completed"):
+    invocation_id: str
+    elapsed_ms: int
+
+
+class TimedOutInvocation(_Told, frozen=True, kw_only=True, tag="timed_out"):
+    invocation_id: str
+    elapsed_ms: int
+    failure_policy: str
+    """In Pascal case, unlike in a hook's spec."""
+
+
+class CancelledInvocation(_Told, frozen=True, kw_only=True, tag="cancelled"):
+    invocation_id: str
+
+
+class FailedInvocation(_Told, frozen=True, kw_only=True, tag="failed"):
+    invocation_id: str
+    failure_policy: str
+    redacted_summary: str
+
+
+class ResponseDecision(_Told, frozen=True, kw_only=True, tag="response_decision"):
+    invocation_id: str
+    decision: HookResponseDecision
+    response_class: HookResponseClass
+    mutation_right_decision: str = RIGHTS_CHECKED
+    target_domain_refs: tuple[EntityRef, ...] = ()
+    """The hook itself if the answer was accepted, nothing if it was not."""
+
+
+class HookRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened to a hook."""
+
+    schema_version: int = HOOK_RECORD_SCHEMA_VERSION
+    hook_id: HookId
+    point: HookPoint
+    payload: (
+        RegisteredHook
+        | InvocationStarted
+        | CompletedInvocation
+        | TimedOutInvocation
+        | CancelledInvocation
+        | FailedInvocation
+        | ResponseDecision
+    )
+
+
+def hook_entity_ref(hook_id: HookId) -> EntityRef:
+    return EntityRef.new(EntityKind.HOOK, hook_id)

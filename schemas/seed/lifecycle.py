@@ -1,0 +1,159 @@
+"""How far a run has come, as its journal tells it: lifecycle, checkpoints, doubts, the end.
+
+Each of these is a payload of a ``JournalRecord``, told apart by ``type``. A checkpoint only saves
+time, a recovery marker only says what is in doubt; the facts of the session are the truth.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from rookery.schemas.seed.agent_error import AgentError
+from rookery.schemas.seed.refs import DestinationRef, PolicyRef
+from rookery.schemas.typed_ids import (
+    AttemptId,
+    ContentRef,
+    ContextProjectionId,
+    DedupeKey,
+    EffectId,
+    IdempotencyKey,
+    MessageId,
+    RunId,
+    TurnId,
+)
+
+__all__ = [
+    "ContextProjectionRecord",
+    "MessageRecord",
+    "ModelAttemptRecord",
+    "PendingSideEffect",
+    "ProviderStopReason",
+    "ProviderUsage",
+    "RecoveryMarker",
+    "RunCheckpoint",
+    "RunLifecycleRecord",
+    "TerminalResultMarker",
+    "TurnLifecycleRecord",
+    "TurnLifecycleStatus",
+]
+
+
+class _Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """What a record holds."""
+
+
+class RunLifecycleRecord(_Payload, frozen=True, kw_only=True, tag="run_lifecycle"):
+    status: str
+    reason: str
+
+
+class TurnLifecycleStatus(StrEnum):
+    STARTED = "started"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class TurnLifecycleRecord(_Payload, frozen=True, kw_only=True, tag="turn_lifecycle"):
+    turn_id: TurnId
+    run_ids: tuple[RunId, ...] = ()
+    status: TurnLifecycleStatus
+    input_message_id: MessageId | None = None
+    output_message_id: MessageId | None = None
+    context_projection_id: ContextProjectionId | None = None
+    redacted_summary: str
+
+
+class ContextProjectionRecord(_Payload, frozen=True, kw_only=True, tag="context_projection"):
+    """How much of the context a model was shown."""
+
+    projection_id: ContextProjectionId
+    selected_item_count: int
+    provider_destination: DestinationRef
+
+
+class ProviderStopReason(StrEnum):
+    """Why a model stopped."""
+
+    END_TURN = "end_turn"
+    MAX_TOKENS = "max_tokens"
+    TOOL_USE = "tool_use"
+    CANCELLED = "cancelled"
+    PROVIDER_ERROR = "provider_error"
+    UNKNOWN = "unknown"
+
+
+class ProviderUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt cost; every field is written, absent ones as null."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+
+
+class ModelAttemptRecord(_Payload, frozen=True, kw_only=True, tag="model_attempt"):
+    provider_route_id: str
+    provider_model_id: str
+    request_message_count: int
+    stop_reason: ProviderStopReason | None = None
+    usage: ProviderUsage | None = None
+
+
+class MessageRecord(_Payload, frozen=True, kw_only=True, tag="message"):
+    message_id: MessageId
+    role: str
+    redacted_summary: str
+
+
+class PendingSideEffect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An effect with an intent and no result."""
+
+    effect_id: EffectId
+    intent_record_id: str
+    idempotency_key: IdempotencyKey | None = None
+    dedupe_key: DedupeKey | None = None
+    unsafe_pending_reason: str
+
+
+class RunCheckpoint(_Payload, frozen=True, kw_only=True, tag="checkpoint"):
+    """A run as it stood after ``covers_journal_seq``."""
+
+    checkpoint_id: str
+    run_id: RunId
+    checkpoint_seq: int
+    covers_journal_seq: int
+    loop_state: str
+    turn_id: TurnId | None = None
+    attempt_id: AttemptId | None = None
+    runtime_package_fingerprint: str
+    pending_side_effects: tuple[PendingSideEffect, ...] = ()
+    pending_approvals: tuple[str, ...] = ()
+    content_ref_manifest: tuple[ContentRef, ...] = ()
+    state_hash: str
+    created_at_millis: int
+    writer_id: str
+
+    def validate_against_latest_seq(self, latest_journal_seq: int) -> None:
+        """Raise if it claims to cover what is not committed."""
+        if self.covers_journal_seq > latest_journal_seq:
+            raise AgentError.contract_violation(
+                f"checkpoint covers journal sequence {self.covers_journal_seq}, "
+                f"the latest committed one is {latest_journal_seq}"
+            )
+
+
+class RecoveryMarker(_Payload, frozen=True, kw_only=True, tag="recovery"):
+    """Effects nobody may repeat before somebody has looked."""
+
+    unsafe_pending: tuple[PendingSideEffect, ...]
+    recovery_reason: str
+    policy_refs: tuple[PolicyRef, ...] = ()
+
+
+class TerminalResultMarker(_Payload, frozen=True, kw_only=True, tag="terminal_result"):
+    """The run has ended; nothing but recovery may follow."""
+
+    effect_id: EffectId
+    result_record_id: str
+    terminal_status: str

@@ -1,0 +1,245 @@
+"""What a policy may decide, at which stage, and why. Deny is the default everywhere.
+
+The wire's words are in Pascal case. Which policy is asked, and what becomes of its decision, is for
+the concern ``policy`` to say; a missing dependency denies instead of being skipped.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from rookery.schemas.seed.agent_error import (
+    AgentError,
+    AgentErrorKind,
+    CausalIds,
+    RetryClassification,
+)
+from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass
+from rookery.schemas.seed.refs import DestinationRef, EntityRef, PolicyRef, SourceRef
+from rookery.schemas.tagged_union import Tagged
+
+__all__ = [
+    "ApprovalDecisionKind",
+    "ApprovalRequestSpec",
+    "Asked",
+    "DecisionReason",
+    "Deferred",
+    "DispatcherScope",
+    "EffectClass",
+    "MissingDependency",
+    "Modified",
+    "PolicyDecision",
+    "PolicyOutcome",
+    "PolicyStage",
+    "Reasoned",
+    "ResumePolicy",
+    "RiskClass",
+    "ToolRequestModification",
+]
+
+
+class PolicyStage(StrEnum):
+    """Where on its way something is judged."""
+
+    INPUT = "Input"
+    MODEL_INPUT_PROJECTION = "ModelInputProjection"
+    PRE_TOOL = "PreTool"
+    POST_TOOL = "PostTool"
+    OUTPUT = "Output"
+    HANDOFF = "Handoff"
+    STREAM = "Stream"
+    DELIVERY = "Delivery"
+
+
+class EffectClass(StrEnum):
+    """What an effect touches."""
+
+    READ = "Read"
+    WRITE = "Write"
+    PROCESS = "Process"
+    NETWORK = "Network"
+    APPROVAL_DISPATCH = "ApprovalDispatch"
+    OUTPUT_DELIVERY = "OutputDelivery"
+
+
+class RiskClass(StrEnum):
+    LOW = "Low"
+    MEDIUM = "Medium"
+    HIGH = "High"
+    CRITICAL = "Critical"
+
+
+class DispatcherScope(StrEnum):
+    """Who may be asked for an approval."""
+
+    HOST = "Host"
+    SOURCE_SCOPED = "SourceScoped"
+    HEADLESS = "Headless"
+
+
+class ApprovalDecisionKind(StrEnum):
+    """What an approver may answer."""
+
+    APPROVED = "Approved"
+    APPROVED_FOR_SESSION = "ApprovedForSession"
+    DENIED = "Denied"
+
+
+class DecisionReason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why; every field is written, absent ones as null."""
+
+    code: str
+    redacted_summary: str | None = None
+    policy_refs: tuple[PolicyRef, ...] = ()
+
+
+class ApprovalRequestSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The approval that would let something through."""
+
+    source: SourceRef
+    destination: DestinationRef
+    effect_class: EffectClass
+    risk_class: RiskClass
+    dispatcher_scope: DispatcherScope
+    timeout_ms: int
+    allowed_decisions: tuple[ApprovalDecisionKind, ...]
+    policy_refs: tuple[PolicyRef, ...] = ()
+
+
+class ToolRequestModification(msgspec.Struct, frozen=True, kw_only=True):
+    """The request as it may be made."""
+
+    redacted_summary: str
+    policy_refs: tuple[PolicyRef, ...] = ()
+
+
+class ResumePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """When to ask again."""
+
+    resume_after_ms: int | None = None
+    reason: DecisionReason
+
+
+class Reasoned(msgspec.Struct, frozen=True):
+    reason: DecisionReason
+
+
+class Asked(msgspec.Struct, frozen=True):
+    approval: ApprovalRequestSpec
+
+
+class Modified(msgspec.Struct, frozen=True):
+    modification: ToolRequestModification
+
+
+class Deferred(msgspec.Struct, frozen=True):
+    resume_policy: ResumePolicy
+
+
+class PolicyDecision(
+    Tagged,
+    frozen=True,
+    kw_only=True,
+    rename={
+        "allowed": "Allow",
+        "denied": "Deny",
+        "asked": "Ask",
+        "modified": "Modify",
+        "deferred": "Defer",
+        "interrupted": "Interrupt",
+    },
+):
+    """What a policy says. Nothing but an allow lets anything through."""
+
+    allowed: Reasoned | None = None
+    denied: Reasoned | None = None
+    asked: Asked | None = None
+    modified: Modified | None = None
+    deferred: Deferred | None = None
+    interrupted: Reasoned | None = None
+
+    @classmethod
+    def allow(cls, code: str) -> PolicyDecision:
+        return cls(allowed=Reasoned(DecisionReason(code=code)))
+
+    @classmethod
+    def deny(cls, code: str) -> PolicyDecision:
+        return cls(denied=Reasoned(DecisionReason(code=code)))
+
+    @classmethod
+    def interrupt(cls, code: str) -> PolicyDecision:
+        return cls(interrupted=Reasoned(DecisionReason(code=code)))
+
+    @classmethod
+    def default(cls) -> PolicyDecision:
+        """Where nobody has decided."""
+        return cls.deny("policy.default_deny")
+
+    @property
+    def is_allow(self) -> bool:
+        return self.allowed is not None
+
+
+class PolicyOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision with what it was about; every field is written, absent ones as null."""
+
+    stage: PolicyStage
+    decision: PolicyDecision
+    subject: EntityRef | None = None
+    source: SourceRef | None = None
+    destination: DestinationRef | None = None
+    policy_refs: tuple[PolicyRef, ...] = ()
+    privacy: PrivacyClass = PrivacyClass.INTERNAL
+    retention: RetentionClass = RetentionClass.RUN_SCOPED
+
+    @classmethod
+    def denied(cls, stage: PolicyStage, code: str) -> PolicyOutcome:
+        return cls(stage=stage, decision=PolicyDecision.deny(code))
+
+    @classmethod
+    def fail_closed(cls, stage: PolicyStage, dependency: MissingDependency) -> PolicyOutcome:
+        """What follows if something needed for the decision is not there."""
+        return cls.denied(stage, dependency.reason_code)
+
+    @property
+    def is_allowed(self) -> bool:
+        return self.decision.is_allow
+
+
+class MissingDependency(StrEnum):
+    """What a decision needs and the host has not provided."""
+
+    POLICY_SNAPSHOT = "PolicySnapshot"
+    POLICY_REF = "PolicyRef"
+    PERMISSION_EVALUATOR = "PermissionEvaluator"
+    SANDBOX_EVALUATOR = "SandboxEvaluator"
+    APPROVAL_DISPATCHER = "ApprovalDispatcher"
+    ADAPTER = "Adapter"
+    SINK = "Sink"
+    STORE = "Store"
+    JOURNAL_APPEND = "JournalAppend"
+    EXECUTOR_REF = "ExecutorRef"
+    ISOLATION_RUNTIME = "IsolationRuntime"
+
+    @property
+    def reason_code(self) -> str:
+        return f"missing.{self.name.lower()}"
+
+    def to_error(self, causal_ids: CausalIds) -> AgentError:
+        retry = RetryClassification.HOST_CONFIGURATION_NEEDED
+        error = AgentError.new(self._error_kind, retry, self.reason_code)
+        return error.with_causal_ids(causal_ids)
+
+    @property
+    def _error_kind(self) -> AgentErrorKind:
+        match self:
+            case MissingDependency.JOURNAL_APPEND:
+                return AgentErrorKind.JOURNAL_FAILURE
+            case MissingDependency.ADAPTER | MissingDependency.ISOLATION_RUNTIME:
+                return AgentErrorKind.ISOLATION_FAILURE
+            case MissingDependency.APPROVAL_DISPATCHER:
+                return AgentErrorKind.APPROVAL_FAILURE
+            case _:
+                return AgentErrorKind.POLICY_DENIAL
