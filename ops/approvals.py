@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Final
 
-from rookery.actors.approvals.dispatcher import Dispatcher
 from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
+from rookery.actors.approvals.dispatchers.port import Dispatcher
 from rookery.actors.approvals.dispatchers.service import ServiceDispatcher
 from rookery.actors.approvals.dispatchers.webhook import WebhookDispatcher
 from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
-from rookery.actors.tools.threads import Threads
+from rookery.actors.tools.daemon_pool import Threads
 from rookery.bus.client.client import Client
 from rookery.bus.client.external_service import NatsService
 from rookery.bus.jetstream_bus import JetStreamBus

@@ -17,23 +17,23 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.admission.claim import ClaimRegistry
-from rookery.actors.admission.concern import AdmissionConcern
-from rookery.actors.admission.load import RealmLoad
-from rookery.actors.admission.telling import performers
-from rookery.actors.approvals.concern import ApprovalsConcern
-from rookery.actors.kernel.concern import Concern
+from rookery.actors.admission.decider import AdmissionConcern
+from rookery.actors.admission.executor import performers
+from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.session_claims import ClaimRegistry
+from rookery.actors.approvals.decider import ApprovalsConcern
+from rookery.actors.kernel.decider import Concern
 from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.kernel import Kernel, Settings
-from rookery.actors.kernel.partitions import Holder
-from rookery.actors.leases.concern import LeasesConcern
-from rookery.actors.peers.concern import PeersConcern
-from rookery.actors.surfaces.concern import SurfacesConcern
-from rookery.actors.tools.loading import load_registry
-from rookery.actors.tools.registry import ToolRegistry
-from rookery.actors.turns.concern import TurnsConcern
-from rookery.actors.views.realm import RealmViews
-from rookery.actors.views.tools import ToolsView
+from rookery.actors.kernel.partition_ownership import Holder
+from rookery.actors.leases.decider import LeasesConcern
+from rookery.actors.peers.decider import PeersConcern
+from rookery.actors.projections.realm_projections import RealmViews
+from rookery.actors.projections.tools import ToolsView
+from rookery.actors.surfaces.decider import SurfacesConcern
+from rookery.actors.tools.authoring.loader import load_registry
+from rookery.actors.tools.authoring.registry import ToolRegistry
+from rookery.actors.turns.decider import TurnsConcern
 from rookery.bus.client.client import Client
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.commands.micro_service import Discovery

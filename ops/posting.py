@@ -12,9 +12,9 @@ from concurrent.futures import Executor
 from typing import Final
 
 from rookery.actors.approvals.dispatchers.webhook import Posted
-from rookery.actors.tools.http_transport import Exchange, HttpTransport, Request
-from rookery.actors.tools.registry import ToolError
-from rookery.actors.tools.urls import parse_url
+from rookery.actors.tools.authoring.registry import ToolError
+from rookery.actors.tools.builtin.http_transport import Exchange, HttpTransport, Request
+from rookery.actors.tools.builtin.urls import parse_url
 from rookery.schemas.errors import Refused
 
 __all__ = ["Posting"]

@@ -14,44 +14,44 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rookery.actors.admission.telling import Results
-from rookery.actors.approvals.acting import ApprovalsActing
-from rookery.actors.approvals.concern import ApprovalsConcern
-from rookery.actors.approvals.dispatcher import Dispatcher
+from rookery.actors.admission.executor import Results
+from rookery.actors.approvals.decider import ApprovalsConcern
+from rookery.actors.approvals.dispatchers.port import Dispatcher
+from rookery.actors.approvals.executor import ApprovalsActing
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import read_public_key
-from rookery.actors.kernel.concern import Concern, Effect
-from rookery.actors.kernel.effects import Performer
-from rookery.actors.kernel.inside import Ask
-from rookery.actors.kernel.routing import Query
-from rookery.actors.kernel.tasks import Tasks
-from rookery.actors.runs.destroying import Destroying
-from rookery.actors.runs.driver import SandboxDriver
-from rookery.actors.runs.forking import Forking
-from rookery.actors.runs.history import Reader
-from rookery.actors.runs.memory import SessionMemory
-from rookery.actors.runs.offering import NodeOffers
-from rookery.actors.runs.past import Past
-from rookery.actors.runs.replaying import Replaying
-from rookery.actors.runs.runner import Runner
-from rookery.actors.runs.saving import Saving
-from rookery.actors.runs.validating import Validation
+from rookery.actors.execution.driver import SandboxDriver
+from rookery.actors.execution.executor import Runner
+from rookery.actors.execution.history import Reader
+from rookery.actors.execution.provisioning import NodeOffers
+from rookery.actors.execution.queries.destroy import Destroying
+from rookery.actors.execution.queries.fork import Forking
+from rookery.actors.execution.queries.replay import Replaying
+from rookery.actors.execution.queries.snapshots import Saving
+from rookery.actors.execution.queries.validate import Validation
+from rookery.actors.execution.rebuilt_session import Past
+from rookery.actors.execution.session_cache import SessionMemory
+from rookery.actors.kernel.command_router import Query
+from rookery.actors.kernel.decider import Concern, Effect
+from rookery.actors.kernel.effect_runner import Performer
+from rookery.actors.kernel.local_ask import Ask
+from rookery.actors.kernel.task_set import Tasks
+from rookery.actors.projections.approvers import Approvers
 from rookery.actors.sandbox.concern import SandboxConcern
 from rookery.actors.sandbox.guest_build import GuestCache, cache_folder
 from rookery.actors.sandbox.javascript_build import JavaScriptBuild
 from rookery.actors.sandbox.opening import open_sandbox
 from rookery.actors.sandbox.pool import Sandbox
 from rookery.actors.sandbox.shared_build import SharedBuild
-from rookery.actors.tools.acting import Acting
-from rookery.actors.tools.board import CallBoard
-from rookery.actors.tools.concern import ToolsConcern
+from rookery.actors.tools.authoring.registry import ToolRegistry
+from rookery.actors.tools.call_notifier import CallBoard
+from rookery.actors.tools.call_slots import Places
+from rookery.actors.tools.catalogue import LOCAL, VisibleTools
+from rookery.actors.tools.decider import ToolsConcern
+from rookery.actors.tools.executor import Acting
 from rookery.actors.tools.host import LocalTools, ToolHost
-from rookery.actors.tools.places import Places
-from rookery.actors.tools.registry import ToolRegistry
-from rookery.actors.tools.remote import RemoteTools
-from rookery.actors.tools.visible import LOCAL, VisibleTools
-from rookery.actors.turns.concern import TurnsConcern
-from rookery.actors.views.approvers import Approvers
+from rookery.actors.tools.remote_host import RemoteTools
+from rookery.actors.turns.decider import TurnsConcern
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, Loop
 from rookery.ops.config import Approvals, Limits

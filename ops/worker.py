@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rookery.actors.tools.registry import ToolRegistry
-from rookery.actors.tools.remote import check_surface
+from rookery.actors.tools.authoring.registry import ToolRegistry
+from rookery.actors.tools.remote_host import check_surface
 from rookery.actors.tools.worker import Worker
 from rookery.bus.clock import SystemClock
 from rookery.bus.loop_thread import LoopThread

@@ -1,7 +1,7 @@
 """What lists show: runs and tools as they stand, a page at a time.
 
 Answers to queries over many entities; what one session or one run is asked for by name is in
-``answers`` and ``commands``. How they are folded from facts is ``actors/views``'.
+``answers`` and ``commands``. How they are folded from facts is ``actors/projections``'.
 """
 
 from __future__ import annotations

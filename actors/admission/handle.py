@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rookery.actors.admission.lifecycle import LIFECYCLE
-from rookery.actors.admission.machine import ADMISSION
-from rookery.actors.kernel.authority import Authority
-from rookery.actors.kernel.host import Host
-from rookery.actors.kernel.rows import RowEffect
+from rookery.actors.admission.admission_machine import ADMISSION
+from rookery.actors.admission.lifecycle_machine import LIFECYCLE
+from rookery.actors.kernel.machines.authority import Authority
+from rookery.actors.kernel.machines.machine import RowEffect
+from rookery.actors.kernel.machines.session_host import Host
 from rookery.schemas.seed.ingress import InputSource
 
 __all__ = ["SessionAdmissionHandle", "SessionLifecycle"]

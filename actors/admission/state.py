@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from immutables import Map
 
-from rookery.actors.kernel.host import DESTROYED, INITIALIZING, Host
+from rookery.actors.kernel.machines.session_host import DESTROYED, INITIALIZING, Host
 from rookery.schemas.commands import RunReceipt, SessionView
 from rookery.schemas.run import ErrorObject, SessionMeta
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Final, NamedTuple, Protocol
 
-from rookery.actors.approvals.dispatcher import (
+from rookery.actors.approvals.dispatchers.port import (
     Cancelled,
     Decision,
     Dispatched,

@@ -13,7 +13,7 @@ import msgspec
 
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.state import Asked, Grant, GrantState, SessionApprovals
-from rookery.actors.kernel.concern import Effect
+from rookery.actors.kernel.decider import Effect
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.records import ApprovalBrokerOutcome
 from rookery.schemas.calls import KnownCall

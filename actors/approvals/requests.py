@@ -1,148 +1,182 @@
-"""What somebody is asked: the request of the seed, made of what is kept of a call.
+"""Which calls need somebody's word, and what is asked of whom. Pure.
 
-The same call makes the same request, so it need not be kept. A request names no value of an
-argument; the arguments stand in the blob store, under the digest that an approval is bound to.
+A live grant of the session, or a rule that is true of the call, lets it through with a fact of its
+own; a rule that cannot be said asks a person. What answers do is ``answering``'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Sequence
 
-from rookery.actors.approvals.dispatcher import Terms
-from rookery.actors.approvals.state import Asked
-from rookery.schemas.approvals.records import ApprovalRequest
-from rookery.schemas.capability import ApprovalPolicy, AutoApproval
-from rookery.schemas.digest import digest_bytes
-from rookery.schemas.run import SideEffect
-from rookery.schemas.seed.package import package_fingerprint
-from rookery.schemas.seed.policy import (
-    ApprovalDecisionKind,
-    DispatcherScope,
-    EffectClass,
-    RiskClass,
+from msgspec.structs import replace
+
+from rookery.actors.approvals.broker import rule, rule_without_dispatcher
+from rookery.actors.approvals.dispatchers.port import Cancelled, TimedOut
+from rookery.actors.approvals.facts import Story
+from rookery.actors.approvals.request_record import approval_id_of, policy_id, summary_of
+from rookery.actors.approvals.rules import CallSeen, Rule, RuleUndecided
+from rookery.actors.approvals.settings import ApprovalSettings
+from rookery.actors.approvals.state import (
+    Asked,
+    GrantState,
+    SessionApprovals,
+    SessionGrant,
 )
-from rookery.schemas.seed.refs import (
-    DestinationKind,
-    DestinationRef,
-    PolicyKind,
-    PolicyRef,
-    SourceKind,
-    SourceRef,
-)
-from rookery.schemas.typed_ids import (
-    AgentId,
-    ApprovalRequestId,
-    ContentRef,
-    EffectId,
-    RunId,
-    SessionId,
-    ToolCallId,
-    TurnId,
-)
+from rookery.schemas.approvals.records import ApprovalLifecycleStatus
+from rookery.schemas.calls import ApprovalWanted
+from rookery.schemas.capability import AutoApproval
+from rookery.schemas.envelope import Fact
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import approval as facts
 
-__all__ = [
-    "actor_ref",
-    "approval_id_of",
-    "operation_of",
-    "policy_id",
-    "request_of",
-    "summary_of",
-    "terms_of",
-]
-
-_EFFECTS: Final = {
-    SideEffect.NONE: (EffectClass.READ, 0),
-    SideEffect.READ: (EffectClass.READ, 0),
-    SideEffect.WRITE: (EffectClass.WRITE, 1),
-    SideEffect.NETWORK: (EffectClass.NETWORK, 1),
-    SideEffect.DATABASE: (EffectClass.WRITE, 1),
-    SideEffect.EXTERNAL_SYSTEM: (EffectClass.PROCESS, 2),
-}
-_RISKS: Final = tuple(RiskClass)
-NAMES_MAX: Final = 12
+__all__ = ["ask_anew", "escalated", "timed_out", "unwanted", "wanted"]
 
 
-def approval_id_of(session: str, operation_id: str, attempt: int) -> str:
-    """An id for each time a call is asked for: an answer to one says nothing about the next."""
-    again = f".{attempt}" if attempt > 1 else ""
-    return f"{session}.{operation_id}{again}"
+def wanted(
+    state: SessionApprovals,
+    session: str,
+    said: ApprovalWanted,
+    settings: ApprovalSettings,
+    *,
+    now_ms: int,
+) -> Sequence[Fact]:
+    """A call wants an approval: it is allowed at once, or somebody is asked."""
+    if said.operation_id in state.asked:
+        return ()
+    asked = _asked(session, said, settings, now_ms)
+    story = Story(state, session, asked)
+    for grant in _grants_for(state, asked):
+        if now_ms < grant.expires_at_ms:
+            story.allow(session_grant_id=grant.grant_id)
+            return story.grant(now_ms + settings.grant_ttl_ms, grant.grant_id).facts
+        story.facts.append(facts.GrantExpired(grant_id=grant.grant_id, generation=asked.generation))
+    why = "a grant of the session has expired" if story.facts else ""
+    if isinstance(said.policy, AutoApproval):
+        why = _not_by_rule(state, session, said)
+        if not why:
+            story.allow(rule=said.policy.auto.rule)
+            return story.grant(now_ms + settings.grant_ttl_ms).facts
+    return _ask(story, settings, why).facts
 
 
-def operation_of(approval_id: str) -> str:
-    """The call an approval's id names; empty if it names none."""
-    parts = approval_id.split(".")
-    return parts[1] if len(parts) in (2, 3) else ""
+def ask_anew(
+    state: SessionApprovals,
+    session: str,
+    asked: Asked,
+    settings: ApprovalSettings,
+    *,
+    why: str,
+    now_ms: int,
+) -> Sequence[Fact]:
+    """What was granted counts no more, and the call still waits."""
+    attempt = asked.attempt + 1
+    anew = replace(
+        asked,
+        approval_id=approval_id_of(session, asked.operation_id, attempt),
+        attempt=attempt,
+        asked_at_ms=now_ms,
+        due_ms=now_ms + settings.timeout_ms,
+        status=ApprovalLifecycleStatus.REQUESTED,
+    )
+    return _ask(Story(state, session, anew), settings, why).facts
 
 
-def policy_id(policy: ApprovalPolicy) -> str:
-    """What a session's grant is for, beside the tool: another rule is another policy."""
-    if isinstance(policy, AutoApproval):
-        return f"approval.auto.{digest_bytes(policy.auto.rule.encode())[:16]}"
-    return f"approval.{policy.value}"
+def timed_out(state: SessionApprovals, session: str, asked: Asked) -> Sequence[Fact]:
+    """Nobody has answered in time."""
+    story = Story(state, session, asked)
+    ruling = rule(story.request, TimedOut())
+    return story.result(ruling).close(ruling.outcome).facts
 
 
-def request_of(session: str, asked: Asked) -> ApprovalRequest:
-    """What is put before somebody."""
-    effect_class, risk = _EFFECTS[asked.side_effect]
-    return ApprovalRequest(
-        approval_request_id=ApprovalRequestId(asked.approval_id),
-        approval_dispatch_effect_id=EffectId(f"approval.dispatch.{asked.approval_id}"),
-        run_id=RunId(asked.run),
-        session_id=SessionId(session),
-        agent_id=AgentId(f"agent.{session}"),
-        turn_id=TurnId(f"turn.{asked.run}"),
-        tool_call_id=ToolCallId(asked.operation_id),
-        source=SourceRef.new(f"agent.{session}", SourceKind.EXTENSION),
-        destination=DestinationRef.new(f"{asked.surface}/{asked.tool}", DestinationKind.TOOL),
-        canonical_tool_name=asked.tool,
-        tool_source=SourceRef.new(asked.surface, SourceKind.TOOL),
-        effect_class=effect_class,
-        risk_class=_RISKS[risk + (not asked.idempotent)],
-        requested_args_ref=ContentRef(asked.arguments_ref),
-        redacted_args_summary=asked.summary,
-        policy_refs=(PolicyRef.new(asked.policy, PolicyKind.APPROVAL),),
-        dispatcher_scope=DispatcherScope.HOST,
-        timeout_ms=asked.due_ms - asked.asked_at_ms,
-        allowed_decisions=tuple(ApprovalDecisionKind),
-        created_at_millis=asked.asked_at_ms,
-        runtime_package_fingerprint=package_fingerprint(
-            {"capabilities": [{"capability_id": asked.tool, "schema_digest": asked.schema_digest}]}
-        ),
+def escalated(
+    state: SessionApprovals, session: str, asked: Asked, settings: ApprovalSettings
+) -> Sequence[Fact]:
+    """Nobody has answered for a while."""
+    if asked.escalated or not settings.escalate_to:
+        return ()
+    story = Story(state, session, asked)
+    return story.tell(facts.Escalated, dispatchers=settings.escalate_to).facts
+
+
+def unwanted(state: SessionApprovals, session: str, asked: Asked) -> Sequence[Fact]:
+    """The run has ended: nobody is to answer, and nothing is to be made of an answer."""
+    grant = state.grants.get(asked.grant_id)
+    if grant is not None and grant.state is GrantState.ISSUED:
+        return (
+            facts.GrantRevoked(
+                grant_id=grant.grant_id,
+                revoked_by="the run has ended",
+                run=asked.run,
+                generation=asked.generation,
+            ),
+        )
+    if not asked.pending:
+        return ()
+    story = Story(state, session, asked)
+    ruling = rule(story.request, Cancelled())
+    return story.result(ruling).close(ruling.outcome).facts
+
+
+def _ask(story: Story, settings: ApprovalSettings, why: str) -> Story:
+    story.request_it(settings.dispatchers, why)
+    if settings.dispatchers:
+        return story
+    ruling = rule_without_dispatcher(story.request)
+    return story.result(ruling).close(ruling.outcome)
+
+
+def _asked(session: str, said: ApprovalWanted, settings: ApprovalSettings, now_ms: int) -> Asked:
+    return Asked(
+        approval_id=approval_id_of(session, said.operation_id, 1),
+        operation_id=said.operation_id,
+        run=said.run_id,
+        generation=said.generation,
+        attempt=1,
+        tool=said.name,
+        surface=said.surface,
+        side_effect=said.side_effect,
+        idempotent=said.idempotent,
+        schema_digest=said.schema_digest,
+        policy=policy_id(said.policy),
+        request_digest=said.request_digest,
+        arguments_ref=said.arguments_ref,
+        summary=summary_of(said.name, said.arguments),
+        asked_at_ms=now_ms,
+        due_ms=now_ms + settings.timeout_ms,
     )
 
 
-def terms_of(asked: Asked) -> Terms:
-    return Terms(request_digest=asked.request_digest, due_ms=asked.due_ms)
+def _grants_for(state: SessionApprovals, asked: Asked) -> list[SessionGrant]:
+    """The session's grants for such calls, the one that lasts longest first."""
+    found = [
+        grant
+        for grant in state.session_grants.values()
+        if (grant.tool, grant.policy, grant.generation)
+        == (asked.tool, asked.policy, asked.generation)
+        and grant.state is GrantState.ISSUED
+    ]
+    return sorted(found, key=lambda grant: -grant.expires_at_ms)
 
 
-def actor_ref(request: ApprovalRequest, actor: str) -> SourceRef:
-    """Who answers; whoever calls itself what the request comes from is taken by its word."""
-    if actor == request.source.id.as_str():
-        return request.source
-    return SourceRef.new(actor, SourceKind.USER)
-
-
-def summary_of(name: str, arguments: Any) -> str:
-    """A call without the values of its arguments."""
-    if isinstance(arguments, Mapping):
-        parts = [f"{key[:40]}: {_shape(value)}" for key, value in arguments.items()]
-    else:
-        parts = [_shape(value) for value in arguments]
-    more = [f"{len(parts) - NAMES_MAX} more"] if len(parts) > NAMES_MAX else []
-    return f"{name[:128]}({', '.join([*parts[:NAMES_MAX], *more])})"
-
-
-def _shape(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "number"
-        case str():
-            return f"text of {len(value)}"
-        case list() | tuple():
-            return f"list of {len(value)}"
-    return f"object of {len(value)}"
+def _not_by_rule(state: SessionApprovals, session: str, said: ApprovalWanted) -> str:
+    """Why the rule does not let the call through; empty if it does."""
+    assert isinstance(said.policy, AutoApproval)
+    in_life = said.generation == state.generation
+    counts = {
+        "run": state.in_run.get(said.name, 0) if said.run_id == state.run else 0,
+        "session": state.in_session.get(said.name, 0) if in_life else 0,
+    }
+    seen = CallSeen(
+        name=said.name,
+        surface=said.surface,
+        side_effect=said.side_effect.value,
+        idempotent=said.idempotent,
+        session=session,
+        args=said.arguments,
+        counts=counts,
+    )
+    try:
+        allows = Rule.of(said.policy.auto.rule).allows(seen)
+    except (RuleUndecided, Refused) as error:
+        return f"the rule cannot be said of the call: {error}"
+    return "" if allows else "the rule does not allow it"

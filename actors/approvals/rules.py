@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rookery.actors.approvals.rule_words import (
+from rookery.actors.approvals.rule_functions import (
     FUNCTIONS,
     CallSeen,
     RuleUndecided,

@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 from immutables import Map
 
-from rookery.actors.approvals.machine import Approvals
+from rookery.actors.approvals.lifecycle_machine import Approvals
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
 from rookery.schemas.run import SideEffect
 

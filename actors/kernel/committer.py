@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from rookery.actors.kernel.closing import Closing
-from rookery.actors.kernel.concern import Effect
-from rookery.actors.kernel.effects import Effects
+from rookery.actors.kernel.completions import Closing
+from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel.effect_runner import Effects
 from rookery.actors.kernel.entity import Entity, Work
+from rookery.actors.kernel.fact_router import Reactions
 from rookery.actors.kernel.failpoints import Failpoints
-from rookery.actors.kernel.horizon import Horizon
 from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.observer import Observer
-from rookery.actors.kernel.reactions import Reactions
+from rookery.actors.kernel.metrics import Observer
+from rookery.actors.kernel.watermark import Horizon
 from rookery.bus.ports import Append, Displaced, Journal, Outcome, Settled
 from rookery.schemas.envelope import Fact
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.kernel.concern import Concern
-from rookery.actors.kernel.horizon import Ticket
+from rookery.actors.kernel.decider import Concern
+from rookery.actors.kernel.dedup import CommandMemory
+from rookery.actors.kernel.history_restart import chain_end, last_number, last_restart
 from rookery.actors.kernel.mailbox import Room
-from rookery.actors.kernel.memory import CommandMemory
-from rookery.actors.kernel.restarting import chain_end, last_number, last_restart
+from rookery.actors.kernel.watermark import Ticket
 from rookery.bus.ports import Delivery, Snapshot, Stored
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import Command, EntityId, Fact

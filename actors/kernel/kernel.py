@@ -17,24 +17,24 @@ from itertools import count
 import pykka
 from msgspec import UNSET
 
-from rookery.actors.kernel.closing import Closing
+from rookery.actors.kernel.actor import FamilyActor
+from rookery.actors.kernel.command_router import Query, Routing
 from rookery.actors.kernel.committer import Commit, Committer, Outcomes
-from rookery.actors.kernel.concern import Concern, Effect
-from rookery.actors.kernel.effects import Effects, Performer
+from rookery.actors.kernel.completions import Closing
+from rookery.actors.kernel.decider import Concern, Effect
+from rookery.actors.kernel.effect_runner import Effects, Performer
 from rookery.actors.kernel.entity import Entity, Work
+from rookery.actors.kernel.fact_router import Reactions
 from rookery.actors.kernel.failpoints import Failpoints
-from rookery.actors.kernel.fetching import Fetching
-from rookery.actors.kernel.horizon import Horizon, Ticket
-from rookery.actors.kernel.inside import Ask
+from rookery.actors.kernel.loader import Fetching
+from rookery.actors.kernel.local_ask import Ask
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import Forget, Internal, Passivate, Quiesce
-from rookery.actors.kernel.nodes import NodesConcern, Record, Recorded
-from rookery.actors.kernel.observer import Observer, Unobserved
-from rookery.actors.kernel.partitions import CLAIM_S, Holder, Partitions
-from rookery.actors.kernel.reactions import Reactions
-from rookery.actors.kernel.routing import Query, Routing
-from rookery.actors.kernel.shell import FamilyActor
-from rookery.actors.kernel.takeover import Takeover
+from rookery.actors.kernel.metrics import Observer, Unobserved
+from rookery.actors.kernel.node_decider import NodesConcern, Record, Recorded
+from rookery.actors.kernel.partition_ownership import CLAIM_S, Holder, Partitions
+from rookery.actors.kernel.recovery import Takeover
+from rookery.actors.kernel.watermark import Horizon, Ticket
 from rookery.bus.ports import PARTITIONS, Bus, Conflicted, Delivery, Loop, Pressure, Snapshot
 from rookery.schemas.codec import encode_json
 from rookery.schemas.envelope import Command, EntityId, Fact

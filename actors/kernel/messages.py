@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rookery.actors.kernel.entity import Entity, Work
-from rookery.actors.kernel.horizon import Ticket
 from rookery.actors.kernel.mailbox import Room
+from rookery.actors.kernel.watermark import Ticket
 from rookery.bus.ports import Delivery, Snapshot, Stored
 from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import CodedError

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from msgspec.structs import force_setattr
 
-from rookery.actors.kernel.rows import Edition
-from rookery.actors.leases import registry
-from rookery.actors.leases.registry import LeaseEntry
+from rookery.actors.kernel.machines.machine import Edition
+from rookery.actors.leases import lease_rules
+from rookery.actors.leases.lease_rules import LeaseEntry
 from rookery.schemas.facts import lease as facts
 from rookery.schemas.machines.lease import AuthLeaseSnapshot, AuthLeaseTransition, LeaseKey
 
@@ -60,7 +60,9 @@ class AuthLeaseHandle:
     def refresh_failed(self, lease_key: LeaseKey, permanent: bool) -> None:
         with self._lock:
             entry, edition = self._entry(lease_key), self._edition
-            fact = registry.refresh_failed(entry, lease_key, permanent=permanent, edition=edition)
+            fact = lease_rules.refresh_failed(
+                entry, lease_key, permanent=permanent, edition=edition
+            )
             self._fold(lease_key, fact)
 
     def mark_reauth_required(self, lease_key: LeaseKey) -> None:
@@ -72,7 +74,7 @@ class AuthLeaseHandle:
             self.release_lease(lease_key)
             return
         with self._lock:
-            fact = registry.ask(
+            fact = lease_rules.ask(
                 self._entry(lease_key),
                 lease_key,
                 on,
@@ -84,15 +86,15 @@ class AuthLeaseHandle:
 
     def snapshot(self, lease_key: LeaseKey) -> AuthLeaseSnapshot:
         with self._lock:
-            return registry.snapshot(self._entry(lease_key))
+            return lease_rules.snapshot(self._entry(lease_key))
 
     # --- giving back ------------------------------------------------------------------------------
 
     def release_lease(self, lease_key: LeaseKey) -> None:
-        self._release(lease_key, registry.release_lease)
+        self._release(lease_key, lease_rules.release_lease)
 
     def release_credential_lifecycle(self, lease_key: LeaseKey) -> None:
-        self._release(lease_key, registry.release_credential_lifecycle)
+        self._release(lease_key, lease_rules.release_credential_lifecycle)
 
     def install_release_observer(self, observer: LoginFlowReleaseObserver) -> None:
         with self._lock:
@@ -103,7 +105,7 @@ class AuthLeaseHandle:
     ) -> None:
         """Put the lease where ``snapshot`` says it was."""
         with self._lock:
-            fact = registry.restore_snapshot(snapshot, expires_at)
+            fact = lease_rules.restore_snapshot(snapshot, expires_at)
             if fact is not None:
                 self._fold(lease_key, fact)
 
@@ -125,7 +127,7 @@ class AuthLeaseHandle:
 
     def _undo_release(self, lease_key: LeaseKey) -> None:
         with self._lock:
-            undone = registry.undo_release(self._entry(lease_key))
+            undone = lease_rules.undo_release(self._entry(lease_key))
             if undone is not None:
                 self._fold(lease_key, undone)
 
@@ -134,14 +136,14 @@ class AuthLeaseHandle:
     def _publish(self, lease_key: LeaseKey, on: str, **params: Any) -> AuthLeaseTransition:
         with self._lock:
             self.apply(lease_key, on, **params)
-            return registry.transition(self._entry(lease_key))
+            return lease_rules.transition(self._entry(lease_key))
 
     def _entry(self, lease_key: LeaseKey) -> LeaseEntry:
         return self._entries.get(lease_key, _UNKNOWN)
 
     def _fold(self, lease_key: LeaseKey, fact: facts.LeaseFact) -> None:
         force_setattr(fact, "at_ms", self._now_ms())
-        after = registry.evolve(self._entry(lease_key), fact)
+        after = lease_rules.evolve(self._entry(lease_key), fact)
         if after == _UNKNOWN:
             self._entries.pop(lease_key, None)
         else:

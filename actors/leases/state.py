@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from immutables import Map
 
-from rookery.actors.kernel.rows import RowEffect
+from rookery.actors.kernel.machines.machine import RowEffect
 from rookery.schemas.machines.lease import AuthLeasePhase
 
 __all__ = [

@@ -9,9 +9,9 @@ import logging
 from typing import Protocol
 from uuid import UUID
 
-from rookery.actors.kernel.authority import Authority
-from rookery.actors.peers.interaction import INBOUND, OUTBOUND, PeerInteractionCleanup
-from rookery.actors.peers.stream import STREAMS, InteractionStreamCleanup
+from rookery.actors.kernel.machines.authority import Authority
+from rookery.actors.peers.interaction_machine import INBOUND, OUTBOUND, PeerInteractionCleanup
+from rookery.actors.peers.stream_machine import STREAMS, InteractionStreamCleanup
 from rookery.schemas.machines.peer import (
     InboundPeerRequestState,
     InteractionStreamState,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from rookery.actors.kernel.authority import Authority
-from rookery.actors.kernel.rows import RejectionKind, RowEffect, TransitionRejected
-from rookery.actors.peers.admitted import admitted_envelope, admitted_plain_event, asked_of
-from rookery.actors.peers.context import CONTEXT, SessionContextAdvanced
-from rookery.actors.peers.drain import DRAIN
-from rookery.actors.peers.ingress import INGRESS, PeerIngressClassified
+from rookery.actors.kernel.machines.authority import Authority
+from rookery.actors.kernel.machines.machine import RejectionKind, RowEffect, TransitionRejected
+from rookery.actors.peers.context_machine import CONTEXT, SessionContextAdvanced
+from rookery.actors.peers.drain_machine import DRAIN
+from rookery.actors.peers.ingress_admission import admitted_envelope, admitted_plain_event, asked_of
+from rookery.actors.peers.ingress_machine import INGRESS, PeerIngressClassified
 from rookery.schemas.machines.peer import (
     DrainExitReason,
     DrainMode,

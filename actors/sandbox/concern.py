@@ -14,9 +14,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict, replace
 
-from rookery.actors.kernel import maps
-from rookery.actors.kernel.concern import Effect
-from rookery.actors.kernel.host import DESTROYED, INITIALIZING
+from rookery.actors.kernel import state_codec
+from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel.machines.session_host import DESTROYED, INITIALIZING
 from rookery.schemas.calls import ForkedRun, ForkPoint
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
@@ -149,10 +149,10 @@ class SandboxConcern:
         del key, state
 
     def dump(self, state: KeptView) -> bytes:
-        return maps.dump(state)
+        return state_codec.dump(state)
 
     def load(self, data: bytes) -> KeptView:
-        return maps.load(data, KeptView)
+        return state_codec.load(data, KeptView)
 
 
 def _keep(state: KeptView, keep: KeepSnapshot) -> Sequence[Fact]:

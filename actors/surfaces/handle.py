@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.kernel.authority import Authority
-from rookery.actors.kernel.host import ATTACHED, Host
-from rookery.actors.kernel.rows import RowEffect
-from rookery.actors.surfaces import snapshot
-from rookery.actors.surfaces.machine import SURFACES
-from rookery.actors.surfaces.mcp_lifecycle import MCP_SERVERS, pending_server_ids
+from rookery.actors.kernel.machines.authority import Authority
+from rookery.actors.kernel.machines.machine import RowEffect
+from rookery.actors.kernel.machines.session_host import ATTACHED, Host
+from rookery.actors.surfaces import views
+from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS, pending_server_ids
+from rookery.actors.surfaces.surface_machine import SURFACES
 from rookery.schemas.facts.surface import SurfaceFact
 from rookery.schemas.machines.surface import (
     ExternalToolSurfaceFailureCause,
@@ -125,22 +125,22 @@ class ExternalToolSurfaceHandle:
     # --- looks ------------------------------------------------------------------------------------
 
     def surface_snapshot(self, surface_id: str) -> SurfaceSnapshot | None:
-        return snapshot.surface_snapshot(self._authority.read(SURFACES), surface_id)
+        return views.surface_snapshot(self._authority.read(SURFACES), surface_id)
 
     def diagnostic_snapshot(self) -> SurfaceDiagnosticSnapshot:
-        return snapshot.diagnostic_snapshot(self._authority.read(SURFACES))
+        return views.diagnostic_snapshot(self._authority.read(SURFACES))
 
     def visible_surfaces(self) -> frozenset[str]:
         return self._authority.read(SURFACES).visible_surfaces
 
     def removing_surfaces(self) -> frozenset[str]:
-        return frozenset(snapshot.removing_surfaces(self._authority.read(SURFACES)))
+        return frozenset(views.removing_surfaces(self._authority.read(SURFACES)))
 
     def pending_surfaces(self) -> frozenset[str]:
-        return frozenset(snapshot.pending_surfaces(self._authority.read(SURFACES)))
+        return frozenset(views.pending_surfaces(self._authority.read(SURFACES)))
 
     def has_pending_or_staged(self) -> bool:
-        return snapshot.has_pending_or_staged(self._authority.read(SURFACES))
+        return views.has_pending_or_staged(self._authority.read(SURFACES))
 
     def snapshot_epoch(self) -> int:
         return self._authority.read(SURFACES).snapshot_epoch

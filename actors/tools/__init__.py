@@ -6,16 +6,16 @@ pure; ``acting`` performs what follows, with ``places`` for limits and a ``host`
 a ``remote`` one, whose other end is ``worker``.
 """
 
-from rookery.actors.tools.decorator import tool
-from rookery.actors.tools.files import Mount, file_tools
-from rookery.actors.tools.http import Allowed, http_tools
-from rookery.actors.tools.loading import load_registry
-from rookery.actors.tools.registry import (
+from rookery.actors.tools.authoring.decorator import tool
+from rookery.actors.tools.authoring.loader import load_registry
+from rookery.actors.tools.authoring.registry import (
     RegisteredTool,
     ToolCallContext,
     ToolError,
     ToolRegistry,
 )
+from rookery.actors.tools.builtin.files import Mount, file_tools
+from rookery.actors.tools.builtin.http import Allowed, http_tools
 
 __all__ = [
     "Allowed",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.kernel.concern import Effect
+from rookery.actors.kernel.decider import Effect
 from rookery.actors.tools.state import Call
 from rookery.schemas.calls import CallOutcome, KnownCall, ToolFault
 

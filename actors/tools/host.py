@@ -18,14 +18,14 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from rookery.actors.tools.pipeline import fault, fault_of
-from rookery.actors.tools.registry import (
+from rookery.actors.tools.authoring.registry import (
     RegisteredTool,
     ToolCallContext,
     ToolError,
     ToolRegistry,
 )
-from rookery.actors.tools.threads import Threads
+from rookery.actors.tools.daemon_pool import Threads
+from rookery.actors.tools.faults import fault, fault_of
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import CodedError
 

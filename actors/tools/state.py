@@ -12,7 +12,7 @@ import msgspec
 from immutables import Map
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.tools.places import Place
+from rookery.actors.tools.call_slots import Place
 from rookery.schemas.calls import Arguments, CallOutcome, KnownCall
 from rookery.schemas.capability import ApprovalPolicy
 

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.kernel.tasks import Tasks
-from rookery.actors.tools.checks import schema_digest
+from rookery.actors.kernel.task_set import Tasks
+from rookery.actors.tools.authoring.registry import RegisteredTool, ToolCallContext, ToolRegistry
+from rookery.actors.tools.capability_checks import schema_digest
+from rookery.actors.tools.faults import fault
 from rookery.actors.tools.host import LocalTools
-from rookery.actors.tools.pipeline import fault
-from rookery.actors.tools.registry import RegisteredTool, ToolCallContext, ToolRegistry
 from rookery.bus.ports import Workbench
 from rookery.schemas.calls import Arguments, CallOutcome
 from rookery.schemas.codec import encode_json

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from rookery.actors.admission.host import moved
-from rookery.actors.kernel.authority import Authority
-from rookery.actors.turns.machine import TURN
-from rookery.actors.turns.snapshot import close_direct_run, snapshot
+from rookery.actors.admission.host_evolution import moved
+from rookery.actors.kernel.machines.authority import Authority
+from rookery.actors.turns.turn_machine import TURN
+from rookery.actors.turns.turn_view import close_direct_run, snapshot
 from rookery.schemas.machines.turn import (
     AsyncOpRef,
     ContentShape,

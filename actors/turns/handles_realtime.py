@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from rookery.actors.kernel.authority import Authority
-from rookery.actors.kernel.rows import RejectionKind, TransitionRejected
-from rookery.actors.turns.product_turn import (
+from rookery.actors.kernel.machines.authority import Authority
+from rookery.actors.kernel.machines.machine import RejectionKind, TransitionRejected
+from rookery.actors.turns.model_routing_machine import MODEL_ROUTING
+from rookery.actors.turns.realtime_turn_machine import (
     PRODUCT_TURN,
     RealtimeProductTurnPhase,
     RealtimeProjectionFreshness,
     RealtimeProjectionFreshnessChanged,
     RealtimeReconnectPolicy,
 )
-from rookery.actors.turns.routing import MODEL_ROUTING
 
 __all__ = [
     "ModelRoutingHandle",

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Final, NamedTuple
 
-from rookery.actors.admission.load import RealmLoad
-from rookery.actors.views.realm import RealmViews
-from rookery.actors.views.runs import RunsView
+from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.projections.realm_projections import RealmViews
+from rookery.actors.projections.run_queries import RunsView
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal.writer_terms import turns_in
 from rookery.bus.nats.connection import Outgoing

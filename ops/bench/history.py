@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rookery.actors.admission.claim import ClaimRegistry
-from rookery.actors.admission.concern import AdmissionConcern
-from rookery.actors.admission.load import RealmLoad
+from rookery.actors.admission.decider import AdmissionConcern
+from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.session_claims import ClaimRegistry
 from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.concern import Concern
-from rookery.actors.kernel.draft import Draft
+from rookery.actors.kernel.decider import Concern
 from rookery.actors.kernel.entity import Entity, Work
 from rookery.actors.kernel.mailbox import Mailbox
+from rookery.actors.kernel.unit_of_work import Draft
 from rookery.bus.ports import Stored
 from rookery.ops.bench.task import command_id
 from rookery.ops.bench.turns import COMMAND, VERB, Advance

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from rookery.actors.catalogue import CATALOGUE, drafts
-from rookery.actors.kernel.host import at_host
-from rookery.actors.kernel.rows import Machine, TransitionRejected
+from rookery.actors.kernel.machines.machine import Machine, TransitionRejected
+from rookery.actors.kernel.machines.session_host import at_host
+from rookery.actors.machine_catalogue import CATALOGUE, drafts
 from rookery.ops.bench.lab import Lab
 from rookery.ops.bench.rows import Line, Round, Sync
 

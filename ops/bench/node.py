@@ -10,7 +10,7 @@ import sys
 from resource import RUSAGE_SELF, getrusage
 
 from rookery.actors.kernel.kernel import Kernel, Settings
-from rookery.actors.kernel.partitions import Holder
+from rookery.actors.kernel.partition_ownership import Holder
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.loop_thread import LoopThread

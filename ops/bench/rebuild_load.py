@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.concern import Concern
+from rookery.actors.kernel.decider import Concern
 from rookery.actors.kernel.entity import Entity
 from rookery.bus import ports
 from rookery.bus.jetstream_bus import JetStreamBus

@@ -14,8 +14,8 @@ from time import perf_counter
 
 from msgspec.structs import replace
 
-from rookery.actors.views.run_table import RunTable
-from rookery.actors.views.runs import RunsView
+from rookery.actors.projections.run_queries import RunsView
+from rookery.actors.projections.runs import RunTable
 from rookery.bus.memory.journal import MemoryJournal, MemoryLog
 from rookery.bus.ports import Filter, Stored
 from rookery.ops.bench.cold_lists import cold_lists

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rookery.actors.views.approval_table import ApprovalTable
+from rookery.actors.projections.approvals import ApprovalTable
 from rookery.bus.ports import Stored
 from rookery.ops.cli.output import clock_time, print_table
 from rookery.ops.cli.timeline import duration

@@ -15,8 +15,8 @@ import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from rookery.actors.views.approval_table import ApprovalTable
-from rookery.actors.views.approvals import ApprovalsView
+from rookery.actors.projections.approval_queries import ApprovalsView
+from rookery.actors.projections.approvals import ApprovalTable
 from rookery.bus.client.client import new_id
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter

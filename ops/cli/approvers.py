@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
-from rookery.actors.views.approver_keys import ListedKey, changes_of, keys_of
+from rookery.actors.projections.approver_keys import ListedKey, changes_of, keys_of
 from rookery.bus.ports import Filter, Stored
 from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.keys import make_key, public_key_in, signer_in

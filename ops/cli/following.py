@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 
-from rookery.actors.views.waits import some_of
+from rookery.actors.projections.run_progress import some_of
 from rookery.bus.client.client import Fields, Handle
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import CodedError

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from rookery.actors.views.approvals import ApprovalsView
+from rookery.actors.projections.approval_queries import ApprovalsView
 from rookery.bus.clock import SystemClock
 from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.options import NO_OPTIONS, As, Options, actor

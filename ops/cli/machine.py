@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 
-from rookery.actors.catalogue import CATALOGUE
-from rookery.actors.kernel.rows import Edition, Machine
+from rookery.actors.kernel.machines.machine import Edition, Machine
+from rookery.actors.machine_catalogue import CATALOGUE
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
 from rookery.ops.machines.diagram import mermaid

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from rookery.actors.views.nodes import NodeView, nodes_of
+from rookery.actors.projections.nodes import NodeView, nodes_of
 from rookery.bus.ports import Filter
 from rookery.ops.cli.at_hand import server_at_hand
 from rookery.ops.cli.options import NO_OPTIONS, Options

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from rookery.actors.kernel.partitions import node_of
+from rookery.actors.kernel.partition_ownership import node_of
 from rookery.bus.client.client import Client
 from rookery.bus.commands.inbox import JetStreamInbox
 from rookery.bus.journal.feed import JetStreamFeed

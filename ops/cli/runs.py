@@ -14,7 +14,7 @@ from cyclopts.validators import Number
 from msgspec import UNSET
 from rich.console import Console
 
-from rookery.actors.views.runs import RunsView
+from rookery.actors.projections.run_queries import RunsView
 from rookery.bus.client.run_results import past_result
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, Stored

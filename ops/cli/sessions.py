@@ -10,10 +10,10 @@ from cyclopts.validators import Number
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.admission.fold import evolve
+from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.state import Admission
-from rookery.actors.kernel.restarting import last_restart
-from rookery.actors.views.sessions import SessionsView, known_phase
+from rookery.actors.kernel.history_restart import last_restart
+from rookery.actors.projections.session_queries import SessionsView, known_phase
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, Stored
 from rookery.ops.cli.at_hand import server_at_hand

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from rookery.actors.tools.loading import load_registry
+from rookery.actors.tools.authoring.loader import load_registry
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.cli.stopping import stop_signals

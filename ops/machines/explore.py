@@ -3,7 +3,7 @@
 Checked in every state: the machine's invariants; that every row of every edition folds, whatever
 the state; that a refused input names no row and so leaves no fact; and that nothing asked of a
 state changes it. What was seen on the way is kept for tables and diagrams. The worlds are
-``rookery.actors.catalogue``'s.
+``rookery.actors.machine_catalogue``'s.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from rookery.actors.catalogue import Entry, drafts
-from rookery.actors.kernel.host import RUNNING, Host, at_host, host_of
-from rookery.actors.kernel.rows import Edition, Machine, TransitionRejected
+from rookery.actors.kernel.machines.machine import Edition, Machine, TransitionRejected
+from rookery.actors.kernel.machines.session_host import RUNNING, Host, at_host, host_of
+from rookery.actors.machine_catalogue import Entry, drafts
 
 __all__ = ["Explored", "Move", "Repeat", "Taken", "explore"]
 

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from rookery.actors.catalogue import CATALOGUE, Entry
-from rookery.actors.kernel.host import HostPhase
-from rookery.actors.kernel.rows import HEAD, SEED
+from rookery.actors.kernel.machines.machine import HEAD, SEED
+from rookery.actors.kernel.machines.session_host import HostPhase
+from rookery.actors.machine_catalogue import CATALOGUE, Entry
 from rookery.ops.machines.explore import Explored, Taken, explore
 
 __all__ = ["FILE", "document", "main", "section", "table"]

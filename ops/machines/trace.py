@@ -13,11 +13,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from rookery.actors.catalogue import CATALOGUE, draft, seen_of_turn
-from rookery.actors.kernel.host import Host, at_host, host_of
-from rookery.actors.kernel.maps import restored
-from rookery.actors.kernel.rows import Edition, Machine, TransitionRejected
-from rookery.actors.turns.machine import TURN
+from rookery.actors.kernel.machines.machine import Edition, Machine, TransitionRejected
+from rookery.actors.kernel.machines.session_host import Host, at_host, host_of
+from rookery.actors.kernel.state_codec import restored
+from rookery.actors.machine_catalogue import CATALOGUE, draft, seen_of_turn
+from rookery.actors.turns.turn_machine import TURN
 from rookery.ops.machines.words import effect_told, plain, variables
 from rookery.schemas.errors import Refused
 

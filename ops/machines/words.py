@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.admission.lifecycle import LIFECYCLE
-from rookery.actors.kernel.host import Host
-from rookery.actors.kernel.rows import Machine, RowEffect
+from rookery.actors.admission.lifecycle_machine import LIFECYCLE
+from rookery.actors.kernel.machines.machine import Machine, RowEffect
+from rookery.actors.kernel.machines.session_host import Host
 from rookery.schemas.enums import Variant
 
 __all__ = ["effect_told", "plain", "variables"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rookery.actors.approvals.dispatcher import Terms
+from rookery.actors.approvals.dispatchers.port import Terms
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.dispatch_protocol import AskedOutcome, AskedReply
 from rookery.schemas.approvals.records import ApprovalRequest

@@ -15,17 +15,17 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.approvals.acting import ApprovalsActing
-from rookery.actors.approvals.concern import ApprovalsConcern
-from rookery.actors.approvals.dispatcher import Dispatcher
+from rookery.actors.approvals.decider import ApprovalsConcern
 from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
+from rookery.actors.approvals.dispatchers.port import Dispatcher
+from rookery.actors.approvals.executor import ApprovalsActing
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.state import Approver, SessionApprovals
-from rookery.actors.kernel.concern import Concern, Effect
-from rookery.actors.tools.concern import ToolsConcern
+from rookery.actors.kernel.decider import Concern, Effect
+from rookery.actors.tools.approval_subject import Wanted, wanted
+from rookery.actors.tools.call_slots import Places
+from rookery.actors.tools.decider import ToolsConcern
 from rookery.actors.tools.effects import Act, AskApproval, Begin, CallOffApproval, Prepare
-from rookery.actors.tools.places import Places
-from rookery.actors.tools.wanting import Wanted, wanted
 from rookery.bus.ports import Timer
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.calls import ApprovalUnwanted, Arguments, AskedCall

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rookery.actors.approvals.dispatcher import Dispatched, Terms
+from rookery.actors.approvals.dispatchers.port import Dispatched, Terms
 from rookery.schemas.approvals.records import ApprovalRequest
 from rookery.schemas.seed.package import RuntimePackageFingerprint
 from rookery.schemas.seed.policy import (

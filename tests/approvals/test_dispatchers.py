@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rookery.actors.approvals.dispatcher import (
+from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
+from rookery.actors.approvals.dispatchers.port import (
     Cancelled,
     Decision,
     Dispatched,
@@ -18,7 +19,6 @@ from rookery.actors.approvals.dispatcher import (
     TimedOut,
     Unavailable,
 )
-from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
 from rookery.actors.approvals.dispatchers.service import ServiceDispatcher
 from rookery.bus.client.external_service import NatsService
 from rookery.bus.nats.connection import Connection, Message, Outgoing, header_value

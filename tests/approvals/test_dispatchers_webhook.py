@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from rookery.actors.approvals.dispatcher import Decision, Dispatched, Pending, Unavailable
+from rookery.actors.approvals.dispatchers.port import Decision, Dispatched, Pending, Unavailable
 from rookery.actors.approvals.dispatchers.webhook import WebhookDispatcher
 from rookery.actors.approvals.dispatchers.webhook_signing import (
     TOLERANCE_MS,
     SeenOnce,
     WebhookKey,
 )
-from rookery.actors.tools.threads import Threads
+from rookery.actors.tools.daemon_pool import Threads
 from rookery.ops.callback import BODY_BYTES_MAX, PATH, Callback, CallbackServer
 from rookery.ops.posting import Posting
 from rookery.schemas.approvals.decision import DecideApproval

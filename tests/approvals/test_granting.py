@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.approvals.dispatcher import (
+from rookery.actors.approvals.dispatchers.port import (
     Cancelled,
     Decision,
     Dispatched,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.approvals.concern import ApprovalsConcern
+from rookery.actors.approvals.decider import ApprovalsConcern
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY, REFUSALS_MAX

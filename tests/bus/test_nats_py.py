@@ -171,7 +171,7 @@ def test_after_a_reset_nothing_of_the_old_connection_is_left() -> None:
 
 def test_nats_py_is_the_version_whose_insides_we_know() -> None:
     assert version("nats-py").startswith("2.16."), (
-        "bus/nats/batch_client.py uses private names of nats-py 2.16: read them again in the new version"
+        "bus/nats/batch_client.py uses private names of nats-py 2.16: read them in the new version"
     )
 
 

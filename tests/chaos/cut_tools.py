@@ -10,7 +10,7 @@ import os
 import time
 
 from rookery.actors import tool
-from rookery.actors.tools.registry import ToolCallContext, ToolRegistry
+from rookery.actors.tools.authoring.registry import ToolCallContext, ToolRegistry
 from rookery.schemas.run import SideEffect
 
 __all__ = ["registry"]

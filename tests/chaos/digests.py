@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.admission.fold import evolve
+from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.state import Admission, dump
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal.audit import ChainAudit

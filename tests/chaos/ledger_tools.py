@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from rookery.actors import tool
-from rookery.actors.tools.registry import ToolCallContext, ToolError, ToolRegistry
+from rookery.actors.tools.authoring.registry import ToolCallContext, ToolError, ToolRegistry
 from rookery.schemas.run import SideEffect
 
 __all__ = ["registry"]

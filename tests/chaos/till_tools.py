@@ -10,7 +10,7 @@ from hashlib import sha3_256
 from pathlib import Path
 
 from rookery.actors import tool
-from rookery.actors.tools.registry import ToolCallContext, ToolError, ToolRegistry
+from rookery.actors.tools.authoring.registry import ToolCallContext, ToolError, ToolRegistry
 from rookery.schemas.run import SideEffect
 
 __all__ = ["registry"]

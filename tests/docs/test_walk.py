@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from rookery.actors import runs
+from rookery.actors import execution
 
 ACTORS = Path(__file__).parents[2] / "actors"
 STEP = re.compile(r"^    ([\w/]+\.py) +([\w.]+) +(\w+) +(.+)$", re.MULTILINE)
@@ -24,7 +24,7 @@ def defined(path: Path) -> set[str]:
 
 
 def test_every_step_of_the_walk_is_where_it_says():
-    steps = STEP.findall(runs.__doc__ or "")
+    steps = STEP.findall(execution.__doc__ or "")
     assert len(steps) > 15
     assert [step for step in steps if step[1] not in defined(ACTORS / step[0])] == []
 
@@ -36,7 +36,7 @@ def test_every_fact_of_the_walk_is_one():
         for name in re.findall(r'tag="([\w.]+)\.v1"', path.read_text(encoding="utf-8"))
     }
     told: set[str] = set()
-    for _, _, family, said in STEP.findall(runs.__doc__ or ""):
+    for _, _, family, said in STEP.findall(execution.__doc__ or ""):
         if family not in ("loop", "actor"):
             told |= {f"{family}.{word}" for word in re.findall(rf"(?:\b{family})?\.(\w+)", said)}
     assert len(told) > 7

@@ -15,9 +15,9 @@ from typing import Any, TypeVar, cast
 
 import pykka
 
-from rookery.actors.kernel.concern import Concern
+from rookery.actors.kernel.actor import FamilyActor
+from rookery.actors.kernel.decider import Concern
 from rookery.actors.kernel.kernel import Kernel
-from rookery.actors.kernel.shell import FamilyActor
 
 T = TypeVar("T")
 

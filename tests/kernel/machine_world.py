@@ -7,16 +7,16 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.admission.claim import ClaimRegistry
-from rookery.actors.admission.concern import AdmissionConcern
-from rookery.actors.admission.load import RealmLoad
-from rookery.actors.approvals.concern import ApprovalsConcern
+from rookery.actors.admission.decider import AdmissionConcern
+from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.session_claims import ClaimRegistry
+from rookery.actors.approvals.decider import ApprovalsConcern
 from rookery.actors.approvals.settings import ApprovalSettings
-from rookery.actors.kernel.concern import Concern
-from rookery.actors.leases.concern import LeasesConcern
-from rookery.actors.peers.concern import PeersConcern
-from rookery.actors.surfaces.concern import SurfacesConcern
-from rookery.actors.turns.concern import TurnsConcern
+from rookery.actors.kernel.decider import Concern
+from rookery.actors.leases.decider import LeasesConcern
+from rookery.actors.peers.decider import PeersConcern
+from rookery.actors.surfaces.decider import SurfacesConcern
+from rookery.actors.turns.decider import TurnsConcern
 from rookery.schemas.codec import FactCodec
 from tests.kernel.world import Asked, World
 

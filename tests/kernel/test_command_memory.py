@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.kernel.memory import MEMORY_COMMANDS_MAX, MEMORY_MS, CommandMemory
+from rookery.actors.kernel.dedup import MEMORY_COMMANDS_MAX, MEMORY_MS, CommandMemory
 
 
 def test_a_command_is_known_for_a_day():

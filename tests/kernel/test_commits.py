@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rookery.actors.kernel.observer import Unobserved
+from rookery.actors.kernel.metrics import Unobserved
 from rookery.bus.ports import Append
 from tests.kernel.tally import Added, TallyConcern
 from tests.kernel.world import Node, World

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.kernel import takeover
+from rookery.actors.kernel import recovery
 from rookery.bus.subjects import partition_of
 from rookery.schemas.errors import Failed
 from rookery.schemas.ids import parse_fact_id
@@ -98,8 +98,8 @@ def test_an_effect_that_comes_while_others_are_caught_up_with_is_started_too(
     world.told("add", by=10)
     world.told("add", by=10)
     first.crash()
-    monkeypatch.setattr(takeover, "SLICE_MESSAGES", 1)
-    monkeypatch.setattr(takeover, "IN_HAND_MAX", 0)
+    monkeypatch.setattr(recovery, "SLICE_MESSAGES", 1)
+    monkeypatch.setattr(recovery, "IN_HAND_MAX", 0)
     second = world.node([Watchful(), EchoConcern()])
     second.journal.hold_catch_ups()
     second.start()

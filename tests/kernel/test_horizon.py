@@ -7,7 +7,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.kernel.horizon import Horizon
+from rookery.actors.kernel.watermark import Horizon
 
 steps = st.lists(
     st.one_of(

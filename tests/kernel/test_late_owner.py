@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.kernel.concern import Effect
+from rookery.actors.kernel.decider import Effect
 from rookery.bus.ports import PARTITIONS
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.catalogue import CATALOGUE, drafts
-from rookery.actors.kernel.handled import MachinesConcern
-from rookery.actors.kernel.maps import dump
-from rookery.actors.kernel.rows import TransitionRejected
+from rookery.actors.kernel.machines.decider import MachinesConcern
+from rookery.actors.kernel.machines.machine import TransitionRejected
+from rookery.actors.kernel.state_codec import dump
+from rookery.actors.machine_catalogue import CATALOGUE, drafts
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Fact

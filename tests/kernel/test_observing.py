@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.kernel.concern import Concern
+from rookery.actors.kernel.decider import Concern
 from rookery.bus.ports import Append
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, EntityId, Fact

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rookery.actors.kernel.observer import Unobserved
+from rookery.actors.kernel.metrics import Unobserved
 from rookery.bus.journal.audit import ChainAudit
 from rookery.bus.loop_thread import LoopThread
 from tests.kernel.clients import Asked, Patient

@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 import msgspec
 import pykka
 
-from rookery.actors.kernel.concern import Concern
-from rookery.actors.kernel.effects import Performer
+from rookery.actors.kernel.command_router import Query
+from rookery.actors.kernel.decider import Concern
+from rookery.actors.kernel.effect_runner import Performer
 from rookery.actors.kernel.kernel import Kernel, Settings
 from rookery.actors.kernel.messages import Passivate
-from rookery.actors.kernel.nodes import NodesConcern
-from rookery.actors.kernel.observer import Observer, Unobserved
-from rookery.actors.kernel.partitions import Holder
-from rookery.actors.kernel.routing import Query
+from rookery.actors.kernel.metrics import Observer, Unobserved
+from rookery.actors.kernel.node_decider import NodesConcern
+from rookery.actors.kernel.partition_ownership import Holder
 from rookery.bus.loop_thread import LoopThread
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import (

@@ -22,7 +22,7 @@ class Module(NamedTuple):
 
     @property
     def package(self) -> str:
-        """``actors/kernel`` of ``actors/kernel/shell.py``."""
+        """``actors/kernel`` of ``actors/kernel/actor.py``."""
         return self.path.rpartition("/")[0]
 
     @property

@@ -14,10 +14,10 @@ STOPWATCH = "time.perf_counter"
 ALLOWED = {
     "bus/clock.py": ("time", "os.urandom"),
     "bus/nats/batch_client.py": ("time.monotonic",),  # A field of nats-py's server pool wants it.
-    "actors/kernel/shell.py": (STOPWATCH,),
-    "actors/kernel/decisions.py": (STOPWATCH,),
+    "actors/kernel/actor.py": (STOPWATCH,),
+    "actors/kernel/command_processor.py": (STOPWATCH,),
     "actors/kernel/committer.py": (STOPWATCH,),
-    "actors/kernel/routing.py": (STOPWATCH,),
+    "actors/kernel/command_router.py": (STOPWATCH,),
     "actors/sandbox/stopwatch.py": ("time.perf_counter_ns", "time.thread_time_ns"),
     "actors/sandbox/guest/clock.py": ("time",),  # Inside the guest, where time is the host's
     "actors/sandbox/guest/app.py": ("random.seed",),  # to tell, and chance too.

@@ -14,11 +14,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from rookery.actors.admission.host import follow
-from rookery.actors.admission.lifecycle import LIFECYCLE
-from rookery.actors.admission.machine import ADMISSION
-from rookery.actors.kernel.host import Host, at_host
-from rookery.actors.kernel.rows import Machine, RowEffect, TransitionRejected
+from rookery.actors.admission.admission_machine import ADMISSION
+from rookery.actors.admission.host_evolution import follow
+from rookery.actors.admission.lifecycle_machine import LIFECYCLE
+from rookery.actors.kernel.machines.machine import Machine, RowEffect, TransitionRejected
+from rookery.actors.kernel.machines.session_host import Host, at_host
 
 __all__ = ["LAG_MAX", "Followed", "Happening", "Worlds", "by_host", "explored", "put", "told"]
 

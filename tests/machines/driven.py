@@ -9,11 +9,11 @@ from copy import deepcopy
 from functools import reduce
 from typing import Any
 
-from rookery.actors.admission.fold import answers, evolve
-from rookery.actors.admission.lifecycle import HOST_INVARIANTS
-from rookery.actors.admission.queue import NO_TURN, Quotas, SeenTurn, accept, cancel, handle
+from rookery.actors.admission.commands import NO_TURN, Quotas, SeenTurn, accept, cancel, handle
+from rookery.actors.admission.evolve import answers, evolve
+from rookery.actors.admission.lifecycle_machine import HOST_INVARIANTS
 from rookery.actors.admission.state import Admission, EndedInput, dump, load
-from rookery.actors.kernel.host import HostPhase
+from rookery.actors.kernel.machines.session_host import HostPhase
 from rookery.schemas.codec import FactCodec, encode_facts
 from rookery.schemas.commands import Cancel, HandleInput
 from rookery.schemas.envelope import Command, Mode, stamp

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from rookery.actors.kernel.rows import Machine, TransitionRejected
+from rookery.actors.kernel.machines.machine import Machine, TransitionRejected
 from tests.machines.laws import Pools, every_ask
 
 

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from rookery.actors.catalogue import CATALOGUE, draft, seen_of_turn
-from rookery.actors.kernel.rows import Edition, TransitionRejected
-from rookery.actors.turns.machine import TURN
+from rookery.actors.kernel.machines.machine import Edition, TransitionRejected
+from rookery.actors.machine_catalogue import CATALOGUE, draft, seen_of_turn
+from rookery.actors.turns.turn_machine import TURN
 from rookery.ops.machines.trace import Given, Session, Step
 from tests.machines.oracle import ENUMS, MODEL, Oracle, Variables
 

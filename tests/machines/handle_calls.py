@@ -5,34 +5,39 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.handle import SessionAdmissionHandle
-from rookery.actors.admission.machine import ADMISSION
-from rookery.actors.kernel.host import (
+from rookery.actors.kernel.machines.machine import (
+    Edition,
+    Machine,
+    RejectionKind,
+    TransitionRejected,
+)
+from rookery.actors.kernel.machines.session_host import (
     Host,
     at_host,
     host_of,
 )
-from rookery.actors.kernel.rows import Edition, Machine, RejectionKind, TransitionRejected
-from rookery.actors.peers.context import CONTEXT
-from rookery.actors.peers.drain import DRAIN
+from rookery.actors.peers.context_machine import CONTEXT
+from rookery.actors.peers.drain_machine import DRAIN
 from rookery.actors.peers.handles_exchange import InteractionStreamHandle, PeerInteractionHandle
 from rookery.actors.peers.handles_session import (
     CommsDrainHandle,
     PeerCommsHandle,
     SessionContextHandle,
 )
-from rookery.actors.peers.ingress import INGRESS
-from rookery.actors.peers.interaction import INBOUND, OUTBOUND
-from rookery.actors.peers.stream import STREAMS
+from rookery.actors.peers.ingress_machine import INGRESS
+from rookery.actors.peers.interaction_machine import INBOUND, OUTBOUND
+from rookery.actors.peers.stream_machine import STREAMS
 from rookery.actors.surfaces.handle import ExternalToolSurfaceHandle, McpServerLifecycleHandle
-from rookery.actors.surfaces.machine import SURFACES
-from rookery.actors.surfaces.mcp_lifecycle import MCP_SERVERS
+from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS
+from rookery.actors.surfaces.surface_machine import SURFACES
 from rookery.actors.turns.failure import failure_of_cause
 from rookery.actors.turns.handle import TurnStateHandle
 from rookery.actors.turns.handles_realtime import ModelRoutingHandle, RealtimeProductTurnHandle
-from rookery.actors.turns.machine import TURN
-from rookery.actors.turns.product_turn import PRODUCT_TURN
-from rookery.actors.turns.routing import MODEL_ROUTING
+from rookery.actors.turns.model_routing_machine import MODEL_ROUTING
+from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN
+from rookery.actors.turns.turn_machine import TURN
 from rookery.schemas.machines.peer import (
     DrainExitReason,
     DrainMode,

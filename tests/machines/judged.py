@@ -8,8 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.kernel.host import Host
-from rookery.actors.kernel.rows import Edition, Machine, RejectionKind, TransitionRejected
+from rookery.actors.kernel.machines.machine import (
+    Edition,
+    Machine,
+    RejectionKind,
+    TransitionRejected,
+)
+from rookery.actors.kernel.machines.session_host import Host
 from rookery.schemas.enums import Variant
 from tests.machines.oracle import Oracle, Step, Variables
 

@@ -16,9 +16,9 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rookery.actors.kernel.host import Host
-from rookery.actors.kernel.maps import dump, load
-from rookery.actors.kernel.rows import Edition, Machine, TransitionRejected
+from rookery.actors.kernel.machines.machine import Edition, Machine, TransitionRejected
+from rookery.actors.kernel.machines.session_host import Host
+from rookery.actors.kernel.state_codec import dump, load
 from rookery.schemas.codec import FactCodec, encode_facts
 
 Asked = tuple[str, Mapping[str, Any]]

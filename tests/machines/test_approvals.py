@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.approvals.machine import APPROVALS, Approvals
-from rookery.actors.kernel.rows import Edition
+from rookery.actors.approvals.lifecycle_machine import APPROVALS, Approvals
+from rookery.actors.kernel.machines.machine import Edition
 from rookery.schemas.approvals.lifecycle import ApprovalStatus
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.errors import Refused

@@ -8,9 +8,14 @@ from threading import Barrier
 
 import pytest
 
-from rookery.actors.admission.claim import CLAIM, PROCESS_CLAIMS, ClaimRegistry, SessionClaim
-from rookery.actors.admission.concern import AdmissionConcern
-from rookery.actors.admission.load import RealmLoad
+from rookery.actors.admission.decider import AdmissionConcern
+from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.session_claims import (
+    CLAIM,
+    PROCESS_CLAIMS,
+    ClaimRegistry,
+    SessionClaim,
+)
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest

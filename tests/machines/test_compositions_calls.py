@@ -15,12 +15,12 @@ import pytest
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.approvals.machine import APPROVALS, Approvals
-from rookery.actors.kernel.host import ATTACHED, RUNNING, STOPPED, Host
-from rookery.actors.surfaces.machine import SURFACES
+from rookery.actors.approvals.lifecycle_machine import APPROVALS, Approvals
+from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING, STOPPED, Host
 from rookery.actors.surfaces.state import Surfaces
-from rookery.actors.turns.machine import TURN
-from rookery.actors.turns.state import Turn
+from rookery.actors.surfaces.surface_machine import SURFACES
+from rookery.actors.turns.turn_machine import TURN
+from rookery.actors.turns.turn_state import Turn
 from rookery.schemas.approvals.lifecycle import ApprovalStatus
 from rookery.schemas.machines.surface import ExternalToolSurfaceBaseState as Base
 from rookery.schemas.machines.turn import TurnPhase

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rookery.actors.kernel.host import ATTACHED, STOPPED, Host
-from rookery.actors.kernel.rows import TransitionRejected
-from rookery.actors.leases import registry
-from rookery.actors.leases.registry import LeaseEntry
+from rookery.actors.kernel.machines.machine import TransitionRejected
+from rookery.actors.kernel.machines.session_host import ATTACHED, STOPPED, Host
+from rookery.actors.leases import lease_rules
+from rookery.actors.leases.lease_rules import LeaseEntry
 from rookery.schemas.facts.lease import LeaseFact
 from rookery.schemas.machines.lease import AuthLeasePhase as Phase
 from rookery.schemas.machines.lease import LeaseKey
@@ -157,10 +157,10 @@ def the_run(rules: Rules, world: World) -> Iterator[Happening[World]]:
 def asked(world: World, on: str, **params: Any) -> World | None:
     """``world`` after an input of the lease, of which the run is to hear; ``None`` if refused."""
     try:
-        fact: LeaseFact = registry.ask(world.lease, KEY, on, params)
+        fact: LeaseFact = lease_rules.ask(world.lease, KEY, on, params)
     except TransitionRejected:
         return None
-    after = world._replace(lease=registry.evolve(world.lease, fact))
+    after = world._replace(lease=lease_rules.evolve(world.lease, fact))
     if after.phase is world.phase or world.run not in ("listens", "parked"):
         return after
     return after._replace(under_way=(*world.under_way, after.phase))

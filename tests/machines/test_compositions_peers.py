@@ -14,9 +14,13 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.kernel.host import ATTACHED, DESTROYED, Host
-from rookery.actors.peers.interaction import OUTBOUND, OutboundRequests, PeerInteractionCleanup
-from rookery.actors.peers.stream import STREAMS, Streams
+from rookery.actors.kernel.machines.session_host import ATTACHED, DESTROYED, Host
+from rookery.actors.peers.interaction_machine import (
+    OUTBOUND,
+    OutboundRequests,
+    PeerInteractionCleanup,
+)
+from rookery.actors.peers.stream_machine import STREAMS, Streams
 from tests.machines.composed import Followed, Happening, by_host, explored, put, told
 
 OPEN = Host(phase=ATTACHED, session_id="s")

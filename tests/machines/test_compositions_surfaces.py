@@ -14,9 +14,9 @@ import pytest
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.host import ATTACHED, STOPPED, Host
-from rookery.actors.surfaces.machine import SURFACES, CloseSurfaceConnection
+from rookery.actors.kernel.machines.session_host import ATTACHED, STOPPED, Host
 from rookery.actors.surfaces.state import Surfaces
+from rookery.actors.surfaces.surface_machine import SURFACES, CloseSurfaceConnection
 from rookery.schemas.machines.surface import ExternalToolSurfaceBaseState as Base
 from tests.machines.composed import Followed, Happening, by_host, explored, told
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.kernel.host import ATTACHED, RUNNING, Host
-from rookery.actors.turns.machine import TURN
-from rookery.actors.turns.state import Turn
+from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING, Host
+from rookery.actors.turns.turn_machine import TURN
+from rookery.actors.turns.turn_state import Turn
 from rookery.schemas.machines.turn import TurnPhase
 from tests.machines.composed import Followed, Happening, by_host, explored, put
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from msgspec.structs import force_setattr, replace
 
-from rookery.actors.catalogue import Entry
-from rookery.actors.kernel.host import ATTACHED, DESTROYED, Host
-from rookery.actors.kernel.rows import Edition, Input, Machine, Row, RowEffect, put
+from rookery.actors.kernel.machines.machine import Edition, Input, Machine, Row, RowEffect, put
+from rookery.actors.kernel.machines.session_host import ATTACHED, DESTROYED, Host
+from rookery.actors.machine_catalogue import Entry
 from rookery.ops.machines.diagram import mermaid
 from rookery.ops.machines.explore import Explored, Repeat, Taken, explore
 from rookery.schemas.envelope import Fact

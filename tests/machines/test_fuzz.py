@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.actors.catalogue import CATALOGUE
-from rookery.actors.kernel.rows import Edition
+from rookery.actors.kernel.machines.machine import Edition
+from rookery.actors.machine_catalogue import CATALOGUE
 from tests.machines.fuzzed import FIRED_MIN, STEPS_MIN, Fuzz
 
 

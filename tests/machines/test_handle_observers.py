@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.kernel.authority import Authority
-from rookery.actors.kernel.host import ATTACHED, Host
+from rookery.actors.kernel.machines.authority import Authority
+from rookery.actors.kernel.machines.session_host import ATTACHED, Host
 from rookery.actors.peers.handles_exchange import InteractionStreamHandle, PeerInteractionHandle
 from rookery.actors.peers.handles_session import SessionContextHandle
-from rookery.actors.peers.stream import STREAMS
+from rookery.actors.peers.stream_machine import STREAMS
 from rookery.actors.turns.handles_realtime import RealtimeProductTurnHandle
 from rookery.schemas.machines.peer import PeerTerminalDisposition
 

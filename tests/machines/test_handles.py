@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 
 from rookery.actors.admission.handle import SessionAdmissionHandle, SessionLifecycle
-from rookery.actors.kernel.authority import Authority
-from rookery.actors.kernel.host import (
+from rookery.actors.kernel.machines.authority import Authority
+from rookery.actors.kernel.machines.machine import Edition, RejectionKind, TransitionRejected
+from rookery.actors.kernel.machines.session_host import (
     ATTACHED,
     INITIALIZING,
     RETIRED,
     RUNNING,
 )
-from rookery.actors.kernel.rows import Edition, RejectionKind, TransitionRejected
 from rookery.actors.peers.handles_session import (
     PeerCommsHandle,
     SessionContextHandle,
 )
 from rookery.actors.surfaces.handle import ExternalToolSurfaceHandle, McpServerLifecycleHandle
-from rookery.actors.surfaces.machine import RejectSurfaceCall
+from rookery.actors.surfaces.surface_machine import RejectSurfaceCall
 from rookery.actors.turns.handle import TurnStateHandle
 from rookery.actors.turns.handles_realtime import ModelRoutingHandle, RealtimeProductTurnHandle
-from rookery.actors.turns.product_turn import RealtimeProductTurnPhase
+from rookery.actors.turns.realtime_turn_machine import RealtimeProductTurnPhase
 from rookery.schemas.facts import surface as surface_facts
 from rookery.schemas.machines.peer import (
     PeerIngressPlainEventFacts,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.admission.lifecycle import LIFECYCLE
-from rookery.actors.admission.machine import ADMISSION
-from rookery.actors.kernel.host import Host, HostPhase
-from rookery.actors.kernel.rows import Machine, TransitionRejected
+from rookery.actors.admission.admission_machine import ADMISSION
+from rookery.actors.admission.lifecycle_machine import LIFECYCLE
+from rookery.actors.kernel.machines.machine import Machine, TransitionRejected
+from rookery.actors.kernel.machines.session_host import Host, HostPhase
 from rookery.schemas.errors import Failed
 from tests.machines.judged import Judged, variables
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.rows import Edition, TransitionRejected
-from rookery.actors.leases.machine import LEASE
+from rookery.actors.kernel.machines.machine import Edition, TransitionRejected
+from rookery.actors.leases.lease_machine import LEASE
 from rookery.actors.leases.state import BrowserFlow, DeviceFlow, Lease
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.lease import LEASE_FACTS

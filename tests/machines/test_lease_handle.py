@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.kernel.rows import Edition, RejectionKind, TransitionRejected
+from rookery.actors.kernel.machines.machine import Edition, RejectionKind, TransitionRejected
 from rookery.actors.leases.handle import AuthLeaseHandle
 from rookery.schemas.integers import U64_MAX
 from rookery.schemas.machines.lease import (

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookery.actors.kernel.maps import dump, load
-from rookery.actors.kernel.rows import Edition, RejectionKind, TransitionRejected
-from rookery.actors.leases import registry
-from rookery.actors.leases.registry import LeaseEntry
+from rookery.actors.kernel.machines.machine import Edition, RejectionKind, TransitionRejected
+from rookery.actors.kernel.state_codec import dump, load
+from rookery.actors.leases import lease_rules
+from rookery.actors.leases.lease_rules import LeaseEntry
 from rookery.actors.leases.state import Lease
 from rookery.actors.leases.status import auth_status, is_fresh
 from rookery.schemas.codec import FactCodec, encode_facts
@@ -41,16 +41,16 @@ def folded(entry: LeaseEntry, fact: Any, at_ms: int = 5) -> LeaseEntry:
     msgspec.structs.force_setattr(fact, "at_ms", at_ms)
     (stored,) = CODEC.decode(encode_facts([fact]))
     assert stored == fact
-    return registry.evolve(entry, stored)
+    return lease_rules.evolve(entry, stored)
 
 
 def asked(entry: LeaseEntry, on: str, at_ms: int = 5, **params: Any) -> LeaseEntry:
-    return folded(entry, registry.ask(entry, KEY, on, params), at_ms)
+    return folded(entry, lease_rules.ask(entry, KEY, on, params), at_ms)
 
 
 def refused(entry: LeaseEntry, on: str, edition: Edition = HEAD, **params: Any) -> Any:
     with pytest.raises(TransitionRejected) as rejected:
-        registry.ask(entry, KEY, on, params, edition=edition)
+        lease_rules.ask(entry, KEY, on, params, edition=edition)
     return rejected.value
 
 
@@ -64,7 +64,7 @@ def waiting() -> LeaseEntry:
 
 
 def effects(entry: LeaseEntry, fact: Any) -> list[tuple[str, dict[str, Any]]]:
-    told = registry.effects(folded(entry, fact), fact)
+    told = lease_rules.effects(folded(entry, fact), fact)
     return [(type(effect).__name__, variables(effect)) for effect in told]
 
 
@@ -103,14 +103,14 @@ def test_what_is_not_a_key_is_refused(text: str) -> None:
 
 def test_only_a_new_credential_raises_the_generation() -> None:
     entry = acquired()
-    assert registry.transition(entry) == AuthLeaseTransition(1, 5)
+    assert lease_rules.transition(entry) == AuthLeaseTransition(1, 5)
     for on in ("mark_expiring", "begin_refresh", "refresh_failed_transient", "begin_refresh"):
         entry = asked(entry, on, at_ms=6)
-        assert registry.transition(entry) == AuthLeaseTransition(1, 5)
+        assert lease_rules.transition(entry) == AuthLeaseTransition(1, 5)
     entry = asked(entry, "complete_refresh", at_ms=7, new_expires_at=200, now_ts=50)
-    assert registry.transition(entry) == AuthLeaseTransition(2, 7)
+    assert lease_rules.transition(entry) == AuthLeaseTransition(2, 7)
     again = asked(entry, "acquire_lease", at_ms=8, expires_at_ts=200)
-    assert registry.transition(again) == AuthLeaseTransition(3, 8)
+    assert lease_rules.transition(again) == AuthLeaseTransition(3, 8)
 
 
 def test_the_largest_number_means_no_expiry() -> None:
@@ -118,7 +118,7 @@ def test_the_largest_number_means_no_expiry() -> None:
     assert entry == acquired(None)
     refreshing = asked(entry, "begin_refresh")
     done = asked(refreshing, "complete_refresh", new_expires_at=U64_MAX, now_ts=1)
-    assert registry.snapshot(done).expires_at is None
+    assert lease_rules.snapshot(done).expires_at is None
 
 
 # --- keys nobody registered -----------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_the_largest_number_means_no_expiry() -> None:
 def test_a_key_without_a_credential_is_not_registered(
     on: str, params: dict[str, Any], edition: Edition
 ) -> None:
-    released = folded(acquired(), registry.release_lease(acquired()))
+    released = folded(acquired(), lease_rules.release_lease(acquired()))
     for entry in (NEW, waiting(), released):
         rejected = refused(entry, on, edition, **params)
         assert rejected.kind is RejectionKind.NO_MATCHING_TRANSITION
@@ -161,7 +161,7 @@ def test_the_seed_wraps_every_refusal_as_no_matching_transition_and_head_does_no
 
 
 def test_the_first_login_of_an_unknown_key_opens_a_lease_without_a_credential() -> None:
-    assert registry.snapshot(waiting()) == AuthLeaseSnapshot(phase=REAUTH_REQUIRED)
+    assert lease_rules.snapshot(waiting()) == AuthLeaseSnapshot(phase=REAUTH_REQUIRED)
     assert waiting().lease is not None
 
 
@@ -173,12 +173,12 @@ def test_a_login_nobody_began_is_refused_on_an_unknown_key() -> None:
 @pytest.mark.parametrize("edition", Edition)
 def test_the_limit_of_logins_counts_all_keys_before_this_one(edition: Edition) -> None:
     with pytest.raises(TransitionRejected, match="3 logins are under way, the limit is 3") as no:
-        registry.ask(
+        lease_rules.ask(
             NEW, KEY, "admit_oauth_device_flow", FLOW, outstanding_flows=3, edition=edition
         )
     expected = {SEED: "NoMatchingTransition", HEAD: "GuardRejected"}
     assert no.value.kind == expected[edition]
-    registry.ask(NEW, KEY, "admit_oauth_device_flow", FLOW, outstanding_flows=2)
+    lease_rules.ask(NEW, KEY, "admit_oauth_device_flow", FLOW, outstanding_flows=2)
 
 
 # --- releasing ------------------------------------------------------------------------------------
@@ -186,16 +186,16 @@ def test_the_limit_of_logins_counts_all_keys_before_this_one(edition: Edition) -
 
 def test_a_release_forgets_everything_but_the_generation() -> None:
     entry = acquired()
-    after = folded(entry, registry.release_lease(entry))
-    assert registry.snapshot(after) == AuthLeaseSnapshot(generation=1)
+    after = folded(entry, lease_rules.release_lease(entry))
+    assert lease_rules.snapshot(after) == AuthLeaseSnapshot(generation=1)
     again = asked(after, "acquire_lease", at_ms=9, expires_at_ts=100)
-    assert registry.snapshot(again).generation == 2
+    assert lease_rules.snapshot(again).generation == 2
 
 
 def test_releasing_a_key_nobody_heard_of_is_accepted_and_told() -> None:
     with pytest.raises(Refused, match="UNKNOWN_FIELD"):
-        registry.ask(NEW, KEY, "release", {"flow_ids": ("f",)})
-    fact = registry.ask(NEW, KEY, "release", {})
+        lease_rules.ask(NEW, KEY, "release", {"flow_ids": ("f",)})
+    fact = lease_rules.ask(NEW, KEY, "release", {})
     assert folded(NEW, fact) == NEW
     assert effects(NEW, fact) == [("EmitLifecycleEvent", {"new_state": "Released"})]
 
@@ -204,7 +204,7 @@ def test_who_waits_for_a_login_is_told_of_exactly_those_that_ended() -> None:
     entry = asked(
         waiting(), "admit_oauth_browser_flow", **{**FLOW, "flow_id": "a"}, redirect_uri="u"
     )
-    fact = registry.release_lease(entry)
+    fact = lease_rules.release_lease(entry)
     assert effects(entry, fact) == [
         ("EmitLifecycleEvent", {"new_state": "Released"}),
         ("LoginFlowsReleased", {"flow_ids": ("a", "f")}),
@@ -213,33 +213,33 @@ def test_who_waits_for_a_login_is_told_of_exactly_those_that_ended() -> None:
 
 def test_a_release_that_could_not_be_told_is_undone() -> None:
     entry = asked(acquired(), "admit_oauth_device_flow", **FLOW)
-    released = folded(entry, registry.release_lease(entry))
-    undone = registry.undo_release(released)
+    released = folded(entry, lease_rules.release_lease(entry))
+    undone = lease_rules.undo_release(released)
     assert undone is not None
     assert folded(released, undone) == entry
-    assert registry.effects(entry, undone) == ()
+    assert lease_rules.effects(entry, undone) == ()
 
 
 def test_an_undone_release_never_replaces_a_newer_credential() -> None:
     entry = acquired()
-    released = folded(entry, registry.release_lease(entry))
-    undone = registry.undo_release(released)
+    released = folded(entry, lease_rules.release_lease(entry))
+    undone = lease_rules.undo_release(released)
     newer = asked(released, "acquire_lease", expires_at_ts=300)
-    assert registry.undo_release(newer) is None
+    assert lease_rules.undo_release(newer) is None
     assert folded(newer, undone) == newer
-    assert registry.undo_release(entry) is None
-    twice = folded(released, registry.release_lease(released))
-    assert registry.undo_release(twice) is None
+    assert lease_rules.undo_release(entry) is None
+    twice = folded(released, lease_rules.release_lease(released))
+    assert lease_rules.undo_release(twice) is None
 
 
 def test_giving_the_credential_back_keeps_the_logins() -> None:
     entry = asked(acquired(), "admit_oauth_device_flow", **FLOW)
-    after = folded(entry, registry.release_credential_lifecycle(entry))
-    assert registry.snapshot(after) == AuthLeaseSnapshot(phase=REAUTH_REQUIRED, generation=1)
+    after = folded(entry, lease_rules.release_credential_lifecycle(entry))
+    assert lease_rules.snapshot(after) == AuthLeaseSnapshot(phase=REAUTH_REQUIRED, generation=1)
     assert after.lease is not None
     assert set(after.lease.device_flows) == {"f"}
-    assert folded(acquired(), registry.release_credential_lifecycle(acquired())).lease is None
-    assert type(registry.release_credential_lifecycle(NEW)).__name__ == "Released"
+    assert folded(acquired(), lease_rules.release_credential_lifecycle(acquired())).lease is None
+    assert type(lease_rules.release_credential_lifecycle(NEW)).__name__ == "Released"
 
 
 # --- snapshots put back ---------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_giving_the_credential_back_keeps_the_logins() -> None:
 
 def restored(entry: LeaseEntry, expires_at: int | None = 100, **said: Any) -> LeaseEntry:
     snapshot = AuthLeaseSnapshot(**{"credential_present": True, **said})
-    fact = registry.restore_snapshot(snapshot, expires_at)
+    fact = lease_rules.restore_snapshot(snapshot, expires_at)
     return entry if fact is None else folded(entry, fact)
 
 
@@ -255,7 +255,7 @@ def restored(entry: LeaseEntry, expires_at: int | None = 100, **said: Any) -> Le
 def test_a_restored_lease_stands_where_the_snapshot_says(phase: AuthLeasePhase) -> None:
     for entry in (NEW, acquired(), waiting()):
         after = restored(entry, phase=phase, generation=7, credential_published_at_millis=3)
-        assert registry.snapshot(after) == AuthLeaseSnapshot(
+        assert lease_rules.snapshot(after) == AuthLeaseSnapshot(
             phase=phase,
             expires_at=100,
             credential_present=True,
@@ -282,7 +282,7 @@ def test_a_restore_forgets_failures_and_knows_no_last_refresh() -> None:
 
 def test_a_credential_whose_expiry_nobody_knows_is_not_restored() -> None:
     assert restored(NEW, expires_at=None, phase=VALID) == NEW
-    assert registry.snapshot(restored(NEW, U64_MAX, phase=VALID)).expires_at is None
+    assert lease_rules.snapshot(restored(NEW, U64_MAX, phase=VALID)).expires_at is None
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_an_empty_snapshot_restores_that_there_is_nothing(said: dict[str, Any]) 
     assert restored(acquired(), **said, generation=9) == LeaseEntry(generation=9)
     assert restored(acquired(), **said) == NEW
     kept = restored(waiting(), **said, generation=9)
-    assert registry.snapshot(kept) == AuthLeaseSnapshot(phase=REAUTH_REQUIRED, generation=9)
+    assert lease_rules.snapshot(kept) == AuthLeaseSnapshot(phase=REAUTH_REQUIRED, generation=9)
     assert kept.lease is not None
     assert set(kept.lease.device_flows) == {"f"}
 
@@ -303,9 +303,9 @@ def test_a_snapshot_can_be_replayed_by_inputs_alone_and_publishes_again(
 ) -> None:
     snapshot = AuthLeaseSnapshot(phase=phase, credential_present=True, generation=7)
     entry = acquired()
-    for fact in registry.replay_snapshot(entry, KEY, snapshot, 100):
+    for fact in lease_rules.replay_snapshot(entry, KEY, snapshot, 100):
         entry = folded(entry, fact)
-    shown = registry.snapshot(entry)
+    shown = lease_rules.snapshot(entry)
     assert (shown.phase, shown.expires_at, shown.generation) == (phase, 100, 2)
 
 
@@ -317,7 +317,7 @@ def test_there_is_nothing_to_replay_of_an_empty_snapshot() -> None:
         (VALID, True, None),
     ):
         snapshot = AuthLeaseSnapshot(phase=phase, credential_present=present)
-        assert registry.replay_snapshot(NEW, KEY, snapshot, expires_at) == []
+        assert lease_rules.replay_snapshot(NEW, KEY, snapshot, expires_at) == []
 
 
 # --- laws -----------------------------------------------------------------------------------------
@@ -341,16 +341,16 @@ def test_any_history_of_a_key_keeps_its_promises(steps: list[str]) -> None:
         fact: Any = None
         match step:
             case "give back":
-                fact = registry.release_credential_lifecycle(entry)
+                fact = lease_rules.release_credential_lifecycle(entry)
             case "undo":
-                fact = registry.undo_release(entry)
+                fact = lease_rules.undo_release(entry)
             case "restore":
-                fact = registry.restore_snapshot(registry.snapshot(entry), 100)
+                fact = lease_rules.restore_snapshot(lease_rules.snapshot(entry), 100)
             case "forget":
-                fact = registry.restore_snapshot(AuthLeaseSnapshot(generation=1), None)
+                fact = lease_rules.restore_snapshot(AuthLeaseSnapshot(generation=1), None)
             case on:
                 try:
-                    fact = registry.ask(entry, KEY, on, STEPS[on])
+                    fact = lease_rules.ask(entry, KEY, on, STEPS[on])
                 except TransitionRejected:
                     continue
         if fact is None:
@@ -358,18 +358,18 @@ def test_any_history_of_a_key_keeps_its_promises(steps: list[str]) -> None:
         after = folded(entry, fact, at_ms=number)
         published = type(fact).__name__ in ("Acquired", "RefreshCompleted")
         assert after.generation - entry.generation == published or step == "forget"
-        shown = registry.snapshot(after)
+        shown = lease_rules.snapshot(after)
         assert shown.credential_present or shown.credential_published_at_millis is None
-        registry.effects(after, fact)
+        lease_rules.effects(after, fact)
         told.append(fact)
         entry = after
     for cut in range(len(told) + 1):
         early = NEW
         for fact in told[:cut]:
-            early = registry.evolve(early, fact)
+            early = lease_rules.evolve(early, fact)
         late = load(dump(early), LeaseEntry)
         for fact in told[cut:]:
-            late = registry.evolve(late, fact)
+            late = lease_rules.evolve(late, fact)
         assert late == entry
 
 

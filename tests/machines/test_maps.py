@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from immutables import Map
 
-from rookery.actors.kernel.host import HostPhase
-from rookery.actors.kernel.maps import dump, load
+from rookery.actors.kernel.machines.session_host import HostPhase
+from rookery.actors.kernel.state_codec import dump, load
 
 
 class Garden(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.kernel.host import ATTACHED, IDLE, Host
-from rookery.actors.kernel.rows import TransitionRejected
-from rookery.actors.peers.admitted import admitted_envelope, admitted_plain_event, asked_of
-from rookery.actors.peers.ingress import INGRESS
+from rookery.actors.kernel.machines.machine import TransitionRejected
+from rookery.actors.kernel.machines.session_host import ATTACHED, IDLE, Host
+from rookery.actors.peers.ingress_admission import admitted_envelope, admitted_plain_event, asked_of
+from rookery.actors.peers.ingress_machine import INGRESS
 from rookery.schemas.facts.peer import PlainEventClassified
 from rookery.schemas.machines.peer import (
     PeerIngressAck,

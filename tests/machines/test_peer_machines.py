@@ -18,14 +18,26 @@ from hypothesis import strategies as st
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.host import ATTACHED, IDLE, RUNNING, STOPPED, Host, HostPhase
-from rookery.actors.kernel.maps import dump
-from rookery.actors.kernel.rows import Edition, Machine, TransitionRejected
-from rookery.actors.peers.context import CONTEXT, Context
-from rookery.actors.peers.drain import DRAIN, Drain, DrainPhase
-from rookery.actors.peers.ingress import INGRESS
-from rookery.actors.peers.interaction import INBOUND, OUTBOUND, InboundRequests, OutboundRequests
-from rookery.actors.peers.stream import STREAMS, Streams
+from rookery.actors.kernel.machines.machine import Edition, Machine, TransitionRejected
+from rookery.actors.kernel.machines.session_host import (
+    ATTACHED,
+    IDLE,
+    RUNNING,
+    STOPPED,
+    Host,
+    HostPhase,
+)
+from rookery.actors.kernel.state_codec import dump
+from rookery.actors.peers.context_machine import CONTEXT, Context
+from rookery.actors.peers.drain_machine import DRAIN, Drain, DrainPhase
+from rookery.actors.peers.ingress_machine import INGRESS
+from rookery.actors.peers.interaction_machine import (
+    INBOUND,
+    OUTBOUND,
+    InboundRequests,
+    OutboundRequests,
+)
+from rookery.actors.peers.stream_machine import STREAMS, Streams
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.peer import PEER_FACTS, PeerFact
 from rookery.schemas.machines.peer import (

@@ -6,12 +6,27 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.kernel.host import IDLE, INITIALIZING, RUNNING, Host
-from rookery.actors.kernel.rows import Edition, Machine, RejectionKind, TransitionRejected
-from rookery.actors.peers.context import CONTEXT, Context
-from rookery.actors.peers.drain import DRAIN, Drain, DrainPhase
-from rookery.actors.peers.interaction import INBOUND, OUTBOUND, InboundRequests, OutboundRequests
-from rookery.actors.peers.stream import RESERVATION_TTL_MS, STREAMS, Streams, reservation_overdue
+from rookery.actors.kernel.machines.machine import (
+    Edition,
+    Machine,
+    RejectionKind,
+    TransitionRejected,
+)
+from rookery.actors.kernel.machines.session_host import IDLE, INITIALIZING, RUNNING, Host
+from rookery.actors.peers.context_machine import CONTEXT, Context
+from rookery.actors.peers.drain_machine import DRAIN, Drain, DrainPhase
+from rookery.actors.peers.interaction_machine import (
+    INBOUND,
+    OUTBOUND,
+    InboundRequests,
+    OutboundRequests,
+)
+from rookery.actors.peers.stream_machine import (
+    RESERVATION_TTL_MS,
+    STREAMS,
+    Streams,
+    reservation_overdue,
+)
 from rookery.schemas.machines.peer import DrainMode
 from tests.machines.judged import variables
 

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from rookery.actors.kernel.host import DESTROYED, IDLE, LIVE, RUNNING, Host, HostPhase
-from rookery.actors.kernel.rows import Machine, TransitionRejected
-from rookery.actors.turns.product_turn import (
+from rookery.actors.kernel.machines.machine import Machine, TransitionRejected
+from rookery.actors.kernel.machines.session_host import (
+    DESTROYED,
+    IDLE,
+    LIVE,
+    RUNNING,
+    Host,
+    HostPhase,
+)
+from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouting, RoutingPhase
+from rookery.actors.turns.realtime_turn_machine import (
     PRODUCT_TURN,
     ProductTurn,
     RealtimeProductTurnPhase,
@@ -21,7 +29,6 @@ from rookery.actors.turns.product_turn import (
     RealtimeReconnectPolicy,
     RealtimeReconnectPolicyChanged,
 )
-from rookery.actors.turns.routing import MODEL_ROUTING, ModelRouting, RoutingPhase
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.turn import TURN_FACTS, TurnFact
 from tests.machines.judged import Judged

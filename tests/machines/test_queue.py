@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from rookery.actors.admission.fold import answers
-from rookery.actors.admission.queue import Quotas, SeenTurn, accept, handle
-from rookery.actors.kernel.host import HostPhase
+from rookery.actors.admission.commands import Quotas, SeenTurn, accept, handle
+from rookery.actors.admission.evolve import answers
+from rookery.actors.kernel.machines.session_host import HostPhase
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import Refused

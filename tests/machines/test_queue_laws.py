@@ -13,9 +13,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookery.actors.admission.host import follow
-from rookery.actors.admission.queue import SeenTurn
-from rookery.actors.kernel.host import Host, HostPhase
+from rookery.actors.admission.commands import SeenTurn
+from rookery.actors.admission.host_evolution import follow
+from rookery.actors.kernel.machines.session_host import Host, HostPhase
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.admission.lifecycle import LIFECYCLE
-from rookery.actors.admission.machine import ADMISSION
-from rookery.actors.kernel.host import Host, HostPhase
-from rookery.actors.kernel.rows import (
+from rookery.actors.admission.admission_machine import ADMISSION
+from rookery.actors.admission.lifecycle_machine import LIFECYCLE
+from rookery.actors.kernel.machines.machine import (
     Edition,
     Input,
     Machine,
@@ -20,6 +19,7 @@ from rookery.actors.kernel.rows import (
     TransitionRejected,
     put,
 )
+from rookery.actors.kernel.machines.session_host import Host, HostPhase
 from rookery.schemas.errors import Refused
 
 IDLE = HostPhase.IDLE

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.admission.fold import evolve
-from rookery.actors.admission.queue import Quotas, accept, handle
+from rookery.actors.admission.commands import Quotas, accept, handle
+from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.state import Admission
-from rookery.actors.kernel.handled import SessionConcern
-from rookery.actors.kernel.host import host_of
-from rookery.actors.peers.concern import PeersConcern
-from rookery.actors.surfaces.concern import SurfacesConcern
-from rookery.actors.turns.concern import TurnsConcern
+from rookery.actors.kernel.machines.decider import SessionConcern
+from rookery.actors.kernel.machines.session_host import host_of
+from rookery.actors.peers.decider import PeersConcern
+from rookery.actors.surfaces.decider import SurfacesConcern
+from rookery.actors.turns.decider import TurnsConcern
 from rookery.schemas.codec import FactCodec, encode_facts
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from rookery.actors.kernel.rows import TransitionRejected
-from rookery.actors.turns.slot import SLOT, PublicTerminal, SlotPhase, TurnSlot
+from rookery.actors.kernel.machines.machine import TransitionRejected
+from rookery.actors.turns.slot_machine import SLOT, PublicTerminal, SlotPhase, TurnSlot
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.turn import TURN_FACTS, TurnFact
 from tests.machines.judged import Judged

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from immutables import Map
 
-from rookery.actors.kernel.host import LIVE, Host, HostPhase
-from rookery.actors.kernel.rows import Edition
-from rookery.actors.surfaces.mcp_lifecycle import MCP_SERVERS, McpServers, pending_server_ids
-from rookery.actors.surfaces.snapshot import (
+from rookery.actors.kernel.machines.machine import Edition
+from rookery.actors.kernel.machines.session_host import LIVE, Host, HostPhase
+from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS, McpServers, pending_server_ids
+from rookery.actors.surfaces.state import Surfaces
+from rookery.actors.surfaces.views import (
     diagnostic_snapshot,
     has_pending_or_staged,
     pending_surfaces,
@@ -21,7 +22,6 @@ from rookery.actors.surfaces.snapshot import (
     surface_snapshot,
     visible_surfaces,
 )
-from rookery.actors.surfaces.state import Surfaces
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.surface import SURFACE_FACTS
 from rookery.schemas.machines.surface import (

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.host import Host, HostPhase
-from rookery.actors.kernel.maps import dump, load
-from rookery.actors.kernel.rows import Edition, TransitionRejected
-from rookery.actors.surfaces.machine import SURFACES
+from rookery.actors.kernel.machines.machine import Edition, TransitionRejected
+from rookery.actors.kernel.machines.session_host import Host, HostPhase
+from rookery.actors.kernel.state_codec import dump, load
 from rookery.actors.surfaces.state import Surfaces
+from rookery.actors.surfaces.surface_machine import SURFACES
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.surface import SURFACE_FACTS

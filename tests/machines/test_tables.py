@@ -11,8 +11,8 @@ import re
 
 import pytest
 
-from rookery.actors.catalogue import CATALOGUE
-from rookery.actors.kernel.rows import Edition
+from rookery.actors.kernel.machines.machine import Edition
+from rookery.actors.machine_catalogue import CATALOGUE
 from rookery.ops.machines import tables
 from rookery.ops.machines.explore import explore
 from tests.machines.oracle import MODEL

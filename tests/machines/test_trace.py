@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.catalogue import CATALOGUE
+from rookery.actors.machine_catalogue import CATALOGUE
 from rookery.ops.cli import main
 from tests.machines.oracle import MODEL
 

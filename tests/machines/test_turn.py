@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from rookery.actors.kernel.host import ATTACHED, IDLE, RUNNING, Host, HostPhase
-from rookery.actors.kernel.rows import Edition, TransitionRejected
-from rookery.actors.turns.machine import TURN
-from rookery.actors.turns.state import Turn
+from rookery.actors.kernel.machines.machine import Edition, TransitionRejected
+from rookery.actors.kernel.machines.session_host import ATTACHED, IDLE, RUNNING, Host, HostPhase
+from rookery.actors.turns.turn_machine import TURN
+from rookery.actors.turns.turn_state import Turn
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.turn import TURN_FACTS, TurnFact
 from rookery.schemas.machines.turn import (

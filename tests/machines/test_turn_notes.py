@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.kernel.host import (
+from rookery.actors.kernel.machines.machine import Edition, RejectionKind, TransitionRejected
+from rookery.actors.kernel.machines.session_host import (
     ATTACHED,
     IDLE,
     INITIALIZING,
@@ -15,9 +16,8 @@ from rookery.actors.kernel.host import (
     Host,
     HostPhase,
 )
-from rookery.actors.kernel.rows import Edition, RejectionKind, TransitionRejected
-from rookery.actors.turns.machine import TURN
-from rookery.actors.turns.state import Turn
+from rookery.actors.turns.turn_machine import TURN
+from rookery.actors.turns.turn_state import Turn
 from rookery.schemas.errors import Refused
 from rookery.schemas.machines.turn import (
     ContentShape,

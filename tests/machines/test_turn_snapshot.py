@@ -8,8 +8,8 @@ import pytest
 from msgspec import json
 from msgspec.structs import fields, replace
 
-from rookery.actors.admission.machine import ADMISSION
-from rookery.actors.kernel.host import ATTACHED, IDLE, RETIRED, RUNNING, Host
+from rookery.actors.admission.admission_machine import ADMISSION
+from rookery.actors.kernel.machines.session_host import ATTACHED, IDLE, RETIRED, RUNNING, Host
 from rookery.actors.turns.failure import (
     BudgetDimension,
     TerminalClass,
@@ -20,8 +20,8 @@ from rookery.actors.turns.failure import (
     failure_of_cause,
     failure_of_class,
 )
-from rookery.actors.turns.snapshot import close_direct_run, loop_state, snapshot
-from rookery.actors.turns.state import Turn
+from rookery.actors.turns.turn_state import Turn
+from rookery.actors.turns.turn_view import close_direct_run, loop_state, snapshot
 from rookery.schemas.machines.turn import (
     AgentErrorClass,
     AsyncOpRef,

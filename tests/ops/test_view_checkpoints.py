@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from rookery.actors.views.approval_table import ApprovalTable
-from rookery.actors.views.checkpoint import Checkpoints
-from rookery.actors.views.reading import LAST_MESSAGES
-from rookery.actors.views.run_table import RunTable
-from rookery.actors.views.session_table import SessionTable
+from rookery.actors.projections.approvals import ApprovalTable
+from rookery.actors.projections.checkpoint import Checkpoints
+from rookery.actors.projections.projector import LAST_MESSAGES
+from rookery.actors.projections.runs import RunTable
+from rookery.actors.projections.sessions import SessionTable
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Append, Settled
 from rookery.bus.server.server import EmbeddedServer

@@ -14,19 +14,19 @@ from functools import cache
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from rookery.actors.approvals.acting import ApprovalsActing
-from rookery.actors.approvals.concern import ApprovalsConcern
+from rookery.actors.approvals.decider import ApprovalsConcern
 from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
+from rookery.actors.approvals.executor import ApprovalsActing
 from rookery.actors.approvals.settings import ApprovalSettings
-from rookery.actors.kernel.concern import Concern
-from rookery.actors.kernel.inside import Ask
+from rookery.actors.execution.driver import Ends
+from rookery.actors.execution.executor import Runner
+from rookery.actors.execution.history import Reader
+from rookery.actors.execution.queries.destroy import Destroying
+from rookery.actors.kernel.command_router import Query
+from rookery.actors.kernel.decider import Concern
 from rookery.actors.kernel.kernel import Kernel
-from rookery.actors.kernel.routing import Query
-from rookery.actors.runs.destroying import Destroying
-from rookery.actors.runs.driver import Ends
-from rookery.actors.runs.history import Reader
-from rookery.actors.runs.runner import Runner
-from rookery.actors.tools.board import CallBoard
+from rookery.actors.kernel.local_ask import Ask
+from rookery.actors.tools.call_notifier import CallBoard
 from rookery.bus.ports import Append, Settled, Stored
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.errors import CodedError

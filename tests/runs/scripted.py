@@ -12,27 +12,27 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.admission.claim import ClaimRegistry
-from rookery.actors.admission.concern import AdmissionConcern
-from rookery.actors.admission.load import RealmLoad
-from rookery.actors.admission.telling import Results, performers
-from rookery.actors.kernel.concern import Concern
-from rookery.actors.kernel.inside import Ask
+from rookery.actors.admission.decider import AdmissionConcern
+from rookery.actors.admission.executor import Results, performers
+from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.session_claims import ClaimRegistry
+from rookery.actors.execution.driver import Ends, Given, MakeCall, Step
+from rookery.actors.execution.executor import Runner
+from rookery.actors.execution.history import Reader
+from rookery.actors.kernel.command_router import Query
+from rookery.actors.kernel.decider import Concern
 from rookery.actors.kernel.kernel import Kernel, Settings
-from rookery.actors.kernel.partitions import Holder
-from rookery.actors.kernel.routing import Query
-from rookery.actors.runs.driver import Ends, Given, MakeCall, Step
-from rookery.actors.runs.history import Reader
-from rookery.actors.runs.runner import Runner
+from rookery.actors.kernel.local_ask import Ask
+from rookery.actors.kernel.partition_ownership import Holder
 from rookery.actors.sandbox.concern import SandboxConcern
 from rookery.actors.sandbox.contract import Answer, Tool
 from rookery.actors.sandbox.recorded import Batch
-from rookery.actors.tools.acting import Acting
-from rookery.actors.tools.board import CallBoard
-from rookery.actors.tools.concern import ToolsConcern
-from rookery.actors.tools.places import Places
-from rookery.actors.turns.concern import TurnsConcern
-from rookery.actors.turns.driving import Immediate
+from rookery.actors.tools.call_notifier import CallBoard
+from rookery.actors.tools.call_slots import Places
+from rookery.actors.tools.decider import ToolsConcern
+from rookery.actors.tools.executor import Acting
+from rookery.actors.turns.decider import TurnsConcern
+from rookery.actors.turns.run_state import Immediate
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import DrivingView, Offer
 from rookery.schemas.codec import FactCodec

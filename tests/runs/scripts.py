@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
-from rookery.actors.runs.driver import Ends, Moves, Step, Wants
+from rookery.actors.execution.driver import Ends, Moves, Step, Wants
 from rookery.actors.sandbox.contract import Answer, Call
 from rookery.actors.turns.retry import LlmFailure, LlmFailureKind, RetryPolicy
 from rookery.schemas.calls import Arguments, Move

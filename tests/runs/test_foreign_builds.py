@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rookery.actors.kernel.inside import Ask
-from rookery.actors.runs.history import PastRun, Reader
-from rookery.actors.runs.memory import SessionMemory
-from rookery.actors.runs.past import Past
+from rookery.actors.execution.history import PastRun, Reader
+from rookery.actors.execution.rebuilt_session import Past
+from rookery.actors.execution.session_cache import SessionMemory
+from rookery.actors.kernel.local_ask import Ask
 from rookery.actors.sandbox import open_sandbox
 from rookery.actors.sandbox.guest_build import GuestCache
 from rookery.actors.sandbox.shared_build import SharedBuild

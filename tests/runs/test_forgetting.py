@@ -14,15 +14,15 @@ import msgspec
 import pytest
 import wasmtime
 
-from rookery.actors.kernel.inside import Ask
-from rookery.actors.runs.driver import SandboxDriver
-from rookery.actors.runs.history import Reader
-from rookery.actors.runs.memory import SessionMemory
+from rookery.actors.execution.driver import SandboxDriver
+from rookery.actors.execution.history import Reader
+from rookery.actors.execution.session_cache import SessionMemory
+from rookery.actors.kernel.local_ask import Ask
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.guest_build import GuestCache, cache_folder
 from rookery.actors.sandbox.python_guest import PythonGuest
 from rookery.actors.sandbox.wasm import make_engine
-from rookery.actors.tools.visible import VisibleTool, VisibleTools
+from rookery.actors.tools.catalogue import VisibleTool, VisibleTools
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import Offer
 from rookery.schemas.commands import RunAnswer

@@ -14,9 +14,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.kernel.inside import Ask
-from rookery.actors.runs.history import Reader
-from rookery.actors.runs.memory import KEEP_AFTER_MS, KEEP_AFTER_MS_PER_MIB, SessionMemory
+from rookery.actors.execution.history import Reader
+from rookery.actors.execution.session_cache import (
+    KEEP_AFTER_MS,
+    KEEP_AFTER_MS_PER_MIB,
+    SessionMemory,
+)
+from rookery.actors.kernel.local_ask import Ask
 from rookery.actors.sandbox import Sandbox
 from rookery.bus.ports import BLOB_BYTES_MAX, Blobs
 from rookery.schemas.calls import DrivingView, Offer

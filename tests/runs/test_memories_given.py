@@ -10,8 +10,8 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.admission.fold import evolve
-from rookery.actors.admission.queue import NO_TURN, handle, restored
+from rookery.actors.admission.commands import NO_TURN, handle, restored
+from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.state import Admission
 from rookery.actors.sandbox.concern import (
     KeepSnapshot,

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.runs.history import Reader
-from rookery.actors.runs.past import Past
-from rookery.actors.runs.replaying import Replaying
+from rookery.actors.execution.history import Reader
+from rookery.actors.execution.queries.replay import Replaying
+from rookery.actors.execution.rebuilt_session import Past
+from rookery.actors.projections.run_queries import RunsView
+from rookery.actors.projections.session_queries import SessionsView
 from rookery.actors.sandbox import Answer, Batch, RecordedCall, Sandbox, open_sandbox
-from rookery.actors.tools.concern import ToolsConcern
-from rookery.actors.tools.fold import evolve
+from rookery.actors.tools.decider import ToolsConcern
+from rookery.actors.tools.evolve import evolve
 from rookery.actors.tools.state import Tools
-from rookery.actors.turns.concern import TurnsConcern
-from rookery.actors.turns.snapshot import snapshot
-from rookery.actors.views.runs import RunsView
-from rookery.actors.views.sessions import SessionsView
+from rookery.actors.turns.decider import TurnsConcern
+from rookery.actors.turns.turn_view import snapshot
 from rookery.bus.journal.export import verify_lines
 from rookery.bus.ports import Bus, Delivery
 from rookery.schemas.calls import ForkedRun, ForkPoint, Offer

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from msgspec.structs import asdict, replace
 
-from rookery.actors.kernel.rows import SEED
-from rookery.actors.turns.concern import Turns, TurnsConcern
-from rookery.actors.turns.machine import TURN
-from rookery.actors.turns.snapshot import snapshot
+from rookery.actors.kernel.machines.machine import SEED
+from rookery.actors.turns.decider import Turns, TurnsConcern
+from rookery.actors.turns.turn_machine import TURN
+from rookery.actors.turns.turn_view import snapshot
 from rookery.schemas.machines.turn import TurnPhase
 from rookery.schemas.machines.views import TurnView
 from tests.runs.scripted import CODECS, SESSION, ScriptedWorld

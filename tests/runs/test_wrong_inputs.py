@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rookery.actors.admission.claim import ClaimRegistry
-from rookery.actors.admission.concern import AdmissionConcern
-from rookery.actors.admission.load import RealmLoad
-from rookery.actors.runs.offering import NodeOffers
+from rookery.actors.admission.decider import AdmissionConcern
+from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.session_claims import ClaimRegistry
+from rookery.actors.execution.provisioning import NodeOffers
 from rookery.bus import connect_sync
 from rookery.bus.client.sync import SyncClient
 from rookery.schemas.envelope import Command

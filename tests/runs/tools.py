@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rookery.actors import tool
-from rookery.actors.tools.registry import ToolCallContext, ToolError, ToolRegistry
+from rookery.actors.tools.authoring.registry import ToolCallContext, ToolError, ToolRegistry
 from rookery.schemas.capability import ApprovalMode
 from rookery.schemas.run import SideEffect
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.tools.registry import ToolCallContext
+from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.facts.turn import ToolCallsReturned

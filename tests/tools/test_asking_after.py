@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
-from rookery.actors.tools.remote import RemoteTools
-from rookery.actors.tools.visible import visible_name
+from rookery.actors.tools.catalogue import visible_name
+from rookery.actors.tools.remote_host import RemoteTools
 from rookery.bus.memory.workers import MemoryCrews, MemoryFloor, MemoryWorkbench
 from rookery.schemas.capability import Capability
 from rookery.schemas.codec import encode_json

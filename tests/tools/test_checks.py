@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from rookery.actors.tools import tool
-from rookery.actors.tools.checks import CallChecks, schema_digest
-from rookery.actors.tools.registry import tool_of
+from rookery.actors.tools.authoring.registry import tool_of
+from rookery.actors.tools.capability_checks import CallChecks, schema_digest
 from rookery.schemas.capability import Capability, CapabilityLimits
 from rookery.schemas.codec import NESTING_MAX
 from rookery.schemas.digest import digest_bytes, digest_json

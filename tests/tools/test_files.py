@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry
-from rookery.actors.tools.files import Mount, file_tools
+from rookery.actors.tools.builtin.files import Mount, file_tools
 from rookery.schemas.capability import CapabilityLimits
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SideEffect

@@ -21,8 +21,8 @@ from rookery.actors.tools import (
     ToolRegistry,
     tool,
 )
+from rookery.actors.tools.daemon_pool import Threads
 from rookery.actors.tools.host import LocalTools
-from rookery.actors.tools.threads import Threads
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import Refused
 from tests.tools.workshop import capability

@@ -14,7 +14,7 @@ import pytest
 from msgspec import Meta
 
 from rookery.actors.tools import tool
-from rookery.actors.tools.registry import tool_of
+from rookery.actors.tools.authoring.registry import tool_of
 
 AWARE = Annotated[datetime.datetime, Meta(tz=True)]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from rookery.actors.tools.call_rules import Ledger
+from rookery.actors.tools.call_slots import Place, Places
 from rookery.actors.tools.effects import Interrupted, Prepare
-from rookery.actors.tools.fold import effects, evolve
-from rookery.actors.tools.ledger import Ledger
-from rookery.actors.tools.places import Place, Places
+from rookery.actors.tools.evolve import effects, evolve
 from rookery.actors.tools.state import Tools
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.digest import digest_json

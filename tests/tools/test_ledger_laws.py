@@ -15,8 +15,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookery.actors.kernel.maps import dump, load
-from rookery.actors.tools.fold import effects, evolve
+from rookery.actors.kernel.state_codec import dump, load
+from rookery.actors.tools.evolve import effects, evolve
 from rookery.actors.tools.state import Tools
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.facts import tool as facts

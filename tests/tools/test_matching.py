@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.tools.matching import Matcher
+from rookery.actors.tools.schema_validator import Matcher
 from rookery.schemas.errors import Refused
 
 

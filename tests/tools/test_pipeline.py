@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from rookery.actors.tools import ToolRegistry
-from rookery.actors.tools.pipeline import fault, fault_of, status_of
-from rookery.actors.tools.visible import LOCAL, VisibleTool, VisibleTools
+from rookery.actors.tools.catalogue import LOCAL, VisibleTool, VisibleTools
+from rookery.actors.tools.faults import fault, fault_of, status_of
 from rookery.schemas.calls import Arguments, AskedCall, ToolFault
 from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule, Capability
 from rookery.schemas.digest import canonical_json, digest_bytes

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.tools.places import Place, Places, Stage
+from rookery.actors.tools.call_slots import Place, Places, Stage
 from tests.kernel.clockwork import Clockwork
 from tests.tools.workshop import capability
 

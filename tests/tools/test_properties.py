@@ -24,9 +24,9 @@ from jsonschema import Draft202012Validator
 from msgspec import Meta
 
 from rookery.actors.tools import RegisteredTool, ToolCallContext, tool
-from rookery.actors.tools.checks import named
-from rookery.actors.tools.matching import Matcher
-from rookery.actors.tools.registry import tool_of
+from rookery.actors.tools.authoring.registry import tool_of
+from rookery.actors.tools.capability_checks import named
+from rookery.actors.tools.schema_validator import Matcher
 from rookery.schemas.errors import Refused
 
 

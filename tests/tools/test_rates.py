@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.tools.rates import RateWindow, Slots
+from rookery.actors.tools.rate_limits import RateWindow, Slots
 
 MINUTE_MS = 60_000
 

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.kernel.maps import dump, load
+from rookery.actors.kernel.state_codec import dump, load
+from rookery.actors.tools.call_resolution import resolve
+from rookery.actors.tools.call_rules import Ledger
+from rookery.actors.tools.call_slots import Places
+from rookery.actors.tools.catalogue import LOCAL, VisibleTool, VisibleTools
 from rookery.actors.tools.effects import CallEnded, Interrupted
-from rookery.actors.tools.fold import evolve
-from rookery.actors.tools.ledger import Ledger
-from rookery.actors.tools.places import Places
-from rookery.actors.tools.resolving import resolve
+from rookery.actors.tools.evolve import evolve
 from rookery.actors.tools.state import Tools
-from rookery.actors.tools.visible import LOCAL, VisibleTool, VisibleTools
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.commands import ResolveCall
 from rookery.schemas.errors import Refused

@@ -14,9 +14,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry, tool
+from rookery.actors.tools.catalogue import VisibleTools
 from rookery.actors.tools.host import OutcomeUnknown, PastTry
-from rookery.actors.tools.remote import RemoteTools
-from rookery.actors.tools.visible import VisibleTools
+from rookery.actors.tools.remote_host import RemoteTools
 from rookery.actors.tools.worker import Worker
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.memory.workers import MemoryWorkbench

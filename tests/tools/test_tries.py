@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from rookery.actors.tools.places import Place
-from rookery.actors.tools.tries import EACH_BYTES, Tries, TryResult
+from rookery.actors.tools.attempt_cache import EACH_BYTES, Tries, TryResult
+from rookery.actors.tools.call_slots import Place
 from rookery.schemas.calls import CallOutcome
 
 TEXT = b"x" * EACH_BYTES

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from rookery.actors.tools.authoring.registry import ToolCallContext
+from rookery.actors.tools.call_rules import TRIES_MAX
 from rookery.actors.tools.host import OutcomeUnknown
-from rookery.actors.tools.ledger import TRIES_MAX
-from rookery.actors.tools.registry import ToolCallContext
 from rookery.schemas.calls import CallOutcome, KnownCall
 from tests.tools.workshop import Bench, ToolWorld, call, operation
 

@@ -15,17 +15,17 @@ from typing import Any, cast
 
 import msgspec
 
-from rookery.actors.kernel.concern import Concern
+from rookery.actors.kernel.decider import Concern
 from rookery.actors.kernel.kernel import Kernel, Settings
-from rookery.actors.kernel.partitions import Holder
-from rookery.actors.tools.acting import Acting
-from rookery.actors.tools.board import CallBoard
-from rookery.actors.tools.concern import ToolsConcern
+from rookery.actors.kernel.partition_ownership import Holder
+from rookery.actors.tools.authoring.registry import ToolCallContext
+from rookery.actors.tools.call_notifier import CallBoard
+from rookery.actors.tools.call_slots import Places
+from rookery.actors.tools.catalogue import VisibleTool, VisibleTools
+from rookery.actors.tools.decider import ToolsConcern
+from rookery.actors.tools.executor import Acting
+from rookery.actors.tools.faults import fault
 from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastTry, ToolHost, always
-from rookery.actors.tools.pipeline import fault
-from rookery.actors.tools.places import Places
-from rookery.actors.tools.registry import ToolCallContext
-from rookery.actors.tools.visible import VisibleTool, VisibleTools
 from rookery.schemas.calls import (
     Arguments,
     AskedCall,

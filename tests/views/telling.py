@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import force_setattr
 
-from rookery.actors.views.runs import RunsView
+from rookery.actors.projections.run_queries import RunsView
 from rookery.bus.journal.stored_message import matcher
 from rookery.bus.ports import Filter, Stored
 from rookery.schemas.calls import AskedCall

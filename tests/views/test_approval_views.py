@@ -11,9 +11,9 @@ import pytest
 from rookery.actors.approvals.broker import base_of, intent_record
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
-from rookery.actors.views import approval_table
-from rookery.actors.views.approvals import ApprovalsView
-from rookery.actors.views.approver_keys import keys_of
+from rookery.actors.projections import approvals
+from rookery.actors.projections.approval_queries import ApprovalsView
+from rookery.actors.projections.approver_keys import keys_of
 from rookery.ops.cli.approval_lines import approval_lines, news_of
 from rookery.schemas.approvals.lists import (
     ApprovalState,
@@ -225,12 +225,12 @@ def test_a_session_that_cannot_be_is_refused():
 
 
 def test_only_the_newest_of_what_ended_is_kept():
-    story, table = Story(), approval_table.ApprovalTable()
-    for number in range(approval_table.ENDED_KEPT_MAX + 2):
+    story, table = Story(), approvals.ApprovalTable()
+    for number in range(approvals.ENDED_KEPT_MAX + 2):
         story.say("s", requested(f"s.{number}"), answered(f"s.{number}", "approved"))
         table.take(story.messages[-1])
     ended = list(table.approvals(ended=True))
-    assert len(ended) == approval_table.ENDED_KEPT_MAX
+    assert len(ended) == approvals.ENDED_KEPT_MAX
     assert ended[-1].approval_id == "s.2"
 
 
@@ -256,7 +256,7 @@ def test_an_end_of_a_newer_version_hides_no_other():
 
 
 def test_a_live_feed_tells_what_came_and_what_ended():
-    story, table = Story(), approval_table.ApprovalTable()
+    story, table = Story(), approvals.ApprovalTable()
     story.say("s", requested("s.1"))
     story.say("s", asked("s.1", "inbox"))
     story.say("s", answered("s.1", "denied"), requested("s.2"))

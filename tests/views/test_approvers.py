@@ -15,7 +15,7 @@ import pytest
 
 from rookery.actors.approvals.signing import Signer, key_id_of
 from rookery.actors.approvals.state import APPROVERS_KEY
-from rookery.actors.views.approvers import Approvers
+from rookery.actors.projections.approvers import Approvers
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import Bus

@@ -11,16 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.admission.load import RealmLoad
-from rookery.actors.views import approval_table, run_table, session_table
-from rookery.actors.views.approval_table import ApprovalTable
-from rookery.actors.views.approvals import ApprovalsView
-from rookery.actors.views.checkpoint import DIGEST_BYTES, Checkpoints, place_of
-from rookery.actors.views.reading import BEHIND_MESSAGES, LAST_MESSAGES, Reading
-from rookery.actors.views.run_table import RunTable
-from rookery.actors.views.runs import RunsView
-from rookery.actors.views.session_table import SessionTable
-from rookery.actors.views.sessions import SessionsView
+from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.projections import approvals as approval_table
+from rookery.actors.projections import runs as run_table
+from rookery.actors.projections import sessions as session_table
+from rookery.actors.projections.approval_queries import ApprovalsView
+from rookery.actors.projections.approvals import ApprovalTable
+from rookery.actors.projections.checkpoint import DIGEST_BYTES, Checkpoints, place_of
+from rookery.actors.projections.projector import BEHIND_MESSAGES, LAST_MESSAGES, Reading
+from rookery.actors.projections.run_queries import RunsView
+from rookery.actors.projections.runs import RunTable
+from rookery.actors.projections.session_queries import SessionsView
+from rookery.actors.projections.sessions import SessionTable
 from rookery.bus.memory.checkpoints import MemoryShelf
 from rookery.bus.ports import Filter, Stored
 from rookery.bus.storage.checkpoints import StandingHead

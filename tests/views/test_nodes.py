@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rookery.actors.views.nodes import nodes_of
+from rookery.actors.projections.nodes import nodes_of
 from rookery.bus.ports import Claim
 from rookery.schemas.facts.node import Started, Stopped
 from tests.views.telling import Story

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Iterator
 import msgspec
 import pytest
 
-from rookery.actors.views import reading
-from rookery.actors.views.reading import SLICE_MESSAGES, Reading
+from rookery.actors.projections import projector
+from rookery.actors.projections.projector import SLICE_MESSAGES, Reading
 from rookery.bus.ports import Filter, Stored
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed
@@ -83,7 +83,7 @@ class Outage(Story):
 
 
 def test_keeping_up_outlives_an_outage(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reading, "KEEP_UP_S", 0.001)
+    monkeypatch.setattr(projector, "KEEP_UP_S", 0.001)
     story = Outage()
     story.run("s", "r")
 

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.views.run_table import RunTable
-from rookery.actors.views.runs import RunsView
-from rookery.actors.views.told import Told
+from rookery.actors.projections.run_facts import Told
+from rookery.actors.projections.run_queries import RunsView
+from rookery.actors.projections.runs import RunTable
 from rookery.bus.ports import Delivery
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import RunsQuery

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.admission.load import RealmLoad
-from rookery.actors.views.reading import Reading
-from rookery.actors.views.session_table import SessionTable
-from rookery.actors.views.sessions import UNREADABLE, SessionsView
+from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.projections.projector import Reading
+from rookery.actors.projections.session_queries import UNREADABLE, SessionsView
+from rookery.actors.projections.sessions import SessionTable
 from rookery.schemas.commands import SessionList, SessionsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.surfaces.machine import EmitExternalToolDelta
+from rookery.actors.surfaces.surface_machine import EmitExternalToolDelta
 from rookery.schemas.capability import (
     ApprovalMode,
     AutoApproval,

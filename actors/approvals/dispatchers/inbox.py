@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rookery.actors.approvals.dispatcher import Dispatched, Pending, Terms
+from rookery.actors.approvals.dispatchers.port import Dispatched, Pending, Terms
 from rookery.schemas.approvals.records import ApprovalRequest
 
 __all__ = ["InboxDispatcher"]

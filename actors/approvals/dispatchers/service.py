@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from rookery.actors.approvals.dispatcher import Dispatched, Terms, Unavailable
-from rookery.actors.approvals.dispatchers.conversing import asked_id, asking, understood
+from rookery.actors.approvals.dispatchers.port import Dispatched, Terms, Unavailable
+from rookery.actors.approvals.dispatchers.protocol import asked_id, asking, understood
 from rookery.bus.ports import Service
 from rookery.schemas.approvals.records import ApprovalRequest
 from rookery.schemas.errors import Failed

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final, NamedTuple, Protocol
 
-from rookery.actors.approvals.dispatcher import Dispatched, Pending, Terms, Unavailable
-from rookery.actors.approvals.dispatchers.conversing import asked_id, asking, understood
+from rookery.actors.approvals.dispatchers.port import Dispatched, Pending, Terms, Unavailable
+from rookery.actors.approvals.dispatchers.protocol import asked_id, asking, understood
 from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
 from rookery.schemas.approvals.records import ApprovalRequest
 from rookery.schemas.errors import Refused

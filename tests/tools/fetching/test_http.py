@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from rookery.actors.tools.http import Allowed, http_tools
-from rookery.actors.tools.urls import parse_url, redirected
+from rookery.actors.tools.builtin.http import Allowed, http_tools
+from rookery.actors.tools.builtin.urls import parse_url, redirected
 from rookery.schemas.run import SideEffect
 from tests.tools.fetching.programs import (
     DENIED,

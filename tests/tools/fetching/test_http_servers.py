@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from rookery.actors.tools import ToolCallContext
-from rookery.actors.tools.http import HttpTransport
+from rookery.actors.tools.builtin.http import HttpTransport
 from tests.tools.fetching.programs import (
     FAILED,
     LARGE,

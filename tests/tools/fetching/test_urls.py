@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry
-from rookery.actors.tools.allowlist import METHODS, is_public
-from rookery.actors.tools.http import Allowed, HttpTransport, http_tools
-from rookery.actors.tools.urls import parse_url
+from rookery.actors.tools.builtin.allowlist import METHODS, is_public
+from rookery.actors.tools.builtin.http import Allowed, HttpTransport, http_tools
+from rookery.actors.tools.builtin.urls import parse_url
 from rookery.schemas.errors import Refused
 from tests.tools.fetching.programs import (
     DENIED,

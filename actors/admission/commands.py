@@ -1,0 +1,327 @@
+"""What admission owes its inputs: from a command to the facts it causes.
+
+Every accepted input comes to exactly one end; urgent inputs (steer, interrupt) go before ordinary
+ones, each kind in the order it came. Here is what each command asks for and when it is refused;
+what follows for those who wait is ``decision``'s, and decided with it.
+
+Pure: what happens elsewhere (the realm's load, the turn) is told by the caller.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from rookery.actors.admission.admission_machine import ADMISSION
+from rookery.actors.admission.facts import Decision
+from rookery.actors.admission.lifecycle_machine import LIFECYCLE
+from rookery.actors.admission.state import Admission, EndedInput
+from rookery.actors.kernel.machines.machine import RejectionKind, TransitionRejected
+from rookery.schemas.calls import HistoryBroken
+from rookery.schemas.commands import Cancel, ChangeLimits, CreateSession, HandleInput
+from rookery.schemas.envelope import Command, Mode
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import session as facts
+from rookery.schemas.facts.sandbox import SnapshotRestored
+from rookery.schemas.facts.turn import Cancelled, Completed, Failed
+from rookery.schemas.limits import check_limits
+from rookery.schemas.machines.turn import TurnTerminalCauseKind
+from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionMeta
+
+__all__ = [
+    "NO_TURN",
+    "Quotas",
+    "SeenTurn",
+    "TurnEnd",
+    "accept",
+    "cancel",
+    "change_limits",
+    "check_language",
+    "create",
+    "finish",
+    "handle",
+    "lose",
+    "of_session",
+    "restored",
+    "unknown_session",
+]
+
+TurnEnd = Completed | Failed | Cancelled
+
+DEFAULT_SESSION = RunRequest().session_id
+TURN_AT_REST = (None, "Ready", "Completed", "Failed", "Cancelled")
+
+
+class Quotas(NamedTuple):
+    """The realm's limits, and its load as the caller sees it."""
+
+    queued_max: int
+    """Inputs that may wait in one session."""
+    in_flight_max: int
+    """Inputs of the realm that may be owed an end."""
+    in_flight: int
+
+
+class SeenTurn(NamedTuple):
+    """What is known of the current run's turn."""
+
+    phase: str | None = None
+    terminal_cause_kind: str | None = None
+
+
+NO_TURN = SeenTurn()
+
+
+def accept(
+    state: Admission, command: Command[RunRequest], *, now_ms: int, quotas: Quotas
+) -> list[facts.SessionFact]:
+    """Take a run in, opening the session if need be, and prepare it if the session is free."""
+    if command.repeated:
+        return _again(state, command, now_ms)
+    request = of_session(command.key, command.body)
+    _check_quotas(state, quotas)
+    decision = Decision(state, command, now_ms)
+    decision.open()
+    decision.accept(command, request)
+    return decision.settle()
+
+
+def create(
+    state: Admission, command: Command[CreateSession], *, now_ms: int
+) -> list[facts.SessionFact]:
+    """Open the session before its first run. If it is open as it was asked for, nothing follows."""
+    if command.repeated:
+        return []
+    asked, meta = command.body, state.meta
+    check_limits(asked.limits)
+    decision = Decision(state, command, now_ms)
+    if not state.is_open:
+        decision.open(asked.language)
+    elif (meta.language, meta.limits) != (asked.language, asked.limits):
+        raise Refused(
+            "SESSION_IDENTITY_IN_USE",
+            f"there is a session {command.key}, with another language or other limits",
+            hint=f"rookery sessions show {command.key}",
+        )
+    decision.limit(asked.limits)
+    return decision.settle()
+
+
+def change_limits(
+    state: Admission, command: Command[ChangeLimits], *, now_ms: int
+) -> list[facts.SessionFact]:
+    """Give the session other limits; a run that has started keeps its own."""
+    if command.repeated:
+        return []
+    if not state.is_open:
+        raise unknown_session(command.key)
+    decision = Decision(state, command, now_ms)
+    decision.limit(check_limits(command.body.of(state.meta.limits)))
+    return decision.facts
+
+
+def cancel(state: Admission, command: Command[Cancel], *, now_ms: int) -> list[facts.SessionFact]:
+    """Withdraw an input that waits; ask the current run to end at its next boundary."""
+    found = state.of_run(command.body.run_id)
+    if found is None:
+        raise Refused("INPUT_NOT_FOUND", f"session {command.key} has no run {command.body.run_id}")
+    if command.repeated or isinstance(found, EndedInput):
+        return []
+    decision, reason = Decision(state, command, now_ms), command.body.reason
+    if found is state.current:
+        asked = facts.BoundaryCancelRequested(run=found.run_id, reason=reason, now=command.body.now)
+        decision.ask(LIFECYCLE, "CancelAfterBoundary", asked)
+    else:
+        decision.note(
+            facts.InputCancelled(run=found.run_id, input_id=found.input_id, reason=reason)
+        )
+    return decision.settle()
+
+
+def finish(state: Admission, command: Command[TurnEnd], *, now_ms: int) -> list[facts.SessionFact]:
+    """The turn of the current run has ended: so has the run, and the next one may start."""
+    fact, current = command.body, state.current
+    if current is None or current.run_id != fact.run or state.host.current_run_id != fact.run:
+        return []
+    decision = Decision(state, command, now_ms)
+    if isinstance(fact, Failed):
+        failed = facts.RunFailed(
+            run=fact.run,
+            turn_phase="Failed",
+            terminal_cause_kind=fact.cause_kind.variant,
+            ended_at_sequence=command.sequence,
+        )
+        decision.ask(ADMISSION, "fail_run", failed)
+    else:
+        committed = facts.RunCommitted(
+            run=fact.run, input_id=current.input_id, ended_at_sequence=command.sequence
+        )
+        decision.ask(ADMISSION, "commit", committed)
+    return decision.settle()
+
+
+def lose(
+    state: Admission, command: Command[HistoryBroken], *, now_ms: int
+) -> list[facts.SessionFact]:
+    """Nothing will come of the current run's turn any more: the run ends without it. What of it
+    stands cannot be told from what is broken, and so neither can what the session remembers."""
+    current, said = state.current, command.body
+    if current is None or state.host.current_run_id != current.run_id:
+        return []
+    error = ErrorObject(
+        code=said.code,
+        message=f"the history of {said.family} cannot be folded: {said.message}",
+        hint=f"rookery sessions destroy {command.key}",
+    )
+    decision = Decision(state, command, now_ms)
+    failed = facts.RunFailed(
+        run=current.run_id,
+        turn_phase="Failed",
+        terminal_cause_kind=TurnTerminalCauseKind.FATAL_FAILURE.variant,
+        error=error,
+    )
+    decision.ask(ADMISSION, "fail_run", failed)
+    return decision.settle()
+
+
+def restored(
+    state: Admission, command: Command[SnapshotRestored], *, now_ms: int
+) -> list[facts.SessionFact]:
+    """A life of the session begins with a memory, and perhaps with a run: open it, unless an input
+    was quicker."""
+    fact = command.body
+    decision = Decision(state, command, now_ms)
+    decision.open(fact.language, fact.build)
+    if fact.generation == decision.state.generation:
+        if fact.limits is not UNSET:
+            decision.limit(fact.limits)
+        if fact.run is not UNSET:
+            decision.go_on(fact)
+    return decision.settle()
+
+
+def handle(
+    state: Admission,
+    command: Command[HandleInput],
+    *,
+    now_ms: int,
+    turn: SeenTurn = NO_TURN,
+    driven: bool = False,
+) -> list[facts.SessionFact]:
+    """Put an input to the session's machines by its name, as a handle method does. ``driven``: the
+    current run is a node's to end."""
+    if command.repeated:
+        return []
+    on, params = command.body.input, dict(command.body.params)
+    machine = LIFECYCLE if on in LIFECYCLE.inputs else ADMISSION
+    if on in machine.inputs and "session_id_in" in machine.inputs[on].params:
+        _check_session(command.key, params.setdefault("session_id_in", command.key))
+    draft = _completed(state, on, machine.draft(on, params), turn)
+    decision = Decision(state, command, now_ms)
+    decision.ask(machine, on, draft)
+    decided = decision.settle()
+    if driven and state.current is not None and decision.state.current is not state.current:
+        raise Refused(
+            "GUARD_REJECTED",
+            f"{on} would end run {state.current.run_id}, which is under way",
+            hint=f"rookery runs cancel {state.current.run_id}",
+        )
+    return decided
+
+
+def _again(state: Admission, command: Command[RunRequest], now_ms: int) -> list[facts.SessionFact]:
+    """The same command once more: at most somebody else wants to know how it ends."""
+    found = state.of_command(command.id)
+    if found is None:
+        raise Refused(
+            "INPUT_NOT_FOUND",
+            f"message {command.id} was worked off before and its end is no longer remembered",
+            hint="send it under a new id",
+        )
+    if not command.reply_to:
+        return []
+    told = command.reply_to in found.reply_to
+    if not found.at_sequence if isinstance(found, EndedInput) else told:
+        return []
+    decision = Decision(state, command, now_ms)
+    decision.note(
+        facts.ReplyRequested(
+            run=found.run_id,
+            input_id=found.input_id,
+            reply_to=command.reply_to,
+            reply_waits=command.waits,
+        )
+    )
+    return decision.facts
+
+
+def of_session(key: str, request: RunRequest) -> RunRequest:
+    """The request with its subject's session id; a default one is as good as none."""
+    if request.session_id != DEFAULT_SESSION:
+        _check_session(key, request.session_id)
+    return replace(request, session_id=key)
+
+
+def check_language(meta: SessionMeta, language: Language) -> None:
+    """An open session speaks the language it was begun in: its memory is of one."""
+    if language is not meta.language:
+        raise Refused(
+            "UNSUPPORTED_FEATURE",
+            f"session {meta.id} speaks {meta.language}",
+            hint=f"run {language} in another session",
+        )
+
+
+def unknown_session(key: str) -> Refused:
+    return Refused("SESSION_NOT_FOUND", f"there is no session {key}", hint="rookery sessions list")
+
+
+def _check_session(key: str, given: object) -> None:
+    if given != key:
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"session {given!r} is not {key!r}, the subject's",
+            hint="leave it out of the body, or send it to that session's subject",
+        )
+
+
+def _check_quotas(state: Admission, quotas: Quotas) -> None:
+    if len(state.queue) >= quotas.queued_max:
+        raise Refused(
+            "QUOTA_EXCEEDED",
+            f"{len(state.queue)} inputs wait in session {state.meta.id}, "
+            f"the limit is {quotas.queued_max}",
+            hint="send it again, under the same id, when some have ended",
+        )
+    if quotas.in_flight >= quotas.in_flight_max:
+        raise Refused(
+            "QUOTA_EXCEEDED",
+            f"the realm has {quotas.in_flight} runs in flight, the limit is {quotas.in_flight_max}",
+            hint="send it again, under the same id, when some have ended",
+        )
+
+
+def _completed(state: Admission, on: str, draft: Any, turn: SeenTurn) -> Any:
+    """The draft of a handle method with what the method's caller cannot know."""
+    match draft:
+        case facts.InputAccepted() if on == "accept_without_wake":
+            return replace(draft, mode=Mode.PASSIVE, wake_if_idle=False)
+        case facts.RunPrepared() | facts.QueuedRunDrained():
+            waiting = (owed for owed in state.queue if owed.run_id == draft.run)
+            return replace(draft, input_id=next((owed.input_id for owed in waiting), UNSET))
+        case facts.RunFailed():
+            return replace(
+                draft, turn_phase=turn.phase, terminal_cause_kind=turn.terminal_cause_kind
+            )
+        case facts.RunCommitted() if turn.phase not in TURN_AT_REST:
+            raise TransitionRejected(
+                f"{ADMISSION.handle}::{on}",
+                f"the turn is still in phase {turn.phase}",
+                RejectionKind.GUARD_REJECTED,
+                hint="a run is committed when its turn has ended",
+            )
+        case facts.BoundaryCancelRequested() | facts.RunInterruptRequested():
+            return replace(draft, run=state.host.current_run_id or UNSET)
+    return draft

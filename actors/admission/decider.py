@@ -1,0 +1,227 @@
+"""Admission as the kernel sees it: the family ``session``, its verbs, its answers.
+
+The rules are ``queue``'s and ``decision``'s, the folding is ``fold``'s. Here a command finds its
+rule, and whoever asked gets a receipt: of a run at its end, of everything else at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rookery.actors.admission.commands import (
+    Quotas,
+    accept,
+    cancel,
+    change_limits,
+    check_language,
+    create,
+    finish,
+    handle,
+    lose,
+    of_session,
+    restored,
+    unknown_session,
+)
+from rookery.actors.admission.evolve import answers, evolve
+from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.session_claims import ClaimRegistry, SessionClaim
+from rookery.actors.admission.state import STATE_SCHEMA, Admission, EndedInput, dump, load
+from rookery.actors.kernel.decider import Effect, Look
+from rookery.schemas.calls import HistoryBroken, TurnNoted, TurnOver, WaitingQuery, WaitingView
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.commands import (
+    COMMANDS,
+    Cancel,
+    ChangeLimits,
+    CreateSession,
+    HandleInput,
+    RunAnswer,
+    SessionQuery,
+)
+from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.errors import CodedError, Refused
+from rookery.schemas.facts import session as facts
+from rookery.schemas.facts.sandbox import SnapshotRestored
+from rookery.schemas.facts.turn import Cancelled, Completed, Failed
+from rookery.schemas.ids import check_session_id
+from rookery.schemas.limits import check_run_limits
+from rookery.schemas.run import RunRequest, SessionMeta
+
+__all__ = ["AdmissionConcern"]
+
+_RULES: dict[type, Callable[..., Sequence[facts.SessionFact]]] = {
+    CreateSession: create,
+    ChangeLimits: change_limits,
+    Cancel: cancel,
+    Completed: finish,
+    Failed: finish,
+    Cancelled: finish,
+    SnapshotRestored: restored,
+    HistoryBroken: lose,
+}
+"""What needs to know nothing but the session's state."""
+
+_LOOKING = frozenset((Cancel, TurnOver, HandleInput, HistoryBroken, SessionQuery))
+"""What may rest on more than was handed over."""
+VERBS = ("run", "create", "limits", "cancel", "admission", "session")
+FENCED = (facts.Retired, facts.Destroyed, facts.Reset)
+"""What closes a session may only stand if no family of it has moved on unseen."""
+
+
+class AdmissionConcern:
+    """The rules of the family ``session``."""
+
+    family = "session"
+    schema = STATE_SCHEMA
+    verbs: Mapping[str, type[msgspec.Struct]] = {verb: COMMANDS[verb] for verb in VERBS}
+    codec: FactCodec[facts.SessionFact] = FactCodec(facts.SESSION_FACTS)
+    reacts_to: frozenset[str] = frozenset()
+    observes: frozenset[str] = frozenset()
+    has_effects = True
+    wants_repeats = True
+    keeps_bodies = True
+    restarts = facts.HistoryRestarted
+
+    def __init__(
+        self,
+        *,
+        queued_max: int,
+        in_flight_max: int,
+        realm_load: RealmLoad,
+        claims: ClaimRegistry,
+        driven: bool = False,
+        judge: Callable[[RunRequest], None] = check_run_limits,
+    ) -> None:
+        """``driven``: the node takes the steps of its runs; else somebody outside ends them.
+        ``judge``: ``Refused`` if no run could be made of a request, in whatever session."""
+        self._driven, self._judge = driven, judge
+        self.reacts_to = frozenset({"turn", "sandbox"}) if driven else frozenset()
+        self._queued_max, self._in_flight_max = queued_max, in_flight_max
+        self._load, self._claims = realm_load, claims
+        self._claimed: dict[str, SessionClaim] = {}
+        """Of the sessions in memory here: inside one runtime nobody else may act as them."""
+
+    def check_key(self, key: str) -> None:
+        check_session_id(key)
+
+    def initial(self, key: str) -> Admission:
+        return Admission(meta=SessionMeta(id=key))
+
+    def diverts(self, command: Command[Any]) -> str:
+        """A request that is only to be validated is nothing to admit."""
+        body = command.body
+        asks = isinstance(body, RunRequest) and body.validate_only
+        return "validate" if asks and self._driven else ""
+
+    def looks_first(self, state: Admission, command: Command[Any]) -> Look | None:
+        """The current run may have ended, and that was never handed over; so may a memory have been
+        given to a session that does not know of it. A run that is known to somebody else stands."""
+        if not self._driven or type(command.body) not in _LOOKING:
+            return None
+        found: object = None
+        match command.body:
+            case Cancel(run_id=run_id):
+                found = state.of_run(run_id)
+                if found is None:
+                    return Look.ALL
+            case TurnOver(run_id=run_id):
+                found = state.of_run(run_id)
+            case HandleInput(input="Destroy") | HistoryBroken():
+                found = state.current
+            case SessionQuery() if not state.is_open:
+                return Look.OTHERS
+        return Look.OTHERS if found is not None and found is state.current else None
+
+    def when_broken(self, key: str, command: Command[Any], error: CodedError) -> Sequence[Effect]:
+        """Whoever asked is told; nobody else waits for a session."""
+        del key, command, error
+        return ()
+
+    def decide(
+        self, state: Admission, command: Command[Any], *, now_ms: int
+    ) -> Sequence[facts.SessionFact]:
+        if (
+            not isinstance(command.body, SessionQuery | WaitingQuery)
+            and command.key not in self._claimed
+        ):
+            self._claimed[command.key] = self._claims.try_acquire(command.key)
+        match command.body:
+            case RunRequest(validate_only=True):
+                raise Refused(
+                    "UNSUPPORTED_FEATURE",
+                    "nothing is validated here: whoever drives the runs of this node is outside",
+                    hint="ask a node whose driver is its sandbox",
+                )
+            case RunRequest() as request:
+                self._check(state, of_session(command.key, request), repeated=command.repeated)
+                in_flight = self._load.with_session(command.key, state.owed)
+                quotas = Quotas(self._queued_max, self._in_flight_max, in_flight)
+                return accept(state, command, now_ms=now_ms, quotas=quotas)
+            case HandleInput():
+                return handle(state, command, now_ms=now_ms, driven=self._driven)
+            case SessionQuery() if not state.meta.created_at:
+                raise unknown_session(command.key)
+            case body:
+                rule = _RULES.get(type(body))
+                return [] if rule is None else rule(state, command, now_ms=now_ms)
+
+    def _check(self, state: Admission, request: RunRequest, *, repeated: bool) -> None:
+        """What was taken in once is not judged again."""
+        if repeated:
+            return
+        self._judge(request)
+        if self._driven and state.is_open:
+            check_language(state.meta, request.language)
+
+    def evolve(self, state: Admission, fact: facts.SessionFact) -> Admission:
+        return evolve(state, fact)
+
+    def observe(self, state: Admission, fact: Fact) -> Admission:
+        del fact
+        return state
+
+    def answer(
+        self, state: Admission, command: Command[Any], left: Sequence[Fact]
+    ) -> msgspec.Struct | None:
+        """A run's receipt waits for its end, which for a repeated one may be long past."""
+        del left
+        match command.body:
+            case TurnOver() | HistoryBroken():
+                return TurnNoted()
+            case WaitingQuery(run_id=run_id):
+                waiting = state.of_run(run_id)
+                return WaitingView(reply_to=getattr(waiting, "waits", ()))
+            case RunRequest():
+                found = state.of_command(command.id)
+                if not isinstance(found, EndedInput) or found.at_sequence:
+                    return None
+                receipt = state.receipt(found)
+                return RunAnswer.of_unstarted(receipt) if self._driven else receipt
+            case Cancel(run_id=run_id):
+                found = state.of_run(run_id)
+                return None if found is None else state.receipt(found)
+            case _:
+                return state.view()
+
+    def fenced(self, decided: Sequence[Fact]) -> bool:
+        return any(isinstance(fact, FENCED) for fact in decided)
+
+    def effects(self, state: Admission, fact: facts.SessionFact) -> Sequence[Effect]:
+        return answers(state, fact)
+
+    def note(self, key: str, state: Admission | None) -> None:
+        if state is None:
+            self._load.forget_own(key)
+            if (claim := self._claimed.pop(key, None)) is not None:
+                claim.close()
+        else:
+            self._load.note_own(key, state.owed)
+
+    def dump(self, state: Admission) -> bytes:
+        return dump(state)
+
+    def load(self, data: bytes) -> Admission:
+        return load(data)

@@ -1,0 +1,230 @@
+"""What a fact makes of a session, and who is to be told because of it.
+
+Both are pure and total. Rows move the host; the queue follows from which row it was. A fact with a
+row nobody here knows is the one thing that fails, by code: guessing would rebuild a state that
+never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from rookery.actors.admission.host_evolution import follow
+from rookery.actors.admission.state import Admission, EndedInput, OwedInput
+from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel.machines.session_host import DESTROYED, Host
+from rookery.schemas.commands import RunReceipt
+from rookery.schemas.facts import session as facts
+from rookery.schemas.run import ErrorObject, SessionLimits, SessionMeta
+
+__all__ = ["Await", "SendAnswer", "SendResult", "answers", "evolve"]
+
+_ENDS: dict[type, str] = {
+    facts.RunCommitted: "committed",
+    facts.RunFailed: "failed",
+    facts.RunRolledBack: "rolled_back",
+    facts.InputCancelled: "cancelled",
+    facts.InputRefused: "refused",
+}
+
+
+class Await(Effect, frozen=True, kw_only=True):
+    """``reply_to`` holds the line until the run has ended, and is to hear of it at once."""
+
+    reply_to: str
+    session: str
+    run_id: str
+
+
+class SendAnswer(Effect, frozen=True, kw_only=True):
+    """Tell ``reply_to`` how the input it asked about ended. Telling it twice is harmless."""
+
+    reply_to: str
+    receipt: RunReceipt
+
+
+class SendResult(Effect, frozen=True, kw_only=True):
+    """Tell ``reply_to`` what the run came to, which the turn's last fact says."""
+
+    reply_to: str
+    session: str
+    run_id: str
+    at_sequence: int
+
+
+def answers(state: Admission, fact: facts.SessionFact) -> tuple[Effect, ...]:
+    """Whom to tell because of ``fact``; ``state`` is the one after it, or a later one."""
+    if isinstance(fact, facts.InputAccepted):
+        return _awaited(state, fact)
+    again = isinstance(fact, facts.ReplyRequested)
+    if (type(fact) not in _ENDS and not again) or fact.run is UNSET:
+        return ()
+    ended = state.ended.of_run(str(fact.run))
+    if ended is None:
+        return ()
+    asking = (fact.reply_to,) if isinstance(fact, facts.ReplyRequested) else ended.reply_to
+    return tuple(_answer(state, ended, reply_to) for reply_to in asking)
+
+
+def _awaited(state: Admission, fact: facts.InputAccepted) -> tuple[Effect, ...]:
+    run_id, reply_to = str(fact.run), str(fact.reply_to)
+    if not fact.reply_waits or not isinstance(state.of_run(run_id), OwedInput):
+        return ()
+    key = f"{run_id}/{reply_to}/awaited"
+    return (Await(key=key, reply_to=reply_to, session=state.meta.id, run_id=run_id),)
+
+
+def _answer(state: Admission, ended: EndedInput, reply_to: str) -> Effect:
+    key = f"{ended.run_id}/{reply_to}"
+    if not ended.at_sequence:
+        return SendAnswer(key=key, reply_to=reply_to, receipt=state.receipt(ended))
+    return SendResult(
+        key=key,
+        reply_to=reply_to,
+        session=state.meta.id,
+        run_id=ended.run_id,
+        at_sequence=ended.at_sequence,
+    )
+
+
+def evolve(state: Admission, fact: facts.SessionFact) -> Admission:
+    """The state after ``fact``."""
+    if isinstance(fact, facts.HistoryRestarted):
+        return _over(state, fact)
+    state = replace(state, generation=fact.generation, host=follow(state.host, fact))
+    fold = _FOLDS.get(type(fact))
+    return state if fold is None else fold(state, fact)
+
+
+def _over(state: Admission, fact: facts.HistoryRestarted) -> Admission:
+    """All that is known is that there was such a life."""
+    meta = SessionMeta(id=state.meta.id, created_at=fact.at_ms, last_used_at=fact.at_ms)
+    return Admission(meta=meta, host=Host(phase=DESTROYED), generation=fact.generation)
+
+
+def _begin(state: Admission, fact: facts.Initialized) -> Admission:
+    meta = replace(
+        state.meta, created_at=fact.at_ms, last_used_at=fact.at_ms, limits=SessionLimits()
+    )
+    if fact.language is not UNSET:
+        meta = replace(meta, language=fact.language)
+    return replace(state, meta=meta)
+
+
+def _limit(state: Admission, fact: facts.LimitsSet) -> Admission:
+    return replace(state, meta=replace(state.meta, limits=fact.limits))
+
+
+def _enqueue(state: Admission, fact: facts.InputAccepted) -> Admission:
+    urgent = fact.immediate or fact.interrupt_yielding
+    accepted = OwedInput(
+        input_id=fact.input_id,
+        run_id="" if fact.run is UNSET else fact.run,
+        command_id=fact.cause[0] if fact.cause else "",
+        urgent=urgent,
+        waking=urgent or fact.wake_if_idle,
+        reply_to=() if fact.reply_to is UNSET else (fact.reply_to,),
+        waits=(str(fact.reply_to),) if fact.reply_waits else (),
+    )
+    queue = state.queue
+    if (same := _waiting(queue, fact.input_id)) is not None:
+        queue = _without(queue, same)
+    place = sum(waiting.urgent for waiting in queue) if urgent else len(queue)
+    meta = replace(state.meta, last_used_at=fact.at_ms)
+    if fact.request is not UNSET:
+        meta = replace(meta, language=fact.request.language)
+    return replace(state, meta=meta, queue=(*queue[:place], accepted, *queue[place:]))
+
+
+def _take_up(state: Admission, fact: facts.RunPrepared | facts.QueuedRunDrained) -> Admission:
+    """The run is the current one; so is its input, unless somebody prepared a run of their own."""
+    if state.current is not None and state.current.input_id == fact.input_id:
+        return state
+    found = None if fact.input_id is UNSET else _waiting(state.queue, fact.input_id)
+    queue = state.queue if found is None else _without(state.queue, found)
+    return replace(state, current=found, queue=queue)
+
+
+def _end_run(
+    state: Admission, fact: facts.RunCommitted | facts.RunFailed | facts.RunRolledBack
+) -> Admission:
+    """The current input's run is over. A run of somebody's own ends the input it names."""
+    owed = state.current
+    why = fact.error if isinstance(fact, facts.RunFailed) else UNSET
+    error = None if why is UNSET else why
+    if owed is None and isinstance(fact, facts.RunCommitted):
+        named = _waiting(state.queue, fact.input_id)
+        owed = named if named is not None and not named.run_id else None
+    return state if owed is None else _end(state, owed, fact, error)
+
+
+def _end_unstarted(state: Admission, fact: facts.InputCancelled | facts.InputRefused) -> Admission:
+    current = state.current
+    ours = current is not None and current.input_id == fact.input_id
+    owed = current if ours else _waiting(state.queue, fact.input_id)
+    error = fact.error if isinstance(fact, facts.InputRefused) else None
+    return state if owed is None else _end(state, owed, fact, error)
+
+
+def _sequence(fact: facts.SessionFact) -> int:
+    at = fact.ended_at_sequence if isinstance(fact, facts.RunCommitted | facts.RunFailed) else 0
+    return 0 if at is UNSET else at
+
+
+def _end(
+    state: Admission, owed: OwedInput, fact: facts.SessionFact, error: ErrorObject | None
+) -> Admission:
+    """``owed`` leaves the queue, or the host's side, for the memory."""
+    ended = EndedInput(
+        input_id=owed.input_id,
+        run_id=owed.run_id,
+        command_id=owed.command_id,
+        state=_ENDS[type(fact)],
+        ended_at_ms=fact.at_ms,
+        error=error,
+        reply_to=owed.reply_to,
+        at_sequence=_sequence(fact),
+    )
+    remembered = state.ended.add(ended)
+    if owed is state.current:
+        return replace(state, current=None, ended=remembered)
+    return replace(state, queue=_without(state.queue, owed), ended=remembered)
+
+
+def _listen(state: Admission, fact: facts.ReplyRequested) -> Admission:
+    def told(owed: OwedInput) -> OwedInput:
+        ours = owed.input_id == fact.input_id
+        waits = (*owed.waits, fact.reply_to) if fact.reply_waits else owed.waits
+        reply_to = (*owed.reply_to, fact.reply_to)
+        return replace(owed, reply_to=reply_to, waits=waits) if ours else owed
+
+    current = None if state.current is None else told(state.current)
+    return replace(state, current=current, queue=tuple(told(owed) for owed in state.queue))
+
+
+def _waiting(queue: tuple[OwedInput, ...], input_id: str) -> OwedInput | None:
+    return next((waiting for waiting in queue if waiting.input_id == input_id), None)
+
+
+def _without(queue: tuple[OwedInput, ...], owed: OwedInput) -> tuple[OwedInput, ...]:
+    place = queue.index(owed)
+    return queue[:place] + queue[place + 1 :]
+
+
+_FOLDS: dict[type, Callable[[Admission, Any], Admission]] = {
+    facts.Initialized: _begin,
+    facts.LimitsSet: _limit,
+    facts.InputAccepted: _enqueue,
+    facts.RunPrepared: _take_up,
+    facts.QueuedRunDrained: _take_up,
+    facts.RunCommitted: _end_run,
+    facts.RunFailed: _end_run,
+    facts.RunRolledBack: _end_run,
+    facts.InputCancelled: _end_unstarted,
+    facts.InputRefused: _end_unstarted,
+    facts.ReplyRequested: _listen,
+}

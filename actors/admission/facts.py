@@ -1,0 +1,152 @@
+"""One decision of admission's: the facts of a command, and what follows from them for who waits.
+
+One run at a time; the first that waits is the next. A passive input starts nothing, but keeps its
+place once a waking one comes. Whatever a command did, the next run is prepared, or who can never
+start is told so, in the same commit.
+
+Pure: the rows are ``lifecycle``'s and ``machine``'s, the folding and with it the order of those who
+wait is ``fold``'s. Which commands there are, and what is refused, is ``queue``'s.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import force_setattr, replace
+
+from rookery.actors.admission.admission_machine import ADMISSION
+from rookery.actors.admission.evolve import evolve
+from rookery.actors.admission.lifecycle_machine import LIFECYCLE
+from rookery.actors.admission.state import Admission, OwedInput
+from rookery.actors.kernel.machines.machine import Machine
+from rookery.actors.kernel.machines.session_host import (
+    ATTACHED,
+    DESTROYED,
+    IDLE,
+    RETIRED,
+    RUNNING,
+    STOPPED,
+    Host,
+)
+from rookery.schemas.envelope import Command, Mode
+from rookery.schemas.facts import session as facts
+from rookery.schemas.facts.sandbox import SnapshotRestored
+from rookery.schemas.ids import derived_uuid7
+from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionLimits
+
+__all__ = ["Decision"]
+
+
+class Decision:
+    """The facts of one command, each folded before the next is decided."""
+
+    def __init__(self, state: Admission, command: Command[Any], now_ms: int) -> None:
+        self.state, self.facts = state, list[facts.SessionFact]()
+        self._command, self._now_ms = command, now_ms
+        self._generation = state.generation
+
+    def note(self, fact: facts.SessionFact) -> None:
+        """Add a fact nobody has seen yet; what else is to be stamped on it is the kernel's."""
+        force_setattr(fact, "generation", self._generation)
+        self.facts.append(fact)
+        self.state = evolve(self.state, fact)
+        force_setattr(fact, "phase", self.state.host.phase)
+
+    def ask(self, machine: Machine[Host], on: str, draft: Any) -> None:
+        self.note(machine.decide(self.state.host, on, draft))
+
+    def open(self, language: Language | UnsetType = UNSET, build: str | UnsetType = UNSET) -> None:
+        """Make the session one that takes inputs; a destroyed one begins another life."""
+        if not self.state.is_open:
+            self._generation += self.state.host.phase == DESTROYED
+            begun = facts.Initialized(language=language, build=build)
+            self.note(LIFECYCLE.decide(Host(), "Initialize", begun))
+        host, key = self.state.host, self._command.key
+        if host.session_id is None and host.phase in (IDLE, ATTACHED):
+            self.ask(LIFECYCLE, "RegisterSession", facts.Registered(session_id_in=key))
+            self.ask(
+                LIFECYCLE, "EnsureSessionWithExecutor", facts.ExecutorEnsured(session_id_in=key)
+            )
+
+    def limit(self, limits: SessionLimits) -> None:
+        if limits != self.state.meta.limits:
+            self.note(facts.LimitsSet(limits=limits))
+
+    def accept(self, command: Command[RunRequest], request: RunRequest) -> None:
+        """Draining is Running on the way back to Retired: to new inputs it is Retired already."""
+        host = self.state.host
+        if host.pre_run_phase == RETIRED:
+            host = replace(host, phase=RETIRED)
+        running, mode = host.phase == RUNNING, command.mode
+        unwoken = mode is Mode.PASSIVE and not running
+        draft = facts.InputAccepted(
+            run=self._derived("run"),
+            input_id=self._derived("input"),
+            mode=mode,
+            immediate=running and mode is Mode.INTERRUPT,
+            interrupt_yielding=running and mode is Mode.STEER,
+            wake_if_idle=mode is not Mode.PASSIVE,
+            request=replace(request, code="", inputs={}) if command.blob else request,
+            request_blob=command.blob or UNSET,
+            reply_to=command.reply_to or UNSET,
+            reply_waits=command.waits,
+        )
+        on = "accept_without_wake" if unwoken else "accept_with_completion"
+        self.note(ADMISSION.decide(host, on, draft))
+
+    def go_on(self, fact: SnapshotRestored) -> None:
+        """Take in the run that a fork begins with."""
+        draft = facts.InputAccepted(
+            run=fact.run,
+            input_id=self._derived("input"),
+            request=fact.request,
+            request_blob=fact.request_blob,
+            forked=fact.forked,
+        )
+        self.note(ADMISSION.decide(self.state.host, "accept_with_completion", draft))
+
+    def settle(self) -> list[facts.SessionFact]:
+        """Then what is owed to those who wait: no free session leaves a waking input waiting."""
+        for owed in self._stranded():
+            error = ErrorObject(
+                code="SESSION_CLOSED",
+                message=f"session {self._command.key} is {self.state.host.phase}: "
+                "the input cannot come to its end",
+                hint="send it again under a new id",
+            )
+            run = owed.run_id or UNSET
+            self.note(facts.InputRefused(run=run, input_id=owed.input_id, error=error))
+        self._start()
+        return self.facts
+
+    def _stranded(self) -> tuple[OwedInput, ...]:
+        """Who can never start, or has lost the host."""
+        state, host, current = self.state, self.state.host, self.state.current
+        lost = () if current is None or host.current_run_id == current.run_id else (current,)
+        closed = host.phase in (STOPPED, DESTROYED) or host.session_id is None
+        return (*lost, *state.queue) if closed else lost
+
+    def _start(self) -> None:
+        """Start whose turn it is, if the session is free and somebody woke it."""
+        host, queue = self.state.host, self.state.queue
+        following = next((waiting for waiting in queue if waiting.run_id), None)
+        if host.phase == RETIRED and host.current_run_id is not None:
+            self._drain(host.current_run_id, self.state.current)
+        elif following is None:
+            return
+        elif host.phase == RETIRED:
+            self._drain(following.run_id, following)
+        elif host.phase in (IDLE, ATTACHED) and any(w.waking and w.run_id for w in queue):
+            prepared = facts.RunPrepared(run=following.run_id, input_id=following.input_id)
+            self.ask(ADMISSION, "prepare", prepared)
+
+    def _drain(self, run_id: str, owed: OwedInput | None) -> None:
+        """Also for a run the session was retired under: as a drained one it can be committed."""
+        input_id = UNSET if owed is None else owed.input_id
+        self.ask(LIFECYCLE, "DrainQueuedRun", facts.QueuedRunDrained(run=run_id, input_id=input_id))
+
+    def _derived(self, what: str) -> str:
+        command = self._command
+        generation = str(self._generation)
+        return derived_uuid7(self._now_ms, command.key, generation, command.id, what)

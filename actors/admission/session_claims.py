@@ -1,0 +1,173 @@
+"""session_claim: inside one registry, a session identity has at most one holder.
+
+A claim is handed out as a token. Closing a token frees the identity only while the token is still
+its holder's: after a release by hand it may belong to somebody newer. Each runtime has a registry
+of its own and a process has one for everybody else; they do not see each other. Across nodes the
+owner of the partition is the only one to ask, so nothing here is journaled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import Lock
+from types import TracebackType
+from typing import Final
+
+import msgspec
+from immutables import Map
+
+from rookery.actors.kernel.machines.machine import (
+    Input,
+    Machine,
+    Row,
+    RowEffect,
+    TransitionRejected,
+)
+from rookery.schemas.errors import Refused
+
+__all__ = ["CLAIM", "PROCESS_CLAIMS", "ClaimRegistry", "SessionClaim"]
+
+FREE, HELD = "Free", "Held"
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
+    """The identities that are held."""
+
+    claims: Map[str, str] = Map()
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    session_id: str
+    row: str = ""
+
+
+class Acquired(_Asked, frozen=True, kw_only=True):
+    """The identity is held from now on."""
+
+
+class Released(_Asked, frozen=True, kw_only=True):
+    """The identity is free."""
+
+
+class ClaimGiven(RowEffect, frozen=True, kw_only=True, tag="SessionClaim"):
+    """A token for the identity is to be handed out."""
+
+    session_id: str
+
+
+def free(held: Claims, asked: Released) -> Claims:
+    if asked.session_id not in held.claims:
+        return held
+    return Claims(claims=held.claims.delete(asked.session_id))
+
+
+CLAIM = Machine(
+    "session_claim",
+    handle="SessionClaimHandle",
+    phases=(FREE, HELD),
+    initial=Claims(),
+    inputs={
+        "try_acquire": Input(Acquired, ("session_id",)),
+        "release": Input(Released, ("session_id",)),
+    },
+    rows=(
+        Row(
+            "TryAcquire",
+            "try_acquire",
+            lambda held, asked: asked.session_id not in held.claims,
+            lambda held, asked: Claims(claims=held.claims.set(asked.session_id, HELD)),
+            (lambda _, asked: ClaimGiven(session_id=asked.session_id),),
+        ),
+        Row("Release", "release", lambda *_: True, free),
+    ),
+    phase=lambda held, asked: held.claims.get(asked.session_id, FREE),
+)
+
+
+class SessionClaim:
+    """A held session identity. Close it, or use it as a context; closing twice is harmless. One
+    that is dropped is closed."""
+
+    def __init__(self, session_id: str, registry: ClaimRegistry) -> None:
+        self.session_id = session_id
+        self.token = object()
+        """What tells this claim from any other on the same identity."""
+        self._registry = registry
+
+    def close(self) -> None:
+        """Free the identity, unless it is no longer ours."""
+        self._registry.give_back(self.session_id, self.token)
+
+    def __del__(self) -> None:
+        self._registry.dropped(self.session_id, self.token)
+
+    def __enter__(self) -> SessionClaim:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"SessionClaim({self.session_id!r})"
+
+
+class ClaimRegistry:
+    """Who holds which session identity; safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._state = Claims()
+        self._holders: dict[str, object] = {}
+        self._dropped: deque[tuple[str, object]] = deque()
+
+    def try_acquire(self, session_id: str) -> SessionClaim:
+        """The claim on ``session_id``, or ``SESSION_IDENTITY_IN_USE``."""
+        with self._lock:
+            self._free_dropped()
+            try:
+                fact = CLAIM.decide(self._state, "try_acquire", Acquired(session_id=session_id))
+            except TransitionRejected:
+                raise Refused(
+                    "SESSION_IDENTITY_IN_USE", f"session identity already claimed: {session_id}"
+                ) from None
+            self._state = CLAIM.evolve(self._state, fact)
+            claim = SessionClaim(session_id, self)
+            self._holders[session_id] = claim.token
+            return claim
+
+    def release(self, session_id: str) -> None:
+        """Free ``session_id`` whoever holds it; no error if nobody does."""
+        with self._lock:
+            self._release(session_id)
+
+    def give_back(self, session_id: str, token: object) -> None:
+        """Free the identity if the claim with this token is the one that holds it."""
+        with self._lock:
+            self._give_back(session_id, token)
+
+    def dropped(self, session_id: str, token: object) -> None:
+        """The same for a claim that is no more, as soon as anybody asks for one: memory is tidied
+        at any moment, also while this thread holds the lock."""
+        self._dropped.append((session_id, token))
+
+    def _free_dropped(self) -> None:
+        while self._dropped:
+            self._give_back(*self._dropped.popleft())
+
+    def _give_back(self, session_id: str, token: object) -> None:
+        if self._holders.get(session_id) is token:
+            self._release(session_id)
+
+    def _release(self, session_id: str) -> None:
+        fact = CLAIM.decide(self._state, "release", Released(session_id=session_id))
+        self._state = CLAIM.evolve(self._state, fact)
+        self._holders.pop(session_id, None)
+
+
+PROCESS_CLAIMS: Final = ClaimRegistry()
+"""The registry of those who were given none."""

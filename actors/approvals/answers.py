@@ -1,0 +1,218 @@
+"""Which answers count, and what follows from one that does. Pure but for the keys that are known.
+
+An answer is about one asking and the exact arguments that were shown, comes in time, is not from
+whoever asks, and is signed where it says so or the realm wants it. Every other one is refused with
+a code. Grants are used in ``granting``.
+
+In time is what has arrived before ``due_ms``, however much later it is worked off. ``due_ms`` is by
+the clock of the node that asked; the arrival is by the server's where the inbox keeps the answer,
+before the timer that fires by that clock too, and by the node's where the sender holds the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rookery.actors.approvals.broker import rule
+from rookery.actors.approvals.dispatchers.port import Decision
+from rookery.actors.approvals.facts import Counted, Story
+from rookery.actors.approvals.malformed_answer import UnreadAnswer
+from rookery.actors.approvals.request_record import actor_ref, operation_of, request_of
+from rookery.actors.approvals.settings import ApprovalSettings
+from rookery.actors.approvals.signing import verify
+from rookery.actors.approvals.state import MESSAGE_MAX, Approver, Asked, SessionApprovals
+from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
+from rookery.schemas.approvals.records import (
+    ApprovalBrokerOutcome,
+    decision_from_token,
+)
+from rookery.schemas.digest import digest_json
+from rookery.schemas.envelope import Fact
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import approval as facts
+from rookery.schemas.seed.policy import ApprovalDecisionKind
+from rookery.schemas.typed_ids import IdValidationError
+
+__all__ = ["Answers", "FindApprover", "receipt"]
+
+FindApprover = Callable[[str], Approver | None]
+"""The approver a key id stands for, unless the key was revoked."""
+
+
+class Answers(NamedTuple):
+    """The rules, as this node can apply them."""
+
+    settings: ApprovalSettings
+    find_approver: FindApprover
+
+    def take(
+        self,
+        state: SessionApprovals,
+        session: str,
+        answer: DecideApproval,
+        *,
+        arrived_ms: int,
+        now_ms: int,
+    ) -> Sequence[Fact]:
+        """Somebody answers: it counts, or that it does not is on record."""
+        try:
+            counted = self.check(state, session, answer, arrived_ms=arrived_ms)
+        except Refused as refusal:
+            return self._refused(state, answer, refusal, now_ms)
+        story = Story(state, session, counted.asked)
+        ruling = rule(story.request, Decision(counted.decision))
+        story.answer(answer, counted).result(ruling)
+        return self.follow(story, ruling.outcome, answer, counted, now_ms=now_ms)
+
+    def look_at(
+        self,
+        state: SessionApprovals,
+        session: str,
+        answer: DecideApproval,
+        *,
+        arrived_ms: int,
+        now_ms: int,
+    ) -> Sequence[Fact]:
+        """A dispatcher brings an answer: nothing, or that it does not count."""
+        try:
+            self.check_dispatched(state, session, answer, arrived_ms=arrived_ms)
+        except Refused as refusal:
+            return self._refused(state, answer, refusal, now_ms)
+        return ()
+
+    def note_unread(
+        self, state: SessionApprovals, unread: UnreadAnswer, *, now_ms: int
+    ) -> Sequence[Fact]:
+        """Somebody sends what nobody can read."""
+        answer = DecideApproval(approval_id=unread.approval_id)
+        return self._refused(state, answer, unread.refusal, now_ms)
+
+    def counted(self, state: SessionApprovals, answer: DecideApproval) -> bool:
+        """Whether exactly this answer has been counted."""
+        asked = state.of_approval(answer.approval_id)
+        return asked is not None and asked.answer_digest == digest_json(answer)
+
+    def check(
+        self, state: SessionApprovals, session: str, answer: DecideApproval, *, arrived_ms: int
+    ) -> Counted:
+        """The answer, as far as it counts; ``Refused`` if it does not."""
+        counted = self.check_dispatched(state, session, answer, arrived_ms=arrived_ms)
+        asked, agent = counted.asked, f"agent.{session}"
+        if answer.actor in (agent, session, asked.run, f"turn.{asked.run}"):
+            raise Refused("SELF_APPROVAL", f"{answer.actor[:80]} has asked for this approval")
+        return counted
+
+    def check_dispatched(
+        self, state: SessionApprovals, session: str, answer: DecideApproval, *, arrived_ms: int
+    ) -> Counted:
+        """The same of what a dispatcher brings, which the broker has a rule of its own for: who
+        asks and answers itself has denied it."""
+        asked = _about(state, answer)
+        request = request_of(session, asked)
+        try:
+            decision = decision_from_token(answer.decision, actor_ref(request, answer.actor))
+        except IdValidationError as error:
+            raise Refused("INVALID_ARGUMENT", f"the actor: {error}") from None
+        if decision is None:
+            said = answer.decision[:40]
+            raise Refused("DECISION_UNKNOWN", f"{said!r} is no decision")
+        if answer.request_digest != asked.request_digest:
+            raise Refused("APPROVAL_MISMATCH", "the answer is about other arguments")
+        if not asked.pending:
+            raise Refused("APPROVAL_CLOSED", f"the approval is {asked.status}")
+        if arrived_ms >= asked.due_ms:
+            late_ms = arrived_ms - asked.due_ms
+            raise Refused("APPROVAL_CLOSED", f"the answer came {late_ms} ms after its time")
+        return Counted(asked, decision, self._verified(answer), arrived_ms)
+
+    def follow(
+        self,
+        story: Story,
+        outcome: ApprovalBrokerOutcome,
+        answer: DecideApproval,
+        counted: Counted,
+        *,
+        now_ms: int,
+    ) -> Sequence[Fact]:
+        """What an end of asking leads to."""
+        if not outcome.releases_tool_execution():
+            return story.close(outcome, _said(answer)).facts
+        story.approve().grant(now_ms + self.settings.grant_ttl_ms)
+        if counted.decision.kind is ApprovalDecisionKind.APPROVED_FOR_SESSION:
+            asked = counted.asked
+            granted = facts.SessionGrantIssued(
+                grant_id=f"session-grant.{asked.approval_id}",
+                approval_id=asked.approval_id,
+                tool=asked.tool,
+                policy=asked.policy,
+                actor=answer.actor,
+                expires_at_ms=now_ms + self.settings.session_grant_ttl_ms,
+                run=asked.run,
+                generation=asked.generation,
+            )
+            story.facts.append(granted)
+        return story.facts
+
+    def _verified(self, answer: DecideApproval) -> bool:
+        """Whether a known key stands for it; whoever claims one has to have it."""
+        if not answer.key_id and not answer.signature:
+            if self.settings.require_keys:
+                raise Refused("SIGNATURE_REQUIRED", "the answer is not signed")
+            return False
+        approver = self.find_approver(answer.key_id)
+        if approver is None or approver.name != answer.actor:
+            text = f"{answer.key_id[:40]!r} is no key of {answer.actor[:80]!r}"
+            raise Refused("APPROVER_UNKNOWN", text, hint="rookery approvers list")
+        if not verify(self.settings.realm, answer, approver.public_key):
+            raise Refused("SIGNATURE_INVALID", "something else was signed, or with another key")
+        return True
+
+    def _refused(
+        self, state: SessionApprovals, answer: DecideApproval, refusal: Refused, now_ms: int
+    ) -> Sequence[Fact]:
+        """On record, unless there is nothing here to answer, or it was too often."""
+        known = state.asked or state.approvals.statuses
+        if not known or state.refusals.too_many(now_ms):
+            raise refusal
+        fact = facts.AnswerRefused(
+            approval_id=answer.approval_id[:200],
+            operation_id=operation_of(answer.approval_id)[:64],
+            code=refusal.code,
+            message=refusal.message[:MESSAGE_MAX],
+            decision=answer.decision[:40],
+            actor=answer.actor[:80],
+            key_id=answer.key_id[:40],
+        )
+        return (fact,)
+
+
+def _about(state: SessionApprovals, answer: DecideApproval) -> Asked:
+    asked = state.of_approval(answer.approval_id)
+    if asked is not None:
+        return asked
+    if answer.approval_id not in state.approvals.statuses:
+        text = f"no approval {answer.approval_id[:120]!r} in this session"
+        raise Refused("APPROVAL_NOT_FOUND", text, hint="rookery approvals list")
+    now = state.asked.get(operation_of(answer.approval_id))
+    hint = "" if now is None else f"the call is asked for anew as {now.approval_id}"
+    raise Refused("APPROVAL_CLOSED", "this asking is over", hint=hint)
+
+
+def receipt(state: SessionApprovals, answer: DecideApproval) -> DecisionReceipt | Refused:
+    """What whoever answered is told."""
+    asked = state.of_approval(answer.approval_id)
+    if asked is None:
+        return Refused("APPROVAL_CLOSED", "this asking is over")
+    return DecisionReceipt(
+        approval_id=asked.approval_id,
+        status=asked.status,
+        reason_code=asked.reason_code,
+        grant_id=asked.grant_id,
+        verified=asked.verified,
+    )
+
+
+def _said(answer: DecideApproval) -> str:
+    reason = f": {answer.reason}" if answer.reason else ""
+    return f"{answer.actor}{reason}"

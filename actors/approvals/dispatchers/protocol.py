@@ -1,0 +1,84 @@
+"""What is said to approvers outside and what is understood of their answer, whichever way it goes.
+
+Anything that cannot be understood is raised, and so counts as nobody having been asked.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from rookery.actors.approvals.dispatchers.port import (
+    Cancelled,
+    Decision,
+    Dispatched,
+    Pending,
+    Terms,
+    TimedOut,
+    Unavailable,
+)
+from rookery.actors.approvals.request_record import actor_ref
+from rookery.schemas.approvals.decision import DecideApproval
+from rookery.schemas.approvals.dispatch_protocol import ApprovalAsked, AskedOutcome, AskedReply
+from rookery.schemas.approvals.records import ApprovalRequest, decision_from_token
+from rookery.schemas.codec import encode_json
+from rookery.schemas.errors import Refused
+from rookery.schemas.typed_ids import IdValidationError
+
+__all__ = ["asked_id", "asking", "understood"]
+
+_REASON_CODE: Final = re.compile(r"[a-z0-9_.]{1,100}")
+
+_decode = msgspec.json.Decoder(AskedReply).decode
+
+
+def asked_id(request: ApprovalRequest) -> str:
+    """The same however often the same is asked."""
+    return f"ask/{request.approval_request_id.as_str()}"
+
+
+def asking(realm: str, request: ApprovalRequest, terms: Terms) -> bytes:
+    """What is sent."""
+    return encode_json(
+        ApprovalAsked(
+            realm=realm,
+            approval_id=request.approval_request_id.as_str(),
+            request_digest=terms.request_digest,
+            due_ms=terms.due_ms,
+            request=request,
+        )
+    )
+
+
+def understood(request: ApprovalRequest, body: bytes) -> Dispatched:
+    """What an answer to the request means."""
+    try:
+        reply = _decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Refused("INVALID_JSON", f"this is no answer to an approval: {error}") from None
+    match reply.outcome:
+        case AskedOutcome.DECIDED:
+            return _decided(request, reply.answer)
+        case AskedOutcome.PENDING:
+            return Pending()
+        case AskedOutcome.TIMED_OUT:
+            return TimedOut()
+        case AskedOutcome.CANCELLED:
+            return Cancelled()
+        case AskedOutcome.UNAVAILABLE:
+            named = _REASON_CODE.fullmatch(reply.reason_code)
+            return Unavailable(reply.reason_code if named else "approval.dispatcher_unavailable")
+
+
+def _decided(request: ApprovalRequest, answer: DecideApproval | None) -> Decision:
+    if answer is None:
+        raise Refused("INVALID_ARGUMENT", "decided, but without an answer")
+    try:
+        decision = decision_from_token(answer.decision, actor_ref(request, answer.actor))
+    except IdValidationError as error:
+        raise Refused("INVALID_ARGUMENT", f"the answer's actor is no name: {error}") from None
+    if decision is None:
+        raise Refused("INVALID_ARGUMENT", f"{answer.decision[:40]!r} is no decision")
+    return Decision(decision, answer)

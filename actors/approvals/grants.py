@@ -1,0 +1,117 @@
+"""Grants: checked when they are used, used up by one call, taken back. Pure.
+
+A grant covers one call with exactly the arguments that were shown. One whose time is over, or that
+was taken back, before its call has used it lets nothing through: somebody is asked anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rookery.actors.approvals.effects import ConsumeGrant
+from rookery.actors.approvals.requests import ask_anew
+from rookery.actors.approvals.settings import ApprovalSettings
+from rookery.actors.approvals.state import Grant, GrantState, SessionApprovals
+from rookery.schemas.commands import GrantReceipt, RevokeGrant
+from rookery.schemas.envelope import Fact
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import approval as facts
+
+__all__ = ["consume", "consumed", "grant_receipt", "revoke"]
+
+
+def consume(
+    state: SessionApprovals,
+    session: str,
+    use: ConsumeGrant,
+    settings: ApprovalSettings,
+    *,
+    now_ms: int,
+) -> Sequence[Fact]:
+    """A call is about to be made on the grant."""
+    grant = state.grants.get(use.grant_id)
+    if grant is None or grant.state is not GrantState.ISSUED or not _covers(grant, use):
+        return ()
+    asked = state.asked.get(grant.operation_id)
+    if asked is None or asked.grant_id != grant.grant_id:
+        return ()
+    of_call: dict[str, Any] = {"run": asked.run, "generation": asked.generation}
+    lost: Fact | None = None
+    if now_ms >= grant.expires_at_ms:
+        lost = facts.GrantExpired(grant_id=grant.grant_id, **of_call)
+    elif _is_revoked(state, grant.session_grant_id):
+        by = grant.session_grant_id
+        lost = facts.GrantRevoked(grant_id=grant.grant_id, revoked_by=by, **of_call)
+    if lost is None:
+        used = facts.GrantConsumed(
+            approval_id=grant.approval_id,
+            operation_id=grant.operation_id,
+            grant_id=grant.grant_id,
+            **of_call,
+        )
+        return (used,)
+    why = "the grant was not used in time"
+    if isinstance(lost, facts.GrantRevoked):
+        why = "the session's grant was revoked"
+    return (lost, *ask_anew(state, session, asked, settings, why=why, now_ms=now_ms))
+
+
+def consumed(state: SessionApprovals, use: ConsumeGrant) -> bool:
+    """Whether this call has used the grant, now or before."""
+    grant = state.grants.get(use.grant_id)
+    return grant is not None and grant.state is GrantState.CONSUMED and _covers(grant, use)
+
+
+def revoke(
+    state: SessionApprovals,
+    session: str,
+    asked_for: RevokeGrant,
+    settings: ApprovalSettings,
+    *,
+    by: str,
+    now_ms: int,
+) -> Sequence[Fact]:
+    """Somebody takes a grant back. Its call, if it has not been made, is asked for anew."""
+    grant_id = asked_for.grant_id
+    found = _state(state, grant_id)
+    if found is None:
+        raise Refused(
+            "GRANT_NOT_FOUND",
+            f"no grant {grant_id[:120]!r} in this session",
+            hint="rookery approvals grants list",
+        )
+    if found is not GrantState.ISSUED:
+        return ()
+    of_session = state.session_grants.get(grant_id)
+    if of_session is not None:
+        generation = of_session.generation
+        return (facts.GrantRevoked(grant_id=grant_id, revoked_by=by, generation=generation),)
+    grant = state.grants[grant_id]
+    asked = state.asked.get(grant.operation_id)
+    if asked is None:
+        return (facts.GrantRevoked(grant_id=grant_id, revoked_by=by),)
+    revoked = facts.GrantRevoked(
+        grant_id=grant_id, revoked_by=by, run=asked.run, generation=asked.generation
+    )
+    why = "the grant was revoked"
+    return (revoked, *ask_anew(state, session, asked, settings, why=why, now_ms=now_ms))
+
+
+def grant_receipt(state: SessionApprovals, grant_id: str) -> GrantReceipt:
+    found = _state(state, grant_id)
+    return GrantReceipt(grant_id=grant_id, state="" if found is None else found.value)
+
+
+def _covers(grant: Grant, use: ConsumeGrant) -> bool:
+    return (grant.operation_id, grant.request_digest) == (use.operation_id, use.request_digest)
+
+
+def _is_revoked(state: SessionApprovals, session_grant_id: str) -> bool:
+    grant = state.session_grants.get(session_grant_id)
+    return grant is not None and grant.state is GrantState.REVOKED
+
+
+def _state(state: SessionApprovals, grant_id: str) -> GrantState | None:
+    found = state.grants.get(grant_id) or state.session_grants.get(grant_id)
+    return None if found is None else found.state

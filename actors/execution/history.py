@@ -1,0 +1,264 @@
+"""A session's runs, read back from the journal: what its memory is rebuilt from.
+
+Three families tell of a run: ``turn`` what it was given, what it asked for and how it ended,
+``tool`` what its calls were told, ``sandbox`` where the session's memory was last kept. Reading
+only; running again is the sandbox's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from rookery.actors.execution.step_inputs import GivenBatch, GivenSteps
+from rookery.actors.kernel.history_restart import last_restart
+from rookery.actors.sandbox.contract import Answer, Tool, ToolFailure
+from rookery.actors.sandbox.recorded import Batch, RecordedCall, RecordedRun
+from rookery.bus.ports import Blobs, Journal, Stored
+from rookery.schemas.calls import CallOutcome, ForkedRun, Offer, ToolFault
+from rookery.schemas.capability import Capability
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.envelope import EntityId, Fact
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import sandbox, tool, turn
+from rookery.schemas.run import RunRequest, RunResult
+
+__all__ = ["History", "Kept", "PastRun", "Reader", "plain"]
+
+_CODECS: Final[Mapping[str, FactCodec[Any]]] = {
+    "turn": FactCodec(turn.TURN_FACTS),
+    "tool": FactCodec(tool.TOOL_FACTS),
+    "sandbox": FactCodec(sandbox.SANDBOX_FACTS),
+}
+Kept = sandbox.SnapshotKept | sandbox.SnapshotRestored
+
+
+@dataclass(kw_only=True)
+class PastRun:
+    """One driven run."""
+
+    run_id: str
+    offer: Offer
+    request: RunRequest
+    request_blob: str | UnsetType = UNSET
+    now_ms: int
+    generation: int
+    started_at_sequence: int
+    batches: list[Batch] = field(default_factory=list)
+    """One a step, but for the last: what it went on with, nothing where it wanted nothing. Those of
+    the run it was forked from come first."""
+    boundaries: list[int] = field(default_factory=list)
+    """Where the last answer to each batch stands, or that it went on without; of another run's,
+    where this one began."""
+    ended_at_sequence: int = 0
+    kept: bool = False
+    result: RunResult | UnsetType = UNSET
+    result_blob: str | UnsetType = UNSET
+
+    @property
+    def calls(self) -> int:
+        """How many calls were answered."""
+        return sum(len(batch.calls) for batch in self.batches)
+
+
+@dataclass(kw_only=True)
+class History:
+    """A session's life from where its memory was last kept."""
+
+    base: Kept | None
+    runs: list[PastRun]
+
+
+class Reader:
+    """Reads histories. Lives on the bus's loop."""
+
+    def __init__(self, journal: Journal, blobs: Blobs) -> None:
+        self._journal, self._blobs = journal, blobs
+        self._catalogues: dict[str, dict[str, Capability]] = {}
+
+    async def last_kept(self, session: str, generation: int) -> Kept | None:
+        """Where the memory of this life of the session was kept."""
+        stored = await self._journal.last(EntityId("sandbox", session))
+        if stored is None:
+            return None
+        kept = _CODECS["sandbox"].decode(stored.body)[-1]
+        return kept if isinstance(kept, Kept) and kept.generation == generation else None
+
+    async def kept_before(self, session: str, run: PastRun) -> Kept | None:
+        """Where the memory was kept last, of those places that know nothing of the run."""
+        of_life = [
+            fact
+            for _, fact in await self._facts("sandbox", session, 0)
+            if isinstance(fact, Kept)
+            and fact.generation == run.generation
+            and fact.after_sequence < run.started_at_sequence
+        ]
+        return of_life[-1] if of_life else None
+
+    async def find(self, session: str, run_id: str) -> PastRun:
+        """How a driven run began; ``Refused`` if there was none of this id in the session."""
+        for stored, fact in await self._facts("turn", session, 0):
+            if isinstance(fact, turn.Started) and fact.run == run_id and fact.offer is not UNSET:
+                return await self._begun(stored.sequence, fact, fact.offer)
+        raise Refused("RUN_NOT_FOUND", f"no node has driven a run {run_id} in session {session}")
+
+    async def history(self, session: str, generation: int) -> History:
+        """All that is needed to bring the session back as it stands."""
+        base = await self.last_kept(session, generation)
+        return History(base=base, runs=await self.runs(session, generation, base))
+
+    async def runs(
+        self, session: str, generation: int, base: Kept | None, until: str = ""
+    ) -> list[PastRun]:
+        """The driven runs after ``base``, oldest first, the run ``until`` last, if it is given; the
+        last may not have ended."""
+        after = 0 if base is None else base.after_sequence
+        outcomes = await self._outcomes(session, after)
+        answered_at = {operation: at for operation, (at, _) in outcomes.items()}
+        runs: list[PastRun] = []
+        steps: list[GivenSteps] = []
+        for stored, fact in await self._facts("turn", session, after):
+            if fact.generation != generation:
+                continue
+            match fact:
+                case turn.Started(offer=Offer() as offer):
+                    if runs and runs[-1].run_id == until:
+                        break
+                    runs.append(await self._begun(stored.sequence, fact, offer))
+                    steps.append(GivenSteps(answered_at))
+                case turn.Completed() | turn.Failed() | turn.Cancelled() if (
+                    runs and runs[-1].run_id == fact.run
+                ):
+                    runs[-1].ended_at_sequence, runs[-1].kept = stored.sequence, fact.kept
+                    runs[-1].result, runs[-1].result_blob = fact.result, fact.result_blob
+            if steps:
+                steps[-1].follow(stored.sequence, fact)
+        for run, taken in zip(runs, steps, strict=True):
+            for given in taken.batches():
+                run.batches.append(await self._batch(given, outcomes))
+                run.boundaries.append(given.boundary)
+        return runs
+
+    async def known(self, forked: ForkedRun | UnsetType) -> list[Batch]:
+        """What a run was told before it began, as the one it goes on from."""
+        if forked is UNSET:
+            return []
+        told = await self._blobs.get(forked.known_blob)
+        batches = msgspec.json.decode(told, type=list[Batch | tuple[RecordedCall, ...]])
+        return [one if isinstance(one, Batch) else Batch(calls=one) for one in batches]
+
+    async def request(self, request: Any, blob: Any) -> RunRequest:
+        """A run's request, whole."""
+        if blob is not UNSET:
+            return msgspec.json.decode(await self._blobs.get(blob), type=RunRequest)
+        return RunRequest() if request is UNSET else request
+
+    async def result(self, run: PastRun) -> RunResult:
+        """What an ended run has come to, whole."""
+        if run.result_blob is not UNSET:
+            return msgspec.json.decode(await self._blobs.get(run.result_blob), type=RunResult)
+        return RunResult() if run.result is UNSET else run.result
+
+    async def answer(self, outcome: CallOutcome) -> Answer:
+        """What a program is told of an outcome. No call takes no time: then a sandbox would take
+        its own, which another one could not repeat."""
+        value, failure = outcome.value, None
+        if outcome.value_blob is not UNSET:
+            value = msgspec.json.decode(await self._blobs.get(outcome.value_blob))
+        if isinstance(outcome.error, ToolFault):
+            failure = ToolFailure(outcome.error.code, outcome.error.message)
+        return Answer(value, failure, max(1, outcome.duration_ms))
+
+    async def tools(self, offer: Offer) -> tuple[Tool, ...]:
+        """The tools a run was offered, with what was declared of them then."""
+        declared = await self._catalogue(offer.catalogue)
+        return tuple(
+            Tool(
+                name=offered.name,
+                awaited=offered.awaited,
+                side_effect=offered.side_effect,
+                schema_digest=offered.schema_digest,
+                capability=declared.get(offered.name),
+            )
+            for offered in offer.tools
+        )
+
+    async def recorded(self, run: PastRun) -> RecordedRun:
+        """The run as the sandbox runs it again."""
+        return RecordedRun(
+            request=plain(run.request),
+            limits=run.offer.limits,
+            tools=await self.tools(run.offer),
+            now_ms=run.now_ms,
+            batches=tuple(run.batches),
+        )
+
+    async def _begun(self, sequence: int, fact: turn.Started, offer: Offer) -> PastRun:
+        known = await self.known(fact.forked)
+        return PastRun(
+            run_id=fact.run,
+            offer=offer,
+            request=await self.request(fact.request, fact.request_blob),
+            request_blob=fact.request_blob,
+            now_ms=fact.at_ms if fact.forked is UNSET else fact.forked.begun_at_ms,
+            generation=fact.generation,
+            started_at_sequence=sequence,
+            batches=known,
+            boundaries=[sequence] * len(known),
+        )
+
+    async def _catalogue(self, digest: str) -> dict[str, Capability]:
+        if not digest:
+            return {}
+        if digest not in self._catalogues:
+            listed = msgspec.json.decode(await self._blobs.get(digest), type=list[Capability])
+            self._catalogues[digest] = {capability.name: capability for capability in listed}
+        return self._catalogues[digest]
+
+    async def _batch(
+        self, given: GivenBatch, outcomes: Mapping[str, tuple[int, CallOutcome]]
+    ) -> Batch:
+        calls = [
+            RecordedCall(
+                number=call.number,
+                name=call.name,
+                digest=call.digest,
+                awaited=call.awaited,
+                answer=await self.answer(outcomes[call.operation_id][1]),
+            )
+            for call in given.calls
+        ]
+        return Batch(calls=tuple(calls), passed_ms=given.passed_ms, whole=given.whole)
+
+    async def _outcomes(self, session: str, after: int) -> dict[str, tuple[int, CallOutcome]]:
+        """By operation; with each, where it stands."""
+        outcomes: dict[str, tuple[int, CallOutcome]] = {}
+        for stored, fact in await self._facts("tool", session, after):
+            match fact:
+                case tool.Completed():
+                    outcome = CallOutcome(
+                        value=fact.value, value_blob=fact.value_blob, duration_ms=fact.duration_ms
+                    )
+                case tool.Failed():
+                    outcome = CallOutcome(error=fact.error, duration_ms=fact.duration_ms)
+                case tool.Refused():
+                    outcome = CallOutcome(error=fact.error)
+                case _:
+                    continue
+            outcomes[fact.operation_id] = stored.sequence, outcome
+        return outcomes
+
+    async def _facts(self, family: str, session: str, after: int) -> list[tuple[Stored, Fact]]:
+        codec = _CODECS[family]
+        found = await self._journal.read(EntityId(family, session), after)
+        found = found[max(0, last_restart(found)) :]
+        return [(stored, fact) for stored in found for fact in codec.decode(stored.body)]
+
+
+def plain(request: RunRequest) -> RunRequest:
+    """The request with nothing in it that its offer has settled already."""
+    return msgspec.structs.replace(request, limits=None, timeout_ms=None)

@@ -1,0 +1,90 @@
+"""What a node gives to the runs it starts: a guest, chance, limits and tools.
+
+It is decided when a run starts and stands in the run's first fact; whoever goes on with the run
+has to have the same tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec import UNSET, UnsetType
+
+from rookery.actors.kernel.effect_runner import LeftToOthers
+from rookery.actors.sandbox.validate import check_new_request, limits_in_force
+from rookery.schemas.calls import Offer, OfferedTool
+from rookery.schemas.errors import Refused
+from rookery.schemas.run import Language, RunRequest, SessionLimits
+
+__all__ = ["NodeOffers"]
+
+SEED_BYTES = 32
+
+
+class NodeOffers:
+    """One a node; called on any thread."""
+
+    def __init__(
+        self,
+        *,
+        builds: Mapping[Language, str],
+        tools: tuple[OfferedTool, ...],
+        catalogue: str,
+        limits_max: SessionLimits,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        """``limits_max`` caps whatever a request or a session asks for."""
+        self._builds, self._tools, self._catalogue = dict(builds), tools, catalogue
+        self._max, self._entropy = limits_max, entropy
+        self._digests = {tool.name: tool.schema_digest for tool in tools}
+
+    def judge(self, request: RunRequest) -> None:
+        """Whether there could be a run of this here, in whatever session."""
+        check_new_request(request)
+        self._build(request.language)
+
+    def __call__(
+        self, request: RunRequest, session_limits: SessionLimits | UnsetType = UNSET
+    ) -> Offer:
+        own = SessionLimits() if session_limits is UNSET else session_limits
+        return Offer(
+            language=request.language,
+            build=self._build(request.language),
+            seed=self._entropy(SEED_BYTES).hex(),
+            limits=self._capped(limits_in_force(request, own)),
+            session_limits=session_limits,
+            tools=self._tools,
+            catalogue=self._catalogue,
+        )
+
+    def expect(self, offer: Offer) -> None:
+        """Before a run that was given this goes on: what is missing here may be elsewhere, but
+        where a tool has become another one, the run cannot go on at all."""
+        if missing := [tool.name for tool in offer.tools if tool.name not in self._digests]:
+            raise LeftToOthers(f"a run needs tools that are not here: {', '.join(missing)[:400]}")
+        self.check(offer)
+
+    def check(self, offer: Offer) -> None:
+        """Whether what was given this can go on here."""
+        for tool in offer.tools:
+            if self._digests.get(tool.name) != tool.schema_digest:
+                raise Refused(
+                    "SNAPSHOT_CAPABILITY_MISMATCH",
+                    f"the run was given a tool {tool.name} with other schemas than there are now",
+                    hint="go on with it where it was started, or start it anew",
+                )
+
+    def _build(self, language: Language) -> str:
+        build = self._builds.get(language)
+        if build is None:
+            raise Refused(
+                "UNSUPPORTED_FEATURE",
+                f"there is no {language} here",
+                hint=f"languages: {', '.join(sorted(self._builds))}",
+            )
+        return build
+
+    def _capped(self, limits: SessionLimits) -> SessionLimits:
+        names = SessionLimits.__struct_fields__
+        least = {name: min(getattr(limits, name), getattr(self._max, name)) for name in names}
+        return SessionLimits(**least)

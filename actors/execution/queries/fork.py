@@ -1,0 +1,146 @@
+"""Sessions that begin where an old run stood: the query ``fork``.
+
+The new session is given the memory that the old one had before the run. At a boundary within the
+run, the run itself goes on there: it is told first what the old one was told, and then really
+calls. All of it follows from one fact, ``sandbox.snapshot_restored``; the old session is only read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from rookery.actors.execution.history import Kept, PastRun
+from rookery.actors.execution.queries.snapshots import Saving
+from rookery.actors.execution.rebuilt_session import Past
+from rookery.actors.sandbox.concern import RestoreSnapshot
+from rookery.bus.ports import Blobs, Delivery
+from rookery.schemas.calls import ForkedRun, ForkPoint, Offer
+from rookery.schemas.codec import decode_command, encode_json
+from rookery.schemas.commands import ForkReceipt, ForkRun
+from rookery.schemas.errors import Refused
+from rookery.schemas.ids import check_session_id, derived_uuid7
+from rookery.schemas.run import SNAPSHOT_BYTES_MAX
+
+__all__ = ["Forking"]
+
+
+class _Place(NamedTuple):
+    """Where an old session's run stood."""
+
+    base: Kept | None
+    before: list[PastRun]
+    """The runs after ``base`` that had ended."""
+    run: PastRun
+    batches: int
+    """How many of its batches had been answered."""
+    at_sequence: int
+
+    @property
+    def over(self) -> bool:
+        return self.run.ended_at_sequence == self.at_sequence
+
+    @property
+    def calls(self) -> int:
+        return sum(len(batch.calls) for batch in self.run.batches[: self.batches])
+
+
+class Forking:
+    """One a node; lives on the bus's loop."""
+
+    def __init__(
+        self,
+        past: Past,
+        saving: Saving,
+        blobs: Blobs,
+        check: Callable[[Offer], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """``check``: ``Refused`` if this node no longer has what a run was given."""
+        self._past, self._saving, self._blobs = past, saving, blobs
+        self._check, self._now_ms = check, now_ms
+
+    async def answer(self, delivery: Delivery) -> ForkReceipt:
+        """The query ``fork``."""
+        session = check_session_id(delivery.key)
+        asked = decode_command(delivery.body, ForkRun, content_type=delivery.content_type)
+        place = await self._place(asked)
+        self._check(place.run.offer)
+        begun = place.before[0] if place.before else place.run
+        runs = [*place.before, place.run] if place.over else place.before
+        limits = place.run.offer.session_limits
+        snapshot = await self._past.sealed(session, place.base, runs, begun, limits)
+        restoring = RestoreSnapshot(
+            snapshot_id=snapshot.id,
+            blob=await self._blobs.put(snapshot.data, SNAPSHOT_BYTES_MAX),
+            language=place.run.offer.language,
+            build=place.run.offer.build,
+            size_bytes=len(snapshot.data),
+            asked_by=delivery.id,
+            forked_from=_point(asked.session, place),
+            limits=limits,
+        )
+        if not place.over:
+            restoring = await self._with_run(session, asked.session, place, restoring)
+        kept = await self._saving.begin(session, restoring)
+        return ForkReceipt(
+            session_id=session,
+            snapshot_id=kept.snapshot_id,
+            run_id=kept.run_id or None,
+            calls=place.calls,
+            at_sequence=place.at_sequence,
+        )
+
+    async def _place(self, asked: ForkRun) -> _Place:
+        """The last boundary at or before the place that is asked for."""
+        reader, old = self._past.reader, check_session_id(asked.session)
+        run = await reader.find(old, asked.run_id)
+        if asked.at_sequence < run.started_at_sequence:
+            raise Refused(
+                "INVALID_ARGUMENT",
+                f"run {run.run_id} began at {run.started_at_sequence}, after {asked.at_sequence}",
+                hint=f"rookery runs show {run.run_id} prints the sequence of its facts",
+            )
+        base = await reader.kept_before(old, run)
+        *before, run = await reader.runs(old, run.generation, base, until=run.run_id)
+        if 0 < run.ended_at_sequence <= asked.at_sequence:
+            return _Place(base, before, run, len(run.batches), run.ended_at_sequence)
+        batches = bisect_right(run.boundaries, asked.at_sequence)
+        at = run.boundaries[batches - 1] if batches else run.started_at_sequence
+        return _Place(base, before, run, batches, at)
+
+    async def _with_run(
+        self, session: str, old: str, place: _Place, restoring: RestoreSnapshot
+    ) -> RestoreSnapshot:
+        """And let the run go on in it."""
+        run = place.run
+        forked = ForkedRun(
+            of=_point(old, place),
+            begun_at_ms=run.now_ms,
+            offer=run.offer,
+            batches=place.batches,
+            known_blob=await self._blobs.put(encode_json(run.batches[: place.batches])),
+        )
+        request = replace(run.request, session_id=session)
+        if isinstance(run.request_blob, str):
+            request = replace(request, code="", inputs={})
+        return replace(
+            restoring,
+            run=derived_uuid7(self._now_ms(), session, restoring.asked_by, "fork"),
+            forked=forked,
+            request=request,
+            request_blob=run.request_blob,
+        )
+
+
+def _point(old: str, place: _Place) -> ForkPoint:
+    return ForkPoint(
+        session=old,
+        generation=place.run.generation,
+        run_id=place.run.run_id,
+        calls=place.calls,
+        at_sequence=place.at_sequence,
+    )

@@ -1,0 +1,307 @@
+"""Running a past run again and comparing what it asks and comes to: the query ``replay``.
+
+It stands where the run began, by its session's last snapshot before and the runs in between, and is
+told what it was told then: no tool is called, nothing is put on record. How long it took is not
+compared, nor is fuel where another build of the guest runs it. Of a run that was ended by its time
+or by somebody only the calls are, since there is no telling how far it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from rookery.actors.execution.history import PastRun, plain
+from rookery.actors.execution.rebuilt_session import Past
+from rookery.actors.sandbox.contract import STATUSES, Answer, Call, Outcome, Waiting
+from rookery.actors.sandbox.recorded import Batch, RecordedCall
+from rookery.bus.ports import Delivery
+from rookery.schemas.codec import decode_command
+from rookery.schemas.commands import ReplayQuery, ReplayReport
+from rookery.schemas.digest import canonical_json, digest_bytes
+from rookery.schemas.errors import Refused
+from rookery.schemas.ids import check_session_id
+from rookery.schemas.run import RunRequest, RunResult, RunStatus
+
+__all__ = ["Replaying"]
+
+ANSWER_S: Final = 1.0
+"""Whoever waits for a long one hears from it so often."""
+UNASKED_S: Final = 30.0
+"""Then nobody waits for it any more."""
+HELD_MAX: Final = 16
+"""Each is a session of the sandbox at work."""
+TIME_FACTOR: Final = 10
+"""A run that came to its end in its time may take this much more of it: machines differ."""
+FUEL: Final = "fuel"
+OPEN_ENDED: Final = frozenset({RunStatus.TIMEOUT, RunStatus.CANCELLED})
+
+
+class _Differs(Exception):
+    """The replay is over: it went another way."""
+
+    def __init__(self, what: str, recorded: object, replayed: object) -> None:
+        super().__init__(what)
+        self.what, self.recorded, self.replayed = what, recorded, replayed
+
+
+class Replaying:
+    """One a node; lives on the bus's loop."""
+
+    def __init__(
+        self,
+        past: Past,
+        patience_s: float = ANSWER_S,
+        *,
+        held_max: int = HELD_MAX,
+        unasked_s: float = UNASKED_S,
+    ) -> None:
+        self._past, self._patience_s = past, patience_s
+        self._held_max, self._unasked_s = held_max, unasked_s
+        self._held: dict[tuple[str, str], _Replay] = {}
+        """Under way, or over and not told yet."""
+
+    async def answer(self, delivery: Delivery) -> ReplayReport:
+        """The query ``replay``: how it ended, or how far it has come. One that nobody asks for any
+        more is called off and forgotten."""
+        session = check_session_id(delivery.key)
+        asked = decode_command(delivery.body, ReplayQuery, content_type=delivery.content_type)
+        key = session, asked.run_id
+        replay = self._held.get(key)
+        if replay is None:
+            if len(self._held) >= self._held_max:
+                raise Refused(
+                    "QUOTA_EXCEEDED",
+                    f"this node replays {self._held_max} runs already, which is all it does",
+                    hint="ask again when one of them is over",
+                )
+            replay = self._held[key] = _Replay(self._past, session, asked.run_id)
+            replay.begin()
+        replay.forget_after(self._unasked_s, lambda: self._forget(key, replay))
+        done, _ = await asyncio.wait({replay.going}, timeout=self._patience_s)
+        if not done:
+            return replay.report
+        self._forget(key, replay)
+        return replay.going.result()
+
+    async def close(self) -> None:
+        """Nobody waits for replays any more."""
+        held = tuple(self._held.items())
+        for key, replay in held:
+            self._forget(key, replay)
+        await asyncio.gather(*(replay.going for _, replay in held), return_exceptions=True)
+
+    def _forget(self, key: tuple[str, str], replay: _Replay) -> None:
+        if self._held.get(key) is replay:
+            del self._held[key]
+            replay.call_off()
+
+
+class _Replay:
+    def __init__(self, past: Past, session: str, run_id: str) -> None:
+        self._past, self._session = past, session
+        self.report = ReplayReport(run_id=run_id, session_id=session, state="replaying", runs=1)
+        self.going: asyncio.Future[ReplayReport]
+        self._unasked: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        self.going = asyncio.ensure_future(self.go())
+        # Nobody may be there any more to be told of a failure.
+        self.going.add_done_callback(lambda over: over.cancelled() or over.exception())
+
+    def forget_after(self, unasked_s: float, forget: Callable[[], None]) -> None:
+        """Somebody asked just now."""
+        if self._unasked is not None:
+            self._unasked.cancel()
+        self._unasked = asyncio.get_running_loop().call_later(unasked_s, forget)
+
+    def call_off(self) -> None:
+        """If it is not over."""
+        if self._unasked is not None:
+            self._unasked.cancel()
+        self.going.cancel()
+
+    async def go(self) -> ReplayReport:
+        """The whole of it."""
+        reader = self._past.reader
+        found = await reader.find(self._session, self.report.run_id)
+        base = await reader.kept_before(self._session, found)
+        *before, run = await reader.runs(self._session, found.generation, base, until=found.run_id)
+        recorded = _comparable(run, await reader.result(run))
+        earlier = [one for one in before if one.kept]
+        self._note(runs=len(earlier) + 1)
+        begun = before[0] if before else run
+        try:
+            async with self._past.standing(base, (), begun, anyhow=True) as name:
+                for one in earlier:
+                    await self._again(name, one, await reader.result(one))
+                    self._note(runs_done=self.report.runs_done + 1)
+                outcome = await self._again(name, run, recorded)
+                same_build = self._past.sandbox.build_of(name) == run.offer.build
+            self._compare(run, recorded, outcome, same_build=same_build)
+        except _Differs as differs:
+            self._note(
+                state="different",
+                difference=differs.what,
+                recorded=differs.recorded,
+                replayed=differs.replayed,
+            )
+        else:
+            self._note(state="equal", runs_done=self.report.runs)
+        return self.report
+
+    async def _again(self, name: str, run: PastRun, recorded: RunResult) -> Outcome:
+        """Let the run go as far as its record does."""
+        sandbox, told = self._past.sandbox, _Told(run)
+        tools = await self._past.reader.tools(run.offer)
+        request = _request(name, run, open_ended=recorded.status in OPEN_ENDED)
+        going = sandbox.submit(request, now_ms=run.now_ms, answer=told.answer, tools=tools)
+        outcome = await asyncio.wrap_future(going)
+        while isinstance(outcome, Waiting):
+            batch = told.answers(outcome.calls)
+            if batch is None:
+                break
+            answers = {call.number: call.answer for call in batch.calls}
+            for advance_ms in batch.passed_ms[:-1]:
+                going = sandbox.submit_resume(name, {}, advance_ms=advance_ms, answer=told.answer)
+                await asyncio.wrap_future(going)
+            advance_ms = batch.passed_ms[-1] if batch.passed_ms else 0
+            going = sandbox.submit_resume(name, answers, advance_ms=advance_ms, answer=told.answer)
+            outcome = await asyncio.wrap_future(going)
+            if run.run_id == self.report.run_id:
+                self._note(calls=told.calls)
+        told.check_all_asked()
+        return outcome
+
+    def _compare(
+        self, run: PastRun, recorded: RunResult, outcome: Outcome, *, same_build: bool
+    ) -> None:
+        """Thing by thing; ``_Differs`` at the first that is not the same."""
+        self._note(calls=run.calls)
+        compared = [f"{run.calls} calls"]
+        if recorded.status not in OPEN_ENDED:
+            if isinstance(outcome, Waiting):
+                numbers = [call.id for call in outcome.calls]
+                raise _Differs("end", recorded.status, f"waits for calls {numbers}")
+            for what, before, now in _aspects(recorded, outcome):
+                if what == FUEL and not same_build:
+                    continue
+                if before != now:
+                    self._note(compared=tuple(compared))
+                    raise _Differs(what, before, now)
+                compared.append(what)
+        self._note(compared=tuple(compared))
+
+    def _note(self, **fields: Any) -> None:
+        self.report = replace(self.report, **fields)
+
+
+class _Told:
+    """What a run was told, to be told again for the same questions. Also used in the sandbox's
+    thread, while whoever drives it waits."""
+
+    def __init__(self, run: PastRun) -> None:
+        self._run_id = run.run_id
+        self._batches = [batch for batch in run.batches if batch.calls or batch.passed_ms]
+        self._next = 0
+        self._differs: _Differs | None = None
+
+    @property
+    def calls(self) -> int:
+        return sum(len(batch.calls) for batch in self._batches[: self._next])
+
+    def answer(self, call: Call) -> Answer | None:
+        """To a synchronous call; with ``None`` the run stops there."""
+        if call.awaited:
+            return None
+        try:
+            batch = self._take([call])
+        except _Differs as differs:
+            self._differs = differs
+            return None
+        return None if batch is None else batch.calls[0].answer
+
+    def answers(self, calls: Sequence[Call]) -> Batch | None:
+        """To the calls a run waits for; ``None`` where its record ends."""
+        if self._differs is not None:
+            raise self._differs
+        return self._take(calls)
+
+    def check_all_asked(self) -> None:
+        """The run has asked for everything that it had asked for."""
+        if self._differs is not None:
+            raise self._differs
+        if self._next < len(self._batches):
+            missed = [_asked(call) for call in self._batches[self._next].calls]
+            raise _Differs(f"end of run {self._run_id}", missed, "asked for no more calls")
+
+    def _take(self, calls: Sequence[Call]) -> Batch | None:
+        """If it was not told all of it then, what it was told must be among what it asks now."""
+        if self._next == len(self._batches):
+            return None
+        batch = self._batches[self._next]
+        before, now = [_asked(call) for call in batch.calls], [_asked(call) for call in calls]
+        if not batch.whole:
+            now = [asked for asked in now if asked in before]
+        if before != now:
+            numbers = ", ".join(str(call.number) for call in batch.calls)
+            raise _Differs(f"request of call {numbers} of run {self._run_id}", before, now)
+        self._next += 1
+        return batch
+
+
+def _asked(call: Call | RecordedCall) -> dict[str, Any]:
+    number = call.id if isinstance(call, Call) else call.number
+    return {"number": number, "name": call.name, "digest": call.digest}
+
+
+def _request(name: str, run: PastRun, *, open_ended: bool) -> RunRequest:
+    limits = run.offer.limits
+    if not open_ended:
+        limits = replace(
+            limits, wall_ms=TIME_FACTOR * limits.wall_ms, cpu_ms=TIME_FACTOR * limits.cpu_ms
+        )
+    return replace(plain(run.request), session_id=name, limits=limits, return_snapshot=False)
+
+
+def _comparable(run: PastRun, recorded: RunResult) -> RunResult:
+    """``Refused`` if there is nothing to compare with."""
+    if not run.ended_at_sequence or (run.result is UNSET and run.result_blob is UNSET):
+        raise Refused(
+            "GUARD_REJECTED",
+            f"run {run.run_id} has not come to a result yet",
+            hint=f"rookery runs show {run.run_id}",
+        )
+    error = recorded.error
+    if error is not None and error.code not in STATUSES:
+        text = f"run {run.run_id} was ended with {error.code}, and not by its program"
+        raise Refused("GUARD_REJECTED", text)
+    return recorded
+
+
+def _aspects(recorded: RunResult, replayed: RunResult) -> Iterator[tuple[str, object, object]]:
+    """What is the same whenever a run goes the same way, most telling first."""
+    for what, of in _ASPECTS.items():
+        yield what, of(recorded), of(replayed)
+
+
+def _text_digest(text: str) -> str:
+    return digest_bytes(text.encode())
+
+
+_ASPECTS: Final[Mapping[str, Any]] = {
+    "status": lambda result: result.status,
+    "error": lambda result: None if result.error is None else result.error.code,
+    "call records": lambda result: [
+        (call.name, call.request_digest, call.response_digest, call.status)
+        for call in result.external_calls
+    ],
+    "result": lambda result: digest_bytes(canonical_json(result.result)),
+    "stdout": lambda result: _text_digest(result.stdout),
+    "stderr": lambda result: _text_digest(result.stderr),
+    FUEL: lambda result: result.metrics.instructions,
+}

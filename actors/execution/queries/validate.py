@@ -1,0 +1,72 @@
+"""Saying what would keep a run from beginning, without running any of it: the query ``validate``.
+
+The request is given what a run would be given here, and refused as a run would be. Nothing is
+executed and nothing is put on record; the session, if there is one, is only asked how it stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec.structs import replace
+
+from rookery.actors.admission.commands import check_language, of_session
+from rookery.actors.execution.history import Reader, plain
+from rookery.actors.execution.provisioning import NodeOffers
+from rookery.actors.kernel.local_ask import Ask
+from rookery.actors.kernel.machines.session_host import DESTROYED, INITIALIZING
+from rookery.actors.sandbox.pool import Sandbox
+from rookery.bus.ports import Delivery
+from rookery.schemas.codec import decode_command
+from rookery.schemas.commands import RunAnswer, SessionQuery, SessionView
+from rookery.schemas.errors import Refused
+from rookery.schemas.ids import check_session_id
+from rookery.schemas.run import RunRequest, RunResult, SessionMeta
+
+__all__ = ["Validation"]
+
+
+class Validation:
+    """One a node; lives on the bus's loop."""
+
+    def __init__(
+        self, sandbox: Sandbox, offers: NodeOffers, reader: Reader, ask: Ask, *, bytes_max: int
+    ) -> None:
+        self._sandbox, self._offers, self._reader, self._ask = sandbox, offers, reader, ask
+        self._bytes_max = bytes_max
+
+    async def answer(self, delivery: Delivery) -> RunAnswer:
+        """The query ``validate``, and requests to ``run`` that are only to be validated."""
+        session = check_session_id(delivery.key)
+        request = decode_command(
+            delivery.body,
+            RunRequest,
+            content_type=delivery.content_type,
+            bytes_max=self._bytes_max,
+        )
+        result = await self._checked(session, of_session(session, request))
+        return RunAnswer.of(result, "", session)
+
+    async def _checked(self, session: str, request: RunRequest) -> RunResult:
+        self._offers.judge(request)
+        meta = await self._meta(session, request)
+        check_language(meta, request.language)
+        offer = self._offers(request, meta.limits)
+        tools = await self._reader.tools(offer)
+        asked = replace(plain(request), validate_only=True, limits=offer.limits, timeout_ms=None)
+        checked = self._sandbox.submit(asked, now_ms=0, tools=tools)
+        outcome = await asyncio.wrap_future(checked)
+        assert isinstance(outcome, RunResult), "what is not run does not wait"
+        return outcome
+
+    async def _meta(self, session: str, request: RunRequest) -> SessionMeta:
+        """Of the session, or of the one that would be opened for the run."""
+        try:
+            view = await self._ask("session", session, SessionQuery(), SessionView)
+        except Refused as refusal:
+            if refusal.code != "SESSION_NOT_FOUND":
+                raise
+        else:
+            if view.phase not in (INITIALIZING, DESTROYED):
+                return view.meta
+        return SessionMeta(id=session, language=request.language)

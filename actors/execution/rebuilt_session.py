@@ -1,0 +1,107 @@
+"""A session as it stood at some moment of its past, in a sandbox session of nobody's.
+
+It is brought back from facts and blobs alone: the live session, if this node has it at all, is
+neither used nor disturbed. What is done with it is for others to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+from msgspec import UnsetType
+
+from rookery.actors.execution.history import Kept, PastRun, Reader
+from rookery.actors.sandbox.contract import Tool
+from rookery.actors.sandbox.pool import Sandbox
+from rookery.actors.sandbox.snapshot import Snapshot, SnapshotHeader, open_snapshot, relabelled
+from rookery.bus.ports import Blobs
+from rookery.schemas.calls import Offer
+from rookery.schemas.errors import Refused
+from rookery.schemas.run import SessionLimits
+
+__all__ = ["Past"]
+
+
+class Past:
+    """One a node; lives on the bus's loop. ``key`` seals the realm's snapshots."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        reader: Reader,
+        blobs: Blobs,
+        key: bytes,
+        new_name: Callable[[], str],
+    ) -> None:
+        self.sandbox, self.reader, self._blobs = sandbox, reader, blobs
+        self._key, self._new_name = key, new_name
+
+    @asynccontextmanager
+    async def standing(
+        self, base: Kept | None, runs: Sequence[PastRun], begun: PastRun, *, anyhow: bool = False
+    ) -> AsyncIterator[str]:
+        """The name of a sandbox session that stands as after ``runs``, which followed ``base``.
+        ``begun`` is the first run of its life, if there is no base. ``anyhow``: where the guest
+        build that it began with is nowhere to be had, the own one will do for its runs."""
+        data = None if base is None else await self._blobs.get(base.blob)
+        recorded = [await self.reader.recorded(run) for run in runs if run.kept]
+        tools = await self.reader.tools((runs[-1] if runs else begun).offer)
+        name, offer = self._new_name(), begun.offer
+        build = offer.build
+        if anyhow and base is None and not await self.sandbox.aside(self._has, offer):
+            build = ""
+        opening = self.sandbox.aside(
+            self.sandbox.reopen,
+            name,
+            seed=bytes.fromhex(offer.seed),
+            created_ms=begun.now_ms,
+            language=offer.language,
+            tools=tools,
+            limits=offer.limits,
+            build=build,
+            base=data,
+            runs=recorded,
+        )
+        opened = asyncio.ensure_future(opening)
+        try:
+            await asyncio.shield(opened)
+            yield name
+        finally:
+            await asyncio.wait({opened})  # A thread cannot be called off.
+            if opened.exception() is None:
+                await self.sandbox.aside(self.sandbox.destroy, name)
+
+    async def sealed(
+        self,
+        session: str,
+        base: Kept | None,
+        runs: Sequence[PastRun],
+        begun: PastRun,
+        limits: SessionLimits | UnsetType,
+    ) -> Snapshot:
+        """The session as it stood after ``runs``, and with these limits."""
+        async with self.standing(base, runs, begun) as name:
+            taken = await self.sandbox.aside(self.sandbox.snapshot, name)
+        return await self.labelled(taken.data, session_id=session, limits=limits)
+
+    async def labelled(self, data: bytes, **changed: object) -> Snapshot:
+        """The snapshot, with another header."""
+        return await asyncio.to_thread(partial(relabelled, self._key, data, **changed))
+
+    async def looked_into(self, data: bytes, offered: Sequence[Tool]) -> SnapshotHeader:
+        """What a snapshot says of itself; ``Refused`` unless a session may go on from it here."""
+        tools = {tool.name: tool for tool in offered}
+        header, _ = await self.sandbox.aside(
+            open_snapshot, self._key, data, self.sandbox.require, tools
+        )
+        return header
+
+    def _has(self, offer: Offer) -> bool:
+        try:
+            self.sandbox.require(offer.language, offer.build)
+        except Refused:
+            return False
+        return True

@@ -1,0 +1,111 @@
+"""Starting effects: each is given to the performer of its kind, on the bus's loop.
+
+An effect starts only after its fact is durable, and only while this node is certain that its key
+is its own: an ack may come late. If the process dies, the next owner of the
+partition finds the fact on the horizon's books and starts the effect again; if only the partition
+is lost, its effects are given up here, for the same reason. So is what this node cannot do, and
+another one may: ``LeftToOthers``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel.failpoints import Failpoints
+from rookery.actors.kernel.task_set import Tasks
+from rookery.actors.kernel.watermark import Horizon, Ticket
+from rookery.schemas.errors import CODES, Failed, Refused
+
+__all__ = ["Effects", "LeftToOthers", "Performer"]
+
+log = logging.getLogger(__name__)
+
+Performer = Callable[[Any], Awaitable[None]]
+RETRY_S = 0.5
+
+
+class LeftToOthers(Exception):
+    """This node has not what it takes to perform an effect; ``str`` says what that is. Nothing was
+    done, and nothing is until the key has another owner."""
+
+
+class Effects:
+    """One a node; lives on the loop."""
+
+    def __init__(
+        self,
+        performers: Mapping[type[Effect], Performer],
+        horizon: Horizon,
+        failpoints: Failpoints,
+        acts_for: Callable[[str], bool],
+    ) -> None:
+        """``acts_for``: whether this node performs the effects of a key just now."""
+        self._performers, self._horizon = dict(performers), horizon
+        self._failpoints, self._acts_for = failpoints, acts_for
+        self.tasks = Tasks()
+        self._under_way: dict[asyncio.Task[None], tuple[str, Ticket]] = {}
+        self._doing: Counter[tuple[type[Effect], str]] = Counter()
+
+    def learn(self, performers: Mapping[type[Effect], Performer]) -> None:
+        """Before anything starts: performers that need the actors they perform for."""
+        self._performers.update(performers)
+
+    def start(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
+        """Perform these, each on its own, because a fact of ``key`` stands at ``sequence``; what
+        came to stand when the key was another node's already is found by that one."""
+        self._failpoints.hit("effect_started")
+        for effect in effects if self._acts_for(key) else ():
+            ticket = self._horizon.open(sequence)
+            task = self.tasks.begin(self._perform(key, effect, ticket))
+            self._under_way[task] = key, ticket
+            task.add_done_callback(self._under_way.__delitem__)
+            self._doing[type(effect), effect.key] += 1
+            task.add_done_callback(partial(self._done, effect))
+
+    def go_on(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
+        """Perform these, unless it is done already: the state of ``key`` after ``sequence`` calls
+        for them."""
+        missing = [e for e in effects if (type(e), e.key) not in self._doing]
+        self.start(key, sequence, missing)
+
+    def _done(self, effect: Effect, _: object) -> None:
+        self._doing[type(effect), effect.key] -= 1
+        if not self._doing[type(effect), effect.key]:
+            del self._doing[type(effect), effect.key]
+
+    def busy(self, key: Callable[[str], bool]) -> bool:
+        """Whether an effect of such a key is under way."""
+        return any(key(of) for of, _ in self._under_way.values())
+
+    def give_up(self, gone: Callable[[str], bool]) -> None:
+        """The next owner of these keys starts what has not ended here."""
+        for task, (key, ticket) in list(self._under_way.items()):
+            if gone(key):
+                task.cancel()
+                ticket.close()
+
+    async def _perform(self, key: str, effect: Effect, ticket: Ticket) -> None:
+        """Outages are waited out; anything else is a bug and is left for the next owner."""
+        while self._acts_for(key):
+            try:
+                await self._performers[type(effect)](effect)
+            except LeftToOthers as why:
+                log.warning("an effect is left to others: %s", why, extra={"key": effect.key})
+                return
+            except Exception as error:
+                if isinstance(error, Refused) and error.code == "PARTITION_UNOWNED":
+                    break
+                if not isinstance(error, Failed) or not CODES[error.code].retryable:
+                    log.exception("an effect failed", extra={"key": effect.key})
+                    return
+                log.info("an effect is tried again", extra={"key": effect.key, "code": error.code})
+                await asyncio.sleep(RETRY_S)
+            else:
+                break
+        ticket.close()  # Done; or the next owner finds it above the horizon or by name.

@@ -1,0 +1,1 @@
+"""State machines as tables of transitions, and the decider that runs them for an entity."""

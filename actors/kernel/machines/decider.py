@@ -1,0 +1,204 @@
+"""A concern made of machines: every input of theirs is a command, decided by their rows.
+
+What such concerns share: which machine an input is for, what its fact makes of the state, how it is
+answered, and a session's host followed from admission's facts. What a machine's state looks like
+from outside, and which facts are fenced, is said by each concern; rules are the machines'.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+from msgspec.structs import force_setattr, replace
+
+from rookery.actors.kernel import state_codec
+from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel.machines.machine import Machine, RowEffect, TransitionRejected
+from rookery.actors.kernel.machines.session_host import Host, at_host
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.commands import HandleInput
+from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.errors import CodedError, Refused
+from rookery.schemas.ids import check_session_id
+from rookery.schemas.machines.views import ToldEffect
+
+__all__ = ["MachinesConcern", "Part", "SessionConcern", "SessionState"]
+
+Params = Mapping[str, Any]
+
+
+class Part(NamedTuple):
+    """One of a concern's machines."""
+
+    machine: Machine[Any]
+    field: str
+    """Where the concern's state keeps the machine's."""
+    show: Callable[[Any, Params], msgspec.Struct]
+    """The machine's state for whoever asked with these parameters; it has room for effects."""
+    reads: tuple[str, ...] = ()
+    """Methods of the handle that only look; they are answered the same."""
+    read_params: tuple[str, ...] = ()
+
+
+class MachinesConcern:
+    """The rules of a family whose facts are all rows of machines."""
+
+    family: str
+    schema = 1
+    verbs: Mapping[str, type[msgspec.Struct]]
+    codec: FactCodec[Any]
+    parts: ClassVar[tuple[Part, ...]]
+    start: msgspec.Struct
+    """The state before the first fact."""
+    fencing: tuple[type[Fact], ...] = ()
+    """What may only stand if no other family of the key has moved on unseen."""
+    reacts_to: frozenset[str] = frozenset()
+    observes: frozenset[str] = frozenset()
+    has_effects = False
+    wants_repeats = False
+    keeps_bodies = False
+
+    def __init__(self) -> None:
+        machines = [(part, part.machine.inputs) for part in self.parts]
+        self._asked = {on: part for part, inputs in machines for on in inputs}
+        self._read = {on: part for part in self.parts for on in part.reads}
+        self._of_fact = {asked.fact: part for part, inputs in machines for asked in inputs.values()}
+        assert len(self._asked) == sum(len(inputs) for _, inputs in machines)
+        assert not self._asked.keys() & self._read.keys()
+
+    def check_key(self, key: str) -> None:
+        check_session_id(key)
+
+    def initial(self, key: str) -> Any:
+        del key
+        return self.start
+
+    def decide(self, state: Any, command: Command[HandleInput], *, now_ms: int) -> Sequence[Fact]:
+        del now_ms
+        on, params = command.body.input, command.body.params
+        read = self._read.get(on)
+        if read is None:
+            return self.ask(state, command.key, on, params)
+        if unknown := sorted(params.keys() - set(read.read_params)):
+            raise Refused("UNKNOWN_FIELD", f"{on} has no parameter {unknown[0]!r}")
+        return ()
+
+    def ask(self, state: Any, key: str, on: str, params: Params) -> Sequence[Fact]:
+        """What follows from an input, or its rejection."""
+        del key
+        part = self._part(on)
+        draft = self.complete(state, part, part.machine.draft(on, params))
+        fact: Fact = part.machine.decide(getattr(state, part.field), on, draft)
+        return (fact,)
+
+    def complete(self, state: Any, part: Part, draft: Any) -> Any:
+        """The draft with what its caller cannot know."""
+        del state, part
+        return draft
+
+    def evolve(self, state: Any, fact: Any) -> Any:
+        part = self._of_fact[type(fact)]
+        after = part.machine.evolve(getattr(state, part.field), fact)
+        return replace(state, **{part.field: after})
+
+    def observe(self, state: Any, fact: Any) -> Any:
+        del fact
+        return state
+
+    def answer(
+        self, state: Any, command: Command[HandleInput], facts: Sequence[Fact]
+    ) -> msgspec.Struct | CodedError:
+        on, params = command.body.input, command.body.params
+        shown = self.show(state, on, params)
+        if not facts and on not in self._read:
+            return shown
+        effects = (effect for fact in facts for effect in self.told(state, fact))
+        return replace(shown, effects=tuple(map(_as_told, effects)))
+
+    def show(self, state: Any, on: str, params: Params) -> msgspec.Struct:
+        """What an input, or a look, is answered: where its machine stands."""
+        part = self._read.get(on) or self._part(on)
+        return part.show(getattr(state, part.field), params)
+
+    def told(self, state: Any, fact: Any) -> Sequence[RowEffect]:
+        """What ``fact`` asks of the world; ``state`` is the one after it."""
+        part = self._of_fact[type(fact)]
+        return part.machine.effects(getattr(state, part.field), fact)
+
+    def fenced(self, facts: Sequence[Fact]) -> bool:
+        return any(isinstance(fact, self.fencing) for fact in facts)
+
+    def effects(self, state: Any, fact: Fact) -> Sequence[Effect]:
+        del state, fact
+        return ()
+
+    def note(self, key: str, state: Any | None) -> None:
+        del key, state
+
+    def dump(self, state: Any) -> bytes:
+        return state_codec.dump(state)
+
+    def load(self, data: bytes) -> Any:
+        return state_codec.load(data, type(self.start))
+
+    def _part(self, on: str) -> Part:
+        part = self._asked.get(on)
+        if part is None:
+            known = ", ".join(sorted([*self._asked, *self._read]))
+            reason = f"no machine of {self.family} has an input {on[:80]!r}"
+            raise TransitionRejected(f"{self.family}::{on[:80]}", reason, hint=f"known: {known}")
+        return part
+
+
+class SessionState(msgspec.Struct, frozen=True, kw_only=True):
+    """What every concern with machines of a session keeps beside their states."""
+
+    host: Host = Host()
+    """As admission's facts have left it, as far as they have come here."""
+    generation: int = 1
+    """Which life of the session the machines are in; with another one they begin anew."""
+
+
+class SessionConcern(MachinesConcern, ABC):
+    """The rules of a family whose machines look at their session's host.
+
+    Facts of the family and of admission's may be folded in any order: a machine's state depends on
+    the host only where it *is* the host, and each fact names the session's life it belongs to.
+    """
+
+    observes = frozenset({"session"})
+    start: SessionState
+
+    @abstractmethod
+    def follow(self, host: Host, fact: Any) -> Host:
+        """The host after a fact of admission."""
+
+    def complete(self, state: Any, part: Part, draft: Any) -> Any:
+        del part
+        force_setattr(draft, "generation", state.generation)
+        return draft
+
+    def evolve(self, state: Any, fact: Any) -> Any:
+        return super().evolve(self._in_life(state, fact.generation), fact)
+
+    def observe(self, state: Any, fact: Any) -> Any:
+        state = self._in_life(state, fact.generation)
+        return self.put_at(state, self.follow(state.host, fact))
+
+    def put_at(self, state: Any, host: Host) -> Any:
+        """The state with the host, and every machine's, at ``host``."""
+        fields = [part.field for part in self.parts if part.field != "host"]
+        return replace(state, host=host, **{f: at_host(getattr(state, f), host) for f in fields})
+
+    def _in_life(self, state: Any, generation: int) -> Any:
+        if generation <= state.generation:
+            return state
+        return self.put_at(replace(self.start, generation=generation), state.host)
+
+
+def _as_told(effect: RowEffect) -> ToldEffect:
+    name = str(effect.__struct_config__.tag)
+    return ToldEffect(name=name, fields=msgspec.structs.asdict(effect))

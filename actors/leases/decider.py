@@ -1,0 +1,165 @@
+"""Leases as the kernel sees them: the family ``lease``, one entity a key, its answers.
+
+A lease has no session and no host. The methods of the registry that are no inputs of the machine
+find their rule here. How many logins are under way is counted over the keys this node has in hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec.structs import asdict
+
+from rookery.actors.kernel.machines.decider import MachinesConcern, Part
+from rookery.actors.kernel.machines.machine import RowEffect
+from rookery.actors.leases import lease_rules
+from rookery.actors.leases.lease_machine import LEASE
+from rookery.actors.leases.lease_rules import LeaseEntry
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.commands import COMMANDS
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import lease as facts
+from rookery.schemas.integers import Unsigned
+from rookery.schemas.machines.lease import AuthLeaseSnapshot, LeaseKey
+from rookery.schemas.machines.views import LeaseView
+
+__all__ = ["KeptLease", "LeasesConcern"]
+
+T = TypeVar("T")
+
+
+class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """Parameters of a method that has none."""
+
+
+class _RefreshFailed(msgspec.Struct, forbid_unknown_fields=True):
+    permanent: bool
+
+
+class _Snapshot(AuthLeaseSnapshot, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One that comes from outside: its numbers are bounded."""
+
+    expires_at: Unsigned | None = None
+    generation: Unsigned = 0
+    credential_published_at_millis: Unsigned | None = None
+
+
+class _Restore(msgspec.Struct, forbid_unknown_fields=True):
+    snapshot: _Snapshot
+    expires_at: Unsigned | None = None
+
+
+class KeptLease(msgspec.Struct, frozen=True, kw_only=True):
+    """All there is to a key."""
+
+    entry: LeaseEntry = LeaseEntry()
+
+
+def _show(entry: LeaseEntry, _: Mapping[str, Any]) -> LeaseView:
+    return LeaseView(**asdict(lease_rules.snapshot(entry)))
+
+
+class LeasesConcern(MachinesConcern):
+    """The rules of the family ``lease``."""
+
+    family = "lease"
+    verbs: Mapping[str, type[msgspec.Struct]] = {"leases": COMMANDS["leases"]}
+    codec: FactCodec[facts.LeaseFact] = FactCodec(facts.LEASE_FACTS)
+    parts = (Part(LEASE, "entry", _show, ("snapshot",)),)
+    start = KeptLease()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked |= dict.fromkeys(_METHODS, self.parts[0])
+        self._flows: dict[str, int] = {}
+        self._flows_total = 0
+
+    def check_key(self, key: str) -> None:
+        LeaseKey.parse(key)
+
+    def ask(
+        self, state: KeptLease, key: str, on: str, params: Mapping[str, Any]
+    ) -> Sequence[facts.LeaseFact]:
+        entry, lease_key = state.entry, LeaseKey.parse(key)
+        if (method := _METHODS.get(on)) is not None:
+            return method(entry, lease_key, params)
+        flows = self._flows_total - self._flows.get(key, 0) + _outstanding(entry)
+        return (lease_rules.ask(entry, lease_key, on, params, outstanding_flows=flows),)
+
+    def evolve(self, state: KeptLease, fact: facts.LeaseFact) -> KeptLease:
+        return KeptLease(entry=lease_rules.evolve(state.entry, fact))
+
+    def told(self, state: KeptLease, fact: facts.LeaseFact) -> Sequence[RowEffect]:
+        return lease_rules.effects(state.entry, fact)
+
+    def note(self, key: str, state: KeptLease | None) -> None:
+        flows = 0 if state is None else _outstanding(state.entry)
+        self._flows_total += flows - self._flows.pop(key, 0)
+        if flows:
+            self._flows[key] = flows
+
+
+# --- the methods that are no inputs -------------------------------------------------------------
+
+Method = Callable[[LeaseEntry, LeaseKey, Mapping[str, Any]], Sequence[facts.LeaseFact]]
+
+
+def _release(
+    entry: LeaseEntry, _: LeaseKey, params: Mapping[str, Any]
+) -> Sequence[facts.LeaseFact]:
+    _typed(params, _Nothing)
+    return (lease_rules.release_lease(entry),)
+
+
+def _release_lifecycle(
+    entry: LeaseEntry, _: LeaseKey, params: Mapping[str, Any]
+) -> Sequence[facts.LeaseFact]:
+    _typed(params, _Nothing)
+    return (lease_rules.release_credential_lifecycle(entry),)
+
+
+def _refresh_failed(
+    entry: LeaseEntry, key: LeaseKey, params: Mapping[str, Any]
+) -> Sequence[facts.LeaseFact]:
+    asked = _typed(params, _RefreshFailed)
+    return (lease_rules.refresh_failed(entry, key, permanent=asked.permanent),)
+
+
+def _restore(
+    _entry: LeaseEntry, _key: LeaseKey, params: Mapping[str, Any]
+) -> Sequence[facts.LeaseFact]:
+    asked = _typed(params, _Restore)
+    snapshot = AuthLeaseSnapshot(**asdict(asked.snapshot))
+    fact = lease_rules.restore_snapshot(snapshot, asked.expires_at)
+    return () if fact is None else (fact,)
+
+
+def _undo_release(
+    entry: LeaseEntry, _: LeaseKey, params: Mapping[str, Any]
+) -> Sequence[facts.LeaseFact]:
+    _typed(params, _Nothing)
+    fact = lease_rules.undo_release(entry)
+    return () if fact is None else (fact,)
+
+
+_METHODS: Final[dict[str, Method]] = {
+    "release_lease": _release,
+    "release_credential_lifecycle": _release_lifecycle,
+    "refresh_failed": _refresh_failed,
+    "restore_auth_lifecycle_snapshot": _restore,
+    "undo_release": _undo_release,
+}
+
+
+def _typed(params: Mapping[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert(params, kind)
+    except msgspec.ValidationError as error:
+        code = "UNKNOWN_FIELD" if "unknown field" in str(error) else "INVALID_ARGUMENT"
+        raise Refused(code, str(error)) from None
+
+
+def _outstanding(entry: LeaseEntry) -> int:
+    return 0 if entry.lease is None else entry.lease.outstanding_flows

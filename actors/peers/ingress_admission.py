@@ -1,0 +1,119 @@
+"""From what arrives to what is let in: what ``ingress`` is asked, and what its answer makes.
+
+The machine never sees what an envelope says, only what it is; the text the session reads is made
+here, from both. Notices of a peer's life have none: somebody else tells of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rookery.actors.peers.ingress_machine import PeerIngressClassified
+from rookery.actors.peers.text import (
+    SendResponseCallProjection,
+    display_suffix,
+    pretty_json,
+    trimmed,
+)
+from rookery.schemas.facts import peer as facts
+from rookery.schemas.machines.peer import (
+    PeerIngressAck,
+    PeerIngressAdmission,
+    PeerIngressClassification,
+    PeerIngressEnvelopeFacts,
+    PeerIngressEnvelopeKind,
+    PeerIngressLifecycle,
+    PeerIngressMessage,
+    PeerIngressPlainEventFacts,
+    PeerIngressRequest,
+    PeerIngressResponse,
+)
+
+__all__ = ["admitted_envelope", "admitted_plain_event", "asked_of"]
+
+
+def asked_of(envelope: PeerIngressEnvelopeFacts) -> facts.EnvelopeClassified:
+    """The draft ``classify_external_envelope`` is decided on."""
+    seen: dict[str, Any] = {}
+    match envelope.kind:
+        case PeerIngressRequest(intent=intent, params=params):
+            seen = {"request_intent": intent, "lifecycle_peer_param": _peer_named_in(params)}
+        case PeerIngressLifecycle(kind=kind, params=params):
+            seen = {"lifecycle_kind": kind, "lifecycle_peer_param": _peer_named_in(params)}
+        case PeerIngressResponse(in_reply_to=request_id, status=status):
+            seen = {"response_status": status, "in_reply_to": request_id}
+        case PeerIngressAck(in_reply_to=request_id):
+            seen = {"in_reply_to": request_id}
+    return facts.EnvelopeClassified(
+        item_id=envelope.item_id,
+        from_peer=envelope.from_peer,
+        envelope_kind=PeerIngressEnvelopeKind(str(envelope.kind.__struct_config__.tag)),
+        **seen,
+    )
+
+
+def admitted_envelope(
+    envelope: PeerIngressEnvelopeFacts, classified: PeerIngressClassified
+) -> PeerIngressAdmission:
+    """The admission of ``envelope``, which was classed as ``classified``."""
+    notice = classified.lifecycle_kind is not None
+    return _admission(classified, "" if notice else _text(envelope))
+
+
+def admitted_plain_event(
+    event: PeerIngressPlainEventFacts, classified: PeerIngressClassified
+) -> PeerIngressAdmission:
+    """The admission of ``event``, which was classed as ``classified``."""
+    label, body = f"[EVENT via {event.source_name}]", trimmed(event.body)
+    return _admission(classified, f"{label} {body}" if body else label)
+
+
+def _admission(classified: PeerIngressClassified, text: str) -> PeerIngressAdmission:
+    return PeerIngressAdmission(
+        classification=PeerIngressClassification(
+            input_class=classified.cls,
+            kind=classified.kind,
+            auth=classified.auth,
+            lifecycle_kind=classified.lifecycle_kind,
+            response_terminality=classified.response_terminality,
+        ),
+        lifecycle_peer=classified.lifecycle_peer,
+        request_id=classified.request_id,
+        rendered_text=text,
+    )
+
+
+def _peer_named_in(params: Any) -> str | None:
+    peer = params.get("peer") if isinstance(params, dict) else None
+    return peer if isinstance(peer, str) and peer else None
+
+
+def _text(envelope: PeerIngressEnvelopeFacts) -> str:
+    sender = envelope.from_peer
+    match envelope.kind:
+        case PeerIngressMessage(body=body):
+            return f"[COMMS MESSAGE from {sender}]\n{body}"
+        case PeerIngressRequest() as request:
+            return _request_text(envelope, request)
+        case PeerIngressResponse(in_reply_to=request_id, status=status, result=result):
+            heading = f"[COMMS RESPONSE from {sender} (to request: {request_id})]"
+            return f"{heading}\nStatus: {status}{_line('Result', result)}"
+        case PeerIngressAck(in_reply_to=request_id):
+            return f"[COMMS ACK from {sender} (to request: {request_id})]"
+        case PeerIngressLifecycle():
+            return ""
+
+
+def _request_text(envelope: PeerIngressEnvelopeFacts, request: PeerIngressRequest) -> str:
+    peer_id, name, item_id = envelope.from_peer_id, envelope.from_peer, envelope.item_id
+    answer = SendResponseCallProjection(peer_id=peer_id, display_name=name, in_reply_to=item_id)
+    return (
+        f"[COMMS REQUEST from peer_id {peer_id}{display_suffix(name)} (id: {item_id})]\n"
+        f"Intent: {request.intent}{_line('Params', request.params)}\n\n"
+        f"{answer.instruction_text()} Do not use send_message for this reply."
+    )
+
+
+def _line(label: str, value: Any) -> str:
+    """Nothing where there is nothing to say."""
+    return "" if value is None or value == {} else f"\n{label}: {pretty_json(value)}"

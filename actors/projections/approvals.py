@@ -1,0 +1,293 @@
+"""The approvals and grants of a realm, folded from the family's facts as far as lists need them.
+
+Of what has ended only the newest are kept. A fact nobody here knows is skipped, as is one with a
+value nobody knows, for a list is no place to fail; names and meanings are those of
+``schemas/facts/approval``. Pure: reading the journal is ``approvals``'.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rookery.actors.projections.checkpoint import form_of
+from rookery.bus.ports import Stored
+from rookery.schemas.approvals.lists import (
+    ApprovalState,
+    GrantState,
+    ListedApproval,
+    ListedGrant,
+)
+
+__all__ = ["ENDED_KEPT_MAX", "ApprovalTable"]
+
+FAMILY: Final = "approval"
+FOLDS: Final = 1
+ENDED_KEPT_MAX: Final = 1_000
+_ENDS: Final = frozenset(ApprovalState) - {ApprovalState.PENDING}
+
+T = TypeVar("T")
+
+
+class Ref(Struct, gc=False):
+    id: str = ""
+
+
+class Asked(Struct, gc=False):
+    allowed_decisions: tuple[str, ...] = ()
+    policy_refs: tuple[Ref, ...] = ()
+
+
+class Recorded(Struct, gc=False):
+    request: Asked | None = None
+
+
+class Payload(Struct, gc=False):
+    record: Recorded | None = None
+
+
+class Record(Struct, gc=False):
+    payload: Payload | None = None
+
+    @property
+    def asked(self) -> Asked:
+        payload = self.payload
+        recorded = None if payload is None else payload.record
+        return (None if recorded is None else recorded.request) or Asked()
+
+
+class Told(Struct, gc=False):
+    """Any fact of the family."""
+
+    type: str
+    at_ms: int = 0
+    approval_id: str = ""
+    operation_id: str = ""
+    run: str = ""
+    attempt: int = 1
+    tool: str = ""
+    surface: str = ""
+    side_effect: str = ""
+    policy: str = ""
+    request_digest: str = ""
+    arguments_ref: str = ""
+    summary: str = ""
+    due_ms: int = 0
+    why: str = ""
+    dispatchers: tuple[str, ...] = ()
+    decision: str = ""
+    actor: str = ""
+    verified: bool = False
+    status: str = ""
+    reason_code: str = ""
+    reason: str = ""
+    grant_id: str = ""
+    expires_at_ms: int = 0
+    record: Record | None = None
+
+
+_decode = msgspec.json.Decoder(list[Told]).decode
+
+
+class ApprovalPart(Struct, array_like=True):
+    """The whole table: what has ended is few."""
+
+    pending: list[ListedApproval]
+    ended: list[ListedApproval]
+    automatic: list[Told]
+    issued: list[ListedGrant]
+    spent: list[ListedGrant]
+
+
+class ApprovalTable:
+    """By session and id."""
+
+    name = "approvals"
+    form = form_of(FOLDS, ApprovalPart)
+
+    def __init__(self) -> None:
+        self._pending: dict[str, ListedApproval] = {}
+        self._ended: OrderedDict[str, ListedApproval] = OrderedDict()
+        self._automatic: dict[str, Told] = {}
+        """What was allowed without asking anybody, until its grant is told of."""
+        self._issued: dict[str, ListedGrant] = {}
+        self._spent: OrderedDict[str, ListedGrant] = OrderedDict()
+
+    def take(self, stored: Stored) -> None:
+        """Fold a message of the journal."""
+        if stored.entity.family != FAMILY:
+            return
+        try:
+            facts = _decode(stored.body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return  # Sealed or damaged: it does not say.
+        for fact in facts:
+            fold = _FOLDS.get(fact.type)
+            if fold is not None:
+                fold(self, stored.entity.key, fact)
+
+    def parts(self) -> Iterator[bytes]:
+        """What there is, for a checkpoint."""
+        kept = (self._pending, self._ended, self._automatic, self._issued, self._spent)
+        yield msgspec.msgpack.encode([list(entries.values()) for entries in kept])
+
+    def anew(self) -> ApprovalTable:
+        return ApprovalTable()
+
+    def adopt(self, part: bytes) -> None:
+        """Take over what another one has kept."""
+        kept = msgspec.msgpack.decode(part, type=ApprovalPart)
+        self._pending |= {one.approval_id: one for one in kept.pending}
+        self._ended |= {one.approval_id: one for one in kept.ended}
+        self._automatic |= {one.approval_id: one for one in kept.automatic}
+        self._issued |= {one.grant_id: one for one in kept.issued}
+        self._spent |= {one.grant_id: one for one in kept.spent}
+
+    def of(self, approval_id: str) -> ListedApproval | None:
+        return self._pending.get(approval_id) or self._ended.get(approval_id)
+
+    def approvals(self, *, ended: bool) -> Iterator[ListedApproval]:
+        """Those due soonest first, then those that ended, newest first."""
+        yield from sorted(self._pending.values(), key=lambda a: (a.due_ms, a.approval_id))
+        if ended:
+            yield from reversed(self._ended.values())
+
+    def grants(self, *, ended: bool, now_ms: int) -> Iterator[ListedGrant]:
+        """Newest first. One whose time is over is told as expired, though nobody wanted it."""
+        for grant in reversed(self._issued.values()):
+            if grant.expires_at_ms > now_ms:
+                yield grant
+            elif ended:
+                yield replace(grant, state=GrantState.EXPIRED)
+        if ended:
+            yield from reversed(self._spent.values())
+
+    # --- one fold a fact --------------------------------------------------------------------------
+
+    def _requested(self, session: str, fact: Told) -> None:
+        asked = (fact.record or Record()).asked
+        self._pending[fact.approval_id] = ListedApproval(
+            approval_id=fact.approval_id,
+            session_id=session,
+            run_id=fact.run,
+            operation_id=fact.operation_id,
+            attempt=fact.attempt,
+            tool=fact.tool,
+            surface=fact.surface,
+            side_effect=fact.side_effect,
+            policy=fact.policy,
+            policy_refs=tuple(ref.id for ref in asked.policy_refs),
+            allowed_decisions=asked.allowed_decisions,
+            summary=fact.summary,
+            request_digest=fact.request_digest,
+            arguments_ref=fact.arguments_ref,
+            requested_at_ms=fact.at_ms,
+            due_ms=fact.due_ms,
+            why=fact.why,
+        )
+
+    def _asked(self, session: str, fact: Told) -> None:
+        del session
+        if (known := self._pending.get(fact.approval_id)) is not None:
+            asked = dict.fromkeys((*known.dispatchers, *fact.dispatchers))
+            self._pending[fact.approval_id] = replace(known, dispatchers=tuple(asked))
+
+    def _refused(self, session: str, fact: Told) -> None:
+        del session
+        for kept in (self._pending, self._ended):
+            if (known := kept.get(fact.approval_id)) is not None:
+                kept[fact.approval_id] = replace(known, answers_refused=known.answers_refused + 1)
+
+    def _answered(self, session: str, fact: Told) -> None:
+        del session
+        self._end(
+            fact,
+            fact.decision,
+            reason_code=f"approval.{fact.decision}",
+            reason=fact.reason,
+            actor=fact.actor,
+            verified=fact.verified,
+        )
+
+    def _closed(self, session: str, fact: Told) -> None:
+        """After an answer that denies, which has told more."""
+        del session
+        known = self._ended.get(fact.approval_id)
+        if known is not None:
+            self._ended[fact.approval_id] = replace(known, reason_code=fact.reason_code)
+            return
+        self._end(fact, fact.status, reason_code=fact.reason_code, reason=fact.reason)
+
+    def _end(self, fact: Told, state: str, **changes: Any) -> None:
+        if state not in _ENDS:
+            return  # A newer version's way to end.
+        known = self._pending.pop(fact.approval_id, None)
+        if known is not None:
+            changes |= {"state": ApprovalState(state), "ended_at_ms": fact.at_ms}
+            _keep(self._ended, fact.approval_id, replace(known, **changes))
+
+    def _allowed(self, session: str, fact: Told) -> None:
+        del session
+        self._automatic[fact.approval_id] = fact
+
+    def _issued_for_call(self, session: str, fact: Told) -> None:
+        known = self._automatic.pop(fact.approval_id, None) or self.of(fact.approval_id)
+        self._issued[fact.grant_id] = ListedGrant(
+            grant_id=fact.grant_id,
+            session_id=session,
+            approval_id=fact.approval_id,
+            operation_id=fact.operation_id,
+            tool="" if known is None else known.tool,
+            policy="" if known is None else known.policy,
+            actor="" if known is None else known.actor,
+            issued_at_ms=fact.at_ms,
+            expires_at_ms=fact.expires_at_ms,
+        )
+
+    def _issued_for_session(self, session: str, fact: Told) -> None:
+        self._issued[fact.grant_id] = ListedGrant(
+            grant_id=fact.grant_id,
+            session_id=session,
+            approval_id=fact.approval_id,
+            tool=fact.tool,
+            policy=fact.policy,
+            actor=fact.actor,
+            issued_at_ms=fact.at_ms,
+            expires_at_ms=fact.expires_at_ms,
+        )
+
+    def _spend(self, fact: Told, state: GrantState) -> None:
+        known = self._issued.pop(fact.grant_id, None)
+        if known is not None:
+            _keep(self._spent, fact.grant_id, replace(known, state=state))
+
+
+def _keep(kept: OrderedDict[str, T], key: str, value: T) -> None:
+    kept[key] = value
+    if len(kept) > ENDED_KEPT_MAX:
+        kept.popitem(last=False)
+
+
+def _spends(state: GrantState) -> Callable[[ApprovalTable, str, Told], None]:
+    return lambda table, _, fact: table._spend(fact, state)
+
+
+_FOLDS: Final[dict[str, Callable[[ApprovalTable, str, Told], None]]] = {
+    "approval.requested.v1": ApprovalTable._requested,
+    "approval.dispatch_intended.v1": ApprovalTable._asked,
+    "approval.escalated.v1": ApprovalTable._asked,
+    "approval.answer_refused.v1": ApprovalTable._refused,
+    "approval.answered.v1": ApprovalTable._answered,
+    "approval.closed.v1": ApprovalTable._closed,
+    "approval.auto_allowed.v1": ApprovalTable._allowed,
+    "approval.grant_issued.v1": ApprovalTable._issued_for_call,
+    "approval.session_grant_issued.v1": ApprovalTable._issued_for_session,
+    "approval.grant_consumed.v1": _spends(GrantState.CONSUMED),
+    "approval.grant_expired.v1": _spends(GrantState.EXPIRED),
+    "approval.grant_revoked.v1": _spends(GrantState.REVOKED),
+}

@@ -1,0 +1,93 @@
+"""The approvers of a realm, as every node knows them: whose keys count, a moment after it was said.
+
+Followed from the facts under ``_approvers``, whichever node decided them. A view that cannot say
+what came is blind: nobody counts until it has read everything anew, for what it missed may have
+revoked a key. What an approver may answer is the concern's to say, which only asks for a key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from rookery.actors.approvals.evolve import fold
+from rookery.actors.approvals.state import APPROVERS_KEY, Approver, SessionApprovals
+from rookery.bus.ports import Bus, Filter, Stored
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.digest import ZERO_CHAIN, chain
+from rookery.schemas.envelope import EntityId
+from rookery.schemas.errors import CODES, CodedError, Failed
+from rookery.schemas.facts import approval as facts
+
+__all__ = ["Approvers"]
+
+log = logging.getLogger(__name__)
+
+_CODEC: FactCodec[facts.ApprovalFact] = FactCodec(facts.APPROVAL_FACTS)
+AGAIN_S: Final = 1.0
+FAMILY: Final = "approval"
+UNREAD: Final = "not read yet"
+
+
+class Approvers:
+    """Kept up on the bus's loop; asked from any thread."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._position, self._chain = 0, ZERO_CHAIN
+        self._state = SessionApprovals()
+        self.blind = UNREAD
+        """Why nobody counts just now; empty while what was said is known."""
+
+    def find(self, key_id: str) -> Approver | None:
+        """Whose key it is, unless it was revoked, or may have been."""
+        return None if self.blind else self._state.approvers.get(key_id)
+
+    async def refresh(self) -> None:
+        """Read everything that was said: before this, no key is known."""
+        self._position, self._chain = 0, ZERO_CHAIN
+        self._state = SessionApprovals()
+        end = await self._bus.journal.end()
+        for stored in await self._bus.journal.read(EntityId(FAMILY, APPROVERS_KEY)):
+            self._take(stored)
+        self._position = max(self._position, end)  # What others' messages lack is no gap of ours.
+        self.blind = ""
+
+    async def keep_up(self) -> None:
+        """Hear of every change. Goes on until cancelled."""
+        while True:
+            try:
+                await self._follow()
+            except Exception as error:  # Whatever it is, who cannot see trusts nobody.
+                self._note(error)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _follow(self) -> None:
+        if self.blind:
+            await self.refresh()
+            log.info("approvers are known")
+        async for page in self._bus.feed.follow(Filter(FAMILY, APPROVERS_KEY), self._position):
+            for stored in page:
+                self._take(stored)
+
+    def _take(self, stored: Stored) -> None:
+        if stored.sequence <= self._position:
+            return
+        linked = chain(self._chain, stored.body)
+        if linked != stored.chain:
+            raise Failed("CHAIN_BROKEN", f"{stored.sequence} does not continue {APPROVERS_KEY}")
+        state = self._state
+        for fact in _CODEC.decode(stored.body):
+            if isinstance(fact, facts.ApproverAdded | facts.ApproverRevoked):
+                state = fold(state, fact)
+        self._state, self._position, self._chain = state, stored.sequence, linked
+
+    def _note(self, error: Exception) -> None:
+        """Said once, until it is another error: it may be met every second."""
+        why = error.code if isinstance(error, CodedError) else type(error).__name__
+        if why in CODES and CODES[why].retryable:
+            log.warning("approvers are not followed", extra={"code": why})
+        elif why != self.blind:
+            self.blind = why
+            log.error("approvers are not known, none counts", exc_info=error)

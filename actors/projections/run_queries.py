@@ -1,0 +1,69 @@
+"""All runs of a realm, whichever node works on them: what ``runs list`` and ``runs show`` ask.
+
+It works without any node, from the journal alone.
+"""
+
+from __future__ import annotations
+
+from rookery.actors.projections.checkpoint import Shelf
+from rookery.actors.projections.projector import Reading
+from rookery.actors.projections.run_progress import wait_of
+from rookery.actors.projections.runs import RunRecord, RunTable
+from rookery.bus.ports import Delivery, Filter, Journal
+from rookery.schemas.codec import decode_command
+from rookery.schemas.commands import RunsQuery
+from rookery.schemas.ids import check_session_id
+from rookery.schemas.lists import RunList, RunView
+
+__all__ = ["RunsView"]
+
+
+class RunsView:
+    """Lives on the bus's loop."""
+
+    def __init__(self, reading: Reading) -> None:
+        """``reading`` has a ``RunTable``."""
+        self._reading = reading
+
+    @classmethod
+    def alone(
+        cls, journal: Journal, *, session: str | None = None, shelf: Shelf | None = None
+    ) -> RunsView:
+        """Without a node, of one ``session`` or of all: where there is a ``shelf``, from the
+        checkpoint that a node has left there."""
+        whole = shelf if session is None else None
+        return cls(Reading(journal, [RunTable()], Filter(key=session), whole))
+
+    async def list(self, query: RunsQuery) -> RunList:
+        """The runs that are asked for, newest first."""
+        if query.session is not None:
+            check_session_id(query.session)
+        await self._reading.refresh()
+        table = self._reading.table(RunTable)
+        if query.run_id is not None:
+            record = table.of(query.run_id)
+            return RunList(runs=() if record is None else (_view(table, record),))
+        records, following = table.page(query)
+        return RunList(runs=tuple(_view(table, record) for record in records), next=following)
+
+    async def answer(self, delivery: Delivery) -> RunList:
+        """The query ``runs``."""
+        return await self.list(
+            decode_command(delivery.body, RunsQuery, content_type=delivery.content_type)
+        )
+
+
+def _view(table: RunTable, record: RunRecord) -> RunView:
+    return RunView(
+        run_id=record.run_id,
+        session_id=record.session,
+        status=record.status,
+        code=record.code or None,
+        language=record.language,
+        created_at_ms=record.created_at_ms,
+        started_at_ms=record.started_at_ms or None,
+        ended_at_ms=record.ended_at_ms or None,
+        calls=record.calls,
+        waits_for=wait_of(table, record),
+        position=record.position,
+    )

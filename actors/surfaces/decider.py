@@ -1,0 +1,73 @@
+"""Surfaces as the kernel sees them: the family ``surface``, its two machines, its answers.
+
+Connecting, calling and closing is done by whoever acts on what an input asks for; here it is put on
+record that it was asked for, and what came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
+
+from rookery.actors.admission.host_evolution import follow
+from rookery.actors.kernel.machines.decider import Part, SessionConcern, SessionState
+from rookery.actors.kernel.machines.session_host import Host
+from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS, McpServers, pending_server_ids
+from rookery.actors.surfaces.state import Surfaces
+from rookery.actors.surfaces.surface_machine import SURFACES
+from rookery.actors.surfaces.views import diagnostic_snapshot
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.commands import COMMANDS
+from rookery.schemas.facts import surface as facts
+from rookery.schemas.machines.views import McpServersView, SurfacesView
+
+__all__ = ["SessionSurfaces", "SurfacesConcern"]
+
+
+class SessionSurfaces(SessionState, frozen=True, kw_only=True):
+    """The states of the two machines."""
+
+    surfaces: Surfaces = Surfaces()
+    servers: McpServers = McpServers()
+
+
+def _show_surfaces(state: Surfaces, _: Mapping[str, Any]) -> SurfacesView:
+    return SurfacesView(**asdict(diagnostic_snapshot(state)))
+
+
+def _show_servers(servers: McpServers, _: Mapping[str, Any]) -> McpServersView:
+    return McpServersView(
+        states=dict(servers.mcp_server_states), pending_server_ids=pending_server_ids(servers)
+    )
+
+
+_SURFACE_READS = (
+    "surface_snapshot",
+    "diagnostic_snapshot",
+    "visible_surfaces",
+    "removing_surfaces",
+    "pending_surfaces",
+    "has_pending_or_staged",
+    "snapshot_epoch",
+    "snapshot_aligned_epoch",
+)
+
+
+class SurfacesConcern(SessionConcern):
+    """The rules of the family ``surface``."""
+
+    family = "surface"
+    verbs: Mapping[str, type[msgspec.Struct]] = {"surfaces": COMMANDS["surfaces"]}
+    codec: FactCodec[facts.SurfaceFact] = FactCodec(facts.SURFACE_FACTS)
+    parts = (
+        Part(SURFACES, "surfaces", _show_surfaces, _SURFACE_READS, ("surface_id",)),
+        Part(MCP_SERVERS, "servers", _show_servers, ("pending_server_ids",)),
+    )
+    start = SessionSurfaces()
+    fencing = (facts.ShutDown,)
+
+    def follow(self, host: Host, fact: Any) -> Host:
+        return follow(host, fact)

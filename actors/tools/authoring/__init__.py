@@ -1,0 +1,1 @@
+"""Tools as their authors write them: the decorator, signatures, and loading a module."""

@@ -1,0 +1,170 @@
+"""``@tool``: a typed Python function as a capability that programs may call.
+
+::
+
+    @tool(side_effect="write", timeout_ms=30_000, approval_policy="manual")
+    def send(to: str, text: Annotated[str, Meta(max_length=500)], urgent: bool = False) -> Receipt:
+        '''Send a message.'''
+
+The type hints are the schemas, the docstring is the description. The function itself stays what it
+was. Which tools a process offers is the registry's to say.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict, TypeVar, Unpack, overload
+
+import msgspec
+from msgspec.structs import replace
+
+from rookery.actors.tools.authoring.registry import (
+    TOOL_ATTRIBUTE,
+    RegisteredTool,
+    ToolCallContext,
+    ToolError,
+    ToolResult,
+    check_tool_name,
+)
+from rookery.actors.tools.authoring.signature import ToolSignature
+from rookery.schemas.capability import ApprovalMode, ApprovalPolicy, Capability, CapabilityLimits
+from rookery.schemas.errors import Refused
+from rookery.schemas.run import SideEffect
+
+__all__ = ["ToolOptions", "tool"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ToolOptions(TypedDict, total=False):
+    """What type hints and docstring cannot say."""
+
+    name: str
+    """The function's own if not said."""
+    side_effect: SideEffect | str
+    approval_policy: ApprovalPolicy | str | dict[str, Any]
+    """``"none"``, ``"manual"`` or ``{"auto": {"rule": ...}}``."""
+    idempotent: bool
+    """Whether a second call with the same idempotency key changes nothing more, so that a crash may
+    be answered by calling again. If not said: whether it has no effect or reads only."""
+    limits: CapabilityLimits
+    """All of them; each of the following says one."""
+    timeout_ms: int
+    max_request_bytes: int
+    max_response_bytes: int
+    concurrency: int
+    rate_per_min: int | None
+
+
+@overload
+def tool(function: F, /) -> F: ...
+
+
+@overload
+def tool(**options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
+
+
+def tool(function: F | None = None, /, **options: Unpack[ToolOptions]) -> F | Callable[[F], F]:
+    """Make a tool of a function, synchronous or asynchronous, or refuse what cannot be one.
+
+    A parameter annotated ``ToolCallContext`` gets the context of the call and is no part of the
+    schema. Arguments are converted to their declared types before the function sees them.
+    """
+
+    def decorate(function: F) -> F:
+        setattr(function, TOOL_ATTRIBUTE, _registered(function, options))
+        return function
+
+    return decorate if function is None else decorate(function)
+
+
+def _registered(function: Callable[..., Any], options: Mapping[str, object]) -> RegisteredTool:
+    if not inspect.isfunction(function):
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"@tool is for functions, not for a {type(function).__name__}",
+            hint="define a function that calls it",
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise Refused(
+            "INVALID_ARGUMENT", f"{function.__name__} yields", hint="return a list instead"
+        )
+    if unknown := sorted(options.keys() - ToolOptions.__annotations__.keys()):
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"@tool has no option {unknown[0]}",
+            hint=f"there are {', '.join(ToolOptions.__annotations__)}",
+        )
+    name = _option(function.__name__, options, "name", function.__name__, str)
+    check_tool_name(name)
+    signature = ToolSignature(function, name)
+    capability = _capability(name, inspect.getdoc(function) or "", signature, options)
+    if inspect.iscoroutinefunction(function):
+        return RegisteredTool.asynchronous(capability, _asynchronous(function, signature))
+    return RegisteredTool.sync(capability, _synchronous(function, signature))
+
+
+def _capability(
+    name: str, description: str, signature: ToolSignature, options: Mapping[str, object]
+) -> Capability:
+    side_effect: SideEffect = _option(name, options, "side_effect", SideEffect.NONE, SideEffect)
+    reads_only = side_effect in (SideEffect.NONE, SideEffect.READ)
+    return Capability(
+        name=name,
+        description=description,
+        input_schema=signature.input_schema,
+        output_schema=signature.output_schema,
+        side_effect=side_effect,
+        limits=_limits(name, options),
+        approval_policy=_option(
+            name, options, "approval_policy", ApprovalMode.NONE, ApprovalPolicy
+        ),
+        idempotent=_option(name, options, "idempotent", reads_only, bool),
+    )
+
+
+def _option(tool: str, options: Mapping[str, object], option: str, default: Any, kind: Any) -> Any:
+    given = options.get(option, default)
+    try:
+        return msgspec.convert(msgspec.to_builtins(given), kind)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise Refused("INVALID_ARGUMENT", f"{option} of {tool}: {error}") from None
+
+
+def _limits(tool: str, options: Mapping[str, object]) -> CapabilityLimits:
+    limits: CapabilityLimits = _option(
+        tool, options, "limits", CapabilityLimits(), CapabilityLimits
+    )
+    singly = {name: options[name] for name in limits.__struct_fields__ if name in options}
+    return replace(limits, **singly)
+
+
+# --- calling --------------------------------------------------------------------------------------
+
+
+def _synchronous(
+    function: Callable[..., Any], signature: ToolSignature
+) -> Callable[[ToolCallContext], ToolResult]:
+    def handler(ctx: ToolCallContext) -> ToolResult:
+        bound = signature.bind(ctx)
+        return _plain(function(*bound.args, **bound.kwargs))
+
+    return handler
+
+
+def _asynchronous(
+    function: Callable[..., Any], signature: ToolSignature
+) -> Callable[[ToolCallContext], Any]:
+    async def handler(ctx: ToolCallContext) -> ToolResult:
+        bound = signature.bind(ctx)
+        return _plain(await function(*bound.args, **bound.kwargs))
+
+    return handler
+
+
+def _plain(result: Any) -> Any:
+    try:
+        return msgspec.to_builtins(result, str_keys=True, order="deterministic")
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise ToolError("SERIALIZE_ERROR", f"the result is not JSON: {error}") from None

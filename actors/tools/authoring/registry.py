@@ -1,0 +1,210 @@
+"""Seed 000: a capability with its handler, and the tools a process offers by name.
+
+A handler takes a ``ToolCallContext`` and answers with a JSON value, or raises ``ToolError``. It
+sees arguments as the program wrote them; checking those, asking for approval, deadlines and the
+ledger are the pipeline's. Nothing here knows a clock, a run or the bus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent import futures
+from contextvars import copy_context
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from rookery.actors.tools.capability_checks import CallChecks
+from rookery.schemas.capability import Capability, is_python_identifier
+from rookery.schemas.errors import Refused
+
+__all__ = [
+    "TOOL_ATTRIBUTE",
+    "RegisteredTool",
+    "SyncToolFn",
+    "ToolCallContext",
+    "ToolError",
+    "ToolFn",
+    "ToolFuture",
+    "ToolRegistry",
+    "ToolResult",
+    "check_tool_name",
+    "tool_of",
+]
+
+TOOL_ATTRIBUTE: Final = "__rookery_tool__"
+"""Where a decorated function carries the tool made of it."""
+
+
+def _never() -> bool:
+    return False
+
+
+class ToolCallContext(msgspec.Struct, frozen=True):
+    """What a handler is given: the call, and what it needs to act once and in time."""
+
+    name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    idempotency_key: str = ""
+    """The same for every try of one call; a service that knows it acts once."""
+    session_id: str = ""
+    run_id: str = ""
+    call_id: str = ""
+    """The operation, as the facts name it."""
+    attempt: int = 1
+    """Of the tries of this call; of those before nobody knows whether they acted."""
+    deadline_ms: int | None = None
+    """Unix time after which nobody waits for the answer."""
+    traceparent: str | None = None
+    cancelled: Callable[[], bool] = _never
+    """Whether the answer is wanted no more. An asynchronous handler is cancelled by its task as
+    well; a synchronous one cannot be stopped and should ask between its steps."""
+
+
+class ToolError(Exception):
+    """The tool's own failure. The program sees ``code`` and ``message`` and may catch it."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(code, message)
+        self.code, self.message = code, message
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+ToolResult: TypeAlias = Any
+"""A JSON value. A failure is raised, not returned."""
+
+ToolFuture: TypeAlias = Awaitable[ToolResult]
+SyncToolFn: TypeAlias = Callable[[ToolCallContext], ToolResult]
+ToolFn: TypeAlias = Callable[[ToolCallContext], ToolFuture]
+
+
+class RegisteredTool:
+    """A capability and how to act on it. Made by ``sync`` or ``asynchronous``, which refuse a
+    capability whose schemas or limits are none."""
+
+    __slots__ = ("_handler", "async_mode", "capability", "checks")
+
+    def __init__(
+        self, capability: Capability, handler: SyncToolFn | ToolFn, *, async_mode: bool
+    ) -> None:
+        self.capability = capability
+        self.async_mode = async_mode
+        """Whether the handler is a coroutine function, and a program awaits the tool."""
+        self.checks = CallChecks(capability)
+        self._handler = handler
+
+    @classmethod
+    def sync(cls, capability: Capability, handler: SyncToolFn) -> RegisteredTool:
+        """A handler that may block."""
+        return cls(capability, handler, async_mode=False)
+
+    @classmethod
+    def asynchronous(cls, capability: Capability, handler: ToolFn) -> RegisteredTool:
+        """A handler that must not block: it runs on the caller's event loop."""
+        return cls(capability, handler, async_mode=True)
+
+    def call(self, ctx: ToolCallContext) -> ToolFuture:
+        """Act. A synchronous handler runs on a thread of the running loop's default executor."""
+        return self.call_on(None, ctx)
+
+    async def call_on(self, threads: futures.Executor | None, ctx: ToolCallContext) -> ToolResult:
+        """Act; a synchronous handler takes one of ``threads``, so that it never blocks the loop.
+
+        Cancelling what is returned stops an asynchronous handler. A synchronous one keeps its
+        thread until it returns, whoever waits.
+        """
+        if self.async_mode:
+            try:
+                return await self._handler(ctx)
+            except SystemExit as error:
+                raise RuntimeError("the tool raised SystemExit") from error
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(threads, copy_context().run, self.act, ctx)
+
+    def act(self, ctx: ToolCallContext) -> ToolResult:
+        """Act on this thread: for a synchronous handler. What a future would carry wrongly is
+        raised as a ``RuntimeError``: it would never be done, end the loop of who waits for it, or
+        look cancelled."""
+        try:
+            return self._handler(ctx)
+        except _NOT_A_FAILURE as error:
+            raise RuntimeError(f"the tool raised {type(error).__name__}") from error
+
+    def __repr__(self) -> str:
+        return f"RegisteredTool({self.capability!r}, async_mode={self.async_mode})"
+
+
+_NOT_A_FAILURE: Final = (
+    StopIteration,
+    SystemExit,
+    KeyboardInterrupt,
+    asyncio.CancelledError,
+    futures.CancelledError,
+)
+
+
+def tool_of(found: object) -> RegisteredTool:
+    """The tool something is: itself, or a function decorated with ``@tool``."""
+    tool = found if isinstance(found, RegisteredTool) else getattr(found, TOOL_ATTRIBUTE, None)
+    if not isinstance(tool, RegisteredTool):
+        name = getattr(found, "__name__", type(found).__name__)
+        raise Refused(
+            "INVALID_ARGUMENT", f"{name} is no tool", hint="decorate the function with @tool"
+        )
+    return tool
+
+
+def check_tool_name(name: str) -> None:
+    if not is_python_identifier(name):
+        raise Refused(
+            "INVALID_TOOL_NAME",
+            f"capability name {name[:80]!r} is not an identifier",
+            hint="use ASCII letters, digits and '_', and no digit first",
+        )
+
+
+class ToolRegistry:
+    """Tools by name. A later one of the same name replaces the earlier."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, RegisteredTool] = {}
+
+    @classmethod
+    def of(cls, *tools: RegisteredTool | Callable[..., Any]) -> ToolRegistry:
+        """A registry of these, no two of one name."""
+        registry = cls()
+        for tool in map(tool_of, tools):
+            if registry.contains(tool.capability.name):
+                raise Refused("INVALID_TOOL_NAME", f"two tools are called {tool.capability.name}")
+            registry.register(tool)
+        return registry
+
+    def register(self, tool: RegisteredTool | Callable[..., Any]) -> None:
+        """Offer a tool under its capability's name, or refuse what no program could call."""
+        found = tool_of(tool)
+        check_tool_name(found.capability.name)
+        self._tools[found.capability.name] = found
+
+    def get(self, name: str) -> RegisteredTool | None:
+        return self._tools.get(name)
+
+    def contains(self, name: str) -> bool:
+        return name in self._tools
+
+    def names(self) -> list[str]:
+        """Sorted."""
+        return sorted(self._tools)
+
+    def capabilities(self) -> list[Capability]:
+        """Sorted by name."""
+        return [tool.capability for tool in self]
+
+    def __iter__(self) -> Iterator[RegisteredTool]:
+        return (self._tools[name] for name in self.names())
+
+    def __len__(self) -> int:
+        return len(self._tools)

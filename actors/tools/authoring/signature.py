@@ -1,0 +1,162 @@
+"""From type hints to JSON Schema, and from JSON arguments to what the hints promise.
+
+A ``ToolSignature`` is a function as its callers see it: every parameter by name with its schema,
+and none for the context. Names, effects and limits of a tool are the decorator's.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final, get_type_hints
+
+import msgspec
+
+from rookery.actors.tools.authoring.registry import ToolCallContext, ToolError
+from rookery.actors.tools.capability_checks import named
+from rookery.schemas.digest import canonical_json
+from rookery.schemas.errors import Refused
+
+__all__ = ["ToolSignature"]
+
+_NO_DEFAULT: Final = inspect.Parameter.empty
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class ToolSignature:
+    """What a function takes and returns, or a refusal of what JSON cannot say."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self._name = name
+        self._signature = inspect.signature(function)
+        hints = self._hints(function)
+        contexts = [
+            name for name in self._signature.parameters if hints.get(name) is ToolCallContext
+        ]
+        if len(contexts) > 1:
+            raise self._refused(contexts[1], "is a second context")
+        self._context = contexts[0] if contexts else None
+        self._types = {
+            name: self._type_of(parameter, hints)
+            for name, parameter in self._signature.parameters.items()
+            if name != self._context
+        }
+        self.input_schema = self._described()
+        self.output_schema = self._output(hints.get("return", Any))
+
+    def bind(self, ctx: ToolCallContext) -> inspect.BoundArguments:
+        """The arguments of a call as the function wants them; ``ToolError`` if they are others."""
+        try:
+            given = named(self._name, tuple(self._types), ctx.args, ctx.kwargs)
+        except Refused as refusal:
+            raise ToolError(refusal.code, refusal.message) from None
+        if unknown := sorted(given.keys() - self._types.keys()):
+            raise ToolError("TYPE_ERROR", f"{self._name} has no parameter {unknown[0][:80]}")
+        bound = inspect.BoundArguments(self._signature, OrderedDict())
+        for name, parameter in self._signature.parameters.items():
+            if name == self._context:
+                bound.arguments[name] = ctx
+            elif name in given:
+                bound.arguments[name] = self._converted(name, given[name])
+            elif parameter.default is _NO_DEFAULT:
+                raise ToolError("TYPE_ERROR", f"{self._name} is not given {name}")
+            else:
+                bound.arguments[name] = parameter.default
+        return bound
+
+    # --- hints to schemas ---------------------------------------------------------------------
+
+    def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
+        try:
+            return get_type_hints(function, include_extras=True)
+        except (NameError, AttributeError, TypeError, SyntaxError) as error:
+            raise Refused(
+                "INVALID_ARGUMENT",
+                f"a type hint of {self._name} cannot be resolved: {error}",
+                hint="import or define the type where the module's own names are found at run time",
+            ) from None
+
+    def _type_of(self, parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
+        if parameter.kind in _VARIADIC:
+            raise self._refused(parameter.name, "takes any number", hint="take a list or a dict")
+        if parameter.name not in hints:
+            raise self._refused(parameter.name, "has no type", hint=f"write {parameter.name}: ...")
+        kind = hints[parameter.name]
+        try:
+            msgspec.json.schema_components((kind,))
+        except TypeError as error:
+            raise self._refused(
+                parameter.name, f"has no JSON Schema: {_last_line(error)}"
+            ) from None
+        return kind
+
+    def _described(self) -> dict[str, Any]:
+        schemas, parts = _schemas(*self._types.values())
+        parameters = self._signature.parameters
+        described: dict[str, Any] = {
+            "type": "object",
+            "properties": {
+                name: schema | _shown_default(parameters[name].default)
+                for name, schema in zip(self._types, schemas, strict=True)
+            },
+            "required": [n for n in self._types if parameters[n].default is _NO_DEFAULT],
+            "additionalProperties": False,
+        }
+        return described | parts
+
+    def _output(self, kind: Any) -> dict[str, Any]:
+        try:
+            (described,), parts = _schemas(kind)
+        except TypeError as error:
+            raise self._refused("return", f"has no JSON Schema: {_last_line(error)}") from None
+        return described | parts
+
+    def _refused(self, name: str, why: str, *, hint: str = "") -> Refused:
+        return Refused("INVALID_ARGUMENT", f"{name} of {self._name} {why}", hint=hint)
+
+    # --- arguments to what was hinted ---------------------------------------------------------
+
+    def _converted(self, name: str, value: Any) -> Any:
+        kind = self._types[name]
+        try:
+            return msgspec.convert(value, kind, str_keys=True)
+        except msgspec.ValidationError as error:
+            wrong = str(error)
+        try:
+            return msgspec.convert(_whole(value), kind, str_keys=True)
+        except msgspec.ValidationError:
+            raise ToolError("TYPE_ERROR", f"{self._name}: in $.{name}: {wrong}") from None
+
+
+def _schemas(*kinds: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Of each, and what they share."""
+    described, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    return list(described), {"$defs": parts} if parts else {}
+
+
+def _shown_default(default: Any) -> dict[str, Any]:
+    """A default that is no JSON is the function's own affair."""
+    if default is _NO_DEFAULT:
+        return {}
+    try:
+        return {"default": msgspec.json.decode(canonical_json(default))}
+    except Refused:
+        return {}
+
+
+def _whole(value: Any) -> Any:
+    """To JSON Schema 1.0 is an integer, to msgspec it is none."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list():
+            return [_whole(inner) for inner in value]
+        case dict():
+            return {name: _whole(inner) for name, inner in value.items()}
+        case _:
+            return value
+
+
+def _last_line(error: TypeError) -> str:
+    return str(error).rpartition("\n")[2]

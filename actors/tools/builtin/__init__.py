@@ -1,0 +1,1 @@
+"""Tools that come with Rookery: files and HTTP, each within an allow-list."""

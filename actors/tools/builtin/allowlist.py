@@ -1,0 +1,117 @@
+"""What programs may reach over HTTP: servers, parts of them, by which methods, at which addresses.
+
+An entry is a URL read as strictly as the ones it is compared with; scheme, host and port must be
+the same, the path must lie within. A name says nothing of where it leads: its addresses must be
+public or in a network the entry names. Asking for addresses is the transport's.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+import msgspec
+
+from rookery.actors.tools.authoring.registry import ToolError
+from rookery.actors.tools.builtin.urls import Target, parse_url
+from rookery.schemas.errors import Refused
+
+__all__ = ["METHODS", "WRITING_METHODS", "Allowed", "Allowlist", "IPAddress", "Rule", "is_public"]
+
+IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+WRITING_METHODS: Final = ("POST", "PUT", "PATCH", "DELETE")
+METHODS: Final = ("GET", *WRITING_METHODS)
+
+_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+_EMBEDDING: Final = tuple(map(ipaddress.IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96")))
+"""IPv6 networks whose addresses stand for the IPv4 address in their last four bytes."""
+_SPECIAL: Final = tuple(
+    map(
+        ipaddress.ip_network,
+        ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "3fff::/20"),
+    )
+)
+"""Relays, tunnels and examples that older Pythons take for public."""
+
+
+class Allowed(msgspec.Struct, frozen=True):
+    """A part of a server, as in ``Allowed("https://api.example.com/v1")``."""
+
+    url: str
+    methods: tuple[str, ...] = ("GET",)
+    networks: tuple[str, ...] = ()
+    """Beside public addresses: ``("10.1.0.0/16",)`` for a server in this network."""
+
+
+class Rule:
+    """An entry, ready to be asked."""
+
+    def __init__(self, entry: Allowed) -> None:
+        self.methods = entry.methods
+        try:
+            self.prefix = parse_url(entry.url)
+            self._networks = tuple(ipaddress.ip_network(text) for text in entry.networks)
+        except (ToolError, ValueError) as error:
+            raise Refused("CONFIG_INVALID", f"{entry.url[:80]!r} is not allowed: {error}") from None
+        if self.prefix.query:
+            raise Refused(
+                "CONFIG_INVALID", f"{entry.url[:80]!r} has a query, which would not count"
+            )
+        if unknown := set(entry.methods) - set(METHODS):
+            known = ", ".join(METHODS)
+            text = f"{entry.url[:80]!r} allows {', '.join(sorted(unknown))}; there are {known}"
+            raise Refused("CONFIG_INVALID", text)
+
+    def covers(self, method: str, target: Target) -> bool:
+        prefix = self.prefix
+        return (
+            method in self.methods
+            and (target.scheme, target.host, target.port)
+            == (prefix.scheme, prefix.host, prefix.port)
+            and f"{target.path}/".startswith(f"{prefix.path.rstrip('/')}/")
+        )
+
+    def permits(self, address: IPAddress) -> bool:
+        """Whether the server may be at this address."""
+        return is_public(address) or _is_in(address, self._networks)
+
+    def __str__(self) -> str:
+        return f"{self.prefix.url} ({', '.join(self.methods)})"
+
+
+class Allowlist:
+    def __init__(self, entries: Iterable[Allowed]) -> None:
+        self._rules = tuple(map(Rule, entries))
+        self.methods = frozenset(method for rule in self._rules for method in rule.methods)
+
+    def rule_for(self, method: str, target: Target) -> Rule:
+        """The first rule that covers this request, or ``PERMISSION_DENIED``."""
+        for rule in self._rules:
+            if rule.covers(method, target):
+                return rule
+        url = f"{target.scheme}://{target.authority}{target.path}"
+        raise ToolError("PERMISSION_DENIED", f"{method} {url[:80]} is not on the allowlist")
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self._rules))
+
+
+def is_public(address: IPAddress) -> bool:
+    """Whether an address is one of the internet at large and of nothing nearer."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if _is_in(address, _EMBEDDING):
+            return is_public(ipaddress.IPv4Address(address.packed[-4:]))
+        if address not in _UNICAST:
+            return False
+    return (
+        address.is_global
+        and not (address.is_multicast or address.is_reserved)
+        and not _is_in(address, _SPECIAL)
+    )
+
+
+def _is_in(address: IPAddress, networks: Iterable[_Network]) -> bool:
+    return any(address.version == network.version and address in network for network in networks)

@@ -1,0 +1,182 @@
+"""``read_text``, ``write_text`` and ``list_dir`` on mounted folders.
+
+A file is read whole or refused, and written whole or not at all: what is written appears under its
+name only when it is on disk, and never through a link, a second name or a special file that stood
+there. Where a path may lead is ``mounts``'.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Annotated, Any, Final, TypedDict
+
+from msgspec import Meta
+
+from rookery.actors.tools.authoring.decorator import tool
+from rookery.actors.tools.authoring.registry import (
+    RegisteredTool,
+    ToolCallContext,
+    ToolError,
+    tool_of,
+)
+from rookery.actors.tools.builtin.mounts import (
+    TEMPORARY_PREFIX,
+    Mount,
+    Mounts,
+    Place,
+    complaint_of,
+    expect_file,
+)
+from rookery.schemas.capability import CapabilityLimits
+from rookery.schemas.run import SideEffect
+
+__all__ = ["Mount", "Written", "file_tools"]
+
+_READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_PIECE_BYTES: Final = 1 << 18
+_numbers: Final = itertools.count()
+
+_Path = Annotated[str, Meta(description="absolute: /<mount>/<folder>/<name>")]
+_Text = Annotated[str, Meta(description="all that the file holds afterwards")]
+
+
+class Written(TypedDict):
+    path: str
+    bytes: Annotated[int, Meta(ge=0, description="of the text in UTF-8")]
+
+
+def file_tools(
+    mounts: Mapping[str, Mount],
+    *,
+    limits: CapabilityLimits = CapabilityLimits(),  # noqa: B008 - frozen.
+) -> list[RegisteredTool]:
+    """The tools for ``{"data": Mount(path)}``, which programs call ``/data``. None without mounts;
+    no ``write_text`` where nothing is writable."""
+    if not mounts:
+        return []
+    found = Mounts(mounts)
+    functions = [_read_text(found, limits), _list_dir(found, limits)]
+    if any(mount.writable for mount in mounts.values()):
+        functions.append(_write_text(found, limits))
+    return [tool_of(function) for function in functions]
+
+
+def _read_text(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
+    def read_text(path: _Path) -> str:
+        place = mounts.find(path)
+        try:
+            return _contents(place, limits.max_response_bytes).decode()
+        except UnicodeDecodeError:
+            raise ToolError("TOOL_ERROR", f"{place.path[:80]!r} is not UTF-8 text") from None
+
+    read_text.__doc__ = f"The text of a UTF-8 file. Folders: {mounts}."
+    return tool(side_effect=SideEffect.READ, limits=limits)(read_text)
+
+
+def _list_dir(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
+    def list_dir(path: _Path) -> list[str]:
+        place = mounts.find(path)
+        return sorted(mounts.names_below(place) | _names(place, limits.max_response_bytes))
+
+    list_dir.__doc__ = f"The names in a folder, sorted. Folders: {mounts}."
+    return tool(side_effect=SideEffect.READ, limits=limits)(list_dir)
+
+
+def _write_text(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
+    def write_text(path: _Path, text: _Text, ctx: ToolCallContext) -> Written:
+        place = mounts.find(path)
+        if not place.mount.writable:
+            raise ToolError("PERMISSION_DENIED", f"{place.path[:80]!r} is on a read-only mount")
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:
+            raise ToolError("INVALID_ARGUMENT", "the text is not Unicode") from None
+        _check_size(len(data), limits.max_request_bytes, place.path)
+        _replace(place, data, ctx.cancelled)
+        return {"path": place.path, "bytes": len(data)}
+
+    write_text.__doc__ = f"Write a UTF-8 file, whole or not at all. Folders: {mounts}."
+    # Idempotent, since it says what the file holds and not what to add to it.
+    return tool(side_effect=SideEffect.WRITE, idempotent=True, limits=limits)(write_text)
+
+
+def _contents(place: Place, size_bytes_max: int) -> bytes:
+    with place.parent() as (folder, name):
+        # Before it is opened, because opening a pipe or a device is felt at its other end, and
+        # after, because something else may stand there by then.
+        expect_file(os.stat(name, dir_fd=folder, follow_symlinks=False), place.path)
+        file = os.open(name, _READ_FLAGS, dir_fd=folder)
+        try:
+            expect_file(os.fstat(file), place.path)
+            data = bytearray()
+            while piece := os.read(file, _PIECE_BYTES):
+                data += piece
+                _check_size(len(data), size_bytes_max, place.path)
+            return bytes(data)
+        finally:
+            os.close(file)
+
+
+def _names(place: Place, size_bytes_max: int) -> set[str]:
+    """Those a program could name: the others are not for it."""
+    names, size_bytes = set(), 0
+    with place.folder() as folder, os.scandir(folder) as entries:
+        for entry in entries:
+            if complaint_of(entry.name) is None:
+                names.add(entry.name)
+                size_bytes += len(entry.name.encode()) + 3
+                _check_size(size_bytes, size_bytes_max, place.path)
+    return names
+
+
+def _replace(place: Place, data: bytes, cancelled: Callable[[], bool]) -> None:
+    with place.parent() as (folder, name):
+        mode = _mode_of_present(folder, name, place.path)
+        temporary, file = _created(folder)
+        try:
+            with os.fdopen(file, "wb") as stream:
+                if mode is not None:
+                    os.fchmod(file, mode)
+                stream.write(data)
+                stream.flush()
+                os.fsync(file)
+            if cancelled():
+                raise ToolError("CANCELLED", "nobody waits for this any more")
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
+        os.fsync(folder)
+
+
+def _created(folder: int) -> tuple[str, int]:
+    """A new file under a name that neither another thread nor an earlier process has taken."""
+    while True:
+        name = f"{TEMPORARY_PREFIX}{os.getpid()}-{next(_numbers)}"
+        with suppress(FileExistsError):
+            return name, os.open(name, _CREATE_FLAGS, 0o666, dir_fd=folder)
+
+
+def _mode_of_present(folder: int, name: str, path: str) -> int | None:
+    """Of the file that stands there, for the one that takes its place."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    expect_file(status, path)
+    mode = stat.S_IMODE(status.st_mode) & 0o777
+    if not mode & 0o222:
+        raise ToolError("PERMISSION_DENIED", f"{path[:80]!r} is a read-only file")
+    return mode
+
+
+def _check_size(size_bytes: int, size_bytes_max: int, path: str) -> None:
+    if size_bytes > size_bytes_max:
+        text = f"{path[:80]!r} takes {size_bytes} bytes or more, above {size_bytes_max}"
+        raise ToolError("PAYLOAD_TOO_LARGE", text)

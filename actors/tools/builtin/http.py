@@ -1,0 +1,280 @@
+"""``fetch_text``, ``fetch_json``, ``http_get`` and ``http_send``, for the servers of an allowlist.
+
+Programs choose a URL, a few harmless headers and a body. Redirects of readings are followed as long
+as each target is itself allowed; an answer to a writing request is handed back as it came, and the
+request carries the call's idempotency key. One deadline counts for all of a call. Credentials are
+not a program's to send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Annotated, Any, Final, Literal, TypedDict, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from rookery.actors.tools.authoring.decorator import tool
+from rookery.actors.tools.authoring.registry import (
+    RegisteredTool,
+    ToolCallContext,
+    ToolError,
+    tool_of,
+)
+from rookery.actors.tools.builtin.allowlist import WRITING_METHODS, Allowed, Allowlist
+from rookery.actors.tools.builtin.http_transport import Exchange, HttpTransport, Request, Response
+from rookery.actors.tools.builtin.urls import Target, parse_url, redirected
+from rookery.schemas.capability import CapabilityLimits
+from rookery.schemas.run import SideEffect
+
+__all__ = ["Allowed", "HttpAnswer", "HttpTransport", "http_tools"]
+
+T = TypeVar("T")
+
+_REDIRECTS_MAX: Final = 5
+_REDIRECTIONS: Final = frozenset((301, 302, 303, 307, 308))
+_HEADERS: Final = frozenset(
+    (
+        "accept",
+        "accept-language",
+        "content-language",
+        "content-type",
+        "if-match",
+        "if-modified-since",
+        "if-none-match",
+        "if-unmodified-since",
+        "range",
+    )
+)
+"""What a program may say of its request. The others are ours, or could carry credentials."""
+_HEADER_VALUE: Final = re.compile(r"[!-~](?:[ -~]{0,4094}[!-~])?")
+_CHARSET: Final = re.compile(r"""charset\s*=\s*["']?([\w-]+)""", re.IGNORECASE)
+_CODECS: Final = {
+    "utf-8": "utf-8",
+    "utf8": "utf-8",
+    "us-ascii": "ascii",
+    "iso-8859-1": "latin-1",
+    "windows-1252": "cp1252",
+}
+
+_Url = Annotated[str, Meta(description="absolute, on the allowlist, without user or fragment")]
+_Headers = Annotated[dict[str, str] | None, Meta(description=f"of {', '.join(sorted(_HEADERS))}")]
+_Text = Annotated[str | None, Meta(description="the body as text, sent as UTF-8")]
+_Base64 = Annotated[str | None, Meta(description="the body as bytes, instead of text")]
+
+
+class HttpAnswer(TypedDict):
+    """The body is ``text`` if it is text in a known charset, else ``base64``; the other is null."""
+
+    url: str
+    """Where it came from in the end."""
+    status: Annotated[int, Meta(ge=200, le=999)]
+    headers: dict[str, str]
+    text: str | None
+    base64: str | None
+
+
+def http_tools(
+    allowed: Sequence[Allowed],
+    *,
+    limits: CapabilityLimits = CapabilityLimits(),  # noqa: B008 - frozen.
+    transport: HttpTransport | None = None,
+) -> list[RegisteredTool]:
+    """The tools for what is allowed: none for nothing, and ``http_send`` only where something may
+    be written."""
+    client = _Client(Allowlist(allowed), transport or HttpTransport(), limits)
+    functions: list[Callable[..., Any]] = []
+    if "GET" in client.allowlist.methods:
+        functions += [_fetch_text(client), _fetch_json(client), _http_get(client)]
+    if client.allowlist.methods.intersection(WRITING_METHODS):
+        functions.append(_http_send(client))
+    return [tool_of(function) for function in functions]
+
+
+def _fetch_text(client: _Client) -> Callable[..., Any]:
+    async def fetch_text(url: _Url) -> str:
+        target, response = await client.get(url, {})
+        text = _text_of(_succeeded(target, response))
+        if text is None:
+            raise ToolError("TOOL_ERROR", f"{target.url[:80]} is not text in a known charset")
+        return text
+
+    return _reading(fetch_text, "The text at a URL.", client)
+
+
+def _fetch_json(client: _Client) -> Callable[..., Any]:
+    async def fetch_json(url: _Url) -> Any:
+        target, response = await client.get(url, {"Accept": "application/json"})
+        try:
+            return msgspec.json.decode(_succeeded(target, response).body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ToolError("TOOL_ERROR", f"{target.url[:80]} is not JSON: {error}") from None
+
+    return _reading(fetch_json, "The JSON value at a URL.", client)
+
+
+def _http_get(client: _Client) -> Callable[..., Any]:
+    async def http_get(url: _Url, headers: _Headers = None) -> HttpAnswer:
+        return _answer(*await client.get(url, _checked_headers(headers)))
+
+    return _reading(http_get, "The answer of a server, whatever its status.", client)
+
+
+def _reading(function: Callable[..., Any], text: str, client: _Client) -> Callable[..., Any]:
+    function.__doc__ = f"{text} Allowed: {client.allowlist}."
+    return tool(side_effect=SideEffect.NETWORK, idempotent=True, limits=client.limits)(function)
+
+
+def _http_send(client: _Client) -> Callable[..., Any]:
+    async def http_send(
+        method: Literal["POST", "PUT", "PATCH", "DELETE"],
+        url: _Url,
+        ctx: ToolCallContext,
+        *,
+        text: _Text = None,
+        base64: _Base64 = None,
+        headers: _Headers = None,
+    ) -> HttpAnswer:
+        body = _body(text, base64)
+        return _answer(*await client.send(method, url, _checked_headers(headers), body, ctx))
+
+    http_send.__doc__ = (
+        f"Send to a server. Redirects are not followed. Allowed: {client.allowlist}."
+    )
+    # Not idempotent: whether a server heeds the key is not ours to promise.
+    options = tool(side_effect=SideEffect.EXTERNAL_SYSTEM, idempotent=False, limits=client.limits)
+    return options(http_send)
+
+
+class _Client:
+    """Requests on behalf of programs: allowed ones, in time."""
+
+    def __init__(
+        self, allowlist: Allowlist, transport: HttpTransport, limits: CapabilityLimits
+    ) -> None:
+        self.allowlist, self.limits, self._transport = allowlist, limits, transport
+
+    async def get(self, url: str, headers: dict[str, str]) -> tuple[Target, Response]:
+        return await self._in_time(self._followed(parse_url(url), headers))
+
+    async def send(
+        self, method: str, url: str, headers: dict[str, str], body: bytes, ctx: ToolCallContext
+    ) -> tuple[Target, Response]:
+        target = parse_url(url)
+        if len(body) > self.limits.max_request_bytes:
+            text = f"the body has {len(body)} bytes, above {self.limits.max_request_bytes}"
+            raise ToolError("PAYLOAD_TOO_LARGE", text)
+        if ctx.idempotency_key:
+            headers = headers | {"Idempotency-Key": ctx.idempotency_key}
+        request = Request(method, target, headers, body)
+        return target, await self._in_time(self._exchanged(request))
+
+    async def _followed(self, target: Target, headers: dict[str, str]) -> tuple[Target, Response]:
+        for _ in range(_REDIRECTS_MAX + 1):
+            response = await self._exchanged(Request("GET", target, headers))
+            location = response.headers.get("location")
+            if response.status not in _REDIRECTIONS or location is None:
+                return target, response
+            target = _next(target, location)
+        raise ToolError("TOOL_ERROR", f"there are more than {_REDIRECTS_MAX} redirects")
+
+    async def _exchanged(self, request: Request) -> Response:
+        exchange = Exchange(
+            self._transport,
+            request,
+            permits=self.allowlist.rule_for(request.method, request.target).permits,
+            body_bytes_max=self.limits.max_response_bytes,
+            connect_timeout_s=self.limits.timeout_ms / 1000,
+        )
+        try:
+            return await _on_own_thread(exchange.run)
+        finally:
+            exchange.cut()
+
+    async def _in_time(self, answer: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self.limits.timeout_ms / 1000):
+                return await answer
+        except TimeoutError:
+            text = f"the exchange took longer than {self.limits.timeout_ms} ms"
+            raise ToolError("TIMEOUT_TOOL", text) from None
+
+
+async def _on_own_thread(work: Callable[[], T]) -> T:
+    """Not one of a pool: a name server that is silent must not keep others waiting."""
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="rookery-http", daemon=True).start()
+    return await asyncio.wrap_future(done)
+
+
+def _next(target: Target, location: str) -> Target:
+    """What a server points to is its own doing, so a bad one is its failure."""
+    try:
+        return redirected(target, location)
+    except (ToolError, ValueError) as error:
+        if isinstance(error, ToolError) and error.code == "PERMISSION_DENIED":
+            raise
+        text = f"{target.authority} redirects to {location[:80]!r}, which is no proper URL"
+        raise ToolError("TOOL_ERROR", text) from None
+
+
+def _checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    checked: dict[str, str] = {}
+    for name, value in (headers or {}).items():
+        key = name.lower()
+        if key not in _HEADERS:
+            raise ToolError("PERMISSION_DENIED", f"a program may not send {name[:40]!r}")
+        if key in checked or not _HEADER_VALUE.fullmatch(value):
+            raise ToolError("INVALID_ARGUMENT", f"the header {key} is not one line of plain text")
+        checked[key] = value
+    return checked
+
+
+def _body(text: str | None, base64: str | None) -> bytes:
+    try:
+        if text is None:
+            return b64decode(base64 or "", validate=True)
+        if base64 is None:
+            return text.encode()
+    except ValueError:
+        raise ToolError("INVALID_ARGUMENT", "the body is not Unicode or not base64") from None
+    raise ToolError("INVALID_ARGUMENT", "the body is text or base64, not both")
+
+
+def _succeeded(target: Target, response: Response) -> Response:
+    if not 200 <= response.status < 300:
+        raise ToolError("TOOL_ERROR", f"{target.url[:80]} answered with {response.status}")
+    return response
+
+
+def _answer(target: Target, response: Response) -> HttpAnswer:
+    text = _text_of(response)
+    return {
+        "url": target.url,
+        "status": response.status,
+        "headers": response.headers,
+        "text": text,
+        "base64": b64encode(response.body).decode() if text is None else None,
+    }
+
+
+def _text_of(response: Response) -> str | None:
+    charset = _CHARSET.search(response.headers.get("content-type", ""))
+    codec = _CODECS.get(charset[1].lower()) if charset else "utf-8"
+    try:
+        return response.body.decode(codec) if codec else None
+    except UnicodeDecodeError:
+        return None

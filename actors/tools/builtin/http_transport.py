@@ -1,0 +1,229 @@
+"""One HTTP request over one connection of its own, by the standard library.
+
+Nothing is read from the environment and nothing is kept between requests. Every address a name has
+is checked, and the checked one is connected to, so a name cannot change its mind in between. What
+is read is bounded in size; in time it ends when somebody calls ``cut``, from whichever thread.
+Redirects are answers like others here. Which servers and headers are right is the caller's.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import Final, TypeAlias
+
+import msgspec
+
+from rookery.actors.tools.authoring.registry import ToolError
+from rookery.actors.tools.builtin.allowlist import IPAddress
+from rookery.actors.tools.builtin.urls import Target
+
+__all__ = ["Exchange", "HttpTransport", "Request", "Resolve", "Response", "system_addresses"]
+
+Resolve: TypeAlias = Callable[[str, int], Sequence[IPAddress]]
+"""The addresses of a host, the best first; ``OSError`` if it has none."""
+
+_PIECE_BYTES: Final = 1 << 16
+_HEADER_BYTES_MAX: Final = 1 << 16
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
+_WITHHELD: Final = frozenset(("set-cookie", "set-cookie2"))
+"""Credentials: they would end up in records."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    method: str
+    target: Target
+    headers: dict[str, str] = {}
+    body: bytes | None = None
+
+
+class Response(msgspec.Struct, frozen=True):
+    status: int
+    headers: dict[str, str]
+    """Names in lower case; what came several times is joined by commas."""
+    body: bytes
+
+
+def system_addresses(host: str, port: int) -> list[IPAddress]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [ipaddress.ip_address(address[0]) for *_, address in found]
+
+
+class HttpTransport:
+    """How this process reaches servers. ``tls`` says whom to believe: by default whom the system
+    believes."""
+
+    def __init__(
+        self, *, tls: ssl.SSLContext | None = None, resolve: Resolve = system_addresses
+    ) -> None:
+        self.tls, self.resolve = tls or _default_tls(), resolve
+
+
+class Exchange:
+    """One request and its response."""
+
+    def __init__(
+        self,
+        transport: HttpTransport,
+        request: Request,
+        *,
+        permits: Callable[[IPAddress], bool],
+        body_bytes_max: int,
+        connect_timeout_s: float,
+    ) -> None:
+        self._transport, self._request, self._target = transport, request, request.target
+        self._permits, self._body_bytes_max = permits, body_bytes_max
+        self._connect_timeout_s = connect_timeout_s
+        self._lifeline = _Lifeline()
+
+    def cut(self) -> None:
+        """End it, wherever it is."""
+        self._lifeline.cut()
+
+    def run(self) -> Response:
+        """The response, or ``ToolError``. Blocks its thread."""
+        try:
+            with closing(self._connect()) as plain:
+                self._lifeline.hold(plain)
+                with closing(self._secured(plain)) as line:
+                    return self._converse(line)
+        except (OSError, HTTPException, ValueError) as error:
+            raise self._failed(_told(error)) from None
+        finally:
+            self._lifeline.release()
+
+    def _converse(self, line: socket.socket) -> Response:
+        request, target = self._request, self._target
+        connection = HTTPConnection(target.host, target.port)
+        connection.auto_open = 0
+        connection.sock = line
+        headers = {"Host": target.authority, "User-Agent": "rookery", "Connection": "close"}
+        connection.request(
+            request.method, target.path + target.query, request.body, headers | request.headers
+        )
+        with closing(connection.getresponse()) as response:
+            headers = self._headers(response)
+            return Response(response.status, headers, self._body(response))
+
+    def _connect(self) -> socket.socket:
+        addresses = self._addresses()
+        share_s = self._connect_timeout_s / max(1, len(addresses))
+        reason = "its name has no address"
+        for address in addresses:
+            try:
+                line = socket.create_connection((str(address), self._target.port), share_s)
+            except OSError as error:
+                reason = _told(error)
+            else:
+                line.settimeout(None)
+                return line
+        raise self._failed(reason)
+
+    def _addresses(self) -> Sequence[IPAddress]:
+        """All of them are fit to be connected to, or none is used."""
+        addresses = self._transport.resolve(self._target.host, self._target.port)
+        if all(map(self._permits, addresses)):
+            return addresses
+        text = f"{self._target.authority} is at an address that is not allowed"
+        raise ToolError("PERMISSION_DENIED", text)
+
+    def _secured(self, plain: socket.socket) -> socket.socket:
+        if self._target.scheme == "http":
+            return plain
+        return self._transport.tls.wrap_socket(
+            plain, server_hostname=self._target.host, suppress_ragged_eofs=False
+        )
+
+    def _headers(self, response: HTTPResponse) -> dict[str, str]:
+        """Those of the response, once they say without doubt where its body ends."""
+        if response.status < 200:
+            raise self._failed(f"it wants another protocol (status {response.status})")
+        found: dict[str, str] = {}
+        for name, value in response.headers.items():
+            if (key := name.lower()) not in _WITHHELD:
+                found[key] = f"{found[key]}, {value}" if key in found else value
+        if sum(len(name) + len(value) for name, value in found.items()) > _HEADER_BYTES_MAX:
+            text = f"{self._target.authority} sent headers above {_HEADER_BYTES_MAX} bytes"
+            raise ToolError("PAYLOAD_TOO_LARGE", text)
+        encoding, length = found.get("transfer-encoding"), found.get("content-length")
+        if encoding is not None and (encoding.lower() != "chunked" or length is not None):
+            raise self._failed("it does not say clearly where its response ends")
+        if length is not None and not re.fullmatch(r"[0-9]{1,18}", length):
+            raise self._failed("it does not say clearly how long its response is")
+        return found
+
+    def _body(self, response: HTTPResponse) -> bytes:
+        body = bytearray()
+        expected = response.length or 0
+        while max(len(body), expected) <= self._body_bytes_max:
+            piece = response.read1(_PIECE_BYTES)
+            if not piece:
+                if response.length:
+                    raise self._failed("its response ended too early")
+                return bytes(body)
+            body += piece
+        text = f"{self._target.authority} sent more than {self._body_bytes_max} bytes"
+        raise ToolError("PAYLOAD_TOO_LARGE", text)
+
+    def _failed(self, why: str) -> ToolError:
+        return ToolError("TOOL_ERROR", f"{self._target.authority}: {why}")
+
+
+class _Lifeline:
+    """A second hold on a connection, by which another thread can end it at any moment.
+
+    A duplicate of its own, because the number of a closed socket may be another's already.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._end: socket.socket | None = None
+        self._is_cut = False
+
+    def hold(self, line: socket.socket) -> None:
+        with self._lock:
+            if self._is_cut:
+                raise ConnectionAbortedError("nobody waits for the response any more")
+            self._end = line.dup()
+
+    def cut(self) -> None:
+        with self._lock:
+            self._is_cut = True
+            if self._end is not None:
+                with suppress(OSError):
+                    # A server that is sending is told at once, instead of waiting for room.
+                    self._end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+                    self._end.shutdown(socket.SHUT_RDWR)
+
+    def release(self) -> None:
+        with self._lock:
+            if self._end is not None:
+                self._end.close()
+                self._end = None
+
+
+def _default_tls() -> ssl.SSLContext:
+    """Not ``create_default_context``, which writes keys to where the environment says."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_default_certs()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _told(error: Exception) -> str:
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not trusted: {error.verify_message}"
+        case socket.gaierror():
+            return "its name has no address"
+        case OSError(strerror=str() as text) if text:
+            return text
+        case _:
+            return f"its response cannot be read ({type(error).__name__})"

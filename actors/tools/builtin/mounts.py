@@ -1,0 +1,198 @@
+"""Folders of the host that programs may use under names of their own, and no way out of them.
+
+A virtual path is split here and never handed to the system whole: folders are opened one name at a
+time, each relative to the last and none through a link, so neither ``..`` nor a link, nor one that
+is put in place between a check and its use, leads anywhere else. What is neither a file nor a
+folder is never opened. The path of a mount itself is the host's word and followed as it stands.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import unicodedata
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from rookery.actors.tools.authoring.registry import ToolError
+from rookery.schemas.errors import Refused
+
+__all__ = ["TEMPORARY_PREFIX", "Mount", "Mounts", "Place", "complaint_of", "expect_file"]
+
+_PATH_BYTES_MAX: Final = 4096
+_NAME_BYTES_MAX: Final = 255
+TEMPORARY_PREFIX: Final = ".rookery-"
+"""Files being written are called so until they are whole; programs cannot name them."""
+
+_ROOT_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FOLDER_FLAGS: Final = _ROOT_FLAGS | os.O_NOFOLLOW
+
+_CODES: Final = {
+    errno.ENOENT: "FILE_NOT_FOUND",
+    errno.ELOOP: "PERMISSION_DENIED",
+    errno.EACCES: "PERMISSION_DENIED",
+    errno.EPERM: "PERMISSION_DENIED",
+    errno.EROFS: "PERMISSION_DENIED",
+    errno.ENAMETOOLONG: "INVALID_ARGUMENT",
+}
+"""Of what the system says; all else is a ``TOOL_ERROR``."""
+
+
+class Mount(msgspec.Struct, frozen=True):
+    """A folder of the host's."""
+
+    path: Path
+    writable: bool = False
+
+
+class Place(NamedTuple):
+    """Where a virtual path leads, as far as its text tells."""
+
+    mount: Mount
+    names: tuple[str, ...]
+    """Below the mount; none is the mount itself."""
+    path: str
+    """The virtual path, written the one way."""
+
+    @contextmanager
+    def folder(self) -> Iterator[int]:
+        """This place, opened as a folder."""
+        with _told(self.path), _opened(self.mount.path, self.names) as folder:
+            yield folder
+
+    @contextmanager
+    def parent(self) -> Iterator[tuple[int, str]]:
+        """The folder this place is in, opened, and the name in it."""
+        if not self.names:
+            raise _is_a_folder(self.path)
+        with _told(self.path), _opened(self.mount.path, self.names[:-1]) as folder:
+            yield folder, self.names[-1]
+
+
+class Mounts:
+    """Mounts by virtual path: ``data`` is ``/data``; of nested ones the innermost counts."""
+
+    def __init__(self, mounts: Mapping[str, Mount]) -> None:
+        self._mounts = {_mount_point(name): mount for name, mount in mounts.items()}
+        self._depth_max = max(map(len, self._mounts), default=0)
+        for names, mount in self._mounts.items():
+            if not mount.path.is_dir():
+                text = f"{mount.path}, mounted at {_written(names)}, is no folder"
+                raise Refused("CONFIG_INVALID", text)
+
+    def find(self, path: str) -> Place:
+        """Where ``path`` leads, or a refusal of what could lead elsewhere."""
+        names = _split(path)
+        for depth in range(min(len(names), self._depth_max), -1, -1):
+            if (mount := self._mounts.get(names[:depth])) is not None:
+                return Place(mount, names[depth:], _written(names))
+        raise ToolError("PERMISSION_DENIED", f"{path[:80]!r} is under no mount")
+
+    def names_below(self, place: Place) -> set[str]:
+        """Names that mounts have directly in ``place``."""
+        names = _split(place.path)
+        depth = len(names)
+        return {point[depth] for point in self._mounts if point[:depth] == names != point}
+
+    def __str__(self) -> str:
+        modes = {True: "read and write", False: "read only"}
+        told = (f"{_written(n)} ({modes[m.writable]})" for n, m in sorted(self._mounts.items()))
+        return ", ".join(told)
+
+
+def expect_file(status: os.stat_result, path: str) -> None:
+    """Refuse what is not a plain file."""
+    if stat.S_ISREG(status.st_mode):
+        return
+    if stat.S_ISDIR(status.st_mode):
+        raise _is_a_folder(path)
+    if stat.S_ISLNK(status.st_mode):
+        raise _is_a_link(path)
+    raise ToolError("PERMISSION_DENIED", f"{path[:80]!r} is neither a file nor a folder")
+
+
+def complaint_of(name: str) -> str | None:
+    """Why this cannot be a name in a path, if it cannot."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "a name is not Unicode text"
+    if size > _NAME_BYTES_MAX:
+        return f"a name has {size} bytes, above {_NAME_BYTES_MAX}"
+    if any(unicodedata.category(character) == "Cc" for character in name):
+        return "a name has a control character"
+    if name.startswith(TEMPORARY_PREFIX):
+        return f"names with {TEMPORARY_PREFIX} are reserved"
+    return None
+
+
+def _split(path: str) -> tuple[str, ...]:
+    if "\0" in path or not path.startswith("/"):
+        raise ToolError("PERMISSION_DENIED", f"{path[:80]!r} is no absolute path")
+    size = len(path.encode(errors="replace"))
+    if size > _PATH_BYTES_MAX:
+        raise ToolError("INVALID_ARGUMENT", f"the path has {size} bytes, above {_PATH_BYTES_MAX}")
+    names = tuple(name for name in path.split("/") if name not in ("", "."))
+    if ".." in names:
+        raise ToolError("PERMISSION_DENIED", f"{path[:80]!r} leads upwards")
+    for name in names:
+        if complaint := complaint_of(name):
+            raise ToolError("INVALID_ARGUMENT", f"{path[:80]!r}: {complaint}")
+    return names
+
+
+def _mount_point(name: str) -> tuple[str, ...]:
+    try:
+        return _split(name if name.startswith("/") else f"/{name}")
+    except ToolError as error:
+        raise Refused("CONFIG_INVALID", f"no mount can be at {name[:80]!r}: {error}") from None
+
+
+def _written(names: tuple[str, ...]) -> str:
+    return "/" + "/".join(names)
+
+
+@contextmanager
+def _opened(root: Path, names: tuple[str, ...]) -> Iterator[int]:
+    folder = os.open(root, _ROOT_FLAGS)
+    try:
+        for name in names:
+            below = _step(folder, name)
+            os.close(folder)
+            folder = below
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _step(folder: int, name: str) -> int:
+    try:
+        return os.open(name, _FOLDER_FLAGS, dir_fd=folder)
+    except NotADirectoryError:
+        # The system says the same of files and of links; the answer decides nothing but the code.
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise _is_a_link(name) from None
+        raise
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    """What the system refuses, under the name the program knows and no other."""
+    try:
+        yield
+    except OSError as error:
+        code = _CODES.get(error.errno or 0, "TOOL_ERROR")
+        raise ToolError(code, f"{path[:80]!r}: {os.strerror(error.errno or 0)}") from None
+
+
+def _is_a_folder(path: str) -> ToolError:
+    return ToolError("TOOL_ERROR", f"{path[:80]!r} is a folder")
+
+
+def _is_a_link(path: str) -> ToolError:
+    return ToolError("PERMISSION_DENIED", f"{path[:80]!r} is a link, and links are not followed")

@@ -1,0 +1,187 @@
+"""What a capability declares, enforced: its schemas and the sizes of request and response.
+
+Made once a capability, used for every call, on either side of a wire. An object schema describes
+the named arguments, an array schema the positional ones. When in the course of a call each check
+comes, and what is journaled of its failure, is the pipeline's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from rookery.actors.approvals.rules import check_rule
+from rookery.actors.tools.schema_validator import Matcher
+from rookery.schemas.capability import Capability, CapabilityLimits
+from rookery.schemas.codec import NESTING_MAX
+from rookery.schemas.digest import canonical_json, digest_json
+from rookery.schemas.errors import Failed, Refused
+
+__all__ = ["CallChecks", "Response", "named", "schema_digest"]
+
+_LIMIT_MAX: Final = 2**32 - 1
+_parsed = msgspec.json.Decoder().decode
+
+
+class Response(NamedTuple):
+    """A result as it travels."""
+
+    value: Any
+    """Plain JSON, as the receiver will read it."""
+    text: bytes
+    """Its canonical JSON; the response digest is of this."""
+
+
+class CallChecks:
+    """The checks of one capability, or a refusal of what it declares."""
+
+    def __init__(self, capability: Capability) -> None:
+        _check_limits(capability)
+        check_rule(capability)
+        self._name = capability.name
+        self._limits = capability.limits
+        self._names = _names_in_order(capability)
+        self._input = Matcher(capability.input_schema, f"the input schema of {capability.name}")
+        self._output = Matcher(capability.output_schema, f"the output schema of {capability.name}")
+
+    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What the input schema describes, checked: a dict of the bound arguments, or a list.
+
+        ``TYPE_ERROR`` where a call does not fit at all, ``INVALID_ARGUMENT`` where a value is out
+        of range, as Python tells ``TypeError`` and ``ValueError`` apart.
+        """
+        bound = self._bound(args, kwargs)
+        if wrong := self._input.mismatch(bound):
+            code = "TYPE_ERROR" if wrong.of_shape else "INVALID_ARGUMENT"
+            raise Refused(code, f"{self._name}: {wrong}", hint=self._usage())
+        return bound
+
+    def request(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """The canonical JSON of a call, within its limit; the request digest is of this."""
+        try:
+            text = canonical_json({"args": args, "kwargs": kwargs})
+        except Refused as refusal:
+            raise Refused("INVALID_ARGUMENT", f"{self._name}: {refusal.message}") from None
+        if len(text) > self._limits.max_request_bytes:
+            raise Refused(
+                "PAYLOAD_TOO_LARGE",
+                f"{self._name}: the arguments have {len(text)} bytes, "
+                f"the limit is {self._limits.max_request_bytes}",
+                hint="pass large values by reference, or in parts",
+            )
+        if _is_too_deep(text):
+            raise Refused("INVALID_ARGUMENT", f"{self._name}: the arguments are {_TOO_DEEP}")
+        return text
+
+    def response(self, result: Any) -> Response:
+        """A result as plain JSON of the declared size and form; anything else is the tool's."""
+        try:
+            text = canonical_json(result)
+        except Refused as refusal:
+            raise Failed("SERIALIZE_ERROR", f"{self._name}: {refusal.message}") from None
+        if len(text) > self._limits.max_response_bytes:
+            raise Failed(
+                "PAYLOAD_TOO_LARGE",
+                f"{self._name}: the result has {len(text)} bytes, "
+                f"the limit is {self._limits.max_response_bytes}",
+            )
+        if _is_too_deep(text):
+            raise Failed("SERIALIZE_ERROR", f"{self._name}: the result is {_TOO_DEEP}")
+        value = _parsed(text)
+        if wrong := self._output.mismatch(value):
+            raise Failed("INVALID_RESULT", f"the result of {self._name} at {wrong}")
+        return Response(value, text)
+
+    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if self._names is not None:
+            return named(self._name, self._names, args, kwargs)
+        if kwargs:
+            raise Refused("TYPE_ERROR", f"{self._name} takes positional arguments only")
+        return list(args)
+
+    def _usage(self) -> str:
+        return "" if self._names is None else f"{self._name}({', '.join(self._names)})"
+
+
+def named(
+    tool: str, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All arguments by name: positional ones take ``names`` in order."""
+    if len(args) > len(names):
+        raise Refused("TYPE_ERROR", f"{tool} takes {len(names)} arguments, given {len(args)}")
+    bound = dict(zip(names, args, strict=False))
+    if twice := sorted(bound.keys() & kwargs):
+        raise Refused("TYPE_ERROR", f"{tool} is given $.{twice[0]} by position and by name")
+    return bound | dict(kwargs)
+
+
+def schema_digest(capability: Capability) -> str:
+    """What a program that was written for this capability relies on, whatever its name or body.
+
+    The order of the properties counts, since positional arguments are bound by it.
+    """
+    order = _names_in_order(capability)
+    return digest_json(
+        {"input": capability.input_schema, "output": capability.output_schema, "order": order}
+    )
+
+
+# --- what a capability declares -------------------------------------------------------------------
+
+
+def _names_in_order(capability: Capability) -> tuple[str, ...] | None:
+    """Of the properties, if the arguments are named."""
+    match capability.input_schema:
+        case {"type": "object", **rest}:
+            properties = rest.get("properties")
+            return tuple(properties) if isinstance(properties, dict) else ()
+        case {"type": "array"}:
+            return None
+        case _:
+            raise Refused(
+                "INVALID_ARGUMENT",
+                f"the input schema of {capability.name[:80]} describes no arguments",
+                hint='say {"type": "object"} for named ones or {"type": "array"} for positional',
+            )
+
+
+def _check_limits(capability: Capability) -> None:
+    for name in CapabilityLimits.__struct_fields__:
+        value = getattr(capability.limits, name)
+        if value is None and name == "rate_per_min":
+            continue
+        if type(value) is not int or not 1 <= value <= _LIMIT_MAX:
+            raise Refused(
+                "INVALID_ARGUMENT",
+                f"{name} of {capability.name[:80]} is {value!r}, not from 1 to {_LIMIT_MAX}",
+            )
+
+
+# --- nesting --------------------------------------------------------------------------------------
+
+_TOO_DEEP: Final = f"nested deeper than {NESTING_MAX} levels"
+
+
+def _is_too_deep(text: bytes) -> bool:
+    """Whether reading it back could meet the recursion limit."""
+    if text.count(b"[") + text.count(b"{") <= NESTING_MAX:
+        return False
+    try:
+        level = [_parsed(text)]
+    except RecursionError:
+        return True
+    for _ in range(NESTING_MAX):
+        level = [inner for value in level for inner in _inside(value)]
+    return any(isinstance(value, dict | list) for value in level)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    match value:
+        case dict():
+            return value.values()
+        case list():
+            return value
+        case _:
+            return ()

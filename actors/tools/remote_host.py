@@ -1,0 +1,303 @@
+"""The tools of a surface that workers serve, as a node calls them.
+
+Which tools there are is asked once, when the node starts; who of the workers does a call is the
+server's to choose. A call nobody has begun is offered again while there is time, what a worker
+answers is held to what it declared. Of one whose outcome nobody knows that is said, and no more: it
+may have acted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from rookery.actors.tools.authoring.registry import ToolCallContext
+from rookery.actors.tools.capability_checks import CallChecks, schema_digest
+from rookery.actors.tools.catalogue import LOCAL, VisibleTool, visible_name
+from rookery.actors.tools.faults import fault, fault_of
+from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastTry, always
+from rookery.bus.ports import Crews
+from rookery.schemas.calls import Arguments, CallOutcome
+from rookery.schemas.codec import encode_json
+from rookery.schemas.errors import CODES, CodedError, Failed, Refused
+from rookery.schemas.worker_protocol import (
+    CallState,
+    Catalogue,
+    CrewSaid,
+    Job,
+    JobAnswer,
+    JobEnd,
+    JobUnknown,
+    NotBegun,
+    ServedTool,
+    WorkerSaid,
+)
+
+__all__ = ["PATIENCE_S", "RemoteTools", "check_surface"]
+
+PATIENCE_S: Final = 10.0
+"""How long a node that starts waits for the first worker of a surface."""
+ABSENCE_S: Final = 1.0
+"""How long there may be no worker at all before a call fails: one may be changing places."""
+PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5
+ASK_PAUSE_S_MIN, ASK_PAUSE_S_MAX = 0.1, 2.0
+SILENT_MAX: Final = 5
+"""A worker that ran a call may be too busy to speak; one so often silent is lost."""
+NAMES_MAX: Final = 5
+"""Of workers, in one sentence."""
+ANSWER_BYTES_MAX: Final = 64 << 10
+"""Larger ones are looked at on a thread."""
+
+_SURFACE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class _Calling:
+    """A call until its host has answered."""
+
+    def __init__(self, may_act: Callable[[], bool]) -> None:
+        self.unwanted, self.may_act = asyncio.Event(), may_act
+
+
+class RemoteTools:
+    """Port ``ToolHost``."""
+
+    def __init__(self, crews: Crews, surface: str, served: dict[str, ServedTool]) -> None:
+        """``served``: by the name workers know."""
+        self._crews, self.surface = crews, surface
+        self._names: dict[str, str] = {}
+        self.visible: list[VisibleTool] = []
+        for name, one in served.items():
+            seen = visible_name(surface, name)
+            capability = replace(one.capability, name=seen)
+            self.visible.append(VisibleTool.of(surface, capability, awaited=one.awaited))
+            self._names[seen] = name
+        self._tools = {tool.capability.name: tool for tool in self.visible}
+        self._calls: dict[str, _Calling] = {}
+
+    @classmethod
+    async def find(
+        cls, crews: Crews, surface: str, *, patience_s: float = PATIENCE_S
+    ) -> RemoteTools:
+        """What the surface's workers serve, all of them together, or a coded error."""
+        check_surface(surface)
+        served: dict[str, ServedTool] = {}
+        told = await crews.catalogues(surface, patience_s)
+        if not told:
+            raise Failed(
+                "WORKER_UNAVAILABLE",
+                f"no worker serves {surface}, waited {patience_s:g} s",
+                hint=f"rookery tools serve MODULE:OBJECT --surface {surface}",
+            )
+        for catalogue in sorted(map(_catalogue, told), key=lambda catalogue: catalogue.worker):
+            for tool in catalogue.tools:
+                _add(served, tool, catalogue.worker)
+        return cls(crews, surface, served)
+
+    # --- port ToolHost ----------------------------------------------------------------------------
+
+    async def ready(self, name: str) -> None:
+        wanted = self._names[name], self._tools[name].offered.schema_digest
+        while True:
+            for told in await self._crews.catalogues(self.surface, PATIENCE_S):
+                with suppress(Refused):
+                    tools = [tool.capability for tool in _catalogue(told).tools]
+                    if wanted in [(tool.name, schema_digest(tool)) for tool in tools]:
+                        return
+            await asyncio.sleep(PAUSE_S_MAX)
+
+    async def call(
+        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always
+    ) -> CallOutcome:
+        tool = self._tools[ctx.name]
+        calling = self._calls[ctx.call_id] = _Calling(may_act)
+        try:
+            end = await self._end(self._job(ctx, tool), calling, timeout_ms)
+        except CodedError as error:
+            return CallOutcome(error=fault_of(error))
+        finally:
+            del self._calls[ctx.call_id]
+        unwanted = calling.unwanted.is_set()
+        match end:
+            case NotBegun(reason=reason, called_off=off) if ctx.attempt == 1:
+                code = "CANCELLED" if unwanted or off else "WORKER_UNAVAILABLE"
+                return CallOutcome(error=fault(code, f"{ctx.name} was not called: {reason}"))
+            case NotBegun(reason=reason) | JobUnknown(reason=reason):
+                if unwanted and tool.capability.idempotent:
+                    return CallOutcome(error=fault("CANCELLED", f"{ctx.name}: {reason}"))
+                raise OutcomeUnknown(reason)
+        return await _checked(tool.checks, end.body)
+
+    def cancel(self, call_id: str) -> None:
+        if (calling := self._calls.get(call_id)) is not None:
+            calling.unwanted.set()
+            self._crews.cancel(call_id)
+
+    async def gone(self, call_id: str) -> None:
+        """A function that outlives its call takes room of its worker's, and none here."""
+
+    async def ask_after(self, past: PastTry) -> CallOutcome:
+        tool = self._tools.get(past.name)
+        if tool is None or tool.offered.schema_digest != past.schema_digest:
+            raise OutcomeUnknown("the workers here do not serve the tool as it was called")
+        calling = self._calls[past.call_id] = _Calling(always)
+        try:
+            return await _checked(tool.checks, await self._answer_to(past, calling))
+        finally:
+            del self._calls[past.call_id]
+
+    async def _answer_to(self, past: PastTry, calling: _Calling) -> bytes:
+        """Ask until a worker keeps the answer; as long as one runs the call, until its time is
+        over or the worker is silent."""
+        loop = asyncio.get_running_loop()
+        end_s, absence_end_s = loop.time() + past.left_ms / 1_000, loop.time() + ABSENCE_S
+        pause_s, runs_at, silent = ASK_PAUSE_S_MIN, "", 0
+        while True:
+            said = await self._crews.ask_after(self.surface, past.call_id, past.attempt)
+            if said.answer is not None:
+                return said.answer
+            states = {worker.worker: worker.state for worker in said.workers}
+            runs_at = next((w for w, s in states.items() if s is CallState.RUNNING), runs_at)
+            if runs_at:
+                silent = silent + 1 if runs_at not in states else 0
+                over = loop.time() >= end_s or silent > SILENT_MAX
+                if over or states.get(runs_at, CallState.RUNNING) is not CallState.RUNNING:
+                    raise OutcomeUnknown(_sentence(said, runs_at))
+            elif said.workers or loop.time() >= absence_end_s:
+                raise OutcomeUnknown(_sentence(said, runs_at))
+            if calling.unwanted.is_set():
+                self._crews.cancel(past.call_id)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, ASK_PAUSE_S_MAX)
+
+    # --- one call ---------------------------------------------------------------------------------
+
+    def _job(self, ctx: ToolCallContext, tool: VisibleTool) -> Job:
+        return Job(
+            surface=self.surface,
+            tool=self._names[ctx.name],
+            body=encode_json(Arguments(args=ctx.args, kwargs=ctx.kwargs)),
+            left_ms=0,
+            call_id=ctx.call_id,
+            idempotency_key=ctx.idempotency_key,
+            attempt=ctx.attempt,
+            session_id=ctx.session_id,
+            run_id=ctx.run_id,
+            schema_digest=tool.offered.schema_digest,
+            traceparent=ctx.traceparent or "",
+        )
+
+    async def _end(self, job: Job, calling: _Calling, timeout_ms: int) -> JobEnd:
+        """Offer the job until somebody takes it, or nobody can be expected to."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_ms / 1_000
+        absence_end_s = min(end_s, loop.time() + ABSENCE_S)
+        pause_s = PAUSE_S_MIN
+        while True:
+            if not calling.may_act():
+                raise NotCalled(job.tool)
+            left_ms = max(1, round(1_000 * (end_s - loop.time())))
+            end = await self._offered(replace(job, left_ms=left_ms))
+            if not isinstance(end, NotBegun) or end.called_off or calling.unwanted.is_set():
+                return end
+            if loop.time() + pause_s >= (absence_end_s if end.nobody else end_s):
+                return end
+            try:
+                await asyncio.wait_for(calling.unwanted.wait(), pause_s)
+            except TimeoutError:
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+            else:
+                return end
+
+    async def _offered(self, job: Job) -> JobEnd:
+        try:
+            return await self._crews.call(job)
+        except Failed as failure:
+            if not CODES[failure.code].retryable:
+                raise
+            return NotBegun(failure.message)
+
+
+def check_surface(surface: str) -> None:
+    """Refuse what cannot be the name of a surface that workers serve."""
+    if not _SURFACE.fullmatch(surface):
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"surface {surface[:80]!r} must be 1 to 64 letters, digits, '-' or '_'",
+        )
+    if surface == LOCAL:
+        raise Refused("INVALID_ARGUMENT", f"{LOCAL} is the surface of each node's own functions")
+
+
+# --- what workers say of a call that is lost to its node ------------------------------------------
+
+
+def _sentence(said: CrewSaid, runs_at: str) -> str:
+    """For operators: all that is known, and no more."""
+    words = [_word(worker) for worker in sorted(said.workers, key=lambda one: one.worker)]
+    if runs_at and runs_at not in [worker.worker for worker in said.workers]:
+        words.insert(0, f"worker {runs_at} ran it and does not answer any more")
+    more = len(words) - NAMES_MAX
+    words = words[:NAMES_MAX] + ([f"{more} more workers were asked"] if more > 0 else [])
+    return "; ".join(words) or "no worker of its surface answers"
+
+
+def _word(said: WorkerSaid) -> str:
+    match said.state:
+        case CallState.RUNNING:
+            return f"worker {said.worker} still runs it"
+        case CallState.ENDED:
+            return f"worker {said.worker} has done it and keeps the answer no more"
+        case CallState.NOT_BEGUN:
+            back_s = said.remembers_ms / 1_000
+            return f"worker {said.worker} has not begun it in the {back_s:.1f} s it remembers"
+        case _:
+            return f"worker {said.worker} does not know"
+
+
+# --- what workers say -----------------------------------------------------------------------------
+
+
+def _catalogue(told: bytes) -> Catalogue:
+    try:
+        return msgspec.json.decode(told, type=Catalogue)
+    except msgspec.MsgspecError as error:
+        raise Refused("INVALID_ARGUMENT", f"a worker's catalogue is none: {error}") from None
+
+
+def _add(served: dict[str, ServedTool], tool: ServedTool, worker: str) -> None:
+    """Workers of one surface stand in for each other, so they have to agree."""
+    name = tool.capability.name
+    known = served.setdefault(name, tool)
+    if schema_digest(known.capability) != schema_digest(tool.capability):
+        raise Refused(
+            "TOOL_NAME_CONFLICT",
+            f"the workers of a surface serve different tools {name[:80]}, {worker[:80]} is one",
+            hint="stop the older workers, or serve the newer tools as another surface",
+        )
+
+
+async def _checked(checks: CallChecks, body: bytes) -> CallOutcome:
+    if len(body) > ANSWER_BYTES_MAX:
+        return await asyncio.to_thread(_outcome, checks, body)
+    return _outcome(checks, body)
+
+
+def _outcome(checks: CallChecks, body: bytes) -> CallOutcome:
+    """What a worker answered, if it is what the tool declared."""
+    try:
+        answer = msgspec.json.decode(body, type=JobAnswer)
+        if answer.error is not UNSET:
+            return CallOutcome(error=fault(answer.error.code, answer.error.message))
+        value = None if answer.value is UNSET else answer.value
+        return CallOutcome(value=checks.response(value).value)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return CallOutcome(error=fault("SERIALIZE_ERROR", f"the worker's answer is none: {error}"))
+    except CodedError as error:
+        return CallOutcome(error=fault_of(error))

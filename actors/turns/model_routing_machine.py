@@ -1,0 +1,76 @@
+"""model_routing: which model a session works with until something else is asked for.
+
+There is no comparing: setting the same baseline again is a new topology. Switching a turn to
+another model is not this machine's, and wants a baseline first.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
+
+from rookery.actors.kernel.machines.machine import Input, Machine, Row, RowEffect
+from rookery.actors.kernel.machines.session_host import LIVE, Host, session_registered
+from rookery.schemas.facts import turn as facts
+
+__all__ = ["MODEL_ROUTING", "ModelRouting", "ModelRoutingStatusChanged", "RoutingPhase"]
+
+
+class RoutingPhase(StrEnum):
+    """Whether a baseline is known."""
+
+    UNSET = "Unset"
+    SET = "Set"
+
+
+class ModelRouting(msgspec.Struct, frozen=True, kw_only=True):
+    """The baseline, and how often it was set."""
+
+    phase: RoutingPhase = RoutingPhase.UNSET
+    baseline_model: str | None = None
+    baseline_realtime: bool | None = None
+    topology_epoch: int = 0
+    host: Host = Host()
+
+
+class ModelRoutingStatusChanged(RowEffect, frozen=True, kw_only=True):
+    """Whoever chose a model by an older epoch has to look again."""
+
+    topology_epoch: int
+
+
+def set_baseline(routing: ModelRouting, asked: facts.BaselineSet) -> ModelRouting:
+    return replace(
+        routing,
+        phase=RoutingPhase.SET,
+        baseline_model=asked.model,
+        baseline_realtime=asked.realtime_capable,
+        topology_epoch=routing.topology_epoch + 1,
+    )
+
+
+def a_baseline_was_set_at_least_once(routing: ModelRouting) -> bool:
+    known = routing.baseline_model is not None and routing.baseline_realtime is not None
+    return known == (routing.phase is RoutingPhase.SET) == (routing.topology_epoch > 0)
+
+
+MODEL_ROUTING = Machine(
+    "model_routing",
+    handle="ModelRoutingHandle",
+    phases=tuple(RoutingPhase),
+    initial=ModelRouting(),
+    inputs={"set_baseline": Input(facts.BaselineSet, ("model", "realtime_capable"))},
+    rows=(
+        Row(
+            "SetBaseline",
+            "set_baseline",
+            lambda routing, _: routing.host.phase in LIVE and session_registered(routing.host),
+            set_baseline,
+            (lambda routing, _: ModelRoutingStatusChanged(topology_epoch=routing.topology_epoch),),
+        ),
+    ),
+    invariants=(a_baseline_was_set_at_least_once,),
+    host_phase=lambda routing: routing.host.phase,
+)

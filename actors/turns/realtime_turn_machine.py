@@ -1,0 +1,242 @@
+"""realtime_product_turn: a spoken turn as the product sees it, in three regions.
+
+The phase says what of the turn was committed and heard. Freshness says whether the realtime side
+still shows the session as it is, up to a frontier in time that never goes back. The policy says
+what a clean close of the connection means. Freshness looks at the phase once, when the session
+moves on; otherwise no region looks at another, but the end of a turn settles two of them.
+Who is told of a changed freshness is the handle's; the turn itself is ``machine``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from rookery.actors.kernel.machines.machine import Input, Machine, Row, RowEffect, put
+from rookery.actors.kernel.machines.session_host import DESTROYED, Host
+from rookery.schemas.facts import turn as facts
+
+__all__ = [
+    "PRODUCT_TURN",
+    "ProductTurn",
+    "RealtimeProductTurnPhase",
+    "RealtimeProductTurnPhaseChanged",
+    "RealtimeProjectionFreshness",
+    "RealtimeProjectionFreshnessChanged",
+    "RealtimeReconnectPolicy",
+    "RealtimeReconnectPolicyChanged",
+]
+
+
+class RealtimeProductTurnPhase(StrEnum):
+    """Preemptible: committed and heard, in whichever order."""
+
+    IDLE = "Idle"
+    AWAITING_PROGRESS = "AwaitingProgress"
+    COMMITTED = "Committed"
+    OUTPUT_STARTED = "OutputStarted"
+    PREEMPTIBLE = "Preemptible"
+
+
+IDLE, AWAITING, COMMITTED, OUTPUT, PREEMPTIBLE = RealtimeProductTurnPhase
+
+
+class RealtimeProjectionFreshness(StrEnum):
+    """Whether what the realtime side shows is to be renewed: not, after this turn, or now."""
+
+    CLEAN = "Clean"
+    STALE_DEFERRED = "StaleDeferred"
+    STALE_IMMEDIATE = "StaleImmediate"
+
+
+CLEAN, DEFERRED, IMMEDIATE = RealtimeProjectionFreshness
+
+
+class RealtimeReconnectPolicy(StrEnum):
+    """What a clean close of the connection means; nobody reads it before."""
+
+    CLEAN_EXIT = "CleanExit"
+    REATTACH_AND_RECOVER = "ReattachAndRecover"
+
+
+EXIT, REATTACH = RealtimeReconnectPolicy
+
+
+class ProductTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """The three regions."""
+
+    phase: RealtimeProductTurnPhase = IDLE
+    freshness: RealtimeProjectionFreshness = CLEAN
+    frontier_ms: int = 0
+    """While clean, as of when the session is shown; while stale, when it last moved on."""
+    reconnect_policy: RealtimeReconnectPolicy = EXIT
+    host: Host = Host()
+
+    @property
+    def is_in_flight(self) -> bool:
+        return self.phase is not IDLE
+
+    @property
+    def should_preempt_on_input(self) -> bool:
+        return self.phase is PREEMPTIBLE
+
+    @property
+    def is_projection_stale_immediate(self) -> bool:
+        return self.freshness is IMMEDIATE
+
+
+# --- effects --------------------------------------------------------------------------------------
+
+
+class RealtimeProductTurnPhaseChanged(RowEffect, frozen=True, kw_only=True):
+    """The turn stands elsewhere."""
+
+    new_phase: RealtimeProductTurnPhase
+
+
+class RealtimeProjectionFreshnessChanged(RowEffect, frozen=True, kw_only=True):
+    """Freshness or its frontier was settled anew, perhaps to what it was."""
+
+    new_freshness: RealtimeProjectionFreshness
+    frontier_ms: int
+
+
+class RealtimeReconnectPolicyChanged(RowEffect, frozen=True, kw_only=True):
+    """A clean close means something else."""
+
+    new_policy: RealtimeReconnectPolicy
+
+
+def freshness_changed(turn: ProductTurn, _: object) -> RealtimeProjectionFreshnessChanged:
+    return RealtimeProjectionFreshnessChanged(
+        new_freshness=turn.freshness, frontier_ms=turn.frontier_ms
+    )
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def reachable(turn: ProductTurn) -> bool:
+    return turn.host.phase is not DESTROYED
+
+
+def move(
+    name: str,
+    on: str,
+    start: tuple[RealtimeProductTurnPhase, ...],
+    to: RealtimeProductTurnPhase,
+) -> Row:
+    """A step of the phase region."""
+    return Row(
+        name,
+        on,
+        lambda turn, _: turn.phase in start and reachable(turn),
+        put(phase=to),
+        (RealtimeProductTurnPhaseChanged(new_phase=to),),
+    )
+
+
+def go_stale(freshness: RealtimeProjectionFreshness) -> Callable[[ProductTurn, Any], ProductTurn]:
+    return lambda turn, asked: replace(turn, freshness=freshness, frontier_ms=asked.advanced_at_ms)
+
+
+def cleaned(turn: ProductTurn, as_of_ms: int) -> ProductTurn:
+    return replace(turn, freshness=CLEAN, frontier_ms=max(turn.frontier_ms, as_of_ms))
+
+
+def advances(turn: ProductTurn, asked: facts.ProjectionAdvanced) -> bool:
+    """The same time again is no advance."""
+    return asked.advanced_at_ms > turn.frontier_ms and reachable(turn)
+
+
+def cleans(turn: ProductTurn, as_of_ms: int) -> bool:
+    """Whether anything would change."""
+    return (turn.freshness is not CLEAN or as_of_ms > turn.frontier_ms) and reachable(turn)
+
+
+def reattach(name: str, on: str) -> Row:
+    return Row(
+        name,
+        on,
+        lambda turn, _: turn.reconnect_policy is not REATTACH and reachable(turn),
+        put(reconnect_policy=REATTACH),
+        (RealtimeReconnectPolicyChanged(new_policy=REATTACH),),
+    )
+
+
+def terminate(turn: ProductTurn, _: object) -> ProductTurn:
+    """What was put off until after the turn is due now."""
+    freshness = IMMEDIATE if turn.freshness is DEFERRED else turn.freshness
+    return replace(turn, reconnect_policy=EXIT, freshness=freshness)
+
+
+# --- the machine ----------------------------------------------------------------------------------
+
+_INPUTS = {
+    "turn_in_flight": Input(facts.ProductTurnStarted),
+    "turn_committed": Input(facts.ProductTurnCommitted),
+    "output_started": Input(facts.ProductOutputStarted),
+    "turn_interrupted": Input(facts.ProductTurnInterrupted),
+    "turn_terminal": Input(facts.ProductTurnEnded),
+    "projection_advance_observed": Input(facts.ProjectionAdvanced, ("advanced_at_ms",)),
+    "projection_refreshed": Input(facts.ProjectionRefreshed, ("observed_ms",)),
+    "projection_reset": Input(facts.ProjectionReset, ("baseline_ms",)),
+    "classify_client_input_submitted": Input(facts.ClientInputSubmitted),
+    "classify_mid_turn_activity": Input(facts.MidTurnActivitySeen),
+    "classify_turn_terminated": Input(facts.TurnTerminationSeen),
+}
+
+# fmt: off
+_ROWS = (
+    move("TurnInFlight", "turn_in_flight", (IDLE,), AWAITING),
+    move("TurnCommittedFromAwaiting", "turn_committed", (AWAITING,), COMMITTED),
+    move("TurnCommittedFromOutput", "turn_committed", (OUTPUT,), PREEMPTIBLE),
+    move("OutputStartedFromAwaiting", "output_started", (AWAITING,), OUTPUT),
+    move("OutputStartedFromCommitted", "output_started", (COMMITTED,), PREEMPTIBLE),
+    move("TurnInterruptedFromPreemptible", "turn_interrupted", (PREEMPTIBLE,), COMMITTED),
+    move("TurnInterruptedFromOutput", "turn_interrupted", (OUTPUT,), AWAITING),
+    move("TurnTerminal", "turn_terminal", (AWAITING, COMMITTED, OUTPUT, PREEMPTIBLE), IDLE),
+    Row("ProjectionAdvanceDuringTurn", "projection_advance_observed",
+        lambda t, a: t.phase is not IDLE and advances(t, a),
+        go_stale(DEFERRED),
+        (freshness_changed,)),
+    Row("ProjectionAdvanceWhileIdle", "projection_advance_observed",
+        lambda t, a: t.phase is IDLE and advances(t, a),
+        go_stale(IMMEDIATE),
+        (freshness_changed,)),
+    Row("ProjectionRefreshed", "projection_refreshed",
+        lambda t, a: a.observed_ms >= t.frontier_ms and cleans(t, a.observed_ms),
+        lambda t, a: cleaned(t, a.observed_ms),
+        (freshness_changed,)),
+    Row("ProjectionReset", "projection_reset",
+        lambda t, a: cleans(t, a.baseline_ms),
+        lambda t, a: cleaned(t, a.baseline_ms),
+        (freshness_changed,)),
+    reattach("ClassifyClientInputSubmitted", "classify_client_input_submitted"),
+    reattach("ClassifyMidTurnActivity", "classify_mid_turn_activity"),
+    Row("ClassifyTurnTerminated", "classify_turn_terminated",
+        lambda t, _: reachable(t) and (t.reconnect_policy is not EXIT or t.freshness is DEFERRED),
+        terminate,
+        (RealtimeReconnectPolicyChanged(new_policy=EXIT), freshness_changed)),
+)
+# fmt: on
+
+
+def something_stale_moved_on_at_some_time(turn: ProductTurn) -> bool:
+    return turn.freshness is CLEAN or turn.frontier_ms > 0
+
+
+PRODUCT_TURN = Machine(
+    "realtime_product_turn",
+    handle="RealtimeProductTurnHandle",
+    phases=tuple(RealtimeProductTurnPhase),
+    initial=ProductTurn(),
+    inputs=_INPUTS,
+    rows=_ROWS,
+    invariants=(something_stale_moved_on_at_some_time,),
+    host_phase=lambda turn: turn.host.phase,
+)

@@ -1,0 +1,375 @@
+"""Runs that a node drives: what facts of others, and a driver's steps, leave on record.
+
+A prepared run is started as soon as admission says so. A driver's step comes whole: the end of the
+last batch of calls, the boundary, and what is wanted next, in one message. Whoever asked for the
+end meanwhile is served first. Pure: rows are ``machine``'s, running programs is ``runner``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import UNSET
+from msgspec.structs import force_setattr, replace
+
+from rookery.actors.kernel.decider import Effect
+from rookery.actors.turns.run_state import (
+    Drive,
+    DriveOn,
+    Driving,
+    Immediate,
+    NoteResult,
+    Offers,
+    StopDriving,
+    TellOver,
+    TellParked,
+    cancelled_result,
+    outside_result,
+    refused_result,
+    resolved,
+    start_params,
+)
+from rookery.schemas.calls import DrivingView, HistoryBroken, Move, Offer, RunParked, StepTaken
+from rookery.schemas.envelope import Fact
+from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.facts import session, tool
+from rookery.schemas.facts import turn as facts
+from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind, TurnTerminalOutcome
+from rookery.schemas.run import RunRequest, RunResult, RunStatus
+
+if TYPE_CHECKING:
+    from rookery.actors.turns.decider import Turns, TurnsConcern
+
+__all__ = ["DrivenRuns", "shown"]
+
+End = facts.Completed | facts.Failed | facts.Cancelled
+_CLOSES: Final = {
+    TurnPhase.COMPLETED: "run_completed",
+    TurnPhase.FAILED: "run_failed",
+    TurnPhase.CANCELLED: "run_cancelled",
+}
+"""By the phase that a turn has ended in."""
+BOUNDARIES: Final = ("boundary_continue", "boundary_complete", "primitive_applied")
+
+
+class DrivenRuns:
+    """A concern's rules for the runs its node drives."""
+
+    def __init__(self, concern: TurnsConcern, offers: Offers | None) -> None:
+        self._concern, self._offers = concern, offers
+
+    def react(self, state: Turns, key: str, fact: Any) -> Sequence[Fact]:
+        """What a fact of admission's, or of the tools', means for the session's run. Nothing is
+        done any more about a life that is over."""
+        left: Sequence[Fact] = ()
+        match fact:
+            case _ if fact.generation < state.generation:
+                pass
+            case session.RunPrepared() | session.QueuedRunDrained():
+                left = self._start(state, key, str(fact.run))
+            case session.BoundaryCancelRequested(now=True) | session.InputAccepted(immediate=True):
+                left = self._ask_for_end(state, key, "cancel_now")
+            case (
+                session.BoundaryCancelRequested()
+                | session.RunInterruptRequested()
+                | session.InputAccepted(interrupt_yielding=True)
+            ):
+                left = self._ask_for_end(state, key, "request_cancel_after_boundary")
+            case session.InputAccepted():
+                left = self.close(state, key)
+            case tool.Completed() | tool.Failed():
+                left = self._came(state, fact)
+        return left
+
+    def lose(self, state: Turns, key: str, said: HistoryBroken) -> Sequence[Fact]:
+        """Nothing comes any more of what the run waits for: it ends."""
+        driving = state.driving
+        if driving is None or driving.run_id != state.host.current_run_id:
+            return ()
+        if state.turn.phase.is_terminal:
+            return ()
+        text = f"the history of {said.family} cannot be folded: {said.message}"
+        refusal = Refused(said.code, text, hint=f"rookery sessions destroy {key}")
+        (failed,) = self._fail(state, key, driving.run_id, refusal)
+        force_setattr(failed, "step", driving.steps + 1)
+        return (failed,)
+
+    def take(self, state: Turns, key: str, step: StepTaken) -> Sequence[Fact]:
+        """Put a driver's step on record, unless the run is over. A step is taken once: a driver
+        that comes second has been told other things, and begins anew from the record."""
+        driving = state.driving
+        if driving is None or driving.run_id != step.run_id or state.turn.phase.is_terminal:
+            return ()
+        if step.number <= driving.steps:
+            raise Failed(
+                "CONFLICT", f"step {step.number} of run {step.run_id} was taken by another driver"
+            )
+        taken = _Taken(self._concern, state, key, step)
+        if state.turn.phase is TurnPhase.CANCELLING:
+            taken.cancel()
+        else:
+            waited = driving.calls if step.answered else ()
+            taken.move(*resolved(waited, step.given), *step.moves)
+        return taken.facts
+
+    def close(self, state: Turns, key: str, left: Sequence[Fact] = ()) -> Sequence[Fact]:
+        """The end of a run whose turn has come to one by no step of its driver: somebody outside
+        has put an input to the machine, just now with ``left``, or some time ago."""
+        for fact in left:
+            state = self._concern.evolve(state, fact)
+        driving, phase = state.driving, state.turn.phase
+        if driving is None or driving.over is not False or not phase.is_terminal:
+            return ()
+        if self._offers is None or driving.run_id != state.host.current_run_id:
+            return ()
+        cause = state.turn.terminal_cause_kind or TurnTerminalCauseKind.FATAL_FAILURE
+        outcome = state.turn.terminal_outcome or TurnTerminalOutcome.FAILED
+        on = _CLOSES[phase]
+        params: dict[str, Any] = {"run_id": driving.run_id}
+        if on == "run_failed":
+            params |= {
+                "apply_cause": None,
+                "apply_message": None,
+                "outcome": outcome.variant,
+                "cause_kind": cause.variant,
+                "error": f"{cause.variant}: by somebody outside",
+            }
+        (end,) = self._concern.ask(state, key, on, params)
+        force_setattr(end, "result", outside_result(phase))
+        force_setattr(end, "step", driving.steps + 1)
+        return (end,)
+
+    def park(self, state: Turns, parked: RunParked) -> Sequence[Fact]:
+        """A run that is to end now does not go to rest first."""
+        driving, phase = state.driving, state.turn.phase
+        if driving is None or driving.run_id != parked.run_id or driving.parked:
+            return ()
+        if phase.is_terminal or phase is TurnPhase.CANCELLING:
+            return ()
+        fact = facts.Parked(
+            run=parked.run_id,
+            code=parked.code,
+            snapshot_id=parked.snapshot_id,
+            snapshot_blob=parked.snapshot_blob,
+            waits_for=parked.waits_for,
+            split=parked.split or UNSET,
+        )
+        return (self._of_life(state, fact),)
+
+    def unpark(self, state: Turns, run_id: str) -> Sequence[Fact]:
+        """What the run waited for has come."""
+        driving = state.driving
+        if driving is None or driving.run_id != run_id or not driving.parked:
+            return ()
+        return (self._of_life(state, facts.Unparked(run=run_id)),)
+
+    def effects(self, state: Turns, fact: Fact) -> Sequence[Effect]:
+        """``state`` may be a later one: a run that has ended since needs no driver."""
+        driving = state.driving
+        if isinstance(fact, End) and fact.result is not UNSET and fact.result_blob is UNSET:
+            return (NoteResult(key=f"end/{fact.id}", run_id=fact.run, result=fact.result),)
+        if driving is None or fact.run != driving.run_id or state.turn.phase.is_terminal:
+            return ()
+        match fact:
+            case facts.PrimitiveApplied() | facts.Unparked() if not driving.parked:
+                view = shown(state, driving.run_id)
+                return (Drive(key=f"drive/{fact.id}", session=fact.session, view=view),)
+            case facts.Parked() if driving.parked:
+                return (_at_rest(driving, f"parked/{fact.id}", fact.session),)
+            case facts.CancelRequested():
+                return (StopDriving(key=f"stop/{fact.id}", session=fact.session, run_id=fact.run),)
+        return ()
+
+    def unfinished(self, state: Turns, session: str) -> Sequence[Effect]:
+        """What the session's run calls for, by what is on record of it alone."""
+        driving, phase = state.driving, state.turn.phase
+        if self._offers is None:
+            return ()
+        if phase.is_terminal:
+            run_id = state.host.current_run_id
+            key = f"over/{run_id}"
+            return () if run_id is None else (TellOver(key=key, session=session, run_id=run_id),)
+        if driving is None or driving.run_id != state.host.current_run_id:
+            return ()
+        run_id = driving.run_id
+        if phase is TurnPhase.CANCELLING:
+            return (StopDriving(key=f"stop/{run_id}", session=session, run_id=run_id),)
+        if not driving.parked:
+            return (DriveOn(key=f"drive/{run_id}", session=session, run_id=run_id),)
+        return (_at_rest(driving, f"parked/{run_id}", session),)
+
+    # --- reactions --------------------------------------------------------------------------------
+
+    def _start(self, state: Turns, key: str, run_id: str) -> Sequence[Fact]:
+        """A run that cannot be started ends at once: it was promised an end."""
+        asked, driving = state.asked.get(run_id), state.driving
+        if self._offers is None or asked is None or (driving and driving.run_id == run_id):
+            return ()
+        forked = asked.forked
+        try:
+            offer = forked.offer if forked is not UNSET else self._offer(state, asked.request)
+            if isinstance(offer, Immediate):
+                return self._put(state, key, run_id, offer)
+            (started,) = self._concern.ask(
+                state, key, "start_conversation_run", start_params(run_id)
+            )
+        except Refused as refusal:
+            return self._fail(state, key, run_id, refusal)
+        force_setattr(started, "offer", offer)
+        force_setattr(started, "request", asked.request)
+        force_setattr(started, "request_blob", asked.request_blob)
+        force_setattr(started, "forked", forked)
+        after = self._concern.evolve(state, started)
+        return (started, *self._concern.ask(after, key, "primitive_applied", {}))
+
+    def _offer(self, state: Turns, request: RunRequest) -> Offer | Immediate:
+        """A session stays on the guest it began with, whichever node it has come to: the memory of
+        one build means nothing to another."""
+        assert self._offers is not None
+        offer = self._offers(request, state.limits)
+        began = state.began if state.driving is None else state.driving.offer
+        if began is UNSET or isinstance(offer, Immediate):
+            return offer
+        return replace(offer, language=began.language, build=began.build)
+
+    def _put(self, state: Turns, key: str, run_id: str, how: Immediate) -> Sequence[Fact]:
+        """What is only put into the session is done as soon as it is begun."""
+        params = {"run_id": run_id}
+        begun = self._concern.ask(state, key, how.value, params)
+        after = self._concern.evolve(state, *begun)
+        applied: Sequence[Fact] = ()
+        if how is Immediate.APPEND:
+            applied = self._concern.ask(after, key, "primitive_applied", {})
+            after = self._concern.evolve(after, *applied)
+        (ended,) = self._concern.ask(after, key, "run_completed", params)
+        force_setattr(ended, "result", RunResult())
+        return (*begun, *applied, ended)
+
+    def _fail(self, state: Turns, key: str, run_id: str, refusal: Refused) -> Sequence[Fact]:
+        params = {
+            "run_id": run_id,
+            "apply_cause": None,
+            "apply_message": None,
+            "outcome": TurnTerminalOutcome.FAILED.variant,
+            "cause_kind": TurnTerminalCauseKind.RUNTIME_APPLY_FAILURE.variant,
+            "error": f"{refusal.code}: {refusal.message}",
+        }
+        (failed,) = self._concern.ask(state, key, "run_failed", params)
+        force_setattr(failed, "result", refused_result(refusal))
+        return (failed,)
+
+    def _ask_for_end(self, state: Turns, key: str, on: str) -> Sequence[Fact]:
+        driving = state.driving
+        if driving is None or driving.run_id != state.host.current_run_id:
+            return ()
+        try:
+            return self._concern.ask(state, key, on, {})
+        except Refused:  # It has ended, or ends already.
+            return self.close(state, key)
+
+    def _came(self, state: Turns, fact: tool.Completed | tool.Failed) -> Sequence[Fact]:
+        driving = state.driving
+        if driving is None or fact.operation_id not in driving.waits_for:
+            return ()
+        return self.unpark(state, driving.run_id)
+
+    def _of_life(self, state: Turns, fact: Fact) -> Fact:
+        force_setattr(fact, "generation", state.generation)
+        return fact
+
+
+class _Taken:
+    """The facts of one step, each folded before the next is decided."""
+
+    def __init__(self, concern: TurnsConcern, state: Turns, key: str, step: StepTaken) -> None:
+        self.facts: list[Fact] = []
+        self._concern, self._state, self._key, self._step = concern, state, key, step
+
+    def move(self, *moves: Move) -> None:
+        """A boundary at which the run ends, because somebody wanted it to, is its last move."""
+        for move in moves:
+            fact = self._ask(move.input, move.params)
+            if isinstance(fact, facts.ToolCallsReturned):
+                force_setattr(fact, "calls", self._step.calls)
+            elif isinstance(fact, facts.ToolCallsResolved):
+                force_setattr(fact, "passed_ms", self._step.passed_ms or UNSET)
+            if isinstance(fact, End):
+                self._end(fact, self._step.result)
+            cancelled = self._state.turn.phase is TurnPhase.CANCELLED
+            if cancelled and move.input in BOUNDARIES:
+                self._cancelled("the run was cancelled at its boundary")
+                break
+        self._close()
+
+    def cancel(self) -> None:
+        self._ask("cancellation_observed", {})
+        self._cancelled("")
+        self._close()
+
+    def _cancelled(self, reason: str) -> None:
+        fact = self._ask("run_cancelled", {"run_id": self._step.run_id})
+        self._end(fact, cancelled_result(self._step.result, reason))
+
+    def _end(self, fact: Any, result: RunResult | Any) -> None:
+        """Of a cancelled run nothing is kept, whatever its program had come to; a large result
+        that says otherwise is not its."""
+        step = self._step
+        if isinstance(fact, facts.Cancelled) and result is not UNSET:
+            force_setattr(fact, "result", result)
+            if step.result is not UNSET and step.result.status is RunStatus.CANCELLED:
+                force_setattr(fact, "result_blob", step.result_blob)
+            return
+        force_setattr(fact, "result", result)
+        force_setattr(fact, "result_blob", step.result_blob)
+        force_setattr(fact, "kept", step.kept)
+
+    def _ask(self, on: str, params: Any) -> Any:
+        (fact,) = self._concern.ask(self._state, self._key, on, params)
+        self.facts.append(fact)
+        self._state = self._concern.evolve(self._state, fact)
+        return fact
+
+    def _close(self) -> None:
+        last = self.facts[-1]
+        force_setattr(last, "step", self._step.number)
+        if isinstance(last, facts.OpsRegistered):
+            force_setattr(last, "timer_ms", self._step.timer_ms)
+
+
+def _at_rest(driving: Driving, key: str, session: str) -> TellParked:
+    waits = tuple(call for call in driving.calls if call.operation_id in driving.waits_for)
+    return TellParked(
+        key=key,
+        session=session,
+        run_id=driving.run_id,
+        code=driving.parked,
+        snapshot_id=driving.snapshot_id,
+        calls=waits,
+    )
+
+
+def shown(state: Turns, run_id: str) -> DrivingView:
+    """For whoever drives the run: how far it has come, as far as that is remembered."""
+    driving, phase = state.driving, state.turn.phase
+    if driving is None or driving.run_id != run_id:
+        return DrivingView(run_id=run_id, ended="Forgotten")
+    return DrivingView(
+        run_id=run_id,
+        steps=driving.steps,
+        started_at_ms=driving.started_at_ms,
+        generation=state.generation,
+        runs_before=state.runs_ended - phase.is_terminal,
+        request=driving.request,
+        request_blob=driving.request_blob,
+        calls=driving.calls,
+        beside=() if driving.beside is UNSET else driving.beside,
+        timer_ms=driving.timer_ms,
+        offer=driving.offer,
+        cancelling=phase is TurnPhase.CANCELLING,
+        ended=phase.value if phase.is_terminal else "",
+        parked=driving.parked,
+        snapshot_blob=driving.snapshot_blob,
+        split=driving.split is True,
+        forked=driving.forked,
+    )

@@ -1,0 +1,313 @@
+"""turn_execution: the steps of a turn, from its start to its end.
+
+A driver is asked, tools are run, a boundary is applied, and again; beside that extraction of
+structured output, retries, cancellation and limits. What a session's other concerns do with a turn
+is theirs: who may start one is admission's, what a tool does is the tools', when a retry is due is
+``retry``'s. What a turn looks like from outside is ``snapshot``'s.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from rookery.actors.kernel.machines.machine import HEAD, SEED, Input, Machine, Row
+from rookery.actors.kernel.machines.session_host import ATTACHED, INITIALIZING, RUNNING
+from rookery.actors.turns import transitions
+from rookery.actors.turns.machine_effects import (
+    COMPACT,
+    TurnRunFailed,
+    boundary_applied,
+    run_cancelled,
+    run_completed,
+    run_failed,
+    run_started,
+)
+from rookery.actors.turns.turn_state import (
+    APPLYING,
+    CALLING,
+    CANCELLED,
+    CANCELLING,
+    COMPLETED,
+    DRAINING,
+    EXTRACTING,
+    FAILED,
+    READY,
+    RECOVERING,
+    TURN_INVARIANTS,
+    WAITING,
+    Turn,
+)
+from rookery.schemas.facts import turn as facts
+from rookery.schemas.machines.turn import (
+    ContentShape,
+    TurnPhase,
+    TurnPrimitiveKind,
+    TurnTerminalCauseKind,
+    TurnTerminalOutcome,
+)
+
+__all__ = ["TURN"]
+
+# A member looked up through its enum costs a third of a step.
+_, CONVERSATION, APPEND, CONTEXT_APPEND = TurnPrimitiveKind
+CONVERSATIONAL: Final = tuple(ContentShape)[:4]
+UNKNOWN: Final = TurnTerminalCauseKind.UNKNOWN
+STARTED: Final = (APPLYING, CALLING, WAITING, DRAINING, EXTRACTING, RECOVERING, CANCELLING)
+LIVE: Final = (READY, *STARTED)
+TERMINAL: Final = (COMPLETED, FAILED, CANCELLED)
+RECOVERABLE: Final = (CALLING, WAITING, DRAINING, EXTRACTING)
+
+# --- when rows hold -------------------------------------------------------------------------------
+
+
+def may_start(turn: Turn) -> bool:
+    """A turn that ended is forgotten by the next one; nobody need acknowledge it."""
+    return turn.host.phase in (RUNNING, ATTACHED, INITIALIZING) and (
+        turn.phase is READY or turn.phase in TERMINAL
+    )
+
+
+def is_current(turn: Turn, asked: Any) -> bool:
+    """The run whose end is told is the host's, whatever the turn has made of it meanwhile."""
+    return turn.host.phase is RUNNING and turn.host.current_run_id == asked.run
+
+
+def is_conversation(asked: facts.Started) -> bool:
+    return asked.primitive_kind_in is CONVERSATION and asked.shape in CONVERSATIONAL
+
+
+def limit(name: str, on: str, outcome: TurnTerminalOutcome, cause: TurnTerminalCauseKind) -> Row:
+    """The row of a limit that was hit."""
+    return Row(
+        name,
+        on,
+        lambda turn, _: turn.phase in LIVE and turn.host.phase is RUNNING,
+        lambda turn, _: replace(
+            turn, phase=FAILED, terminal_outcome=outcome, terminal_cause_kind=cause
+        ),
+        (
+            lambda turn, _: TurnRunFailed(
+                run_id=turn.host.current_run_id, terminal_cause_kind=cause, error=cause.variant
+            ),
+        ),
+    )
+
+
+# --- the machine ----------------------------------------------------------------------------------
+
+_RETRY = ("failure_kind", "retry_attempt", "max_retries", "selected_delay_ms", "error")
+_INPUTS = {
+    "start_conversation_run": Input(
+        facts.Started,
+        ("run_id", "primitive_kind_in", "shape", "vision", "image_results", "max_retries"),
+    ),
+    "start_immediate_append": Input(facts.ImmediateAppendStarted, ("run_id",)),
+    "start_immediate_context": Input(facts.ImmediateContextStarted, ("run_id",)),
+    "primitive_applied": Input(facts.PrimitiveApplied),
+    "llm_returned_tool_calls": Input(facts.ToolCallsReturned, ("tool_count",)),
+    "llm_returned_terminal": Input(facts.TerminalReturned),
+    "register_pending_ops": Input(facts.OpsRegistered, ("op_refs", "barrier_ids")),
+    "tool_calls_resolved": Input(facts.ToolCallsResolved),
+    "ops_barrier_satisfied": Input(facts.OpsBarrierSatisfied, ("operation_ids",)),
+    "boundary_continue": Input(facts.BoundaryApplied),
+    "boundary_complete": Input(facts.BoundaryCompleted),
+    "enter_extraction": Input(facts.ExtractionEntered, ("max_retries",)),
+    "extraction_start": Input(facts.ExtractionStarted),
+    "extraction_validation_passed": Input(facts.ExtractionValidationPassed),
+    "extraction_validation_failed": Input(facts.ExtractionValidationFailed, ("error",)),
+    "extraction_failed": Input(facts.ExtractionFailed, ("error",)),
+    "recoverable_failure": Input(facts.AttemptFailed, _RETRY),
+    "fatal_failure": Input(facts.FatallyFailed, ("cause_kind", "error")),
+    "retry_requested": Input(facts.RetryRequested, ("retry_attempt",)),
+    "cancel_now": Input(facts.CancelRequested),
+    "request_cancel_after_boundary": Input(facts.BoundaryCancelRequested),
+    "cancellation_observed": Input(facts.CancellationObserved),
+    "acknowledge_terminal": Input(facts.TerminalAcknowledged, ("outcome",)),
+    "turn_limit_reached": Input(facts.TurnLimitReached),
+    "budget_exhausted": Input(facts.BudgetExhausted),
+    "time_budget_exceeded": Input(facts.TimeBudgetExceeded),
+    "force_cancel_no_run": Input(facts.CancelledWithoutRun),
+    "run_completed": Input(facts.Completed, ("run_id",)),
+    "run_failed": Input(
+        facts.Failed, ("run_id", "apply_cause", "apply_message", "outcome", "cause_kind", "error")
+    ),
+    "run_cancelled": Input(facts.Cancelled, ("run_id",)),
+    "callback_pending": Input(facts.CallbackPending),
+}
+
+# fmt: off
+_ROWS = (
+    Row("StartConversationRun", "start_conversation_run",
+        lambda t, a: may_start(t) and is_conversation(a),
+        transitions.start_conversation,
+        (run_started,)),
+    Row("StartImmediateAppend", "start_immediate_append",
+        lambda t, _: may_start(t),
+        transitions.start_immediate(APPEND, ContentShape.IMMEDIATE_APPEND),
+        (run_started,)),
+    Row("StartImmediateContext", "start_immediate_context",
+        lambda t, _: may_start(t),
+        transitions.start_immediate(CONTEXT_APPEND, ContentShape.IMMEDIATE_CONTEXT),
+        (run_started,)),
+    Row("PrimitiveAppliedConversation", "primitive_applied",
+        lambda t, _: t.phase is APPLYING and t.host.phase is RUNNING
+        and t.primitive_kind is CONVERSATION,
+        transitions.to(CALLING),
+        (COMPACT,)),
+    Row("PrimitiveAppliedImmediate", "primitive_applied",
+        lambda t, _: t.phase is APPLYING and t.host.phase is RUNNING
+        and t.primitive_kind in (APPEND, CONTEXT_APPEND),
+        transitions.complete_at_boundary,
+        (boundary_applied, run_completed, COMPACT), SEED),
+    Row("PrimitiveAppliedImmediateCompleted", "primitive_applied",
+        lambda t, _: t.phase is APPLYING and t.host.phase is RUNNING
+        and t.primitive_kind is APPEND and not t.cancel_after_boundary,
+        transitions.complete_at_boundary,
+        (boundary_applied, run_completed), HEAD),
+    Row("PrimitiveAppliedImmediateCancelled", "primitive_applied",
+        lambda t, _: t.phase is APPLYING and t.host.phase is RUNNING
+        and t.primitive_kind is APPEND and t.cancel_after_boundary,
+        transitions.cancel_at_boundary,
+        (boundary_applied, run_cancelled), HEAD),
+    Row("LlmReturnedToolCallsPositive", "llm_returned_tool_calls",
+        lambda t, a: t.phase is CALLING and t.host.phase is RUNNING and a.tool_count > 0,
+        lambda t, a: replace(t, phase=WAITING, tool_calls_pending=a.tool_count)),
+    Row("LlmReturnedToolCallsZero", "llm_returned_tool_calls",
+        lambda t, a: t.phase is CALLING and t.host.phase is RUNNING and a.tool_count == 0,
+        lambda t, _: replace(t, phase=DRAINING, tool_calls_pending=0)),
+    Row("LlmReturnedTerminal", "llm_returned_terminal",
+        lambda t, _: t.phase is CALLING and t.host.phase is RUNNING,
+        transitions.to(DRAINING)),
+    Row("RegisterPendingOps", "register_pending_ops",
+        lambda t, _: t.phase in (CALLING, WAITING) and t.host.phase is RUNNING,
+        transitions.register_ops),
+    Row("ToolCallsResolvedToCalling", "tool_calls_resolved",
+        lambda t, _: t.phase is WAITING and t.host.phase is RUNNING and not t.barrier_satisfied,
+        transitions.to(CALLING)),
+    Row("ToolCallsResolvedToBoundary", "tool_calls_resolved",
+        lambda t, _: t.phase is WAITING and t.host.phase is RUNNING and t.barrier_satisfied,
+        transitions.to(DRAINING)),
+    Row("OpsBarrierSatisfied", "ops_barrier_satisfied",
+        lambda t, a: t.phase is WAITING and t.host.phase is RUNNING
+        and set(a.operation_ids) == t.barrier_operation_ids,
+        transitions.satisfy_barrier),
+    Row("BoundaryContinue", "boundary_continue",
+        lambda t, _: t.phase is DRAINING and t.host.phase is RUNNING,
+        transitions.continue_at_boundary,
+        (boundary_applied, COMPACT), SEED),
+    Row("BoundaryContinueToCalling", "boundary_continue",
+        lambda t, _: t.phase is DRAINING and t.host.phase is RUNNING
+        and not t.cancel_after_boundary,
+        transitions.continue_at_boundary,
+        (boundary_applied, COMPACT), HEAD),
+    Row("BoundaryContinueToCancelled", "boundary_continue",
+        lambda t, _: t.phase is DRAINING and t.host.phase is RUNNING and t.cancel_after_boundary,
+        transitions.cancel_at_boundary,
+        (boundary_applied, run_cancelled), HEAD),
+    Row("BoundaryComplete", "boundary_complete",
+        lambda t, _: t.phase is DRAINING and t.host.phase is RUNNING,
+        transitions.complete_at_boundary,
+        (boundary_applied, run_completed, COMPACT), SEED),
+    Row("BoundaryCompleteCompleted", "boundary_complete",
+        lambda t, _: t.phase is DRAINING and t.host.phase is RUNNING
+        and not t.cancel_after_boundary,
+        transitions.complete_at_boundary,
+        (boundary_applied, run_completed), HEAD),
+    Row("BoundaryCompleteCancelled", "boundary_complete",
+        lambda t, _: t.phase is DRAINING and t.host.phase is RUNNING and t.cancel_after_boundary,
+        transitions.cancel_at_boundary,
+        (boundary_applied, run_cancelled), HEAD),
+    Row("EnterExtraction", "enter_extraction",
+        lambda t, _: t.phase is DRAINING and t.host.phase is RUNNING,
+        lambda t, a: replace(t, phase=EXTRACTING, max_extraction_retries=a.max_retries)),
+    Row("ExtractionStart", "extraction_start",
+        lambda t, _: t.phase is EXTRACTING and t.host.phase is RUNNING,
+        transitions.to(CALLING)),
+    Row("ExtractionValidationPassed", "extraction_validation_passed",
+        lambda t, _: t.phase is EXTRACTING and t.host.phase is RUNNING,
+        transitions.complete,
+        (run_completed, COMPACT)),
+    Row("ExtractionValidationFailedRetry", "extraction_validation_failed",
+        lambda t, _: t.phase is EXTRACTING and t.host.phase is RUNNING
+        and t.extraction_attempts < t.max_extraction_retries,
+        transitions.extract_again,
+        (COMPACT,)),
+    Row("ExtractionValidationFailedExhausted", "extraction_validation_failed",
+        lambda t, _: t.phase is EXTRACTING and t.host.phase is RUNNING
+        and t.extraction_attempts >= t.max_extraction_retries,
+        transitions.complete_without_extraction,
+        (run_completed,)),
+    Row("ExtractionFailedTerminal", "extraction_failed",
+        lambda t, _: t.phase in (EXTRACTING, CALLING, DRAINING) and t.host.phase is RUNNING,
+        transitions.complete_without_extraction,
+        (run_completed,)),
+    Row("RecoverableFailure", "recoverable_failure",
+        lambda t, a: t.phase in RECOVERABLE and t.host.phase is RUNNING and a.retry_attempt > 0,
+        transitions.await_retry, edition=SEED),
+    # That the kind is a recoverable one is what its type says.
+    Row("RecoverableFailureGuarded", "recoverable_failure",
+        lambda t, a: t.phase in RECOVERABLE and t.host.phase is RUNNING
+        and 0 < a.retry_attempt <= a.max_retries,
+        transitions.await_retry, edition=HEAD),
+    Row("FatalFailure", "fatal_failure",
+        lambda t, a: t.phase in LIVE and t.host.phase is RUNNING and a.cause_kind is not UNKNOWN,
+        transitions.fail,
+        (run_failed,)),
+    Row("RetryRequested", "retry_requested",
+        lambda t, a: t.phase is RECOVERING and t.host.phase is RUNNING
+        and a.retry_attempt == t.llm_retry_attempt,
+        transitions.to(CALLING),
+        (COMPACT,)),
+    Row("CancelNow", "cancel_now",
+        lambda t, _: t.phase in STARTED and t.host.phase is RUNNING,
+        transitions.to(CANCELLING)),
+    Row("RequestCancelAfterBoundary", "request_cancel_after_boundary",
+        lambda t, _: t.phase in STARTED and t.host.phase is RUNNING,
+        lambda t, _: replace(t, cancel_after_boundary=True)),
+    Row("CancellationObserved", "cancellation_observed",
+        lambda t, _: t.phase is CANCELLING and t.host.phase is RUNNING,
+        transitions.cancel,
+        (run_cancelled,)),
+    Row("AcknowledgeTerminal", "acknowledge_terminal",
+        lambda t, _: t.phase in TERMINAL and t.host.phase is RUNNING,
+        transitions.acknowledge),
+    limit("TurnLimitReached", "turn_limit_reached",
+          TurnTerminalOutcome.FAILED, TurnTerminalCauseKind.TURN_LIMIT_REACHED),
+    limit("BudgetExhausted", "budget_exhausted",
+          TurnTerminalOutcome.BUDGET_EXHAUSTED, TurnTerminalCauseKind.BUDGET_EXHAUSTED),
+    limit("TimeBudgetExceeded", "time_budget_exceeded",
+          TurnTerminalOutcome.TIME_BUDGET_EXCEEDED, TurnTerminalCauseKind.TIME_BUDGET_EXCEEDED),
+    Row("ForceCancelNoRun", "force_cancel_no_run",
+        lambda t, _: t.phase is READY and t.host.phase is RUNNING and t.host.current_run_id is None,
+        transitions.cancel),
+    # Before RunCompleted: of an ended turn HEAD keeps what it ended with.
+    Row("RunCompletedKeepsTerminal", "run_completed",
+        lambda t, a: t.phase in TERMINAL and is_current(t, a), edition=HEAD),
+    Row("RunCompleted", "run_completed",
+        is_current,
+        transitions.complete),
+    Row("RunFailed", "run_failed",
+        lambda t, a: is_current(t, a) and a.cause_kind is not UNKNOWN,
+        transitions.fail_run),
+    Row("RunCancelled", "run_cancelled",
+        is_current,
+        transitions.cancel),
+    Row("CallbackPending", "callback_pending",
+        lambda t, _: t.phase is WAITING and t.host.phase is RUNNING,
+        transitions.leave_to_callback,
+        (run_completed,), HEAD),
+)
+# fmt: on
+
+TURN = Machine(
+    "turn_execution",
+    handle="TurnStateHandle",
+    phases=tuple(TurnPhase),
+    initial=Turn(),
+    inputs=_INPUTS,
+    rows=_ROWS,
+    invariants=TURN_INVARIANTS,
+    host_phase=lambda turn: turn.host.phase,
+)
