@@ -20,7 +20,7 @@ from rookery.bus.subjects import Subjects
 from rookery.ops import server_checks
 from rookery.ops.config import Config
 from rookery.ops.host_checks import Finding, Verdict, check_host, check_store, failed
-from rookery.ops.reach import find_url, no_server, store_of
+from rookery.ops.server_url import find_url, no_server, store_of
 from rookery.schemas.errors import CodedError, Refused
 
 __all__ = ["Report", "durability_of", "examine", "is_embedded"]

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler
 
 import msgspec
 
-from rookery.ops.listening import Listening
+from rookery.ops.http_server import Listening
 from rookery.schemas.codec import encode_json
 
 __all__ = ["HealthServer", "Page", "Probe", "probe_page"]

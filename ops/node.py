@@ -44,25 +44,25 @@ from rookery.bus.ports import Pressure
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.streams import mismatches, streams_of
 from rookery.bus.subjects import Subjects
-from rookery.ops.approvals import ApprovalWays
-from rookery.ops.backlog import backlog_readings
+from rookery.ops.approval_dispatchers import ApprovalWays
+from rookery.ops.background_tasks import Watch, Watches
 from rookery.ops.config import Config
 from rookery.ops.doctor import durability_of, is_embedded
 from rookery.ops.health import Probe
 from rookery.ops.metrics import Metrics, Reading
-from rookery.ops.own_server import OwnServer
-from rookery.ops.presence import (
+from rookery.ops.micro_service import service_of
+from rookery.ops.process_identity import (
     Presence,
     is_dead,
     presence_here,
     process_mark,
     process_name,
 )
-from rookery.ops.reach import find_url, store_of
-from rookery.ops.runs import Runs, approval_settings
+from rookery.ops.run_services import Runs, approval_settings
 from rookery.ops.server_checks import streams_there
-from rookery.ops.service import service_of
-from rookery.ops.watches import Watch, Watches
+from rookery.ops.server_supervisor import OwnServer
+from rookery.ops.server_url import find_url, store_of
+from rookery.ops.stream_backlog import backlog_readings
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts.node import Started, Stopped

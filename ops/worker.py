@@ -13,8 +13,8 @@ from rookery.bus.storage.bucket import Bucket
 from rookery.bus.subjects import Subjects
 from rookery.bus.workers.server import NatsWorkbench
 from rookery.ops.config import Config
-from rookery.ops.presence import process_name
-from rookery.ops.reach import url_of
+from rookery.ops.process_identity import process_name
+from rookery.ops.server_url import url_of
 
 __all__ = ["WorkerProcess"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rookery.actors.sandbox.guest_build import GuestCache, cache_folder, source_key
+from rookery.actors.sandbox.python.build import GuestCache, cache_folder, source_key
 
 __all__ = ["cache_with", "own_build", "with_section"]
 

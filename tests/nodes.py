@@ -18,7 +18,7 @@ from urllib.request import HTTPErrorProcessor, build_opener
 
 import msgspec
 
-from rookery.actors.sandbox.guest_build import cache_folder
+from rookery.actors.sandbox.python.build import cache_folder
 from rookery.bus.server.server import EmbeddedServer
 
 __all__ = ["NodeProcess", "NotReady", "Said", "node_on", "rookery_here"]

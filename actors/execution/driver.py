@@ -16,8 +16,8 @@ import msgspec
 
 from rookery.actors.execution.history import plain
 from rookery.actors.sandbox.contract import Answer, AnswerCall, Call, Outcome, Tool, Waiting
-from rookery.actors.sandbox.pool import Sandbox
-from rookery.actors.sandbox.recorded import Batch
+from rookery.actors.sandbox.sandbox import Sandbox
+from rookery.actors.sandbox.sessions.recorded_runs import Batch
 from rookery.schemas.calls import Move, Offer
 from rookery.schemas.run import RunRequest, RunResult
 

@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.execution.step_inputs import GivenBatch, GivenSteps
 from rookery.actors.kernel.history_restart import last_restart
 from rookery.actors.sandbox.contract import Answer, Tool, ToolFailure
-from rookery.actors.sandbox.recorded import Batch, RecordedCall, RecordedRun
+from rookery.actors.sandbox.sessions.recorded_runs import Batch, RecordedCall, RecordedRun
 from rookery.bus.ports import Blobs, Journal, Stored
 from rookery.schemas.calls import CallOutcome, ForkedRun, Offer, ToolFault
 from rookery.schemas.capability import Capability

@@ -15,8 +15,13 @@ from msgspec import UnsetType
 
 from rookery.actors.execution.history import Kept, PastRun, Reader
 from rookery.actors.sandbox.contract import Tool
-from rookery.actors.sandbox.pool import Sandbox
-from rookery.actors.sandbox.snapshot import Snapshot, SnapshotHeader, open_snapshot, relabelled
+from rookery.actors.sandbox.sandbox import Sandbox
+from rookery.actors.sandbox.sessions.snapshot import (
+    Snapshot,
+    SnapshotHeader,
+    open_snapshot,
+    relabelled,
+)
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import Offer
 from rookery.schemas.errors import Refused

@@ -24,7 +24,7 @@ from rookery.actors.execution.pending_calls import Board
 from rookery.actors.execution.step_recorder import RunOver, RunRecord
 from rookery.actors.kernel.local_ask import Ask
 from rookery.actors.sandbox.contract import Answer, Call, Tool
-from rookery.actors.sandbox.recorded import Batch
+from rookery.actors.sandbox.sessions.recorded_runs import Batch
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import DrivingView, Offer
 from rookery.schemas.errors import CodedError, Refused

@@ -16,10 +16,10 @@ from msgspec import UNSET
 
 from rookery.actors.execution.history import History, PastRun, Reader
 from rookery.actors.kernel.local_ask import Ask
-from rookery.actors.sandbox.concern import KeepSnapshot, KeptView
 from rookery.actors.sandbox.contract import Tool
-from rookery.actors.sandbox.pool import Sandbox
-from rookery.actors.sandbox.recorded import Batch
+from rookery.actors.sandbox.sandbox import Sandbox
+from rookery.actors.sandbox.sessions.recorded_runs import Batch
+from rookery.actors.session_snapshots.decider import KeepSnapshot, KeptView
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import DrivingView, Offer
 from rookery.schemas.errors import CodedError, Failed, Refused

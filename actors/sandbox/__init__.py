@@ -23,11 +23,11 @@ needs a socket, a thread, a process or compiled code is refused before anything 
 from __future__ import annotations
 
 from rookery.actors.sandbox.contract import Answer, Call, Outcome, Tool, ToolFailure, Waiting
-from rookery.actors.sandbox.guest.promised import MODULES as PYTHON_MODULES
-from rookery.actors.sandbox.opening import answering, open_sandbox
-from rookery.actors.sandbox.pool import Sandbox
-from rookery.actors.sandbox.recorded import Batch, RecordedCall, RecordedRun
-from rookery.actors.sandbox.snapshot import Snapshot
+from rookery.actors.sandbox.python.guest.promised import MODULES as PYTHON_MODULES
+from rookery.actors.sandbox.runtime.factory import answering, open_sandbox
+from rookery.actors.sandbox.sandbox import Sandbox
+from rookery.actors.sandbox.sessions.recorded_runs import Batch, RecordedCall, RecordedRun
+from rookery.actors.sandbox.sessions.snapshot import Snapshot
 
 __all__ = [
     "PYTHON_MODULES",

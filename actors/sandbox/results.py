@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from rookery.actors.sandbox.contract import Ended, status_of
-from rookery.actors.sandbox.stopwatch import Stopwatch
-from rookery.actors.sandbox.tally import Tally
+from rookery.actors.sandbox.sessions.meters import Tally
+from rookery.actors.sandbox.sessions.stopwatch import Stopwatch
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import (
     Diagnostic,

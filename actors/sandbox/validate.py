@@ -8,7 +8,7 @@ from keyword import iskeyword
 import msgspec
 
 from rookery.actors.sandbox.contract import Tool
-from rookery.actors.sandbox.discovery import DISCOVERY
+from rookery.actors.sandbox.runtime.introspection import DISCOVERY
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id

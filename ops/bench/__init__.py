@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rookery.ops.bench.rows import Sync
+from rookery.ops.bench.harness.result_rows import Sync
 
 __all__ = ["BENCHES", "run"]
 
@@ -40,6 +40,6 @@ def run(
 
     Without ``sync`` each bench runs under every setting it has a target for.
     """
-    from rookery.ops.bench.report import measure_and_print  # noqa: PLC0415 - it takes a while.
+    from rookery.ops.bench.harness.report import measure_and_print  # noqa: PLC0415 - slow.
 
     return measure_and_print(names, sync, as_json=as_json, rounds=rounds)

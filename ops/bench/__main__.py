@@ -7,16 +7,16 @@ from pkgutil import resolve_name
 
 import msgspec
 
-from rookery.ops.bench.task import Task
+from rookery.ops.bench.harness.task import Task
 
 __all__: list[str] = []
 
 _ROLES = {
-    "load": "rookery.ops.bench.load:generate",
-    "turns": "rookery.ops.bench.node:serve_turns",
-    "whole": "rookery.ops.bench.node:serve_whole",
-    "driving": "rookery.ops.bench.node:serve_driving",
-    "memory": "rookery.ops.bench.sandbox_memory:tell",
+    "load": "rookery.ops.bench.harness.load_generator:generate",
+    "turns": "rookery.ops.bench.harness.bench_nodes:serve_turns",
+    "whole": "rookery.ops.bench.harness.bench_nodes:serve_whole",
+    "driving": "rookery.ops.bench.harness.bench_nodes:serve_driving",
+    "memory": "rookery.ops.bench.loads.sandbox_memory:tell",
 }
 """By name: a load generator has no use for a node's imports, which take as long as its start."""
 

@@ -21,7 +21,7 @@ from rookery.ops.cli.output import (
     print_error,
     writing,
 )
-from rookery.ops.cli.usage import standard_input_last, usage_error
+from rookery.ops.cli.usage_errors import standard_input_last, usage_error
 from rookery.schemas.errors import CodedError, Refused
 
 __all__ = ["app", "main"]
@@ -55,7 +55,7 @@ for _name, _help in {
     "version": "Print the versions of everything that matters.",
 }.items():
     _module = "upgrade" if _name == "realm" else _name
-    app.command(f"rookery.ops.cli.{_module}:app", name=_name, help=_help)
+    app.command(f"rookery.ops.cli.commands.{_module}:app", name=_name, help=_help)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

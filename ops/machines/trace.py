@@ -18,7 +18,7 @@ from rookery.actors.kernel.machines.session_host import Host, at_host, host_of
 from rookery.actors.kernel.state_codec import restored
 from rookery.actors.machine_catalogue import CATALOGUE, draft, seen_of_turn
 from rookery.actors.turns.turn_machine import TURN
-from rookery.ops.machines.words import effect_told, plain, variables
+from rookery.ops.machines.spelling import effect_told, plain, variables
 from rookery.schemas.errors import Refused
 
 __all__ = ["Given", "Session", "Step", "Trace", "machine_named", "read_traces", "run_trace"]

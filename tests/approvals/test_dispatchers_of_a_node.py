@@ -17,7 +17,7 @@ from rookery.bus.clock import SystemClock
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats.connection import Connection, Message, Outgoing
 from rookery.bus.server.server import EmbeddedServer
-from rookery.ops.approvals import ApprovalWays
+from rookery.ops.approval_dispatchers import ApprovalWays
 from rookery.ops.config import Approvals
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.dispatch_protocol import ApprovalAsked, AskedOutcome, AskedReply

@@ -19,8 +19,8 @@ from rookery.actors.approvals.dispatchers.webhook_signing import (
     WebhookKey,
 )
 from rookery.actors.tools.daemon_pool import Threads
-from rookery.ops.callback import BODY_BYTES_MAX, PATH, Callback, CallbackServer
-from rookery.ops.posting import Posting
+from rookery.ops.http_post import Posting
+from rookery.ops.webhook_callback import BODY_BYTES_MAX, PATH, Callback, CallbackServer
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.errors import Failed, Refused
 from tests.approvals.asked import ANSWER, ASKED_ID, REQUEST, TERMS, decided

@@ -13,7 +13,7 @@ from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY, REFUSALS_MAX
 from rookery.ops.config import Approvals
-from rookery.ops.runs import approval_settings
+from rookery.ops.run_services import approval_settings
 from rookery.schemas.commands import ApproverReceipt, NameApprover
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused

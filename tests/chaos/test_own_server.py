@@ -19,8 +19,8 @@ from rookery.bus.clock import wait_until
 from rookery.bus.server import store as bus_store
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.server.store import Running, Store
-from rookery.ops import own_server
-from rookery.ops.own_server import OwnServer
+from rookery.ops import server_supervisor
+from rookery.ops.server_supervisor import OwnServer
 from rookery.schemas.errors import CodedError
 from tests.chaos.digests import journaled
 from tests.nodes import NodeProcess, clean_environment, node_on
@@ -121,7 +121,7 @@ def test_a_node_whose_server_does_not_come_back_ends_and_says_why(tmp_path: Path
 def test_who_stops_a_node_need_not_wait_for_its_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, moment: str
 ):
-    monkeypatch.setattr(own_server, "PAUSES_S", (0.0, 3600.0))
+    monkeypatch.setattr(server_supervisor, "PAUSES_S", (0.0, 3600.0))
     lost: list[CodedError] = []
     server = EmbeddedServer(tmp_path / "store")
     own, store = OwnServer(server, lost.append), Store(server.store)
@@ -145,8 +145,8 @@ def test_a_node_is_served_by_somebody_elses_server_on_its_store_until_that_ends(
             taken.wait(DEADLINE_S)
             yield from (0.0, 0.0)
 
-    monkeypatch.setattr(own_server, "PAUSES_S", OnceItIsTaken())
-    monkeypatch.setattr(own_server, "LOOK_S", 0.01)
+    monkeypatch.setattr(server_supervisor, "PAUSES_S", OnceItIsTaken())
+    monkeypatch.setattr(server_supervisor, "LOOK_S", 0.01)
     monkeypatch.setattr(bus_store, "_LOCK_PATIENCE_S", 0.0)
     lost: list[CodedError] = []
     server = EmbeddedServer(tmp_path / "store")

@@ -20,7 +20,10 @@ MAY_IMPORT = {
 }
 
 ALSO = {
-    "actors/sandbox/guest/": ("guest", "wit_world"),  # A package of its own, inside the guest.
+    "actors/sandbox/python/guest/": (
+        "guest",
+        "wit_world",
+    ),  # A package of its own, inside the guest.
     "actors/sandbox/": ("wasmtime", "tree_sitter", "tree_sitter_typescript"),
     "actors/tools/": ("jsonschema", "referencing"),
     "actors/approvals/": ("Crypto",),

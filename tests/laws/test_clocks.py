@@ -18,11 +18,11 @@ ALLOWED = {
     "actors/kernel/command_processor.py": (STOPWATCH,),
     "actors/kernel/committer.py": (STOPWATCH,),
     "actors/kernel/command_router.py": (STOPWATCH,),
-    "actors/sandbox/stopwatch.py": ("time.perf_counter_ns", "time.thread_time_ns"),
-    "actors/sandbox/guest/clock.py": ("time",),  # Inside the guest, where time is the host's
-    "actors/sandbox/guest/app.py": ("random.seed",),  # to tell, and chance too.
-    "actors/sandbox/guest/loop.py": ("time.sleep",),
-    "ops/cli/machine.py": (STOPWATCH,),
+    "actors/sandbox/sessions/stopwatch.py": ("time.perf_counter_ns", "time.thread_time_ns"),
+    "actors/sandbox/python/guest/clock.py": ("time",),  # Inside the guest, where time is the host's
+    "actors/sandbox/python/guest/app.py": ("random.seed",),  # to tell, and chance too.
+    "actors/sandbox/python/guest/loop.py": ("time.sleep",),
+    "ops/cli/commands/machine.py": (STOPWATCH,),
     "ops/bench/": (STOPWATCH,),
 }
 MODULES = ("time", "random", "secrets")

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from rookery.actors.sandbox.guest_build import cache_folder
+from rookery.actors.sandbox.python.build import cache_folder
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Append, Delivery, Outcome, Settled
 from rookery.bus.server.server import EmbeddedServer

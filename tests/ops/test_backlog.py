@@ -7,8 +7,8 @@ import asyncio
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Delivery
 from rookery.bus.subjects import Subjects
-from rookery.ops.backlog import backlog_readings
 from rookery.ops.metrics import PULLED
+from rookery.ops.stream_backlog import backlog_readings
 from tests.ops.surroundings import Realm
 
 

@@ -11,13 +11,13 @@ import math
 import pytest
 
 from rookery.ops import bench
-from rookery.ops.bench.audit import Books
-from rookery.ops.bench.history import histories, next_run, next_turn, sessions
-from rookery.ops.bench.lab import Lab
-from rookery.ops.bench.rebuild_load import MESSAGES
-from rookery.ops.bench.report import measure
-from rookery.ops.bench.rows import Line, Row, Sync, rows_of
-from rookery.ops.bench.turns import COMMAND, TurnsConcern
+from rookery.ops.bench.harness.bench_decider import COMMAND, TurnsConcern
+from rookery.ops.bench.harness.harness import Lab
+from rookery.ops.bench.harness.journal_audit import Books
+from rookery.ops.bench.harness.report import measure
+from rookery.ops.bench.harness.result_rows import Line, Row, Sync, rows_of
+from rookery.ops.bench.loads.entity_histories import histories, next_run, next_turn, sessions
+from rookery.ops.bench.loads.rebuild_load import MESSAGES
 from rookery.schemas.errors import Failed
 
 SHARE = 0.002

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
 from rookery.bus.clock import wait_until
-from rookery.ops.callback import PATH, Callback, CallbackServer
 from rookery.ops.health import HealthServer, Page
-from rookery.ops.listening import AT_ONCE_MAX, Listening
+from rookery.ops.http_server import AT_ONCE_MAX, Listening
+from rookery.ops.webhook_callback import PATH, Callback, CallbackServer
 
 DEADLINE_S = 30.0
 DRIP_S = 0.2

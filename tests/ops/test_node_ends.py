@@ -13,10 +13,10 @@ import pytest
 from rookery.bus.clock import wait_until
 from rookery.bus.commands.micro_service import Discovery
 from rookery.bus.server.server import EmbeddedServer
+from rookery.ops.background_tasks import Watches
 from rookery.ops.config import Approvals, Config
 from rookery.ops.config import Node as NodeConfig
 from rookery.ops.node import Node
-from rookery.ops.watches import Watches
 from rookery.schemas.errors import Failed, Refused
 
 DEADLINE_S = 30.0

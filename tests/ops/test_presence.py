@@ -9,11 +9,11 @@ import sys
 import msgspec
 import pytest
 
-from rookery.ops.presence import Presence, is_dead, is_gone, presence_here, process_mark
+from rookery.ops.process_identity import Presence, is_dead, is_gone, presence_here, process_mark
 
 EPOCH = "0123456789ab"
 ANNOUNCE = """
-import sys, msgspec, rookery.ops.presence as presence
+import sys, msgspec, rookery.ops.process_identity as presence
 print(msgspec.json.encode(presence.presence_here()).decode(), presence.process_mark(), flush=True)
 sys.stdin.read()
 """

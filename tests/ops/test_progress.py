@@ -6,9 +6,9 @@ from io import StringIO
 
 import pytest
 
-from rookery.ops.cli.following import Progress
-from rookery.ops.cli.moments import moment_ms
-from rookery.ops.cli.progress import LONG_MESSAGES, progress
+from rookery.ops.cli.read_progress import LONG_MESSAGES, progress
+from rookery.ops.cli.rendering.run_progress import Progress
+from rookery.ops.cli.time_parsing import moment_ms
 from rookery.schemas.errors import Refused
 
 NOW_MS = 1_700_000_000_000

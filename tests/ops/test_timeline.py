@@ -10,8 +10,8 @@ import os
 import pytest
 from rich.console import Console
 
-from rookery.ops.cli.run_facts import RunFact, facts_of_run
-from rookery.ops.cli.timeline import PLAIN_GLYPHS, draw, duration
+from rookery.ops.cli.rendering.fact_words import RunFact, facts_of_run
+from rookery.ops.cli.rendering.timeline import PLAIN_GLYPHS, draw, duration
 from rookery.schemas.lists import RunView
 from tests.views.telling import RECORDED, Story, runs_of
 

@@ -7,15 +7,15 @@ import logging
 
 import pytest
 
-from rookery.ops import watches
-from rookery.ops.watches import Watches
+from rookery.ops import background_tasks
+from rookery.ops.background_tasks import Watches
 from tests.stock import until
 
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watches, "AGAIN_S", 0.001)
-    monkeypatch.setattr(watches, "SETTLED_S", 0.2)
+    monkeypatch.setattr(background_tasks, "AGAIN_S", 0.001)
+    monkeypatch.setattr(background_tasks, "SETTLED_S", 0.2)
 
 
 def test_a_watch_that_fails_is_begun_again_and_hides_no_other(caplog: pytest.LogCaptureFixture):

@@ -24,9 +24,9 @@ from rookery.actors.kernel.decider import Concern
 from rookery.actors.kernel.kernel import Kernel, Settings
 from rookery.actors.kernel.local_ask import Ask
 from rookery.actors.kernel.partition_ownership import Holder
-from rookery.actors.sandbox.concern import SandboxConcern
 from rookery.actors.sandbox.contract import Answer, Tool
-from rookery.actors.sandbox.recorded import Batch
+from rookery.actors.sandbox.sessions.recorded_runs import Batch
+from rookery.actors.session_snapshots.decider import SandboxConcern
 from rookery.actors.tools.call_notifier import CallBoard
 from rookery.actors.tools.call_slots import Places
 from rookery.actors.tools.decider import ToolsConcern

@@ -20,8 +20,8 @@ from rookery.actors.execution.rebuilt_session import Past
 from rookery.actors.execution.session_cache import SessionMemory
 from rookery.actors.kernel.local_ask import Ask
 from rookery.actors.sandbox import open_sandbox
-from rookery.actors.sandbox.guest_build import GuestCache
-from rookery.actors.sandbox.shared_build import SharedBuild
+from rookery.actors.sandbox.python.build import GuestCache
+from rookery.actors.sandbox.python.realm_build import SharedBuild
 from rookery.bus.loop_thread import LoopThread
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.schemas.calls import DrivingView, Offer

@@ -19,9 +19,9 @@ from rookery.actors.execution.history import Reader
 from rookery.actors.execution.session_cache import SessionMemory
 from rookery.actors.kernel.local_ask import Ask
 from rookery.actors.sandbox import Sandbox
-from rookery.actors.sandbox.guest_build import GuestCache, cache_folder
-from rookery.actors.sandbox.python_guest import PythonGuest
-from rookery.actors.sandbox.wasm import make_engine
+from rookery.actors.sandbox.python.build import GuestCache, cache_folder
+from rookery.actors.sandbox.python.python_guest import PythonGuest
+from rookery.actors.sandbox.runtime.wasm import make_engine
 from rookery.actors.tools.catalogue import VisibleTool, VisibleTools
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import Offer

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rookery.actors.sandbox.guest_build import cache_folder
+from rookery.actors.sandbox.python.build import cache_folder
 from tests.runs.serving import Serving
 from tests.runs.test_every_door import BODY, facts_of
 from tests.stock import Fields, Stock

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rookery.actors.admission.commands import NO_TURN, handle, restored
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.state import Admission
-from rookery.actors.sandbox.concern import (
+from rookery.actors.session_snapshots.decider import (
     KeepSnapshot,
     KeptView,
     RestoreSnapshot,

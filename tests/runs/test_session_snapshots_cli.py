@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.sandbox.snapshot import open_snapshot, seal
+from rookery.actors.sandbox.sessions.snapshot import open_snapshot, seal
 from rookery.bus.client.client import Client
 from rookery.bus.client.sync import SyncClient
 from rookery.bus.jetstream_bus import JetStreamBus

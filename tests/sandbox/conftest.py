@@ -9,10 +9,10 @@ import pytest
 import wasmtime
 
 from rookery.actors.sandbox import Sandbox
-from rookery.actors.sandbox.guest_build import GuestCache, cache_folder
-from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
-from rookery.actors.sandbox.python_guest import PythonGuest
-from rookery.actors.sandbox.wasm import make_engine
+from rookery.actors.sandbox.python.build import GuestCache, cache_folder
+from rookery.actors.sandbox.python.python_guest import PythonGuest
+from rookery.actors.sandbox.runtime.wasm import make_engine
+from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
 from rookery.schemas.run import Language
 from tests.sandbox.stage import KEY, Stage
 

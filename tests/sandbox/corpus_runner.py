@@ -19,7 +19,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rookery.actors.sandbox.guest.values import converted
+from rookery.actors.sandbox.python.guest.values import converted
 from tests.sandbox.stage import FUNCTIONS
 
 __all__ = ["Outcome", "named", "programs"]

@@ -11,7 +11,7 @@ import msgspec
 
 from rookery.actors.sandbox import Answer, Call, Sandbox, Waiting, open_sandbox
 from rookery.actors.sandbox.contract import Image, Surroundings
-from rookery.actors.sandbox.snapshot import open_snapshot, seal
+from rookery.actors.sandbox.sessions.snapshot import open_snapshot, seal
 from rookery.schemas.run import Language, RunResult
 from tests.sandbox.programs import without_time
 from tests.sandbox.stage import KEY, TOOLS, Stage

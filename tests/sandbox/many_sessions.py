@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rookery.actors.sandbox import Answer, Call, Sandbox, ToolFailure, Waiting
-from rookery.actors.sandbox.guest_build import GuestCache, cache_folder, tell_stderr
-from rookery.actors.sandbox.opening import python_guest
-from rookery.actors.sandbox.wasm import make_engine
+from rookery.actors.sandbox.python.build import GuestCache, cache_folder, tell_stderr
+from rookery.actors.sandbox.runtime.factory import python_guest
+from rookery.actors.sandbox.runtime.wasm import make_engine
 from rookery.schemas.run import RunRequest, RunResult, SessionLimits
 from tests.sandbox.stage import KEY, NOW_MS, TOOLS
 

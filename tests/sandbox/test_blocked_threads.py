@@ -10,8 +10,8 @@ import pytest
 import wasmtime
 
 from rookery.actors.sandbox import Answer, Call, Sandbox
-from rookery.actors.sandbox.python_guest import PythonGuest
-from rookery.actors.sandbox.workers import Workers
+from rookery.actors.sandbox.python.python_guest import PythonGuest
+from rookery.actors.sandbox.runtime.guest_threads import Workers
 from rookery.schemas.run import RunRequest, SessionLimits
 from tests.sandbox.stage import KEY, TOOLS, Stage
 

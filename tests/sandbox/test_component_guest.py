@@ -11,12 +11,12 @@ import pytest
 import wasmtime
 
 from rookery.actors.sandbox import Answer, Call, Sandbox, Waiting
-from rookery.actors.sandbox.component_guest import ComponentGuest
-from rookery.actors.sandbox.guest_build import GuestCache
-from rookery.actors.sandbox.link import LinkPlan
-from rookery.actors.sandbox.opening import python_guest
-from rookery.actors.sandbox.python_guest import PythonGuest
-from rookery.actors.sandbox.wasm import GuestStopped
+from rookery.actors.sandbox.python.build import GuestCache
+from rookery.actors.sandbox.python.fallback.component_guest import ComponentGuest
+from rookery.actors.sandbox.python.link import LinkPlan
+from rookery.actors.sandbox.python.python_guest import PythonGuest
+from rookery.actors.sandbox.runtime.factory import python_guest
+from rookery.actors.sandbox.runtime.wasm import GuestStopped
 from tests.sandbox.programs import CALLS, CLOSURES, without_time
 from tests.sandbox.stage import KEY, TOOLS, Stage, later
 from tests.sandbox.test_limits import LIMITS

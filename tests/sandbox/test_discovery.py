@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from rookery.actors.sandbox import PYTHON_MODULES, Answer, Sandbox, Tool
-from rookery.actors.sandbox.discovery import DISCOVERY, Catalogue
-from rookery.actors.sandbox.snapshot import (
+from rookery.actors.sandbox.runtime.introspection import DISCOVERY, Catalogue
+from rookery.actors.sandbox.sessions.snapshot import (
     SavedSession,
     SnapshotHeader,
     open_snapshot,

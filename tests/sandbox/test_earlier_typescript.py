@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rookery.actors.sandbox import Answer, Sandbox, Waiting
-from rookery.actors.sandbox.javascript_build import JavaScriptBuild
+from rookery.actors.sandbox.typescript.build import JavaScriptBuild
 from rookery.schemas.run import Language
 from tests.builds import own_build
 from tests.sandbox.determined import answer

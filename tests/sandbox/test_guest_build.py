@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import wasmtime
 
-from rookery.actors.sandbox import Sandbox, guest_build
-from rookery.actors.sandbox.component_layout import read_layout, read_module
-from rookery.actors.sandbox.guest_build import GuestCache, cache_folder
-from rookery.actors.sandbox.link import LinkPlan
-from rookery.actors.sandbox.python_guest import PythonGuest, PythonInstance
+from rookery.actors.sandbox import Sandbox
+from rookery.actors.sandbox.python import build as guest_build
+from rookery.actors.sandbox.python.build import GuestCache, cache_folder
+from rookery.actors.sandbox.python.component_layout import read_layout, read_module
+from rookery.actors.sandbox.python.link import LinkPlan
+from rookery.actors.sandbox.python.python_guest import PythonGuest, PythonInstance
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import Language
 from tests.sandbox.stage import KEY, Stage

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rookery.actors.sandbox import guest_build
-from rookery.actors.sandbox.guest_build import GuestCache
-from rookery.actors.sandbox.kept_files import UNUSED_S_MAX, KeptFiles
+from rookery.actors.sandbox.python import build as guest_build
+from rookery.actors.sandbox.python.build import GuestCache
+from rookery.actors.sandbox.python.file_cache import UNUSED_S_MAX, KeptFiles
 
 CHECKOUT = Path(__file__).parents[2]
 HOLDER = """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import wasmtime
 
 from rookery.actors.sandbox import Sandbox
-from rookery.actors.sandbox.python_guest import PythonGuest
+from rookery.actors.sandbox.python.python_guest import PythonGuest
 from tests.sandbox.many_sessions import KINDS, Crowd
 from tests.sandbox.stage import KEY
 

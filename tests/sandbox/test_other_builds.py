@@ -13,14 +13,14 @@ import wasmtime
 from msgspec.structs import replace
 
 from rookery.actors.sandbox import Answer, Sandbox
-from rookery.actors.sandbox.builds import OTHERS_MAX
 from rookery.actors.sandbox.contract import Guest
-from rookery.actors.sandbox.guest_build import GuestCache
-from rookery.actors.sandbox.javascript_build import JavaScriptBuild
-from rookery.actors.sandbox.opening import open_sandbox
-from rookery.actors.sandbox.python_guest import PythonGuest
-from rookery.actors.sandbox.snapshot import open_snapshot, seal
-from rookery.actors.sandbox.typescript import EDITION
+from rookery.actors.sandbox.python.build import GuestCache
+from rookery.actors.sandbox.python.python_guest import PythonGuest
+from rookery.actors.sandbox.runtime.factory import open_sandbox
+from rookery.actors.sandbox.runtime.guest_registry import OTHERS_MAX
+from rookery.actors.sandbox.sessions.snapshot import open_snapshot, seal
+from rookery.actors.sandbox.typescript.build import JavaScriptBuild
+from rookery.actors.sandbox.typescript.translation import EDITION
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language

@@ -10,7 +10,7 @@ import pytest
 import wasmtime
 
 from rookery.actors.sandbox import Answer, Call, Outcome, Sandbox, ToolFailure
-from rookery.actors.sandbox.python_guest import PythonGuest
+from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest, RunResult, SessionLimits
 from tests.sandbox.stage import ANSWERS, KEY, NOW_MS, TOOLS, Stage, later

@@ -10,10 +10,10 @@ import pytest
 import wasmtime
 
 from rookery.actors.sandbox import Sandbox
-from rookery.actors.sandbox.component_guest import ComponentGuest
-from rookery.actors.sandbox.guest_build import GuestCache
-from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
-from rookery.actors.sandbox.python_guest import PythonGuest
+from rookery.actors.sandbox.python.build import GuestCache
+from rookery.actors.sandbox.python.fallback.component_guest import ComponentGuest
+from rookery.actors.sandbox.python.python_guest import PythonGuest
+from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
 from rookery.schemas.errors import Refused
 from tests.sandbox.probes.canary import Canary, canary
 from tests.sandbox.probes.catalogue import COMPONENT, PYTHON, TYPESCRIPT

@@ -19,9 +19,9 @@ import wasmtime
 from msgspec.structs import replace
 
 from rookery.actors.sandbox import Answer, Call, RecordedCall, RecordedRun, Sandbox, Tool
-from rookery.actors.sandbox.python_guest import PythonGuest
-from rookery.actors.sandbox.run_log import RunLog
-from rookery.actors.sandbox.snapshot import open_snapshot
+from rookery.actors.sandbox.python.python_guest import PythonGuest
+from rookery.actors.sandbox.sessions.run_log import RunLog
+from rookery.actors.sandbox.sessions.snapshot import open_snapshot
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits
 from tests.sandbox.programs import without_time

@@ -9,7 +9,12 @@ import msgspec
 import pytest
 
 from rookery.actors.sandbox import Sandbox, Snapshot, Tool
-from rookery.actors.sandbox.snapshot import SnapshotHeader, open_snapshot, seal, snapshot_id
+from rookery.actors.sandbox.sessions.snapshot import (
+    SnapshotHeader,
+    open_snapshot,
+    seal,
+    snapshot_id,
+)
 from rookery.schemas.errors import Refused
 from tests.sandbox.stage import KEY, TOOLS, Stage, later
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rookery.actors.sandbox import guest_build, shared_build
-from rookery.actors.sandbox.guest_build import GuestCache, source_key
-from rookery.actors.sandbox.python_guest import PythonGuest
-from rookery.actors.sandbox.shared_build import SharedBuild
+from rookery.actors.sandbox.python import build as guest_build
+from rookery.actors.sandbox.python import realm_build
+from rookery.actors.sandbox.python.build import GuestCache, source_key
+from rookery.actors.sandbox.python.python_guest import PythonGuest
+from rookery.actors.sandbox.python.realm_build import SharedBuild
 from rookery.bus.ports import Bus, Claim
 from rookery.schemas.errors import Failed
 from tests.bus.realms import JetStreamRealm, MemoryRealm, Realm
@@ -214,7 +215,7 @@ def test_a_builder_at_work_keeps_its_claim(
         standing = await bus.claims.list(NAME)
         return next((claim for claim in standing if last is None or claim.token > last.token), None)
 
-    monkeypatch.setattr(shared_build, "_RENEW_S", 0.01)
+    monkeypatch.setattr(realm_build, "_RENEW_S", 0.01)
     asyncio.run(scenario())
 
 

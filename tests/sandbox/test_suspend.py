@@ -8,7 +8,12 @@ import msgspec
 import pytest
 
 from rookery.actors.sandbox import Answer, Sandbox, Waiting
-from rookery.actors.sandbox.snapshot import SavedSession, SnapshotHeader, open_snapshot, seal
+from rookery.actors.sandbox.sessions.snapshot import (
+    SavedSession,
+    SnapshotHeader,
+    open_snapshot,
+    seal,
+)
 from rookery.schemas.errors import Failed
 from tests.sandbox.programs import CALLS, CLOSURES, PROGRAMS, without_time
 from tests.sandbox.stage import KEY, TOOLS, Stage, later

@@ -15,11 +15,11 @@ import tree_sitter
 import tree_sitter_typescript
 
 from rookery.actors.sandbox import Sandbox
-from rookery.actors.sandbox.blanking import blank_types
-from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
-from rookery.actors.sandbox.source_edits import aligned, apply_edits
-from rookery.actors.sandbox.syntax import Node, parse
-from rookery.actors.sandbox.typescript import EDITIONS, RefusedSource, translate
+from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
+from rookery.actors.sandbox.typescript.source_edits import aligned, apply_edits
+from rookery.actors.sandbox.typescript.syntax import Node, parse
+from rookery.actors.sandbox.typescript.translation import EDITIONS, RefusedSource, translate
+from rookery.actors.sandbox.typescript.type_erasure import blank_types
 from rookery.schemas.digest import digest_json
 from rookery.schemas.run import Language
 from tests.sandbox.stage import Stage

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
+from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
 from tests.sandbox.test_typescript_blanking import FILES, read
 from tests.sandbox.typescript_conformance import Compiler, Unavailable, Verdict, judged
 from tests.sandbox.typescript_variations import variations

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.actors.sandbox.blanking import blank_types
-from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
-from rookery.actors.sandbox.source_edits import apply_edits
-from rookery.actors.sandbox.syntax import parse
-from rookery.actors.sandbox.transforming import NotTransformed
+from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
+from rookery.actors.sandbox.typescript.source_edits import apply_edits
+from rookery.actors.sandbox.typescript.syntax import parse
+from rookery.actors.sandbox.typescript.transformer import NotTransformed
+from rookery.actors.sandbox.typescript.type_erasure import blank_types
 from tests.sandbox.test_typescript_blanking import BLANKED, read, unwatched
 
 SNIPPETS = [

@@ -10,9 +10,9 @@ import pytest
 import wasmtime
 
 from rookery.actors.sandbox import Answer, Outcome, Sandbox, ToolFailure
-from rookery.actors.sandbox.guest_build import GuestCache
-from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
-from rookery.actors.sandbox.python_guest import PythonGuest
+from rookery.actors.sandbox.python.build import GuestCache
+from rookery.actors.sandbox.python.python_guest import PythonGuest
+from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits
 from tests.sandbox.stage import KEY, NOW_MS, TOOLS, Stage, later

@@ -6,10 +6,10 @@ import pytest
 import wasmtime
 
 from rookery.actors.sandbox import Answer, Call, Sandbox
-from rookery.actors.sandbox.counted_frames import count_frames
-from rookery.actors.sandbox.guest_build import GuestCache
-from rookery.actors.sandbox.javascript_engine import engine_bytes
-from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
+from rookery.actors.sandbox.python.build import GuestCache
+from rookery.actors.sandbox.typescript.engine import engine_bytes
+from rookery.actors.sandbox.typescript.frame_counter import count_frames
+from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
 from rookery.schemas.errors import Failed
 from rookery.schemas.run import Language, RunResult
 from tests.sandbox.stage import KEY, TOOLS, Stage, later
@@ -169,7 +169,7 @@ def test_an_engine_of_another_shape_is_refused():
 def test_an_engine_that_does_not_count_is_refused(
     engine: wasmtime.Engine, cache: GuestCache, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rookery.actors.sandbox.javascript_engine._SIX_FRAMES", "1")
+    monkeypatch.setattr("rookery.actors.sandbox.typescript.engine._SIX_FRAMES", "1")
     with pytest.raises(Failed, match="does not count frames"):
         JavaScriptGuest(engine, cache).instance()
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from rookery.actors.sandbox import Answer, Sandbox, Waiting
-from rookery.actors.sandbox.snapshot import open_snapshot, seal
+from rookery.actors.sandbox.sessions.snapshot import open_snapshot, seal
 from rookery.schemas.errors import Failed
 from rookery.schemas.run import Language
 from tests.sandbox.programs import without_time

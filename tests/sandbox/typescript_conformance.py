@@ -22,10 +22,10 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.sandbox.guest_build import GuestCache, cache_folder
-from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
-from rookery.actors.sandbox.typescript import RefusedSource, Transform, erase, translate
-from rookery.actors.sandbox.wasm import make_engine
+from rookery.actors.sandbox.python.build import GuestCache, cache_folder
+from rookery.actors.sandbox.runtime.wasm import make_engine
+from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
+from rookery.actors.sandbox.typescript.translation import RefusedSource, Transform, erase, translate
 from tests.sandbox.typescript_variations import variations
 
 __all__ = ["Compiler", "Unavailable", "Verdict", "judged"]

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from rookery.actors.sandbox import Answer, Sandbox, Waiting
-from rookery.actors.sandbox.guest_build import GuestCache, cache_folder
-from rookery.actors.sandbox.javascript_guest import JavaScriptGuest
-from rookery.actors.sandbox.wasm import make_engine
+from rookery.actors.sandbox.python.build import GuestCache, cache_folder
+from rookery.actors.sandbox.runtime.wasm import make_engine
+from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
 from rookery.schemas.run import Language
 from tests.sandbox.sleeper import Report
 from tests.sandbox.stage import KEY, TOOLS, Stage, later

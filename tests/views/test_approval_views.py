@@ -14,7 +14,7 @@ from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.projections import approvals
 from rookery.actors.projections.approval_queries import ApprovalsView
 from rookery.actors.projections.approver_keys import keys_of
-from rookery.ops.cli.approval_lines import approval_lines, news_of
+from rookery.ops.cli.rendering.approval_lines import approval_lines, news_of
 from rookery.schemas.approvals.lists import (
     ApprovalState,
     GrantedQuery,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rookery.actors.execution.history import Kept, PastRun
 from rookery.actors.execution.queries.snapshots import Saving
 from rookery.actors.execution.rebuilt_session import Past
-from rookery.actors.sandbox.concern import RestoreSnapshot
+from rookery.actors.session_snapshots.decider import RestoreSnapshot
 from rookery.bus.ports import Blobs, Delivery
 from rookery.schemas.calls import ForkedRun, ForkPoint, Offer
 from rookery.schemas.codec import decode_command, encode_json

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from rookery.actors.execution.history import PastRun, plain
 from rookery.actors.execution.rebuilt_session import Past
 from rookery.actors.sandbox.contract import STATUSES, Answer, Call, Outcome, Waiting
-from rookery.actors.sandbox.recorded import Batch, RecordedCall
+from rookery.actors.sandbox.sessions.recorded_runs import Batch, RecordedCall
 from rookery.bus.ports import Delivery
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import ReplayQuery, ReplayReport

@@ -20,8 +20,8 @@ from rookery.actors.execution.queries.destroy import Destroying
 from rookery.actors.execution.rebuilt_session import Past
 from rookery.actors.kernel.local_ask import Ask
 from rookery.actors.kernel.machines.session_host import DESTROYED
-from rookery.actors.sandbox.concern import KeepSnapshot, KeptView, RestoreSnapshot
 from rookery.actors.sandbox.contract import Tool
+from rookery.actors.session_snapshots.decider import KeepSnapshot, KeptView, RestoreSnapshot
 from rookery.bus.ports import Blobs, Delivery
 from rookery.schemas.calls import OfferedTool
 from rookery.schemas.codec import decode_command

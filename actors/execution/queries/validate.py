@@ -15,7 +15,7 @@ from rookery.actors.execution.history import Reader, plain
 from rookery.actors.execution.provisioning import NodeOffers
 from rookery.actors.kernel.local_ask import Ask
 from rookery.actors.kernel.machines.session_host import DESTROYED, INITIALIZING
-from rookery.actors.sandbox.pool import Sandbox
+from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.bus.ports import Delivery
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import RunAnswer, SessionQuery, SessionView

@@ -12,9 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rookery.actors.sandbox import Sandbox, open_sandbox
-from rookery.actors.sandbox.component_guest import ComponentGuest
-from rookery.actors.sandbox.guest_build import GuestCache, cache_folder
-from rookery.actors.sandbox.wasm import make_engine
+from rookery.actors.sandbox.python.build import GuestCache, cache_folder
+from rookery.actors.sandbox.python.fallback.component_guest import ComponentGuest
+from rookery.actors.sandbox.runtime.wasm import make_engine
 from tests.sandbox.probes.canary import canary
 from tests.sandbox.probes.catalogue import COMPONENT, PYTHON, TYPESCRIPT
 from tests.sandbox.probes.shooting import Range

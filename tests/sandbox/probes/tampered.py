@@ -16,7 +16,7 @@ import msgspec
 
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.contract import Image
-from rookery.actors.sandbox.snapshot import open_snapshot, seal
+from rookery.actors.sandbox.sessions.snapshot import open_snapshot, seal
 from tests.sandbox.stage import KEY, TOOLS
 
 __all__ = ["FOREIGN", "HOSTILE", "sealed_with"]

@@ -1,0 +1,1 @@
+"""The Python guest: how it is built, linked and spoken to."""

@@ -1,0 +1,175 @@
+"""Puts the core modules of the Python guest together by hand, so that its memory can be reached.
+
+A component as such gives no access to linear memory, and without it no session could sleep. Owns
+the order of instantiation and where each import comes from; what the host answers is ``wasi``'s
+and ``python_guest``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import wasmtime
+
+from rookery.actors.sandbox.python.component_layout import (
+    CoreExport,
+    ExportBag,
+    Lowered,
+    ModuleFacts,
+    ModuleInstance,
+    read_layout,
+    read_module,
+)
+from rookery.actors.sandbox.runtime.wasm import Extern, Externs, Linker, Machine, Prepared
+from rookery.schemas.errors import Failed
+
+__all__ = ["HOST", "HostFunction", "LinkPlan", "Linked"]
+
+HOST = "host"
+"""The module name of what the guest's world imports; a stubbed WASI interface has its number."""
+
+
+class HostFunction(NamedTuple):
+    """A function the host must define."""
+
+    module: str
+    name: str
+
+
+class Source(NamedTuple):
+    """Where an import comes from: an instance, or else a module of the host."""
+
+    instance: int | None
+    module: bytes
+    name: bytes
+
+
+class Step(NamedTuple):
+    instance: int
+    module: int
+    sources: tuple[Source, ...]
+
+
+class Linked(NamedTuple):
+    """One instantiated guest."""
+
+    instances: dict[int, Any]
+    serve: Prepared
+    after_serve: Prepared
+    allocate: Prepared
+
+
+class LinkPlan:
+    """Made once a process from a component; instantiates it in any number of machines."""
+
+    def __init__(self, component: bytes) -> None:
+        self._layout = read_layout(component)
+        self.modules = self._layout.modules
+        self._facts = [read_module(module) for module in self.modules]
+        self.used = sorted(i for i, facts in enumerate(self._facts) if not _is_stub(facts))
+        if any(self._facts[i].hidden_mutable_globals for i in self.used):
+            raise Failed("GUEST_BUILD_FAILED", "a module hides state no snapshot could reach")
+
+    def bind(self, modules: dict[int, wasmtime.Module]) -> None:
+        """Work the plan out, now that the types of all imports are known."""
+        self._modules = modules
+        self.host_functions: dict[HostFunction, Any] = {}
+        self._steps = list(self._plan())
+        lift = self._layout.lifts[-1]
+        self._serve = self._found("func", lift.function)
+        self._after = self._found("func", lift.options["post_return"])
+        self._allocate = self._found("func", lift.options["realloc"])
+        self._memory = self._found("memory", lift.options["memory"])
+        self.modules.clear()  # Their native code has taken their place.
+
+    def instantiate(self, machine: Machine, linker: Linker) -> Linked:
+        instances: dict[int, Any] = {}
+        for number, module, sources in self._steps:
+            imports = Externs(len(sources))
+            for place, (instance, host_module, name) in enumerate(sources):
+                if instance is None:
+                    linker.fetch(machine, host_module, name, imports, place)
+                else:
+                    machine.fetch(instances[instance], name, imports, place)
+            instances[number] = machine.instantiate(self._modules[module], imports)
+
+        def export(source: CoreExport) -> Extern:
+            found = Externs(1)
+            machine.fetch(instances[source.instance], source.name.encode(), found, 0)
+            return found.first
+
+        stack_pointer = CoreExport(self._memory.instance, "__stack_pointer")
+        machine.use(export(self._memory), export(stack_pointer))
+        return Linked(
+            instances,
+            Prepared(machine, export(self._serve), 2, 1),
+            Prepared(machine, export(self._after), 1, 0),
+            Prepared(machine, export(self._allocate), 4, 1),
+        )
+
+    def state_beside_memory(self, machine: Machine, linked: Linked) -> dict[tuple[int, str], int]:
+        """All there is: values of mutable globals and sizes of tables. For a snapshot to hold
+        everything, none of it may ever change, but for the stack pointer within a step."""
+        found = {}
+        for number, module, _ in self._steps:
+            facts, extern = self._facts[module], Externs(1)
+            for names, read in (
+                (facts.mutable_globals, machine.value),
+                (facts.tables, machine.length),
+            ):
+                for name in names:
+                    machine.fetch(linked.instances[number], name.encode(), extern, 0)
+                    found[number, name] = read(extern.first)
+        return found
+
+    def _plan(self) -> Iterator[Step]:
+        for number, entry in enumerate(self._layout.instances):
+            if isinstance(entry, ModuleInstance) and entry.module in self._modules:
+                kinds = [item.type for item in self._modules[entry.module].imports]
+                sources = [
+                    self._source(self._field(entry.imports[module], name), kind)
+                    for (module, name), kind in zip(
+                        self._facts[entry.module].imports, kinds, strict=True
+                    )
+                ]
+                yield Step(number, entry.module, tuple(sources))
+
+    def _source(self, item: CoreExport | Lowered, kind: Any) -> Source:
+        if isinstance(item, Lowered):
+            function = HostFunction(HOST, item.name)
+        elif self._is_stubbed(item.instance):
+            function = HostFunction(str(item.instance), item.name)
+        else:
+            return Source(item.instance, b"", item.name.encode())
+        self.host_functions[function] = kind
+        return Source(None, function.module.encode(), function.name.encode())
+
+    def _is_stubbed(self, instance: int) -> bool:
+        entry = self._layout.instances[instance]
+        return isinstance(entry, ModuleInstance) and entry.module not in self._modules
+
+    def _field(self, instance: int, name: str) -> CoreExport | Lowered:
+        """Follow aliases down to a module's export or to an import of the component."""
+        entry = self._layout.instances[instance]
+        if isinstance(entry, ExportBag):
+            return self._item(*entry.exports[name])
+        return CoreExport(instance, name)
+
+    def _item(self, sort: str, index: int) -> CoreExport | Lowered:
+        item = self._layout.core[sort][index]
+        if isinstance(item, Lowered):
+            return item
+        if isinstance(item, CoreExport):
+            return self._field(item.instance, item.name)
+        raise Failed("GUEST_BUILD_FAILED", "the guest handles resources, which cannot be linked")
+
+    def _found(self, sort: str, index: int) -> CoreExport:
+        item = self._item(sort, index)
+        assert isinstance(item, CoreExport)
+        return item
+
+
+def _is_stub(facts: ModuleFacts) -> bool:
+    """A module of ``--stub-wasi`` that only traps: the host answers in its place."""
+    return not facts.imports and not facts.owns_memory_or_table

@@ -1,0 +1,134 @@
+"""Opens a sandbox: engine, cache, guests, and the proof that what was linked by hand works.
+
+A build that is not this machine's own is looked for in the cache, then asked for by its digest; it
+has to pass the same test. It speaks with the host of today, as every build before and after it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import wasmtime
+
+from rookery.actors.sandbox.contract import (
+    Answer,
+    AnswerCall,
+    Call,
+    Ended,
+    Guest,
+    Program,
+    ToolFailure,
+)
+from rookery.actors.sandbox.python.build import GuestCache, Progress, cache_folder, tell_stderr
+from rookery.actors.sandbox.python.fallback.component_guest import ComponentGuest
+from rookery.actors.sandbox.python.python_guest import PythonGuest, PythonInstance, Unheard
+from rookery.actors.sandbox.runtime.guest_registry import nowhere
+from rookery.actors.sandbox.runtime.wasm import GuestStopped, make_engine
+from rookery.actors.sandbox.sandbox import Sandbox
+from rookery.actors.sandbox.typescript.build import JavaScriptBuild
+from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
+from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.run import Language
+
+__all__ = ["answering", "open_sandbox", "python_guest"]
+
+_MORE: Final = {
+    Language.PYTHON: "n = 41\ndef more(): return n + 1",
+    Language.TYPESCRIPT: "let n: number = 41; function more(): number { return n + 1 }",
+}
+FetchBuild = Callable[[str], bytes | None]
+"""The build of this digest, from wherever builds are published; ``None`` if it is not there."""
+
+
+def open_sandbox(
+    key: bytes, cache: GuestCache | None = None, fetch: FetchBuild = lambda _build: None
+) -> Sandbox:
+    """A sandbox of this machine. The first one of a user builds the guest, some 20 s."""
+    engine = make_engine()
+    cache = cache or GuestCache(cache_folder(os.environ))
+    guests: list[Guest] = [python_guest(engine, cache, tell_stderr), JavaScriptGuest(engine, cache)]
+
+    def load(language: Language, build: str) -> Guest:
+        return _other_guest(engine, cache, fetch, language, build)
+
+    return Sandbox(engine, guests, key, load=load)
+
+
+def python_guest(engine: wasmtime.Engine, cache: GuestCache, progress: Progress) -> Guest:
+    """The linked guest, or the component where linking does not work: slower to resume."""
+    try:
+        guest = PythonGuest(engine, cache)
+        _self_test(guest)
+    except (Failed, GuestStopped, LookupError, wasmtime.WasmtimeError) as error:
+        progress(f"rookery: the Python guest cannot be linked ({error}); running it whole\n")
+        return ComponentGuest(engine, cache)
+    return guest
+
+
+def _other_guest(
+    engine: wasmtime.Engine, cache: GuestCache, fetch: FetchBuild, language: Language, build: str
+) -> Guest:
+    """What sessions began with that are to go on here."""
+    piece = cache.kept(build)
+    if piece is None:
+        piece = fetch(build)
+        if piece is None:
+            return nowhere(language, build)
+        cache.keep(piece)
+    guest: PythonGuest | JavaScriptGuest
+    try:
+        if language is Language.TYPESCRIPT:
+            made = JavaScriptBuild.read(piece)
+            guest = JavaScriptGuest(engine, cache, lambda: made)
+        else:
+            guest = PythonGuest(engine, cache, piece)
+        _self_test(guest)
+    except (Failed, GuestStopped, LookupError, wasmtime.WasmtimeError) as error:
+        raise Refused(
+            "SNAPSHOT_FOREIGN_BUILD",
+            f"the {language} guest {build[:16]} does not work here: {error}",
+            hint=f"go on with it on a node whose own guest build is {build}",
+        ) from None
+    return guest
+
+
+def answering(functions: dict[str, Callable[..., Any]]) -> AnswerCall:
+    """Answers calls with plain functions; what they raise, the program can catch."""
+
+    def answer(call: Call) -> Answer:
+        try:
+            return Answer(functions[call.name](*call.args, **call.kwargs))
+        except CodedError as error:
+            return Answer(error=ToolFailure(error.code, error.message))
+        except Exception as error:
+            return Answer(error=ToolFailure("TOOL_ERROR", f"{type(error).__name__}: {error}"))
+
+    return answer
+
+
+def _self_test(guest: PythonGuest | JavaScriptGuest) -> None:
+    """State must survive being taken out of one instance and put into another."""
+    first, second = guest.instance(), guest.instance()
+    beside = first.state_beside_memory if isinstance(first, PythonInstance) else dict
+    try:
+        before = beside()
+        _expect(first.step(_program(_MORE[guest.language]), Unheard()), None)
+        second.load(first.image())
+        _expect(second.step(_program("more()"), Unheard()), 42)
+        if beside() != before:
+            raise Failed("GUEST_BUILD_FAILED", "the guest keeps state outside its memory")
+    finally:
+        first.close()
+        second.close()
+
+
+def _program(code: str) -> bytes:
+    return msgspec.json.encode(Program(code=code, inputs={}, tools={}, depth=100))
+
+
+def _expect(step: object, value: object) -> None:
+    if not isinstance(step, Ended) or (step.value, step.error) != (value, None):
+        raise Failed("GUEST_BUILD_FAILED", f"the self-test of the guest gave {step}")

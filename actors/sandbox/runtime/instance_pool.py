@@ -1,0 +1,96 @@
+"""Ready instances of one guest: taking one is instant, making one is not.
+
+Owns the few instances that only ever check sources, too: nothing runs in them, so they serve
+everybody, until one is stopped or has grown.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from rookery.actors.sandbox.contract import Check, Ended, Guest, Instance, Stopped, Tool
+from rookery.actors.sandbox.runtime.introspection import names_offered
+from rookery.actors.sandbox.sessions.guest_run import SavedTurn, Turn, driven
+from rookery.actors.sandbox.sessions.meters import Tally
+from rookery.actors.sandbox.sessions.run_log import RunLog
+from rookery.schemas.run import SessionLimits
+
+__all__ = ["Shelf"]
+
+_CHECKER_BYTES_MAX = 32 << 20
+
+
+class Shelf:
+    """``fill`` it when nobody waits: making an instance holds up everything else for a while."""
+
+    def __init__(
+        self, guest: Guest, count: int, submit: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self.guest = guest
+        self._count, self._submit = count, submit
+        self._ready: deque[Instance] = deque()
+        self._checkers: deque[Instance] = deque()
+        self._lock = threading.Lock()
+        self._filling = self._closed = False
+
+    def fill(self) -> None:
+        with self._lock:
+            if self._filling or self._closed or len(self._ready) >= self._count:
+                return
+            self._filling = True
+        self._submit(self._add)
+
+    def take(self) -> Instance:
+        try:
+            return self._ready.popleft()
+        except IndexError:
+            return self.guest.instance()
+
+    def check(self, turn: Turn) -> Ended:
+        """Drive a turn of ``check_turn``."""
+        try:
+            instance = self._checkers.popleft()
+        except IndexError:
+            instance = self.take()
+        step = driven(turn, instance)
+        assert isinstance(step, Ended)
+        if isinstance(step, Stopped) or instance.memory_bytes > _CHECKER_BYTES_MAX:
+            instance.close()
+        else:
+            self._checkers.append(instance)
+        return step
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            while self._ready:
+                self._ready.popleft().close()
+            while self._checkers:
+                self._checkers.popleft().close()
+
+    @staticmethod
+    def check_turn(code: str, tools: Mapping[str, Tool], limits: SessionLimits) -> Turn:
+        """A turn that finds out what is wrong with a source."""
+        check = Check(code=code, tools=names_offered(tools))
+        program = msgspec.json.encode(check)
+        log = RunLog(program=program, limits=limits, tools={}, now_ns=0, entries=[])
+        return Turn(SavedTurn(log, Tally()))
+
+    def _add(self) -> None:
+        try:
+            instance = self.guest.instance()
+        except Exception:  # Whoever takes one makes it, and is told the reason.
+            with self._lock:
+                self._filling = False
+            return
+        with self._lock:
+            self._filling = False
+            if self._closed:
+                instance.close()
+            else:
+                self._ready.append(instance)
+        self.fill()

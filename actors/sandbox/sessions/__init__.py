@@ -1,0 +1,1 @@
+"""Sessions in the sandbox: their queues, runs, logs, meters and snapshots."""

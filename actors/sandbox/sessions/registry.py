@@ -1,0 +1,133 @@
+"""The sessions of a sandbox: which there are, which of them are live, and which rest.
+
+Those used last keep their instance, as long as these are not too many and do not take too much
+memory. The others rest, as an image or as the logs of their runs; how, is the session's to say.
+None is forgotten here: who can bring sessions back may ask which have rested for longest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from rookery.actors.sandbox.sessions.queue import Job, Lane, Lanes
+from rookery.actors.sandbox.sessions.session import Session
+from rookery.schemas.errors import Refused
+
+__all__ = ["Sessions"]
+
+
+class Sessions:
+    """Called on any thread; what is said of a session, on the one that has it."""
+
+    def __init__(self, lanes: Lanes, *, live_max: int, live_bytes_max: int) -> None:
+        self._lanes, self._live_max, self._live_bytes_max = lanes, live_max, live_bytes_max
+        self._lock = threading.Lock()
+        self._all: dict[str, tuple[Lane, Session]] = {}
+        self._live: OrderedDict[str, int] = OrderedDict()
+        """What their instances take, in bytes; the one used last at the end."""
+        self._resting: OrderedDict[str, int] = OrderedDict()
+        """All others, and what they hold, in bytes; the one that rests for longest first."""
+        self.resting_bytes = 0
+
+    def get(self, session_id: str) -> tuple[Lane, Session] | None:
+        return self._all.get(session_id)
+
+    def all(self) -> list[tuple[Lane, Session]]:
+        with self._lock:
+            return list(self._all.values())
+
+    def find(self, session_id: str) -> tuple[Lane, Session]:
+        found = self._all.get(session_id)
+        if found is None:
+            raise _unknown(session_id)
+        return found
+
+    def add(self, session: Session) -> None:
+        with self._lock:
+            if session.id in self._all:
+                raise Refused("SESSION_IDENTITY_IN_USE", f"there is a session {session.id}")
+            self._all[session.id] = Lane(session), session
+            self._note_resting(session)
+
+    def remove(self, session_id: str) -> tuple[Lane, Session]:
+        with self._lock:
+            found = self._all.pop(session_id, None)
+            self._note_gone(session_id)
+        if found is None:
+            raise _unknown(session_id)
+        return found
+
+    def used(self, session: Session) -> None:
+        """Keep the sessions used last; let the others rest."""
+        resting = []
+        with self._lock:
+            self._note(session)
+            while len(self._live) > self._live_max or (
+                sum(self._live.values()) > self._live_bytes_max and len(self._live) > 1
+            ):
+                found = self._all[next(iter(self._live))]
+                self._note_resting(found[1])
+                resting.append(found)
+        self._rest(resting)
+
+    def rest_on(self, build: str) -> None:
+        """The build is let go: no session keeps an instance of it."""
+        with self._lock:
+            resting = [
+                (lane, session)
+                for lane, session in map(self._all.__getitem__, self._live)
+                if session.build == build
+            ]
+            for _, session in resting:
+                self._note_resting(session)
+        self._rest(resting)
+
+    def surplus(self, resting_bytes_max: int, spared: Callable[[str], bool]) -> list[str]:
+        """Those that rest for longest, as many as hold what is too much."""
+        found = []
+        with self._lock:
+            excess_bytes = self.resting_bytes - resting_bytes_max
+            for session_id, held_bytes in self._resting.items():
+                if excess_bytes <= 0:
+                    break
+                if not spared(session_id):
+                    found.append(session_id)
+                    excess_bytes -= held_bytes
+        return found
+
+    def _rest(self, sessions: Iterable[tuple[Lane, Session]]) -> None:
+        for lane, session in sessions:
+            self._lanes.submit(lane, partial(self._put_to_rest, session))
+
+    def _put_to_rest(self, session: Session, job: Job) -> None:
+        session.rest()
+        with self._lock:
+            self._note(session)
+        job.finish(None)
+
+    def _note(self, session: Session) -> None:
+        """It was something else before, or held something else."""
+        found = self._all.get(session.id)
+        if found is None or found[1] is not session:
+            return
+        if session.instance is None:
+            self._note_resting(session)
+        else:
+            self._note_gone(session.id)
+            self._live[session.id] = session.instance.memory_bytes
+
+    def _note_resting(self, session: Session) -> None:
+        self._note_gone(session.id)
+        self._resting[session.id] = held_bytes = session.held_bytes
+        self.resting_bytes += held_bytes
+
+    def _note_gone(self, session_id: str) -> None:
+        self._live.pop(session_id, None)
+        self.resting_bytes -= self._resting.pop(session_id, 0)
+
+
+def _unknown(session_id: str) -> Refused:
+    return Refused("SESSION_NOT_FOUND", f"there is no session {session_id[:80]}")

@@ -1,0 +1,72 @@
+"""What a run has used of the time it was given: wall time, and the guest's time on its thread.
+
+The one place of the sandbox that reads clocks, and what they say never reaches a guest. A run may
+use several threads one after the other, so what was used is carried along.
+"""
+
+from __future__ import annotations
+
+import time
+
+from rookery.actors.sandbox.runtime.wasm import GuestStopped
+from rookery.schemas.run import SessionLimits
+
+__all__ = ["Stopwatch"]
+
+_NS_PER_MS = 1_000_000
+
+
+class Stopwatch:
+    """Runs between ``begin`` and ``end``, both on the thread that works."""
+
+    def __init__(self, limits: SessionLimits) -> None:
+        self._wall_ns_max = limits.wall_ms * _NS_PER_MS
+        self._cpu_ns_max = limits.cpu_ms * _NS_PER_MS
+        self.wall_ns = self.cpu_ns = 0
+        self._began_ns = self._cpu_began_ns = self._host_began_ns = 0
+        self._running = False
+
+    @property
+    def wall_ms(self) -> int:
+        return self._wall_used_ns() // _NS_PER_MS
+
+    @property
+    def wall_is_over(self) -> bool:
+        return self._wall_used_ns() > self._wall_ns_max
+
+    def begin(self) -> None:
+        self._running = True
+        self._began_ns = time.perf_counter_ns()
+        self._cpu_began_ns = time.thread_time_ns()
+
+    def end(self) -> None:
+        self.wall_ns = self._wall_used_ns()
+        self._running = False
+        self.cpu_ns += time.thread_time_ns() - self._cpu_began_ns
+
+    def enter_host(self) -> None:
+        """The guest stands still: the thread works for somebody else."""
+        self.cpu_ns += time.thread_time_ns() - self._cpu_began_ns
+        self._host_began_ns = time.perf_counter_ns()
+
+    def leave_host(self) -> int:
+        """How many milliseconds that took."""
+        self._cpu_began_ns = time.thread_time_ns()
+        return (time.perf_counter_ns() - self._host_began_ns) // _NS_PER_MS
+
+    def count_wall(self, duration_ms: int) -> None:
+        """Tool time that passed outside."""
+        self.wall_ns += duration_ms * _NS_PER_MS
+
+    def check(self) -> None:
+        """While the guest works."""
+        if self.wall_is_over:
+            used = self._wall_ns_max // _NS_PER_MS
+            raise GuestStopped("TIMEOUT_WALL", f"the run took longer than {used} ms")
+        if self.cpu_ns + time.thread_time_ns() - self._cpu_began_ns > self._cpu_ns_max:
+            used = self._cpu_ns_max // _NS_PER_MS
+            raise GuestStopped("TIMEOUT_CPU", f"the program computed longer than {used} ms")
+
+    def _wall_used_ns(self) -> int:
+        since = time.perf_counter_ns() - self._began_ns if self._running else 0
+        return self.wall_ns + since

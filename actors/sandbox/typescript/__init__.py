@@ -1,0 +1,1 @@
+"""The TypeScript guest: translation to JavaScript, and the engine that runs it."""

@@ -1,0 +1,115 @@
+"""Static checks before anything runs: what is blocked here could never work, and says so early.
+
+They are advice to the author, not the wall: the wall is WebAssembly. Only syntax counts, so words
+inside string literals are never flagged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import NamedTuple
+
+from rookery.actors.sandbox.typescript.syntax import Node, Stretches, ask
+
+__all__ = ["Violation", "first_violation"]
+
+_CALLS = frozenset(("eval", "Function", "require", "fetch"))
+_OBJECTS = frozenset(
+    (
+        "Bun",
+        "Deno",
+        "SharedWorker",
+        "WebSocket",
+        "Worker",
+        "XMLHttpRequest",
+        "globalThis",
+        "navigator",
+        "process",
+    )
+)
+_TOOLS = frozenset(("fetch_url", "query_db", "send_email"))
+_TOOLS_HINT = "list_tools() says what can be called"
+_OUTSIDE_HINT = "the outside world is reached through tools only"
+_ENGINE_HINT = "write it without: the engine does not know it"
+_PATTERNS = """
+(import_statement) @statement
+(program (export_statement) @statement)
+(call_expression function: (import)) @module
+(call_expression function: (identifier) @call)
+(new_expression constructor: (identifier) @made)
+(member_expression object: (identifier) @object)
+(subscript_expression object: (identifier) @object)
+(decorator) @decorator
+(public_field_definition "accessor" @accessor)
+(with_statement) @with
+(meta_property) @meta
+(program (expression_statement (assignment_expression "using") @using))
+(type_query) @type
+"""
+_ENGINE_LACKS = {
+    "decorator": "decorators are not supported",
+    "accessor": "accessor fields are not supported",
+    "with": "with statements are not supported",
+    "using": "using declarations are supported within blocks and functions only",
+}
+
+
+class Violation(NamedTuple):
+    """Where the program asks for what it cannot have."""
+
+    start_byte: int
+    end_byte: int
+    code: str
+    message: str
+    hint: str
+
+
+def first_violation(
+    root: Node,
+    data: bytes,
+    tools: Container[str],
+    *,
+    modules: Iterable[Node] | None = None,
+    types: Stretches | None = None,
+) -> Violation | None:
+    """The first one in the order of the source. A tool may have any name. ``modules`` are the
+    statements that want a module; without, all are that import or export. Nothing is wrong within
+    ``types``: they do not run."""
+    found = ask(_PATTERNS, root)
+    if found and types is not None:
+        found = {name: [n for n in nodes if not types.contain(n)] for name, nodes in found.items()}
+    queries = Stretches(found.get("type", ()))
+    statements = found.get("statement", ()) if modules is None else modules
+    wanted = [n for n in (*statements, *found.get("module", ())) if not queries.contain(n)]
+    wanted += [node for node in found.get("meta", ()) if _name(node, data) == "import.meta"]
+    text = "modules are not available in the sandbox"
+    violations = [_unsupported(node, text) for node in wanted]
+    for node in (*found.get("call", ()), *found.get("made", ())):
+        name = _name(node, data)
+        if name in tools:
+            continue
+        if name in _CALLS or (name in _OBJECTS and node in found.get("made", ())):
+            violations.append(_unsupported(node, f"{name}() is not available in the sandbox"))
+        elif name in _TOOLS:
+            text = f"no tool {name!r} is registered"
+            violations.append(_violation(node, "UNKNOWN_TOOL", text, _TOOLS_HINT))
+    for node in found.get("object", ()):
+        name = _name(node, data)
+        if name in _OBJECTS and name not in tools:
+            violations.append(_unsupported(node, f"{name} is not available in the sandbox"))
+    for kind, text in _ENGINE_LACKS.items():
+        nodes = found.get(kind, ())
+        violations += [_violation(n, "UNSUPPORTED_FEATURE", text, _ENGINE_HINT) for n in nodes]
+    return min(violations, default=None)
+
+
+def _name(node: Node, data: bytes) -> str:
+    return data[node.start_byte : node.end_byte].decode()
+
+
+def _unsupported(node: Node, message: str) -> Violation:
+    return _violation(node, "UNSUPPORTED_FEATURE", message, _OUTSIDE_HINT)
+
+
+def _violation(node: Node, code: str, message: str, hint: str) -> Violation:
+    return Violation(node.start_byte, node.end_byte, code, message, hint)

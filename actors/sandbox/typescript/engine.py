@@ -1,0 +1,344 @@
+"""QuickJS as the quickjs-rs wheel ships it, driven through the functions its module exports.
+
+Owns handles, strings on their way in and out, and how many frames a program may have. Knows neither
+TypeScript nor sessions.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import wasmtime
+
+from rookery.actors.sandbox.contract import Host
+from rookery.actors.sandbox.runtime.image_guest import GuestMachine
+from rookery.actors.sandbox.runtime.wasm import Externs, GuestStopped, Linker, Prepared
+from rookery.actors.sandbox.typescript.frame_counter import FRAMES_AT, STACK_LIMIT_AT, count_frames
+from rookery.actors.sandbox.typescript.host_functions import ASKED, answer_to
+from rookery.schemas.errors import Failed
+
+__all__ = ["Engine", "JavaScriptMachine", "engine_bytes", "parts", "prelude"]
+
+_MEMORY_BYTES_MAX = 4 << 30
+"""Until a run brings its own limit: an image is loaded before."""
+_SCRATCH_BYTES = 64
+_FRAMES_PLACE = 32
+"""In the scratch: the number of frames left."""
+_STACK_BYTES: Final = (1 << 20) - 0x5A3D
+"""The engine is told so once, to see where it keeps it. What it does not do is heed it."""
+_STACK_TOP_BYTES = 1 << 12
+"""How far from where it begins the stack may be when the engine looks for its top."""
+_OWN_FRAMES = 1000
+"""For what the prelude does beside the program."""
+_SIX_FRAMES = "(function nest(n) { if (n) nest(n - 1) })(5)"
+_SHORT_BYTES = 4096
+"""Texts up to here travel through a place of their own, longer ones through one made for them."""
+_SCRIPT_NAME: Final = b"eval_script"
+"""What the engine calls every source it is given; the place in its memory where that stands."""
+_PRELUDE_NAME: Final = b"rookery-api"
+_RUN_NAME: Final = "run-%07d"
+_ASKED_1 = tuple(name for name in ASKED if name != "part")
+"""What the prelude of edition 1 may ask: its memory begins as it did."""
+_METHODS = ("begin", "watch", "settle", "pump", "fire", "refuse")
+_OK = 0
+_word = struct.Struct("<i")
+
+
+def engine_bytes() -> bytes:
+    return count_frames(files("quickjs_rs").joinpath("_guest.wasm").read_bytes())
+
+
+def prelude() -> str:
+    """One function of the host, kept as two files."""
+    folder = Path(__file__).with_name("guest_js")
+    text, session = ((folder / name).read_text() for name in ("text.js", "session.js"))
+    return f"({session})({{plain: ({text})(), ...__host}})"
+
+
+def parts() -> dict[str, str]:
+    """What the prelude asks for when a program first needs it: functions of their own, by name."""
+    folder = Path(__file__).with_name("guest_js")
+    files = {path.stem: path for path in sorted(folder.glob("*.js"))}
+    return {name: files[name].read_text() for name in files if name not in ("session", "text")}
+
+
+class Places(NamedTuple):
+    """Where the engine keeps in its memory what it lets nobody set."""
+
+    script_name: int
+    stack_limit: int
+
+
+class Engine:
+    """Once a process: the module and its host functions."""
+
+    places: Places | None = None
+
+    def __init__(
+        self,
+        engine: wasmtime.Engine,
+        module: wasmtime.Module,
+        prelude: str,
+        parts: Mapping[str, str],
+    ) -> None:
+        self.engine, self.module, self.prelude, self.parts = engine, module, prelude, parts
+        self.linker = Linker(engine)
+        self.imports: list[tuple[bytes, bytes]] = []
+        for wanted in module.imports:
+            name = wanted.name or ""
+            self.linker.define(wanted.module.encode(), name.encode(), wanted.type, answer_to(name))
+            self.imports.append((wanted.module.encode(), name.encode()))
+        self.kinds = {
+            export.name: (len(export.type.params), len(export.type.results))
+            for export in module.exports
+            if isinstance(export.type, wasmtime.FuncType)
+            and all(str(kind) == "i32" for kind in export.type.params)
+        }
+
+
+class JavaScriptMachine(GuestMachine):
+    """A store with the engine in it, and the prelude in the engine."""
+
+    host: Host
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.engine, _MEMORY_BYTES_MAX)
+        self._engine, self._kinds, self.parts = engine, engine.kinds, engine.parts
+        self._functions: dict[str, Prepared] = {}
+        wanted = Externs(len(engine.imports))
+        for place, (module, name) in enumerate(engine.imports):
+            engine.linker.fetch(self, module, name, wanted, place)
+        self._instance = self.instantiate(engine.module, wanted)
+        state = Externs(2)
+        self.fetch(self._instance, b"memory", state, 0)
+        self.fetch(self._instance, b"__stack_pointer", state, 1)
+        self.use(state.array[0], state.array[1])
+        self._externs = [state]
+        self._boot(engine.prelude)
+
+    def prove_limits(self) -> None:
+        """On a machine that does nothing else: whether the frames of programs are counted."""
+        for frames, fits in ((7, True), (6, False)):  # The script itself has one.
+            self.frames_left = frames
+            status, _ = self._evaluated("eval_code", _SIX_FRAMES)
+            if (status == _OK) is not fits:
+                raise Failed("GUEST_BUILD_FAILED", "the JavaScript engine does not count frames")
+
+    @property
+    def frames_left(self) -> int:
+        """Kept where the engine counts them: in memory, so a run that sleeps takes it along."""
+        return int(_word.unpack(self.read(self._frames_at, 4))[0])
+
+    @frames_left.setter
+    def frames_left(self, frames: int) -> None:
+        self.write(self._frames_at, _word.pack(frames))
+
+    # --- what a step is made of -----------------------------------------------------------------
+
+    def ask(self, method: str, *texts: str) -> str:
+        """What a method of the prelude says."""
+        with self._frames_of_its_own():
+            handles = [self.text(text) for text in texts]
+            handle = self._applied(method, handles)
+            for given in handles:
+                self._c("free_value", given)
+            return self._taken_text(handle)
+
+    def tell(self, method: str, handle: int) -> str:
+        """The same with a value, which is given away."""
+        with self._frames_of_its_own():
+            told = self._applied(method, [handle])
+        self._c("free_value", handle)
+        return self._taken_text(told)
+
+    def fire(self) -> None:
+        """The timer that is due: the program's work, and counted."""
+        self._c("free_value", self._applied("fire", []))
+
+    def evaluate(self, code: str) -> tuple[bool, int]:
+        """Whether it could begin, and its promise; or else its error."""
+        status, handle = self._evaluated("eval_async", code)
+        return (True, handle) if status == _OK else (False, self._thrown())
+
+    def compile(self, code: str) -> int | None:
+        """The error of a program that cannot run; nothing of it runs."""
+        status, handle = self._evaluated("eval_code", f"(async()=>{{{code}\n}})")
+        if status != _OK:
+            return self._thrown()
+        self._c("free_value", handle)
+        return None
+
+    def work_off(self) -> None:
+        """All jobs there are."""
+        self._c("execute_pending_jobs")
+
+    @property
+    def script_name(self) -> str:
+        """Of the source that was evaluated last. Kept where the engine keeps it: in memory."""
+        return self.read(self._name_at, len(_SCRIPT_NAME)).decode(errors="replace")
+
+    def name_next_script(self) -> None:
+        last = self.script_name[-7:]
+        number = int(last) + 1 if last.isdecimal() else 1
+        self.write(self._name_at, (_RUN_NAME % (number % 10**7)).encode())
+
+    # --- values ---------------------------------------------------------------------------------
+
+    def text(self, text: str) -> int:
+        data = text.encode()
+        if len(data) <= _SHORT_BYTES:
+            self.write(self._short, data)
+            return self._c("new_string", self._short, len(data))
+        with self._bytes(data) as (pointer, length):
+            return self._c("new_string", pointer, length)
+
+    def read_text(self, handle: int) -> str:
+        if self._c("get_string", handle) != _OK:
+            return ""
+        length = self._c("qjs_last_len")
+        text = self.read(self._c("qjs_last_ptr"), length)
+        if length > _SHORT_BYTES:
+            self._c("qjs_result_free")
+        return text.decode(errors="replace")
+
+    def emitted(self, channel: int, text: bytes) -> bool:
+        return self.host.emit(channel, text)
+
+    @contextmanager
+    def _frames_of_its_own(self) -> Iterator[None]:
+        """What the prelude does for a program does not count as the program's."""
+        left, self.frames_left = self.frames_left, _OWN_FRAMES
+        yield
+        self.frames_left = left
+
+    def _taken_text(self, handle: int) -> str:
+        text = self.read_text(handle)
+        self._c("free_value", handle)
+        return text
+
+    def _applied(self, method: str, handles: list[int]) -> int:
+        self.write(self._scratch + 4, struct.pack(f"<{len(handles)}i", *handles))
+        status = self._c(
+            "call_function",
+            self._methods[method],
+            self._undefined,
+            self._scratch + 4,
+            len(handles),
+            self._scratch,
+        )
+        if status != _OK:
+            if method == "refuse" and self.size > self.memory_bytes_max // 2:
+                raise GuestStopped("MEMORY_EXCEEDED", "there is no memory left to say what failed")
+            said = self._taken_text(self._applied_to_error()) if method != "refuse" else ""
+            raise GuestStopped("RUNTIME_ERROR", f"the engine failed in {method}: {said[:200]}")
+        return self._out()
+
+    def _applied_to_error(self) -> int:
+        return self._applied("refuse", [self._thrown()])
+
+    def _evaluated(self, how: str, code: str) -> tuple[int, int]:
+        with self._bytes(code.encode()) as (pointer, length):
+            return self._c(how, pointer, length, self._scratch), self._out()
+
+    def _thrown(self) -> int:
+        self._c("last_exception", self._scratch)
+        return self._out()
+
+    def _out(self) -> int:
+        """The handle the last call wrote."""
+        return int(_word.unpack(self.read(self._scratch, 4))[0])
+
+    @contextmanager
+    def _bytes(self, data: bytes) -> Iterator[tuple[int, int]]:
+        """Not freed if the engine stops: then it is spent."""
+        pointer = self._c("qjs_alloc", len(data))
+        if not pointer and data:
+            text = f"{len(data)} bytes for the program do not fit into its memory"
+            raise GuestStopped("MEMORY_EXCEEDED", text)
+        self.write(pointer, data)
+        yield pointer, len(data)
+        self._c("qjs_free", pointer, len(data))
+
+    def _c(self, name: str, *arguments: int) -> int:
+        function = self._functions.get(name)
+        if function is None:
+            found = Externs(1)
+            self.fetch(self._instance, name.encode(), found, 0)
+            self._externs.append(found)
+            function = Prepared(self, found.array[0], *self._kinds[name])
+            self._functions[name] = function
+        return function(*arguments)
+
+    # --- the prelude ----------------------------------------------------------------------------
+
+    def _boot(self, prelude: str) -> None:
+        self._scratch = self._c("qjs_alloc", _SCRATCH_BYTES)
+        self._short = self._c("qjs_alloc", _SHORT_BYTES)
+        self._undefined = self._c("new_undefined")
+        self._c("set_max_stack_size", _STACK_BYTES)
+        places = self._places()
+        self._count_frames(places.stack_limit)
+        self._name_at = places.script_name
+        self.write(self._name_at, _PRELUDE_NAME)
+        bridge, world = self._c("new_object"), self._c("global_object")
+        for name in ASKED if self.parts else _ASKED_1:
+            with self._bytes(name.encode()) as (pointer, length):
+                self._set(bridge, name, self._c("new_function", pointer, length))
+        self._set(world, "__host", bridge)
+        status, session = self._evaluated("eval_code", prelude)
+        if status != _OK:
+            raise Failed("GUEST_BUILD_FAILED", "the prelude of the JavaScript guest failed")
+        self._methods = {name: self._get(session, name) for name in _METHODS}
+        _, forgotten = self._evaluated("eval_code", "delete globalThis.__host")
+        for handle in (world, session, forgotten):
+            self._c("free_value", handle)
+
+    def _count_frames(self, stack_limit_at: int) -> None:
+        self._frames_at = self._scratch + _FRAMES_PLACE
+        self.frames_left = _OWN_FRAMES
+        counting = Externs(2)
+        places = {FRAMES_AT: self._frames_at, STACK_LIMIT_AT: stack_limit_at}
+        for place, (name, at) in enumerate(places.items()):
+            self.fetch(self._instance, name.encode(), counting, place)
+            self.set_value(counting.array[place], at)
+        self._externs.append(counting)
+
+    def _places(self) -> Places:
+        """Looked for once: at this point of its life one machine is as the other."""
+        if self._engine.places is None:
+            memory = self.read(0, self.size)
+            limits = self._stack_limits(memory)
+            names = _occurrences(memory, _SCRIPT_NAME)
+            if len(limits) != 1 or len(names) != 1:
+                raise Failed("GUEST_BUILD_FAILED", "the JavaScript engine is not the one expected")
+            self._engine.places = Places(script_name=names[0], stack_limit=limits[0])
+        return self._engine.places
+
+    def _stack_limits(self, memory: bytes) -> list[int]:
+        """One stands behind the size of the stack and the top of it, and is not in force."""
+        found = []
+        for at in _occurrences(memory, struct.pack("<I", _STACK_BYTES)):
+            _, top, limit = struct.unpack_from("<3I", memory, at)
+            if 0 <= self.stack_pointer - top < _STACK_TOP_BYTES and limit == 0:
+                found.append(at + 8)
+        return found
+
+    def _set(self, handle: int, name: str, value: int) -> None:
+        with self._bytes(name.encode()) as (pointer, length):
+            self._c("set_prop", handle, pointer, length, value)
+        self._c("free_value", value)
+
+    def _get(self, handle: int, name: str) -> int:
+        with self._bytes(name.encode()) as (pointer, length):
+            self._c("get_prop", handle, pointer, length, self._scratch)
+        return self._out()
+
+
+def _occurrences(memory: bytes, what: bytes) -> list[int]:
+    return [found.start() for found in re.finditer(re.escape(what), memory)]

@@ -1,0 +1,183 @@
+"""Imports and exports of a program that is alone: what is exported is declared, what is imported
+only for its type is nothing, and what is imported for its value cannot be had.
+
+As the compiler does it for one file: an import stays if a name of it is used where a value is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from rookery.actors.sandbox.typescript.source_edits import Edit
+from rookery.actors.sandbox.typescript.syntax import Node, Stretches, ask
+
+__all__ = [
+    "ModuleStatements",
+    "declaration_in",
+    "exported_value",
+    "may_be_elided",
+    "module_statements",
+]
+
+_USES = "[(identifier) (shorthand_property_identifier)] @use"
+_STATEMENTS = frozenset(("export_statement", "import_statement"))
+_TYPES = frozenset(("import_statement", "interface_declaration", "type_alias_declaration"))
+"""What a name may have been made by if it is no value; an import of a value has been refused."""
+
+
+class ModuleStatements(NamedTuple):
+    edits: list[Edit]
+    wanted: list[Node]
+    """Statements that ask for another module's values."""
+
+
+def module_statements(
+    root: Node, data: bytes, types: Iterable[Edit] | None = None
+) -> ModuleStatements:
+    """``types`` are blanked: what is named in them is no use of it. Without them, the transformer
+    has been at work, which makes of ``export =`` what only other machines know."""
+    found = ModuleStatements([], [])
+    statements = [node for node in root.children if node.type in _STATEMENTS]
+    imports = [node for node in statements if node.type == "import_statement"]
+    exports = [node for node in statements if node.type == "export_statement"]
+    if imports:
+        used = _used(root, data, Stretches.between((edit.start, edit.end) for edit in types or ()))
+        for node in imports:
+            _import(node, data, used, found)
+    types_only = _named_types(root, data) if any(map(exported_value, exports)) else set()
+    for node in exports:
+        _export(node, data, types_only, found)
+    if types is None:
+        found.wanted.extend(_assignments(root, data))
+    return found
+
+
+def may_be_elided(wanted: list[Node]) -> bool:
+    """Whether these are imports of names, which may be hidden where they seem to be used."""
+    return bool(wanted) and all(
+        node.type == "import_statement" and any(_imported(node)) for node in wanted
+    )
+
+
+def declaration_in(node: Node) -> Node:
+    """What a statement at the top declares, exported or not."""
+    if node.type != "export_statement":
+        return node
+    return node.child_by_field_name("declaration") or node
+
+
+def exported_value(node: Node) -> Node | None:
+    """The expression in ``export default 1`` and ``export = 1``."""
+    if node.type != "export_statement":
+        return None
+    if (value := node.child_by_field_name("value")) is not None:
+        return value
+    if _child(node, "=") is None:
+        return None
+    return next(child for child in node.named_children if child.type != "comment")
+
+
+def _assignments(root: Node, data: bytes) -> list[Node]:
+    return [node for node in root.children if _text(node, data).startswith(b"module.exports = ")]
+
+
+def _used(root: Node, data: bytes, types: Stretches) -> set[bytes]:
+    used: set[bytes] = set()
+    for statement in root.children:
+        if statement.type == "import_statement" or _is_type_export(statement):
+            continue
+        nodes = ask(_USES, statement).get("use", ())
+        used |= {_text(node, data) for node in nodes if not types.contain(node)}
+    return used
+
+
+def _is_type_export(node: Node) -> bool:
+    return node.type == "export_statement" and _child(node, "type") is not None
+
+
+def _import(node: Node, data: bytes, used: set[bytes], found: ModuleStatements) -> None:
+    is_type = _child(node, "type") is not None or _child(node, "typeof") is not None
+    has_names = any(_child(node, f"import_{kind}clause") for kind in ("", "require_"))
+    names = {_text(name, data) for name in _imported(node)}
+    if is_type or (has_names and used.isdisjoint(names)):
+        found.edits.append(Edit(node.start_byte, node.end_byte, ";"))
+    else:
+        found.wanted.append(node)
+
+
+def _imported(node: Node, *, types: bool = False) -> Iterator[Node]:
+    """The names it gives to values, or to what may be one; with ``types`` those of types, too."""
+    for clause in node.named_children:
+        if clause.type == "import_require_clause":
+            yield clause.named_children[0]
+        for part in clause.named_children if clause.type == "import_clause" else ():
+            if part.type == "identifier":
+                yield part
+            elif part.type == "namespace_import":
+                yield part.named_children[0]
+            else:
+                for name in part.named_children:
+                    if name.type == "import_specifier" and (types or not _is_typed(name)):
+                        yield name.child_by_field_name("alias") or name.named_children[0]
+
+
+def _is_typed(specifier: Node) -> bool:
+    return specifier.children[0].type in ("type", "typeof")
+
+
+def _export(node: Node, data: bytes, types: set[bytes], found: ModuleStatements) -> None:
+    declaration = node.child_by_field_name("declaration")
+    if node.child_by_field_name("source") is not None:
+        if _is_type_export(node) or _names_no_values(node):
+            found.edits.append(Edit(node.start_byte, node.end_byte, ";"))
+        else:
+            found.wanted.append(node)
+    elif declaration is not None:
+        for word in ("export", "default"):
+            if (keyword := _child(node, word)) is not None:
+                found.edits.append(Edit(keyword.start_byte, keyword.end_byte))
+    elif (value := exported_value(node)) is not None and _text(value, data) not in types:
+        keyword = _child(node, "default") or _child(node, "=")
+        assert keyword is not None
+        found.edits.append(Edit(node.start_byte, keyword.end_byte, ";", "("))
+        found.edits.append(Edit(value.end_byte, value.end_byte, ")"))
+    else:  # A list of names, or a name for the whole.
+        found.edits.append(Edit(node.start_byte, node.end_byte, ";"))
+
+
+def _child(node: Node, kind: str) -> Node | None:
+    return next((child for child in node.children if child.type == kind), None)
+
+
+def _names_no_values(node: Node) -> bool:
+    """``export { type A }``, and ``export {}``; not ``export *``."""
+    clause = _child(node, "export_clause")
+    specifiers = [] if clause is None else clause.named_children
+    return clause is not None and all(
+        _is_typed(name) for name in specifiers if name.type == "export_specifier"
+    )
+
+
+def _named_types(root: Node, data: bytes) -> set[bytes]:
+    """The names that this program gives to types and to nothing else."""
+    kinds: dict[bytes, set[str]] = {}
+    for statement in root.named_children:
+        node = declaration_in(statement)
+        for name in _declared(node):
+            kinds.setdefault(_text(name, data), set()).add(node.type)
+    return {name for name, made_by in kinds.items() if made_by <= _TYPES}
+
+
+def _declared(node: Node) -> Iterator[Node]:
+    """The names a statement declares, of values and of types."""
+    if node.type == "import_statement":
+        yield from _imported(node, types=True)
+    elif node.type in ("lexical_declaration", "variable_declaration"):
+        yield from ask("(identifier) @name", node).get("name", ())
+    elif (found := node.child_by_field_name("name")) is not None:
+        yield found
+
+
+def _text(node: Node, data: bytes) -> bytes:
+    return data[node.start_byte : node.end_byte]

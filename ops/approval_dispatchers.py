@@ -1,0 +1,93 @@
+"""The ways to approvers that a node was configured with, and the way back from its webhook.
+
+Opened with the node's bus, before anything is asked, and closed after the last was. Which of them
+is asked when, and what an answer does, is the concern's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from typing import Final
+
+from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
+from rookery.actors.approvals.dispatchers.port import Dispatcher
+from rookery.actors.approvals.dispatchers.service import ServiceDispatcher
+from rookery.actors.approvals.dispatchers.webhook import WebhookDispatcher
+from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
+from rookery.actors.tools.daemon_pool import Threads
+from rookery.bus.client.client import Client
+from rookery.bus.client.external_service import NatsService
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.ports import Loop
+from rookery.ops.config import Approvals
+from rookery.ops.http_post import Posting
+from rookery.ops.webhook_callback import Callback, CallbackServer
+from rookery.schemas.approvals.decision import DecideApproval
+from rookery.schemas.digest import digest_bytes
+
+__all__ = ["ApprovalWays"]
+
+POSTS_AT_ONCE_MAX: Final = 32
+ANSWER_S: Final = 10.0
+
+
+class ApprovalWays:
+    """Those of one node."""
+
+    def __init__(self, config: Approvals, bus: JetStreamBus, now_ms: Callable[[], int]) -> None:
+        """``Refused`` if what is configured cannot be used."""
+        self._config, self._now_ms = config, now_ms
+        self._threads = Threads(POSTS_AT_ONCE_MAX)
+        self._service: NatsService | None = None
+        self._callback: CallbackServer | None = None
+        named: set[str] = {*config.dispatchers}
+        if config.escalate_to is not None:
+            named.add(config.escalate_to)
+        self.dispatchers: Mapping[str, Dispatcher] = {
+            dispatcher.name: dispatcher for dispatcher in self._made(bus, named)
+        }
+
+    def _made(self, bus: JetStreamBus, named: set[str]) -> Iterable[Dispatcher]:
+        if "inbox" in named:
+            yield InboxDispatcher()
+        if "service" in named:
+            self._service = NatsService(bus.connection, self._config.service_subject)
+            yield ServiceDispatcher(self._service, bus.realm)
+        if "webhook" in named:
+            post = Posting(self._config.webhook_url, self._threads)
+            yield WebhookDispatcher(post, self._key, bus.realm, now_ms=self._now_ms)
+
+    @property
+    def _key(self) -> WebhookKey:
+        return WebhookKey(self._config.webhook_secret)
+
+    @property
+    def callback_url(self) -> str:
+        """Where answers to the webhook come back; empty if nowhere."""
+        return "" if self._callback is None else self._callback.url
+
+    def open(self, loop: Loop, client: Client, opened: ExitStack) -> None:
+        """Before anything is asked. ``client``, still closed, is ours from now on: answers that
+        come back are put by it. How to close what was opened is left in ``opened``: then, what has
+        been asked is answered first."""
+        opened.callback(self._threads.shutdown)
+        if (service := self._service) is not None:
+            opened.callback(lambda: loop.run(service.close()))
+            loop.run(service.open())
+        if self._config.callback_port is None:
+            return
+        key = self._key
+        loop.run(client.open())
+        opened.callback(lambda: loop.run(client.close()))
+
+        def decide(answer: DecideApproval, message_id: str) -> object:
+            session = answer.approval_id.partition(".")[0]
+            command_id = f"webhook.{digest_bytes(message_id.encode())}"
+            return loop.run(
+                client.ask("decide", session, answer, message_id=command_id, timeout_s=ANSWER_S)
+            )
+
+        callback = Callback(key, self._now_ms, decide)
+        host, port = self._config.callback_host, self._config.callback_port
+        self._callback = opened.enter_context(CallbackServer(host, port, callback))

@@ -1,0 +1,1 @@
+"""What every bench needs: processes, windows, baselines and reports."""

@@ -1,0 +1,70 @@
+"""The processes under test: a kernel with the benches' own family, or a whole node.
+
+Either says ``ready`` and serves until its input ends; for every line it reads it tells the
+processor time it has used, and the memory it holds.
+"""
+
+from __future__ import annotations
+
+import sys
+from resource import RUSAGE_SELF, getrusage
+
+from rookery.actors.kernel.kernel import Kernel, Settings
+from rookery.actors.kernel.partition_ownership import Holder
+from rookery.bus.clock import SystemClock, entropy
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.loop_thread import LoopThread
+from rookery.ops.bench.harness.bench_decider import TurnsConcern
+from rookery.ops.bench.harness.process_memory import resident_bytes
+from rookery.ops.bench.harness.task import Task
+from rookery.ops.config import Config, Server
+from rookery.ops.config import Node as NodeConfig
+from rookery.ops.gc_tuning import settle_collector
+from rookery.ops.logs import configure
+from rookery.ops.node import Node
+
+__all__ = ["serve_driving", "serve_turns", "serve_whole"]
+
+
+def serve_turns(task: Task) -> None:
+    """The kernel with nothing beside it, so that nothing beside it is measured."""
+    configure("warning", "text", sys.stderr)
+    thread = LoopThread()
+    bus = JetStreamBus(task.url, sync=task.sync)
+    thread.run(bus.start())
+    settings = Settings(
+        holder=Holder("bench", f"bench.{entropy(6).hex()}", b"", lambda _: False),
+        now_ms=SystemClock().now_ms,
+        uptime_s=SystemClock().uptime_s,
+    )
+    kernel = Kernel(bus, thread, [TurnsConcern()], settings, performers={}, queries={})
+    kernel.start()
+    _until_left()
+    kernel.stop()
+    thread.run(bus.stop())
+    thread.close()
+
+
+def serve_whole(task: Task) -> None:
+    """The node of ``rookery up``."""
+    configure("warning", "text", sys.stderr)
+    server = Server(sync=task.sync, accept_unknown_durability=True)
+    with Node(Config(url=task.url, server=server, node=NodeConfig(driver=task.driver))):
+        _until_left()
+
+
+def serve_driving(task: Task) -> None:
+    """The same, driving its runs; its programs have a tool to call."""
+    configure("warning", "text", sys.stderr)
+    server = Server(sync=task.sync, accept_unknown_durability=True)
+    driving = NodeConfig(driver="sandbox", tools="rookery.ops.bench.loads.run_tools:registry")
+    with Node(Config(url=task.url, server=server, node=driving)):
+        _until_left()
+
+
+def _until_left() -> None:
+    settle_collector()  # As `rookery up` does.
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        used = getrusage(RUSAGE_SELF)
+        print(used.ru_utime + used.ru_stime, resident_bytes(), flush=True)

@@ -1,0 +1,170 @@
+"""A place to measure in: a server of its own on a store of its own, and processes around it.
+
+Whatever was started here has ended when the lab is left, each process by its own id. The lab knows
+how to run a task, not what it is good for.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Literal
+
+import msgspec
+
+from rookery.bus.server.server import EmbeddedServer
+from rookery.ops.bench.harness.load_window import Outcome
+from rookery.ops.bench.harness.result_rows import Sync
+from rookery.ops.bench.harness.task import Task
+from rookery.schemas.errors import Failed
+
+__all__ = ["Lab", "NodeProcess"]
+
+_STOP_PATIENCE_S = 20.0
+_START_PATIENCE_S = 30.0
+_COUNT_MIN = 8
+
+
+class Lab:
+    """One round's surroundings."""
+
+    def __init__(self, sync: Sync, share: float = 1.0) -> None:
+        self.sync: Sync = sync
+        self._share = share
+        """Of what would be counted to measure in earnest."""
+        self._open = ExitStack()
+        self.store = Path()
+        self.url = ""
+
+    def __enter__(self) -> Lab:
+        self.store = Path(self._open.enter_context(TemporaryDirectory(prefix="rookery-bench-")))
+        try:
+            server = self._open.enter_context(EmbeddedServer(self.store, sync=self.sync))
+        except BaseException:
+            self._open.close()
+            raise
+        self.url = server.url
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    def count(self, full: int) -> int:
+        """How many of ``full`` to do here."""
+        return max(_COUNT_MIN, int(full * self._share))
+
+    def load(
+        self,
+        kind: str,
+        count: int = 0,
+        *,
+        window: int = 1,
+        entities: int = 1_000,
+        first: int = 0,
+        cell: str = "",
+    ) -> Outcome:
+        """Have a load generator of its own process do this, and wait for it."""
+        task = Task(
+            kind=kind,
+            url=self.url,
+            sync=self.sync,
+            count=self.count(count),
+            window=window,
+            entities=self.count(entities),
+            first=first,
+            cell=cell,
+        )
+        try:
+            done = subprocess.run(
+                _command("load", task),
+                capture_output=True,
+                check=True,
+                timeout=task.seconds_max + _START_PATIENCE_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise Failed("NODE_FAILED", f"the load {kind} {cell} did not come to its end") from None
+        except subprocess.CalledProcessError as error:
+            said = error.stderr.decode(errors="replace").strip().splitlines()
+            raise Failed("NODE_FAILED", f"the load {kind} {cell}: {said[-1:]}") from None
+        return msgspec.json.decode(done.stdout, type=Outcome)
+
+    def told(self, role: str, count: int) -> bytes:
+        """What a process in this role has to say before it ends."""
+        task = Task(url=self.url, sync=self.sync, count=self.count(count))
+        command = _command(role, task)
+        patience_s = task.seconds_max + _START_PATIENCE_S
+        return subprocess.run(
+            command, stdout=subprocess.PIPE, check=True, timeout=patience_s
+        ).stdout
+
+    @contextmanager
+    def node(self, role: Literal["turns", "whole", "driving"] = "turns") -> Iterator[NodeProcess]:
+        """A node in a process of its own: of the benches' family, or one as people start it."""
+        node = NodeProcess(role, Task(url=self.url, sync=self.sync))
+        try:
+            node.await_ready()
+            yield node
+        finally:
+            node.stop()
+
+
+class NodeProcess:
+    """The process under test."""
+
+    def __init__(self, role: str, task: Task) -> None:
+        self._process = subprocess.Popen(
+            _command(role, task), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.returncode
+
+    def await_ready(self) -> None:
+        if self._line() != "ready":
+            raise Failed("NODE_FAILED", "the node under test did not start")
+
+    def cpu_s(self) -> float:
+        """Processor time it has used so far."""
+        return float(self._told()[0])
+
+    def resident_bytes(self) -> int:
+        """The memory it holds."""
+        return int(self._told()[1])
+
+    def stop(self) -> None:
+        """Let it end in order; it is gone when this returns."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(_STOP_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    def _told(self) -> list[str]:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self._line().split()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+def _command(role: str, task: Task) -> list[str]:
+    text = msgspec.json.encode(task).decode()
+    return [sys.executable, "-m", "rookery.ops.bench", role, text]

@@ -1,0 +1,62 @@
+"""The load generator: a process that does one task against a server and says what it came to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from rookery.bus.loop_thread import new_event_loop
+from rookery.bus.nats.connection import Connection
+from rookery.ops.bench.harness.load_window import Outcome
+from rookery.ops.bench.harness.task import Task
+from rookery.ops.bench.loads import (
+    approval_load,
+    command_load,
+    feed_load,
+    jetstream_load,
+    nats_py_load,
+    program_load,
+    rebuild_load,
+    run_load,
+)
+
+__all__ = ["generate"]
+
+_KINDS: Mapping[str, Callable[[Connection, Task], Awaitable[Outcome]]] = {
+    "calls": program_load.calls,
+    "decided": approval_load.decided,
+    "feed": feed_load.feed,
+    "fill": rebuild_load.fill,
+    "fold_sessions": rebuild_load.fold_sessions,
+    "fold_turns": rebuild_load.fold_turns,
+    "inbox": command_load.inbox,
+    "js_publish": nats_py_load.js_publish,
+    "looked_at": approval_load.looked_at,
+    "parked": approval_load.parked,
+    "piped": jetstream_load.piped,
+    "programs": program_load.programs,
+    "push": jetstream_load.push,
+    "read_and_fold": rebuild_load.read_and_fold,
+    "requests": command_load.requests,
+    "runs": run_load.runs,
+    "thin": nats_py_load.thin,
+    "woken": approval_load.woken,
+}
+
+
+def generate(task: Task) -> None:
+    """Do the task and print its outcome as JSON."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        outcome = runner.run(_connected(task))
+    print(msgspec.json.encode(outcome).decode(), flush=True)
+
+
+async def _connected(task: Task) -> Outcome:
+    connection = Connection(task.url)
+    await connection.open()
+    try:
+        return await _KINDS[task.kind](connection, task)
+    finally:
+        await connection.close()

@@ -1,0 +1,120 @@
+"""The heart of a load generator: so many messages under way, a new one for every answer.
+
+It times each message from its sending to its answer and trusts none: an answer that is an error
+ends the measurement. It knows neither JetStream nor commands; what is sent is made by the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import perf_counter
+
+import msgspec
+
+from rookery.bus.nats.connection import Connection, Message, Outgoing
+from rookery.ops.bench.harness.result_rows import percentile
+from rookery.ops.bench.harness.task import Task
+from rookery.schemas.errors import Failed
+
+__all__ = ["Outcome", "Window", "is_error", "timed"]
+
+_SILENCE_S_MAX = 15.0
+"""No answer at all for so long means that there will be none."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What one cell came to."""
+
+    done: int
+    seconds: float
+    p50_us: float = 0.0
+    p99_us: float = 0.0
+    left: int = 0
+    """Messages in the journal, where that was counted."""
+
+    @property
+    def rate(self) -> float:
+        """Messages a second."""
+        return self.done / self.seconds
+
+
+def timed(taken_s: Sequence[float], seconds: float) -> Outcome:
+    """The outcome of messages that took so long each."""
+    p50_s, p99_s = percentile(taken_s, 0.5), percentile(taken_s, 0.99)
+    return Outcome(len(taken_s), seconds, 1e6 * p50_s, 1e6 * p99_s)
+
+
+def is_error(answer: Message) -> bool:
+    """Whether JetStream or a node says no: only then there is a header, or an ``error``."""
+    return bool(answer.header) or b'"error"' in answer.body
+
+
+class Window:
+    """Answers come to ``reply(n)``, n being the number of the message."""
+
+    def __init__(self, connection: Connection, task: Task) -> None:
+        self._connection, self._task = connection, task
+        self._inbox = connection.client.new_inbox()
+        self._messages: Sequence[Outgoing] = ()
+        self._start_s = 0.0
+        self._sent_s: list[float] = []
+        self._taken_s: list[float] = []
+        self._closed = asyncio.Event()
+        self._failure = ""
+
+    def reply(self, number: int) -> str:
+        """Where the answer to message ``number`` comes to."""
+        return f"{self._inbox}.{number}"
+
+    def fail(self, failure: str) -> None:
+        """End the measurement: it is worth nothing."""
+        self._failure = failure
+        self._closed.set()
+
+    async def run(self, messages: Sequence[Outgoing]) -> Outcome:
+        """Send all, or as many as there is time for, and wait for every answer to what was sent."""
+        self._messages = messages
+        subscription = await self._connection.subscribe(f"{self._inbox}.*", self._answered)
+        self._start_s = perf_counter()
+        self._send(self._task.window)
+        await self._all_answered()
+        seconds = perf_counter() - self._start_s
+        await subscription.cancel()
+        if self._failure:
+            raise Failed("NODE_FAILED", f"the load was not worked off: {self._failure}")
+        return timed(self._taken_s, seconds)
+
+    async def _all_answered(self) -> None:
+        heard = -1
+        while not self._closed.is_set():
+            if heard == len(self._taken_s):
+                self.fail(f"{heard} answers, then none for {_SILENCE_S_MAX:.0f} s")
+                return
+            heard = len(self._taken_s)
+            try:
+                await asyncio.wait_for(self._closed.wait(), _SILENCE_S_MAX)
+            except TimeoutError:
+                continue
+
+    def _send(self, count: int) -> None:
+        now_s = perf_counter()
+        if now_s - self._start_s > self._task.seconds_max:
+            return
+        first = len(self._sent_s)
+        messages = self._messages[first : first + count]
+        self._sent_s += [now_s] * len(messages)
+        if messages and not self._connection.send(messages):
+            self.fail("the connection to the server was lost")
+
+    def _answered(self, answers: list[Message]) -> None:
+        now_s = perf_counter()
+        for answer in answers:
+            if is_error(answer):
+                self.fail(repr(answer.header[:200] + answer.body[:200]))
+                return
+            number = int(answer.subject.rpartition(".")[2])
+            self._taken_s.append(now_s - self._sent_s[number])
+        self._send(len(answers))
+        if len(self._taken_s) == len(self._sent_s):
+            self._closed.set()

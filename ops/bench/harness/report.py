@@ -1,0 +1,134 @@
+"""Running benches round by round and saying what came out, with what one must know to judge it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from tempfile import gettempdir
+from typing import Any, NamedTuple
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from rookery.bus.server.server import find_server
+from rookery.ops.bench.harness.harness import Lab
+from rookery.ops.bench.harness.result_rows import Line, Round, Row, Sync, rows_of
+from rookery.ops.bench.suites import (
+    admission,
+    approvals,
+    baseline,
+    feed,
+    inbox,
+    kernel,
+    machines,
+    projections,
+    rebuild,
+    runs,
+    sandbox,
+)
+
+__all__ = ["measure", "measure_and_print"]
+
+_WIDTH = 160
+"""Of a table: its cells are whole, however narrow the terminal is."""
+
+
+class Bench(NamedTuple):
+    """What a bench's module offers."""
+
+    lines: Callable[[Sync], Sequence[Line]]
+    measure: Callable[[Lab], Round]
+    syncs: tuple[Sync, ...]
+    """Where it has something to promise."""
+
+
+_BENCHES: Mapping[str, Bench] = {
+    "baseline": Bench(baseline.lines, baseline.measure, ("always", "default")),
+    "kernel": Bench(kernel.lines, kernel.measure, ("always", "default")),
+    "inbox": Bench(inbox.lines, inbox.measure, ("always",)),
+    "feed": Bench(feed.lines, feed.measure, ("always",)),
+    "rebuild": Bench(rebuild.lines, rebuild.measure, ("always",)),
+    "admission": Bench(admission.lines, admission.measure, ("always",)),
+    "runs": Bench(runs.lines, runs.measure, ("always",)),
+    "approvals": Bench(approvals.lines, approvals.measure, ("always",)),
+    "sandbox": Bench(sandbox.lines, sandbox.measure, ("always",)),
+    "views": Bench(projections.lines, projections.measure, ("always",)),
+    "machines": Bench(machines.lines, machines.measure, ("always",)),
+}
+
+
+def measure_and_print(
+    names: Sequence[str], sync: Sync | None, *, as_json: bool, rounds: int
+) -> int:
+    """One bench after the other, each printed when it is done; JSON at the end, in one piece."""
+    load_before = os.getloadavg()
+    rows: list[Row] = []
+    for name in names:
+        for setting in (sync,) if sync else _BENCHES[name].syncs:
+            measured = measure(name, setting, rounds=rounds)
+            rows += measured
+            if not as_json:
+                _print_table(f"{name}, sync {setting}, {rounds} rounds", measured)
+    about = _about(load_before, rounds)
+    if as_json:
+        document = {"rows": rows, "machine": about}
+        print(msgspec.json.format(msgspec.json.encode(document)).decode(), flush=True)
+    else:
+        print(*(f"{name}: {value}" for name, value in about.items()), sep="\n", flush=True)
+    return 1 if any(row.met is False for row in rows) else 0
+
+
+def measure(name: str, sync: Sync, *, rounds: int, share: float = 1.0) -> list[Row]:
+    """Every round in a lab of its own. ``share`` scales the counts: tests want no figures."""
+    bench = _BENCHES[name]
+    measured = []
+    for number in range(rounds):
+        print(f"{name}, sync {sync}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+        with Lab(sync, share) as lab:
+            measured.append(bench.measure(lab))
+    return rows_of(name, sync, bench.lines(sync), measured)
+
+
+def _print_table(title: str, rows: Sequence[Row]) -> None:
+    table = Table(title=title, box=None, title_justify="left")
+    for heading in ("", "median", "min..max", "unit", "ratio", "target", ""):
+        table.add_column(heading, no_wrap=True)
+    for row in rows:
+        verdict = {None: "", True: "met", False: "MISSED"}[row.met]
+        table.add_row(
+            row.name,
+            _figure(row.value),
+            f"{_figure(row.low)}..{_figure(row.high)}",
+            row.unit,
+            "" if row.ratio is None else f"{row.ratio:.2f} x {row.ratio_to}",
+            row.target or "",
+            verdict,
+        )
+    Console(highlight=False, width=_WIDTH).print(table)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def _about(load_before: tuple[float, float, float], rounds: int) -> dict[str, Any]:
+    said = subprocess.run([find_server(), "--version"], capture_output=True, text=True, check=True)
+    packages = ("rookery", "nats-py", "msgspec", "pykka", "wasmtime")
+    return {
+        "rounds": rounds,
+        "load_average_before": load_before,
+        "load_average_after": os.getloadavg(),
+        "processors": os.cpu_count(),
+        "platform": platform.platform(),
+        "store": gettempdir(),
+        "versions": {
+            "python": platform.python_version(),
+            "nats-server": said.stdout.strip().rpartition(" ")[2],
+            **{package: version(package) for package in packages},
+        },
+    }

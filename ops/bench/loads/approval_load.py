@@ -1,0 +1,137 @@
+"""Runs that wait for somebody's word: parked, looked at and answered, through the public client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from time import perf_counter
+
+from rookery.bus.client.client import Client, Fields
+from rookery.bus.nats.connection import Connection
+from rookery.bus.subjects import Subjects
+from rookery.ops.bench.harness.load_window import Outcome, timed
+from rookery.ops.bench.harness.task import Task, command_id
+from rookery.schemas.approvals.lists import ListedApproval
+from rookery.schemas.commands import HandleInput, ResolveCall, RevokeGrant
+from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.run import RunRequest
+
+__all__ = ["decided", "looked_at", "parked", "woken"]
+
+_WAITING = RunRequest(code="weighed(2)", timeout_ms=60_000)
+"""Of ``run_tools``."""
+_PARKED, _ENDED = "turn.parked.v1", "turn.completed.v1"
+_PATIENCE_S = 30.0
+
+
+async def parked(connection: Connection, task: Task) -> Outcome:
+    """A run in each of so many sessions, until all are parked."""
+    async with Client(task.url) as client, _told_of(client, connection, _PARKED) as told:
+
+        async def park(number: int) -> None:
+            session = _session(number, task)
+            await client.submit(session, _WAITING, message_id=command_id(task.cell, number))
+            await told(session)
+
+        return await _each(park, task)
+
+
+async def looked_at(connection: Connection, task: Task) -> Outcome:
+    """All that is kept of so many sessions is loaded: something is asked of each of its actors."""
+    del connection
+    questions = (
+        ("session", None),
+        ("turns", HandleInput(input="nothing")),
+        ("resolve", ResolveCall(run_id="none", operation_id="none", retry=True)),
+        ("grants", RevokeGrant(grant_id="none")),
+    )
+    async with Client(task.url) as client:
+
+        async def look(number: int) -> None:
+            for verb, body in questions:
+                with suppress(Refused):
+                    await client.ask(verb, _session(number, task), body)
+
+        return await _each(look, task)
+
+
+async def woken(connection: Connection, task: Task) -> Outcome:
+    """From an answer to the end of the run, which has then made its call."""
+    async with Client(task.url) as client, _told_of(client, connection, _ENDED) as told:
+        waiting = await _waiting(client, task)
+
+        async def wake(number: int) -> None:
+            session = _session(number, task)
+            await client.decide(waiting[session], "approved", actor="bench")
+            ended = await told(session)
+            if ended["result"]["result"] != 2:
+                raise Failed("NODE_FAILED", f"the run in {session} ended as {ended}")
+
+        return await _each(wake, task)
+
+
+async def decided(connection: Connection, task: Task) -> Outcome:
+    """From an answer to its durable receipt."""
+    del connection
+    async with Client(task.url) as client:
+        waiting = await _waiting(client, task)
+
+        async def decide(number: int) -> None:
+            await client.decide(waiting[_session(number, task)], "approved", actor="bench")
+
+        return await _each(decide, task)
+
+
+async def _each(work: Callable[[int], Awaitable[None]], task: Task) -> Outcome:
+    """So many at a time."""
+    taken_s: list[float] = []
+
+    async def work_off(numbers: Iterator[int]) -> None:
+        for number in numbers:
+            begun_s = perf_counter()
+            async with asyncio.timeout(_PATIENCE_S):
+                await work(number)
+            taken_s.append(perf_counter() - begun_s)
+
+    numbers = iter(range(task.count))
+    start_s = perf_counter()
+    await asyncio.gather(*(work_off(numbers) for _ in range(task.window)))
+    return timed(taken_s, perf_counter() - start_s)
+
+
+async def _waiting(client: Client, task: Task) -> dict[str, ListedApproval]:
+    """What waits, by session."""
+    found = [await client.approvals(_session(number, task)) for number in range(task.count)]
+    return {approval.session_id: approval for approval, *_ in found}
+
+
+@asynccontextmanager
+async def _told_of(
+    client: Client, connection: Connection, kind: str
+) -> AsyncIterator[Callable[[str], Awaitable[Fields]]]:
+    """To wait for the first fact of this kind that is told of a session, from now on."""
+    here: defaultdict[str, asyncio.Future[Fields]] = defaultdict(asyncio.Future)
+
+    async def listen(after: int) -> None:
+        async with aclosing(client.events("turn", after=after)) as facts:
+            async for fact in facts:
+                expected = here[fact["session"]]
+                if fact["type"] == kind and not expected.done():
+                    expected.set_result(fact)
+
+    async def told(session: str) -> Fields:
+        return await here[session]
+
+    journal = await connection.api(f"STREAM.INFO.{Subjects('default').journal_stream}")
+    listening = asyncio.create_task(listen(journal["state"]["last_seq"]))
+    try:
+        yield told
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+
+def _session(number: int, task: Task) -> str:
+    return f"w{task.first + number}"

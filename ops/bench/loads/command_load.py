@@ -1,0 +1,54 @@
+"""Commands as clients send them, through either door."""
+
+from __future__ import annotations
+
+from rookery.bus.commands.headers import command_headers
+from rookery.bus.nats.connection import Connection, Message, Outgoing
+from rookery.bus.subjects import Subjects
+from rookery.ops.bench.harness.bench_decider import COMMAND, VERB
+from rookery.ops.bench.harness.load_window import Outcome, Window, is_error
+from rookery.ops.bench.harness.task import Task, command_id
+
+__all__ = ["inbox", "requests"]
+
+_SUBJECTS = Subjects("default")
+
+
+async def requests(connection: Connection, task: Task) -> Outcome:
+    """By request-reply, spread over the entities in turn."""
+    window = Window(connection, task)
+    messages = [
+        Outgoing(
+            _SUBJECTS.request(VERB, _key(number, task)),
+            COMMAND,
+            window.reply(number),
+            command_headers(command_id(task.cell, number)),
+        )
+        for number in range(task.count)
+    ]
+    return await window.run(messages)
+
+
+async def inbox(connection: Connection, task: Task) -> Outcome:
+    """Through the durable inbox: acked by JetStream, answered on ``Rookery-Reply``."""
+    window, acks = Window(connection, task), connection.client.new_inbox()
+
+    def on_acks(messages: list[Message]) -> None:
+        if any(map(is_error, messages)):
+            window.fail("the inbox refuses commands")
+
+    await connection.subscribe(acks, on_acks)
+    messages = [
+        Outgoing(
+            _SUBJECTS.command(VERB, _key(number, task)),
+            COMMAND,
+            acks,
+            command_headers(command_id(task.cell, number), reply_to=window.reply(number)),
+        )
+        for number in range(task.count)
+    ]
+    return await window.run(messages)
+
+
+def _key(number: int, task: Task) -> str:
+    return f"e{(task.first + number) % task.entities}"

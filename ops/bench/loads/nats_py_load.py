@@ -1,0 +1,62 @@
+"""The yardstick of everybody else: publishing with nats-py, untouched, as its users write it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from time import perf_counter
+from typing import Any
+
+import nats
+
+from rookery.bus.nats.connection import Connection
+from rookery.ops.bench.harness.load_window import Outcome, timed
+from rookery.ops.bench.harness.task import Task
+from rookery.ops.bench.loads.jetstream_load import BODY, make_stream, subject
+
+__all__ = ["js_publish", "thin"]
+
+
+async def js_publish(connection: Connection, task: Task) -> Outcome:
+    """``js.publish``, one after the other."""
+    await make_stream(connection)
+    taken_s: list[float] = []
+    async with _client(task) as client:
+        stream = client.jetstream()
+        start_s = perf_counter()
+        for number in range(task.count):
+            sent_s = perf_counter()
+            await stream.publish(subject(number, task), BODY)
+            taken_s.append(perf_counter() - sent_s)
+        return timed(taken_s, perf_counter() - start_s)
+
+
+async def thin(connection: Connection, task: Task) -> Outcome:
+    """The least a publisher can do: ``publish`` with a reply inbox, acks counted."""
+    await make_stream(connection)
+    free = asyncio.Semaphore(task.window)
+
+    async def on_ack(ack: Any) -> None:
+        assert b'"error"' not in ack.data
+        free.release()
+
+    async with _client(task) as client:
+        inbox = client.new_inbox()
+        await client.subscribe(inbox, cb=on_ack)
+        start_s = perf_counter()
+        for number in range(task.count):
+            await free.acquire()
+            await client.publish(subject(number, task), BODY, reply=inbox)
+        for _ in range(task.window):
+            await free.acquire()
+        return Outcome(task.count, perf_counter() - start_s)
+
+
+@asynccontextmanager
+async def _client(task: Task) -> AsyncIterator[Any]:
+    client = await nats.connect(task.url)
+    try:
+        yield client
+    finally:
+        await client.close()

@@ -1,0 +1,60 @@
+"""A process that opens sandboxes and says how its memory grows: see ``Memory``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import perf_counter
+
+import msgspec
+
+from rookery.actors.sandbox import Sandbox
+from rookery.actors.sandbox.python.build import GuestCache, cache_folder, tell_stderr
+from rookery.actors.sandbox.runtime.factory import python_guest
+from rookery.actors.sandbox.runtime.wasm import make_engine
+from rookery.ops.bench.harness.process_memory import resident_bytes
+from rookery.ops.bench.harness.task import Task
+from rookery.schemas.run import RunRequest
+
+__all__ = ["Memory", "tell"]
+
+
+class Memory(msgspec.Struct):
+    """Bytes of memory a session costs, and seconds to the first result."""
+
+    first_s: float
+    """From the begin of ``tell``: what is imported, is imported."""
+    live_bytes: float
+    resting_bytes: float
+    """What it holds, as the sandbox counts: less than an allocator's whims."""
+
+
+def tell(task: Task) -> None:
+    """Print the ``Memory`` of ``task.count`` sessions."""
+    begun_s = perf_counter()
+    engine = make_engine()
+    guest = python_guest(engine, GuestCache(cache_folder(os.environ)), tell_stderr)
+    with Sandbox(engine, [guest], b"bench", live_max=2 * task.count, live_mb_max=1 << 20) as live:
+        _open(live, "first")
+        first_s = perf_counter() - begun_s
+        live_bytes = _growth(live, task.count)
+    with Sandbox(engine, [guest], b"bench", live_max=1) as resting:
+        for number in range(task.count + 1):  # The last one stays live.
+            _open(resting, f"s{number}")
+        resting_bytes = resting.resting_bytes / task.count
+    memory = Memory(first_s, live_bytes, resting_bytes)
+    sys.stdout.buffer.write(msgspec.json.encode(memory))
+
+
+def _growth(sandbox: Sandbox, count: int) -> float:
+    for number in range(count // 2):  # What many sessions share is there after these.
+        _open(sandbox, f"before-{number}")
+    before = resident_bytes()
+    for number in range(count):
+        _open(sandbox, f"s{number}")
+    return (resident_bytes() - before) / count
+
+
+def _open(sandbox: Sandbox, name: str) -> None:
+    sandbox.create(name, seed=b"", now_ms=0)
+    sandbox.run(RunRequest(session_id=name, code="x = 1"), now_ms=0)

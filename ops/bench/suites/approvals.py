@@ -1,0 +1,69 @@
+"""Approvals: answered to running again, decisions a second, and what a parked run costs.
+
+A node as people start it, and a tool that wants somebody's word. An answer is timed to the end of
+its run, on the node that parked it and on one that was started afterwards: what is promised for the
+program running again holds for its call made and its end on record, too.
+"""
+
+from __future__ import annotations
+
+from rookery.ops.bench.harness import baselines
+from rookery.ops.bench.harness.baselines import raw_rate
+from rookery.ops.bench.harness.harness import Lab
+from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+
+__all__ = ["lines", "measure"]
+
+_AT_ONCE = 64
+_WOKEN, _DECIDED, _PARKED, _CHUNK = 100, 500, 1_000, 250
+
+_SAME = "answered to ended, same node, p50"
+_ANOTHER = "answered to ended, another node, p50"
+_RATE = f"approvals decided, {_AT_ONCE} in flight"
+_PARKING = "runs parked, 16 at a time"
+_MEMORY = "1,000 parked runs in a fresh node"
+
+
+def lines(sync: Sync) -> tuple[Line, ...]:
+    del sync
+    return (
+        Line(_SAME, "ms", at_most=60),
+        Line(_ANOTHER, "ms", at_most=60),
+        Line(raw_rate(_AT_ONCE), "/s"),
+        Line(_RATE, "/s", raw_rate(_AT_ONCE)),
+        Line(_PARKING, "/s"),
+        Line(_MEMORY, "MB", at_most=50),
+    )
+
+
+def measure(lab: Lab) -> Round:
+    measured = baselines.raw_many(lab, _AT_ONCE)
+    chunks = range(0, _PARKED, _CHUNK)
+    with lab.node("driving") as node:
+        empty = node.resident_bytes()
+        parking = [_park(lab, first, _CHUNK, f"kept{first}") for first in chunks]
+    with lab.node("driving") as node:
+        for first in chunks:
+            lab.load("looked_at", _CHUNK, window=16, first=first)
+        grown = node.resident_bytes() - empty
+        _park(lab, 2_000, _WOKEN, "same")
+        same = lab.load("woken", _WOKEN, first=2_000)
+        _park(lab, 3_000, _DECIDED, "rate")
+        rate = lab.load("decided", _DECIDED, window=_AT_ONCE, first=3_000)
+        _park(lab, 4_000, _WOKEN, "another")
+    with lab.node("driving"):
+        another = lab.load("woken", _WOKEN, first=4_000)
+    per_run = max(1.0, grown / (lab.count(_CHUNK) * len(chunks)))
+    return {
+        **measured,
+        _SAME: same.p50_us / 1e3,
+        _ANOTHER: another.p50_us / 1e3,
+        _RATE: rate.rate,
+        _PARKING: min(parking),
+        _MEMORY: _PARKED * per_run / 1e6,
+    }
+
+
+def _park(lab: Lab, first: int, count: int, cell: str) -> float:
+    """How many a second."""
+    return lab.load("parked", count, window=16, first=first, cell=cell).rate

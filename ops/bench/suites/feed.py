@@ -1,0 +1,28 @@
+"""From the append of a fact to a live subscriber who has it, with nothing else going on."""
+
+from __future__ import annotations
+
+from rookery.ops.bench.harness import baselines
+from rookery.ops.bench.harness.baselines import PUSH
+from rookery.ops.bench.harness.harness import Lab
+from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+
+__all__ = ["lines", "measure"]
+
+_COUNT = 1_000
+_P50 = "fact appended to follower of the feed, p50"
+_P99 = "fact appended to follower of the feed, p99"
+
+
+def lines(sync: Sync) -> tuple[Line, ...]:
+    return (
+        Line(PUSH, "us"),
+        Line(_P50, "us", PUSH, at_most=1.5 if sync == "always" else None),
+        Line(_P99, "us"),
+    )
+
+
+def measure(lab: Lab) -> Round:
+    raw = baselines.push(lab)
+    ours = lab.load("feed", _COUNT)
+    return {**raw, _P50: ours.p50_us, _P99: ours.p99_us}

@@ -1,0 +1,126 @@
+"""The state machines by themselves: deciding and folding one input, beside copying the state once.
+
+Every row of every machine is taken from a state that takes it, found by exploring. Nothing is
+journaled and no server is asked.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Callable
+from functools import cache, partial
+from statistics import mean
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from rookery.actors.kernel.machines.machine import Machine, TransitionRejected
+from rookery.actors.kernel.machines.session_host import at_host
+from rookery.actors.machine_catalogue import CATALOGUE, drafts
+from rookery.ops.bench.harness.harness import Lab
+from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+
+__all__ = ["lines", "measure"]
+
+_TURN = "turn_execution"
+_TIMES = 2_000
+_REPEATS = 5
+_STATES_MAX = 20_000
+
+
+class _Taken(NamedTuple):
+    """A row that fires: the input, and a state that takes it."""
+
+    state: Any
+    on: str
+    asked: Any
+
+
+def lines(sync: Sync) -> tuple[Line, ...]:
+    del sync
+    return tuple(line for name in CATALOGUE for line in _lines(name))
+
+
+def _lines(name: str) -> tuple[Line, ...]:
+    step, slowest, copy = _names(name)
+    at_most = 4 if name == _TURN else None
+    return (
+        Line(step, "ns", copy, at_most=at_most),
+        Line(slowest, "ns", copy),
+        Line(copy, "ns"),
+    )
+
+
+def _names(name: str) -> tuple[str, str, str]:
+    return f"{name}, a step", f"{name}, its slowest row", f"{name}, one replace"
+
+
+def measure(lab: Lab) -> Round:
+    times = lab.count(_TIMES)
+    measured: dict[str, float] = {}
+    gc.disable()
+    try:
+        for name, entry in CATALOGUE.items():
+            taken = _every_row(name)
+            steps = [_fastest_ns(partial(_step, entry.machine, *row), times) for row in taken]
+            copies = [_fastest_ns(_copying(row.state), times) for row in taken]
+            step, slowest, copy = _names(name)
+            measured |= {step: mean(steps), slowest: max(steps), copy: mean(copies)}
+    finally:
+        gc.enable()
+    return measured
+
+
+def _step(machine: Machine[Any], state: Any, on: str, asked: Any) -> Any:
+    return machine.evolve(state, machine.decide(state, on, asked))
+
+
+def _copying(state: Any) -> Callable[[], Any]:
+    """One variable is set, to what it is."""
+    name = state.__struct_fields__[0]
+    return partial(replace, state, **{name: getattr(state, name)})
+
+
+def _fastest_ns(act: Callable[[], Any], times: int) -> float:
+    """Of one act, in the best of several rounds: others disturb, nobody helps."""
+    fastest = float("inf")
+    for _ in range(_REPEATS):
+        start_s = perf_counter()
+        for _ in range(times):
+            act()
+        fastest = min(fastest, perf_counter() - start_s)
+    return fastest / times * 1e9
+
+
+@cache
+def _every_row(name: str) -> tuple[_Taken, ...]:
+    """The rows a history comes to, each where it is first met."""
+    entry = CATALOGUE[name]
+    wanted = {row.name for row in entry.machine.rows}
+    asked = [(m, on, a) for m in (entry.machine, *entry.beside) for on in m.inputs
+             for a in drafts(entry, m, on)]  # fmt: skip
+    taken: dict[str, _Taken] = {}
+    found, open_states = {entry.machine.initial}, deque([entry.machine.initial])
+    while open_states and taken.keys() != wanted and len(found) < _STATES_MAX:
+        state = open_states.popleft()
+        afters = [at_host(state, host) for host in entry.hosts]
+        for machine, on, draft in asked:
+            if (fact := _decided(machine, state, on, draft)) is None:
+                continue
+            if machine is entry.machine:
+                taken.setdefault(fact.row, _Taken(state, on, fact))
+            afters.append(machine.evolve(state, fact))
+        for after in afters:
+            if after not in found and entry.within(after):
+                found.add(after)
+                open_states.append(after)
+    return tuple(taken.values())
+
+
+def _decided(machine: Machine[Any], state: Any, on: str, draft: Any) -> Any | None:
+    try:
+        return machine.decide(state, on, replace(draft))
+    except TransitionRejected:
+        return None

@@ -1,0 +1,173 @@
+"""Lists of runs: folded from facts, listed page by page, filtered, and what a run takes in memory.
+
+The facts are real ones. Where no bus is named the journal is in memory: what it takes to read them
+is not in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from collections.abc import AsyncGenerator, Iterator
+from time import perf_counter
+
+from msgspec.structs import replace
+
+from rookery.actors.projections.run_queries import RunsView
+from rookery.actors.projections.runs import RunTable
+from rookery.bus.memory.journal import MemoryJournal, MemoryLog
+from rookery.bus.ports import Filter, Stored
+from rookery.ops.bench.harness.harness import Lab
+from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+from rookery.ops.bench.loads.cold_lists import cold_lists
+from rookery.schemas.calls import Offer
+from rookery.schemas.codec import encode_facts, encode_json
+from rookery.schemas.commands import RunsQuery
+from rookery.schemas.envelope import EntityId, Fact
+from rookery.schemas.facts import session, turn
+from rookery.schemas.ids import derived_uuid7
+from rookery.schemas.lists import RunState
+from rookery.schemas.machines.turn import ContentShape, TurnPrimitiveKind
+from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits
+
+__all__ = ["lines", "measure"]
+
+_RUNS = 100_000
+_SESSIONS = 100
+_NOW_MS = 1_763_000_000_000
+_REQUEST = RunRequest(code="sum(row['amount'] for row in rows)", inputs={"rows": [{"amount": 17}]})
+_OFFER = Offer(language=Language.PYTHON, build="b" * 64, seed="5" * 64, limits=SessionLimits())
+
+_FOLD = "messages of runs folded into the list"
+_ALL = "100,000 runs listed and encoded, 1,000 a page"
+_RARE = "the few runs of a status, found among 100,000"
+_MEMORY = "memory a run"
+_READ = "all messages of 100,000 runs read off the bus"
+_COLD = "100,000 runs listed with no node to ask"
+_KEPT = "the same, from the checkpoint of a node"
+
+
+def lines(sync: Sync) -> tuple[Line, ...]:
+    cold = (
+        Line(_READ, "s"),
+        Line(_COLD, "s", _READ, at_most=2),
+        Line(_KEPT, "s", _READ, at_most=0.5),
+    )
+    return (
+        Line(_FOLD, "/s", at_least=50_000),
+        Line(_ALL, "s", at_most=1),
+        Line(_RARE, "s", at_most=0.2),
+        Line(_MEMORY, "bytes", at_most=500),
+        *(cold if _fills_quickly(sync) else ()),
+    )
+
+
+def measure(lab: Lab) -> Round:
+    journal = _Told(lab.count(_RUNS))
+    told = asyncio.run(_measure(journal)) | {_MEMORY: _bytes_a_run(journal)}
+    if _fills_quickly(lab.sync):
+        cold = asyncio.run(cold_lists(lab.url, journal.messages, _all))
+        told |= dict(zip((_READ, _COLD, _KEPT), cold, strict=True))
+    return told
+
+
+def _fills_quickly(sync: Sync) -> bool:
+    """Lists are the same however messages came to the disk, and one by one takes a while."""
+    return sync == "default"
+
+
+async def _all(view: RunsView) -> float:
+    return await _timed(view, RunsQuery(limit=1_000))
+
+
+async def _measure(journal: _Told) -> dict[str, float]:
+    view = RunsView.alone(journal)
+    folded = await _timed(view, RunsQuery(limit=1))
+    listed = await _all(view)
+    rare = await _timed(view, RunsQuery(status=RunState.QUEUED))
+    return {_FOLD: len(journal.messages) / folded, _ALL: listed, _RARE: rare}
+
+
+async def _timed(view: RunsView, query: RunsQuery) -> float:
+    """Seconds until the last page is encoded; of one run, until it is."""
+    begin_s = perf_counter()
+    while True:
+        page = await view.list(query)
+        encode_json(page)
+        if page.next is None or query.limit == 1:
+            return perf_counter() - begin_s
+        query = replace(query, before=page.next)
+
+
+def _bytes_a_run(journal: _Told) -> float:
+    gc.collect()
+    tracemalloc.start()
+    try:
+        table = RunTable()
+        for stored in journal.messages:
+            table.take(stored)
+        return tracemalloc.get_traced_memory()[0] / len(table)
+    finally:
+        tracemalloc.stop()
+
+
+class _Told(MemoryJournal):
+    """A journal of runs that have ended, at once and whole."""
+
+    def __init__(self, runs: int) -> None:
+        super().__init__(MemoryLog(lambda: _NOW_MS))
+        self.messages = list(_messages(runs))
+
+    async def end(self) -> int:
+        return len(self.messages)
+
+    async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+        assert where == Filter(), "the view of a node follows all"
+        if after < len(self.messages):
+            yield self.messages[after:]
+
+
+def _messages(runs: int) -> Iterator[Stored]:
+    sequence = 0
+    for number in range(runs):
+        key = f"session-{number % _SESSIONS}"
+        run = derived_uuid7(_NOW_MS + number, key, str(number))
+        for facts in _facts(run):
+            sequence += 1
+            family = str(type(facts[0]).__struct_config__.tag).partition(".")[0]
+            body = encode_facts(facts)
+            yield Stored(sequence, EntityId(family, key), f"b.{sequence}", "", body, _NOW_MS)
+
+
+def _facts(run: str) -> tuple[tuple[Fact, ...], ...]:
+    """What a run of ``1+1`` leaves, message by message."""
+    at_ms = _NOW_MS
+    accepted = session.InputAccepted(
+        row="AcceptWithCompletionAttachedQueued",
+        run=run,
+        at_ms=at_ms,
+        input_id=run,
+        request=_REQUEST,
+    )
+    started = turn.Started(
+        run=run,
+        at_ms=at_ms,
+        primitive_kind_in=TurnPrimitiveKind.CONVERSATION_TURN,
+        shape=ContentShape.CONVERSATION,
+        vision=False,
+        image_results=False,
+        max_retries=0,
+        offer=_OFFER,
+        request=_REQUEST,
+    )
+    return (
+        (accepted, session.RunPrepared(row="PrepareAttached", run=run, at_ms=at_ms, input_id=run)),
+        (started, turn.PrimitiveApplied(run=run, at_ms=at_ms)),
+        (
+            turn.TerminalReturned(run=run, at_ms=at_ms),
+            turn.BoundaryCompleted(run=run, at_ms=at_ms),
+            turn.Completed(run=run, at_ms=at_ms, result=RunResult(result=17)),
+        ),
+        (session.RunCommitted(row="CommitRunningToAttached", run=run, at_ms=at_ms, input_id=run),),
+    )

@@ -1,0 +1,58 @@
+"""After a restart: how fast facts become states again, all at once and one by one as asked for."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from rookery.ops.bench.harness.harness import Lab
+from rookery.ops.bench.harness.journal_audit import Books
+from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+from rookery.ops.bench.loads.rebuild_load import MESSAGES
+
+__all__ = ["lines", "measure"]
+
+_ENTITIES = 10_000
+_FOLDED = 2_000
+_COLD_ONE_BY_ONE = 500
+_COLD_MANY = 5_000
+
+_FOLD_TURNS = "fold in memory, the benches' family"
+_FOLD_SESSIONS = "fold in memory, the session family"
+_ALL = "10,000 entities read and folded in one pass"
+_START = "a node takes over their journal and is ready"
+_COLD = "first command to a cold entity, to its durable answer, p50"
+_COLD_RATE = "first commands to cold entities, 64 in flight"
+
+
+def lines(sync: Sync) -> tuple[Line, ...]:
+    del sync
+    return (
+        Line(_FOLD_TURNS, "facts/s", at_least=100_000),
+        Line(_FOLD_SESSIONS, "facts/s", at_least=100_000),
+        Line(_ALL, "s", at_most=10),
+        Line(_START, "s"),
+        Line(_COLD, "us"),
+        Line(_COLD_RATE, "/s"),
+    )
+
+
+def measure(lab: Lab) -> Round:
+    measured = {
+        _FOLD_TURNS: lab.load("fold_turns", entities=_FOLDED).rate,
+        _FOLD_SESSIONS: lab.load("fold_sessions", entities=_FOLDED).rate,
+    }
+    books = Books(lab.url)
+    lab.load("fill", entities=_ENTITIES, cell="fill")
+    books.check("fill", MESSAGES * lab.count(_ENTITIES))
+    measured[_ALL] = lab.load("read_and_fold", entities=_ENTITIES).seconds
+    start_s = perf_counter()
+    with lab.node():
+        measured[_START] = perf_counter() - start_s
+        cold = lab.load("requests", _COLD_ONE_BY_ONE, entities=_ENTITIES, cell="cold")
+        books.check("cold", cold.done)
+        first = lab.count(_COLD_ONE_BY_ONE)
+        many = lab.load(
+            "requests", _COLD_MANY, window=64, entities=_ENTITIES, first=first, cell="many"
+        )
+        books.check("many", many.done)
+    return {**measured, _COLD: cold.p50_us, _COLD_RATE: many.rate}

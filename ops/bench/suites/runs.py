@@ -1,0 +1,80 @@
+"""Whole runs: a program requested, journaled step by step, executed and answered.
+
+A node as people start it, with its sandbox and one tool that does nothing; clients are the public
+client. What a call costs is the difference of two programs, one of which makes it.
+"""
+
+from __future__ import annotations
+
+from rookery.ops.bench.harness import baselines
+from rookery.ops.bench.harness.baselines import JS_PUBLISH, raw_rate
+from rookery.ops.bench.harness.harness import Lab
+from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+
+__all__ = ["lines", "measure"]
+
+_WINDOWS = (1, 16, 64)
+_COUNTS = {1: 300, 16: 800, 64: 1_600}
+_RUNS, _CALLS, _LEFT, _SESSIONS = 300, 150, 50, 200
+
+_RUN = "a whole run 1 + 1, warm session, p50"
+_RUN_MS, _RUN_P99 = f"{_RUN}, in ms", "a whole run 1 + 1, warm session, p99"
+_CALL = "durable tool call, p50"
+_TAKEN_OVER = "first run in a session another node had, p50"
+_RUN_MESSAGES, _CALL_MESSAGES = "messages a run", "messages more a call"
+_MEMORY = "memory of a session that ran"
+
+
+def lines(sync: Sync) -> tuple[Line, ...]:
+    del sync
+    return (
+        Line(JS_PUBLISH, "us"),
+        Line(_RUN, "us", JS_PUBLISH, at_most=10),
+        Line(_RUN_MS, "ms", at_most=20),
+        Line(_RUN_P99, "us"),
+        Line(_CALL, "us", JS_PUBLISH, at_most=4),
+        Line(_TAKEN_OVER, "us"),
+        Line(_RUN_MESSAGES, "", at_most=4),
+        Line(_CALL_MESSAGES, "", at_most=3),
+        Line(_MEMORY, "MB"),
+        *(
+            line
+            for window in _WINDOWS
+            for line in (
+                Line(raw_rate(window), "/s"),
+                Line(_rate(window), "/s", raw_rate(window)),
+            )
+        ),
+    )
+
+
+def measure(lab: Lab) -> Round:
+    measured = {**baselines.raw_many(lab, *_WINDOWS), **baselines.js_publish(lab)}
+    with lab.node("driving"):
+        lab.load("programs", _LEFT, entities=_LEFT, window=16, cell="warm")
+        one = lab.load("programs", _RUNS, entities=_LEFT, cell="one")
+        call = lab.load("calls", _CALLS, entities=_LEFT, cell="call")
+        for window, count in _COUNTS.items():
+            lab.load("programs", window, entities=window, window=window, cell=f"warm{window}")
+            done = lab.load("programs", count, entities=window, window=window, cell=f"many{window}")
+            measured[_rate(window)] = done.rate
+    with lab.node("driving") as node:
+        left = lab.load("programs", _LEFT, entities=_LEFT, cell="left")
+        before = node.resident_bytes()
+        lab.load("programs", _SESSIONS, entities=_SESSIONS, first=1_000, window=4, cell="memory")
+        growth = (node.resident_bytes() - before) / lab.count(_SESSIONS)
+    return {
+        **measured,
+        _RUN: one.p50_us,
+        _RUN_MS: one.p50_us / 1e3,
+        _RUN_P99: one.p99_us,
+        _CALL: call.p50_us,
+        _TAKEN_OVER: left.p50_us,
+        _RUN_MESSAGES: one.left / one.done,
+        _CALL_MESSAGES: call.left,
+        _MEMORY: growth / 1e6,
+    }
+
+
+def _rate(window: int) -> str:
+    return f"runs, {window} in flight"

@@ -1,0 +1,113 @@
+"""A realm opened by the command line: what can be read without any node, and who could be asked.
+
+Nothing is made and nothing is taken over; a realm that was never served is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Final, TypeVar
+
+import msgspec
+
+from rookery.actors.kernel.partition_ownership import node_of
+from rookery.bus.client.client import Client
+from rookery.bus.commands.inbox import JetStreamInbox
+from rookery.bus.journal.feed import JetStreamFeed
+from rookery.bus.nats.connection import ApiError, Connection
+from rookery.bus.storage.blobs import JetStreamBlobs
+from rookery.bus.storage.bucket import Bucket
+from rookery.bus.storage.checkpoints import JetStreamShelf
+from rookery.bus.storage.claims import JetStreamClaims
+from rookery.bus.storage.secrets import JetStreamVault
+from rookery.bus.subjects import Subjects
+from rookery.ops.cli.options import Options
+from rookery.ops.cli.read_progress import ShownJournal
+from rookery.ops.config import Config
+from rookery.ops.process_identity import is_dead
+from rookery.ops.server_url import url_of
+from rookery.schemas.errors import Failed
+
+__all__ = ["Realm", "open_realm"]
+
+T = TypeVar("T")
+
+_STREAM_NOT_FOUND: Final = 10059
+_NOBODY: Final = frozenset({"PARTITION_UNOWNED", "NO_ANSWER"})
+_PATIENCE_S: Final = 10.0
+_ANY_KEY: Final = "all"
+_UP: Final = "rookery up"
+
+
+class Realm:
+    """The parts of a realm that can be read without a node, and a way to its nodes."""
+
+    def __init__(self, connection: Connection, config: Config, url: str) -> None:
+        self.subjects = subjects = Subjects(config.realm)
+        self.journal = ShownJournal(connection, subjects)
+        self.feed = JetStreamFeed(connection, subjects)
+        self.inbox = JetStreamInbox(connection, subjects)
+        self.claims = JetStreamClaims(Bucket(connection, subjects.claims_bucket))
+        self.blobs = JetStreamBlobs(Bucket(connection, subjects.blobs_bucket))
+        self.shelf = JetStreamShelf(Bucket(connection, subjects.views_bucket))
+        self.vault = JetStreamVault(Bucket(connection, subjects.vault_bucket))
+        self.connection = connection
+        self._config, self._url = config, url
+        self._client: Client | None = None
+
+    async def nodes(self) -> frozenset[str]:
+        """The nodes that are there: those whose claim stands and is not known to be left behind."""
+        claims = await self.claims.list("node.")
+        return frozenset(node_of(claim.holder) for claim in claims if not is_dead(claim.value))
+
+    async def answer(self, verb: str, query: object, kind: type[T]) -> T | None:
+        """What any node says; ``None`` if there is none to be asked."""
+        try:
+            return await self.ask(verb, _ANY_KEY, query, kind)
+        except Failed as error:
+            if error.code in _NOBODY:
+                return None
+            raise
+
+    async def ask(
+        self, verb: str, key: str, body: object, kind: type[T], patience_s: float = _PATIENCE_S
+    ) -> T:
+        """What the node that owns ``key`` says; ``Failed`` at once if there is no node at all."""
+        if self._client is None:
+            if not await self.nodes():
+                raise Failed("NO_ANSWER", f"no node serves realm {self._config.realm}", hint=_UP)
+            credentials = self._config.server.credentials_file
+            client = Client(self._url, realm=self._config.realm, credentials=credentials)
+            await client.open()
+            self._client = client
+        return msgspec.convert(await self._client.ask(verb, key, body, timeout_s=patience_s), kind)
+
+    async def aclose(self) -> None:
+        """Ask nobody any more."""
+        if self._client is not None:
+            await self._client.close()
+
+
+@asynccontextmanager
+async def open_realm(options: Options) -> AsyncIterator[Realm]:
+    """The realm the options name; ``Failed`` SERVER_UNREACHABLE if it was never served there."""
+    config = options.load().config
+    url = url_of(config)
+    connection = Connection(url, credentials=config.server.credentials_file)
+    await connection.open()
+    try:
+        realm = Realm(connection, config, url)
+        await connection.api(f"STREAM.INFO.{realm.subjects.journal_stream}")
+        async with aclosing(realm):
+            yield realm
+    except ApiError as error:
+        if error.err_code != _STREAM_NOT_FOUND:
+            raise Failed("SERVER_UNREACHABLE", f"JetStream refuses: {error}") from None
+        raise Failed(
+            "SERVER_UNREACHABLE",
+            f"no realm {config.realm!r} is kept on this server",
+            hint=f"rookery up --realm {config.realm}",
+        ) from None
+    finally:
+        await connection.close()

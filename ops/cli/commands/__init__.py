@@ -1,0 +1,1 @@
+"""The commands; a file a group."""

@@ -1,0 +1,269 @@
+"""``rookery approvals``: what waits for somebody's word, and giving it.
+
+A node is not needed: what was asked stands in the journal, and an answer waits in the inbox until
+somebody serves the realm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from rookery.actors.projections.approval_queries import ApprovalsView
+from rookery.actors.projections.approvals import ApprovalTable
+from rookery.bus.client.client import new_id
+from rookery.bus.clock import SystemClock
+from rookery.bus.ports import Filter
+from rookery.ops.cli.access.local_server import server_at_hand
+from rookery.ops.cli.access.offline_realm import Realm, open_realm
+from rookery.ops.cli.commands.approvers import keys_there
+from rookery.ops.cli.commands.grants import app as grants
+from rookery.ops.cli.key_files import signer_in
+from rookery.ops.cli.options import NO_OPTIONS, As, Options, actor
+from rookery.ops.cli.output import print_json, print_line
+from rookery.ops.cli.rendering.approval_lines import (
+    approval_lines,
+    approval_row,
+    news_of,
+    pending_table,
+)
+from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
+from rookery.schemas.approvals.lists import (
+    ApprovalList,
+    ApprovalState,
+    ListedApproval,
+    PendingQuery,
+)
+from rookery.schemas.digest import digest_json
+from rookery.schemas.errors import Refused
+from rookery.schemas.ids import check_session_id
+
+__all__ = ["app"]
+
+app = App(name="approvals", help_format="plaintext")
+app.command(grants)
+
+ID = Annotated[str, Parameter(help="The approval's id, as `approvals list` shows it.")]
+Reason = Annotated[str, Parameter(help="Why, for the record.")]
+Key = Annotated[Path | None, Parameter(help="File of the key that signs the answer.")]
+
+
+@app.command(name="list")
+def list_(
+    *,
+    session: Annotated[str | None, Parameter(help="Only of this session.")] = None,
+    all_: Annotated[
+        bool, Parameter(name="--all", help="Also those that have ended.", negative="")
+    ] = False,
+    follow: Annotated[
+        bool, Parameter(help="Go on with a line for every change, until Ctrl-C.", negative="")
+    ] = False,
+    limit: Annotated[
+        int, Parameter(help="At most so many.", validator=Number(gte=1, lte=1_000))
+    ] = 1_000,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """List what waits for somebody's word, what is due soonest first."""
+    session = session and check_session_id(session)
+    if follow:
+        try:
+            asyncio.run(_follow(session, options))
+        except KeyboardInterrupt:
+            return 0
+        return 0
+    query = PendingQuery(session=session, ended=all_, limit=limit)
+    with server_at_hand(options):
+        found = asyncio.run(_list(query, options))
+    if options.json:
+        print_json(found)
+        return 0
+    pending_table(found.approvals, SystemClock().now_ms())
+    if found.total > len(found.approvals):
+        print_line(f"{len(found.approvals)} of {found.total}")
+    return 0
+
+
+@app.command
+def show(
+    approval: ID,
+    *,
+    arguments: Annotated[
+        bool, Parameter(help="Also the exact arguments, with all values.", negative="")
+    ] = False,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Show what is asked, who may answer, and until when."""
+    with server_at_hand(options):
+        found, approvers, exact = asyncio.run(_show(approval, arguments, options))
+    if options.json:
+        told = {"arguments": exact} if arguments else {}
+        print_json({"approval": found, "approvers": approvers, **told})
+        return 0
+    for name, value in approval_lines(found, approvers, SystemClock().now_ms()):
+        print_line(f"{name:11}{value}")
+    if arguments:
+        print_line(msgspec.json.format(msgspec.json.encode(exact), indent=2).decode())
+    return 0
+
+
+@app.command
+def approve(
+    approval: ID,
+    *,
+    for_session: Annotated[
+        bool, Parameter(help="Nor ask again for this tool in this session.", negative="")
+    ] = False,
+    reason: Reason = "",
+    as_: As = None,
+    key: Key = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Let the call be made, with the arguments that were shown and no others."""
+    decision = ApprovalState.APPROVED_FOR_SESSION if for_session else ApprovalState.APPROVED
+    return _decide(_answer(approval, decision, reason, as_), key, options)
+
+
+@app.command
+def deny(
+    approval: ID,
+    *,
+    reason: Reason = "",
+    as_: As = None,
+    key: Key = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Have the program told that it may not."""
+    return _decide(_answer(approval, ApprovalState.DENIED, reason, as_), key, options)
+
+
+# --- asking ---------------------------------------------------------------------------------------
+
+
+async def _list(query: PendingQuery, options: Options) -> ApprovalList:
+    async with open_realm(options) as realm:
+        found = await realm.answer("pending", query, ApprovalList)
+        if found is None:
+            clock, session = SystemClock(), query.session
+            view = ApprovalsView.alone(
+                realm.journal, clock.now_ms, session=session, shelf=realm.shelf
+            )
+            found = await view.pending(query)
+        return found
+
+
+async def _follow(session: str | None, options: Options) -> None:
+    """What waits now, then whatever comes to wait or ends."""
+    table, where = ApprovalTable(), Filter("approval", session)
+    async with open_realm(options) as realm:
+        end = await realm.journal.end()
+        async for page in realm.journal.scan(where):
+            for stored in page:
+                table.take(stored)
+        _tell(list(table.approvals(ended=False)), options)
+        async with aclosing(realm.feed.follow(where, end)) as pages:
+            async for page in pages:
+                for stored in page:
+                    _tell(news_of(table, stored), options)
+
+
+def _tell(news: list[ListedApproval], options: Options) -> None:
+    now_ms = SystemClock().now_ms()
+    for approval in news:
+        if options.json:
+            print_json(approval)
+        else:
+            print_line("  ".join(str(cell) for cell in approval_row(approval, now_ms)))
+
+
+async def _show(approval_id: str, arguments: bool, options: Options) -> tuple[Any, Any, Any]:
+    async with open_realm(options) as realm:
+        found = await _find(realm, approval_id)
+        exact = await _arguments(realm, found) if arguments else None
+        keys = await keys_there(realm)
+        approvers = sorted({key.name for key in keys if key.revoked_at_ms is None})
+        return found, approvers, exact
+
+
+async def _find(realm: Realm, approval_id: str) -> ListedApproval:
+    """The approval, out of the facts themselves: nobody else is believed what is signed."""
+    session = check_session_id(approval_id.partition(".")[0])
+    view = ApprovalsView.alone(realm.journal, SystemClock().now_ms, session=session)
+    found = (await view.pending(PendingQuery(approval_id=approval_id))).approvals
+    if not found:
+        raise Refused(
+            "APPROVAL_NOT_FOUND",
+            f"no approval {approval_id[:120]!r} here",
+            hint="rookery approvals list --all",
+        )
+    return found[0]
+
+
+async def _arguments(realm: Realm, approval: ListedApproval) -> Any:
+    """The exact ones: their digest is what an answer repeats."""
+    stored = await realm.blobs.get(approval.arguments_ref.removeprefix("blob:"))
+    exact = msgspec.json.decode(stored)
+    if digest_json(exact) != approval.request_digest:
+        raise Refused(
+            "APPROVAL_MISMATCH",
+            f"what stands under {approval.arguments_ref} is not what is asked about",
+        )
+    return exact
+
+
+# --- answering ------------------------------------------------------------------------------------
+
+
+def _answer(
+    approval_id: str, decision: ApprovalState, reason: str, name: str | None
+) -> DecideApproval:
+    return DecideApproval(
+        approval_id=approval_id,
+        decision=decision.value,
+        actor=name or "",
+        answered_at_ms=SystemClock().now_ms(),
+        reason=reason,
+    )
+
+
+def _decide(answer: DecideApproval, key: Path | None, options: Options) -> int:
+    with server_at_hand(options):
+        receipt = asyncio.run(_put(answer, key, options))
+    if options.json:
+        print_json({"stored": True} if receipt is None else receipt)
+    elif receipt is None:
+        print_line("the answer is stored, and counts when a node serves the realm: rookery up")
+    else:
+        who = "verified" if receipt.verified else "unverified"
+        print_line(f"{receipt.approval_id} is {receipt.status.value.replace('_', ' ')} ({who})")
+    return 0
+
+
+async def _put(
+    answer: DecideApproval, key: Path | None, options: Options
+) -> DecisionReceipt | None:
+    """What the node says to it; ``None`` if there is none, and the answer waits for one."""
+    signer = None if key is None else signer_in(key)
+    async with open_realm(options) as realm:
+        approval = await _find(realm, answer.approval_id)
+        name = answer.actor
+        if not name and signer is not None:
+            names = [k.name for k in await keys_there(realm) if k.key_id == signer.key_id]
+            name = names[-1] if names else ""
+        answer = msgspec.structs.replace(
+            answer, actor=actor(name), request_digest=approval.request_digest
+        )
+        if signer is not None:
+            answer = signer.sign(realm.subjects.realm, answer)
+        if await realm.nodes():
+            return await realm.ask("decide", approval.session_id, answer, DecisionReceipt)
+        if approval.state is not ApprovalState.PENDING:
+            raise Refused("APPROVAL_CLOSED", f"it is {approval.state.value.replace('_', ' ')}")
+        body = msgspec.json.encode(answer)
+        await realm.inbox.submit("decide", approval.session_id, body, message_id=new_id())
+        return None

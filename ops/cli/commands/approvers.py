@@ -1,0 +1,130 @@
+"""``rookery approvers``: whose word counts, said by somebody whose word counts already.
+
+Of a key, only the public half goes anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from msgspec.structs import replace
+
+from rookery.actors.approvals.signing import Signer
+from rookery.actors.approvals.state import APPROVERS_KEY
+from rookery.actors.projections.approver_keys import ListedKey, changes_of, keys_of
+from rookery.bus.ports import Filter, Stored
+from rookery.ops.cli.access.local_server import server_at_hand
+from rookery.ops.cli.access.offline_realm import Realm, open_realm
+from rookery.ops.cli.key_files import make_key, public_key_in, signer_in
+from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.schemas.commands import ApproverReceipt, NameApprover
+from rookery.schemas.errors import Refused
+
+__all__ = ["app", "keys_there"]
+
+app = App(name="approvers", help_format="plaintext")
+
+Name = Annotated[str, Parameter(help="What the approver is called.")]
+As = Annotated[
+    Path | None, Parameter(name="--as", help="Private key of an approver, or the root key.")
+]
+
+
+@app.command
+def add(
+    name: Name,
+    *,
+    key: Annotated[Path | None, Parameter(help="File of the key, public or private.")] = None,
+    generate: Annotated[
+        Path | None, Parameter(help="File to make for a new private key, mode 0600.")
+    ] = None,
+    as_: As = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Let answers signed with a key count as this approver's. A name may have several."""
+    if (key is None) == (generate is None):
+        raise Refused("INVALID_ARGUMENT", "say exactly one of --key and --generate")
+    signer = None if as_ is None else signer_in(as_)
+    asyncio.run(_reachable(options))
+    public = make_key(generate).public_key if generate is not None else ""
+    public = public_key_in(key) if key is not None else public
+    body = NameApprover(name=name, public_key=public)
+    return _said(asyncio.run(_name(body, signer, options)), options)
+
+
+@app.command(name="list")
+def list_(
+    *,
+    all_: Annotated[
+        bool, Parameter(name="--all", help="Also the keys that were revoked.", negative="")
+    ] = False,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """List the keys that count."""
+    with server_at_hand(options):
+        keys = asyncio.run(_keys(options))
+    listed = [key for key in keys if all_ or key.revoked_at_ms is None]
+    if options.json:
+        print_json(listed)
+        return 0
+    print_table(
+        ["APPROVER", "KEY", "ADDED", "REVOKED"],
+        [_row(key) for key in listed],
+        empty="no approvers: answers count unverified, unless the realm requires keys",
+    )
+    return 0
+
+
+@app.command
+def revoke(name: Name, *, as_: As = None, options: Options = NO_OPTIONS) -> int:
+    """Let nothing signed with this approver's keys count any more."""
+    signer = None if as_ is None else signer_in(as_)
+    return _said(asyncio.run(_name(NameApprover(name=name), signer, options)), options)
+
+
+async def keys_there(realm: Realm) -> list[ListedKey]:
+    """All keys the realm was ever told of."""
+    return keys_of(await _told(realm))
+
+
+async def _told(realm: Realm) -> list[Stored]:
+    pages = realm.journal.scan(Filter("approval", APPROVERS_KEY))
+    return [stored async for page in pages for stored in page]
+
+
+async def _keys(options: Options) -> list[ListedKey]:
+    async with open_realm(options) as realm:
+        return await keys_there(realm)
+
+
+async def _reachable(options: Options) -> None:
+    """Before a key is made that nobody would be told of."""
+    async with open_realm(options) as realm:
+        await realm.ask("pending", APPROVERS_KEY, {"limit": 1}, dict)
+
+
+async def _name(body: NameApprover, signer: Signer | None, options: Options) -> ApproverReceipt:
+    async with open_realm(options) as realm:
+        if signer is not None:
+            change = changes_of(await _told(realm)) + 1
+            body = signer.sign_naming(realm.subjects.realm, replace(body, change=change))
+        return await realm.ask("approvers", APPROVERS_KEY, body, ApproverReceipt)
+
+
+def _said(receipt: ApproverReceipt, options: Options) -> int:
+    if options.json:
+        print_json(receipt)
+    elif receipt.key_ids:
+        print_line(f"{receipt.name} answers with {', '.join(receipt.key_ids)}")
+    else:
+        print_line(f"{receipt.name} has no key that counts")
+    return 0
+
+
+def _row(key: ListedKey) -> tuple[str, ...]:
+    revoked = "" if key.revoked_at_ms is None else clock_time(key.revoked_at_ms)
+    return key.name, key.key_id, clock_time(key.added_at_ms), revoked

@@ -1,0 +1,101 @@
+"""``rookery approvals grants``: what somebody's word allows, and taking it back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from rookery.actors.projections.approval_queries import ApprovalsView
+from rookery.bus.clock import SystemClock
+from rookery.ops.cli.access.local_server import server_at_hand
+from rookery.ops.cli.access.offline_realm import Realm, open_realm
+from rookery.ops.cli.options import NO_OPTIONS, As, Options, actor
+from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.schemas.approvals.lists import GrantedQuery, GrantList, ListedGrant
+from rookery.schemas.commands import GrantReceipt, RevokeGrant
+from rookery.schemas.errors import Refused
+from rookery.schemas.ids import check_session_id
+
+__all__ = ["app"]
+
+app = App(name="grants", help="What was allowed, and taking it back.", help_format="plaintext")
+
+
+@app.command(name="list")
+def list_(
+    *,
+    session: Annotated[str | None, Parameter(help="Only of this session.")] = None,
+    all_: Annotated[
+        bool, Parameter(name="--all", help="Also those used, expired and revoked.", negative="")
+    ] = False,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """List the grants that still allow something, newest first."""
+    query = GrantedQuery(session=session and check_session_id(session), ended=all_)
+    with server_at_hand(options):
+        found = asyncio.run(_list(query, options))
+    if options.json:
+        print_json(found)
+        return 0
+    print_table(
+        ["GRANT", "STATE", "SESSION", "TOOL", "COVERS", "BY", "UNTIL"],
+        [_row(grant) for grant in found.grants],
+        empty="no grants",
+    )
+    return 0
+
+
+@app.command
+def revoke(
+    grant: Annotated[str, Parameter(help="The grant's id, as `grants list` shows it.")],
+    *,
+    as_: As = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Let a grant allow nothing more; of a session's, also what was granted by it."""
+    receipt = asyncio.run(_revoke(RevokeGrant(grant_id=grant, actor=actor(as_)), options))
+    if options.json:
+        print_json(receipt)
+    else:
+        print_line(f"grant {receipt.grant_id} is {receipt.state}")
+    return 0
+
+
+async def _list(query: GrantedQuery, options: Options) -> GrantList:
+    async with open_realm(options) as realm:
+        found = await realm.answer("granted", query, GrantList)
+        return await _listed_here(realm, query) if found is None else found
+
+
+async def _listed_here(realm: Realm, query: GrantedQuery) -> GrantList:
+    clock, session = SystemClock(), query.session
+    view = ApprovalsView.alone(realm.journal, clock.now_ms, session=session, shelf=realm.shelf)
+    return await view.granted(query)
+
+
+async def _revoke(wanted: RevokeGrant, options: Options) -> GrantReceipt:
+    grant_id = wanted.grant_id
+    async with open_realm(options) as realm:
+        known = (await _listed_here(realm, GrantedQuery(ended=True))).grants
+        session = next((g.session_id for g in known if g.grant_id == grant_id), None)
+        if session is None:
+            raise Refused(
+                "GRANT_NOT_FOUND",
+                f"no grant {grant_id[:120]!r} here",
+                hint="rookery approvals grants list --all",
+            )
+        return await realm.ask("grants", session, wanted, GrantReceipt)
+
+
+def _row(grant: ListedGrant) -> tuple[object, ...]:
+    return (
+        grant.grant_id,
+        grant.state.value,
+        grant.session_id,
+        grant.tool,
+        "every call in the session" if grant.operation_id is None else grant.operation_id,
+        grant.actor,
+        clock_time(grant.expires_at_ms),
+    )

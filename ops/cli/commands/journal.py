@@ -1,0 +1,137 @@
+"""``rookery journal``: read, verify and export what was written."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import msgspec
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from rookery.bus.journal.audit import Audit, ChainAudit
+from rookery.bus.journal.export import Export, verify_lines
+from rookery.bus.ports import Filter
+from rookery.ops.cli.access.local_server import server_at_hand
+from rookery.ops.cli.access.offline_realm import open_realm
+from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.output import print_json, print_line, writing
+from rookery.ops.cli.output_files import file_errors, written_whole
+from rookery.ops.cli.rendering.fact_lines import fact_lines, selection
+
+__all__ = ["app"]
+
+app = App(name="journal", help_format="plaintext")
+
+_LOOK_BACK_FACTOR = 8
+
+Session = Annotated[str | None, Parameter(help="Only facts of this session.")]
+Family = Annotated[str | None, Parameter(help="Only facts of this family.")]
+
+
+@app.command
+def tail(
+    *,
+    lines: Annotated[
+        int, Parameter(name=["--lines", "-n"], help="How many facts.", validator=Number(gte=1))
+    ] = 20,
+    session: Session = None,
+    family: Family = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Print the last facts."""
+    where = selection(session, family)
+    with server_at_hand(options):
+        last = asyncio.run(_tail(where, lines, options))
+    for line in last:
+        print_line(line)
+    return 0
+
+
+@app.command
+def verify(
+    file: Annotated[Path | None, Parameter(help="An export; else the journal itself.")] = None,
+    *,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Check every message's digest chain; name the first that is broken."""
+    if file is None:
+        with server_at_hand(options):
+            audit = asyncio.run(_verify(options))
+    else:
+        with file_errors(file), file.open("rb") as lines:
+            audit = verify_lines(lines)
+    if options.json:
+        print_json({"ok": True} | msgspec.structs.asdict(audit))
+    else:
+        print_line(_verdict(audit))
+    return 0
+
+
+@app.command
+def export(
+    file: Annotated[Path | None, Parameter(help="Where to; else standard output.")] = None,
+    *,
+    session: Session = None,
+    family: Family = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Write messages as sealed JSON lines that `journal verify FILE` checks anywhere."""
+    where = selection(session, family)
+    if file is None:
+        with server_at_hand(options), writing():
+            asyncio.run(_export(where, sys.stdout.buffer, options))
+        return 0
+    with server_at_hand(options), written_whole(file) as target:
+        count = asyncio.run(_export(where, target, options))
+    if options.json:
+        print_json({"file": str(file), "messages": count})
+    else:
+        print_line(f"{count} messages in {file}")
+    return 0
+
+
+async def _tail(where: Filter, count: int, options: Options) -> list[str]:
+    """Looks back further and further, because few of the last messages may be selected."""
+    async with open_realm(options) as realm:
+        end, back = await realm.journal.end(), count
+        while True:
+            after = max(0, end - back)
+            last: deque[str] = deque(maxlen=count)
+            async for page in realm.journal.scan(where, after):
+                for stored in page:
+                    last.extend(fact_lines(stored, where, json=options.json))
+            if after == 0 or len(last) == count:
+                return list(last)
+            back *= _LOOK_BACK_FACTOR
+
+
+async def _verify(options: Options) -> Audit:
+    chain = ChainAudit()
+    async with open_realm(options) as realm:
+        async for page in realm.journal.scan(Filter()):
+            for stored in page:
+                chain.add(stored)
+    return chain.audit
+
+
+async def _export(where: Filter, target: BinaryIO, options: Options) -> int:
+    count = 0
+    async with open_realm(options) as realm:
+        export = Export(realm.subjects, where)
+        target.write(export.head())
+        async for page in realm.journal.scan(where):
+            count += len(page)
+            target.writelines(export.line(stored) for stored in page)
+        target.write(export.end())
+    target.flush()
+    return count
+
+
+def _verdict(audit: Audit) -> str:
+    """Of an export that begins or is filtered somewhere, not every message can be judged."""
+    judged = f"{audit.verified} of {audit.messages}" if audit.headless else str(audit.messages)
+    return f"ok: {judged} messages of {audit.entities} entities continue their chains"

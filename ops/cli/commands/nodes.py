@@ -1,0 +1,112 @@
+"""``rookery nodes``: who serves the realm, and how much of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from rookery.actors.projections.nodes import NodeView, nodes_of
+from rookery.bus.ports import Filter
+from rookery.ops.cli.access.local_server import server_at_hand
+from rookery.ops.cli.access.offline_realm import open_realm
+from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.schemas.errors import Refused
+from rookery.schemas.run import Language
+
+__all__ = ["app"]
+
+app = App(name="nodes", help_format="plaintext")
+
+ASKED_S = 15
+LOOK_S = 0.5
+
+
+@app.command(name="list")
+def list_(
+    *,
+    all_: Annotated[
+        bool, Parameter(name="--all", help="Those that have left, too.", negative="")
+    ] = False,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """List the nodes that are there. A node is one process: started anew, it is another one."""
+    with server_at_hand(options):
+        found = asyncio.run(_nodes(options))
+    nodes = [node for node in found if all_ or node.state == "alive"]
+    if options.json:
+        print_json(nodes)
+        return 0
+    print_table(
+        ["NODE", "STATE", "PARTITIONS", "VERSION", "GUEST", "HOST", "PID", "STARTED", "STOPPED"],
+        [_row(node) for node in nodes],
+        empty="no nodes",
+    )
+    return 0
+
+
+@app.command
+def drain(
+    node: Annotated[str, Parameter(help="As `nodes list` shows it.")],
+    /,
+    *,
+    wait: Annotated[bool, Parameter(help="Until it has left.")] = True,
+    timeout_s: Annotated[float, Parameter(help="How long to wait.")] = 60.0,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Have a node finish what it has begun and leave; others go on with its sessions.
+
+    What is under way when the node's own drain time is over goes on elsewhere from what is on
+    record. For a rolling upgrade: start the new node, then drain the old one."""
+    left = asyncio.run(_drain(options, node, wait=wait, timeout_s=timeout_s))
+    if options.json:
+        print_json({"node": node, "left": left})
+    elif left:
+        print_line(f"{node} has left")
+    else:
+        print_line(f"{node} was asked to leave")
+    return 0 if left or not wait else 1
+
+
+async def _drain(options: Options, node: str, *, wait: bool, timeout_s: float) -> bool:
+    """Whether it has left."""
+    async with open_realm(options) as realm:
+        if node not in (there := await realm.nodes()):
+            known = ", ".join(sorted(there)) or "none"
+            raise Refused("NODE_NOT_FOUND", f"no node {node} is there", hint=f"there are: {known}")
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        while True:
+            await realm.claims.acquire(f"drain.{node}", "operator", ASKED_S)
+            if not wait:
+                return False
+            await asyncio.sleep(LOOK_S)
+            if node not in await realm.nodes():
+                return True
+            if loop.time() > end_s:
+                return False
+
+
+async def _nodes(options: Options) -> list[NodeView]:
+    async with open_realm(options) as realm:
+        pages = [page async for page in realm.journal.scan(Filter(family="node"))]
+        partitions = await realm.claims.list("partition.")
+        messages = [stored for page in pages for stored in page]
+        return nodes_of(messages, await realm.nodes(), partitions)
+
+
+def _row(node: NodeView) -> tuple[object, ...]:
+    stopped = node.stopped_at_ms
+    return (
+        node.node,
+        node.state,
+        node.partitions,
+        node.version,
+        node.builds.get(Language.PYTHON, "")[:8],
+        node.host,
+        node.pid,
+        clock_time(node.started_at_ms),
+        "" if stopped is None else f"{clock_time(stopped)} {node.reason}",
+    )

@@ -1,0 +1,105 @@
+"""``rookery runs replay`` and ``fork``: what a past run comes to today, and going on from it.
+
+A node does either; how far a long replay has come is shown to whoever sits before a terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from rookery.bus.clock import entropy
+from rookery.ops.cli.access.offline_realm import Realm, open_realm
+from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.output import print_json, print_line
+from rookery.schemas.codec import encode_json
+from rookery.schemas.commands import ForkReceipt, ForkRun, ReplayQuery, ReplayReport, RunsQuery
+from rookery.schemas.errors import Refused
+from rookery.schemas.ids import check_session_id
+from rookery.schemas.lists import RunList
+
+__all__ = ["fork", "replay"]
+
+PATIENCE_S: Final = 60.0
+"""It may take the runs since the last snapshot again."""
+_ERASE: Final = "\r\x1b[K"
+
+ID = Annotated[str, Parameter(help="The run's id.")]
+
+
+def replay(run: ID, *, options: Options = NO_OPTIONS) -> int:
+    """Run a past run again, without calling any tool, and compare."""
+    report = asyncio.run(_replay(run, options))
+    if options.json:
+        print_json(report)
+    elif report.difference is None:
+        print_line(f"equal: {', '.join(report.compared)}")
+    else:
+        print_line(f"different: {report.difference}")
+        print_line(f"  recorded  {encode_json(report.recorded).decode()}")
+        print_line(f"  replayed  {encode_json(report.replayed).decode()}")
+    return 0 if report.state == "equal" else 1
+
+
+def fork(
+    run: ID,
+    *,
+    at: Annotated[int, Parameter(help="Sequence of a fact of it.", validator=Number(gte=1))],
+    session: Annotated[
+        str | None, Parameter(help="Id of the new session; else one is made.")
+    ] = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Begin a session at the last boundary of a past run at or before a sequence."""
+    into = check_session_id(session or f"fork-{entropy(6).hex()}")
+    receipt = asyncio.run(_fork(run, at, into, options))
+    if options.json:
+        print_json(receipt)
+    elif receipt.run_id is None:
+        print_line(f"session {into} stands as after run {run}")
+    else:
+        print_line(
+            f"session {into} goes on from {receipt.at_sequence}, after {receipt.calls} calls"
+        )
+        print_line(f"see: rookery runs show {receipt.run_id}")
+    return 0
+
+
+async def _replay(run_id: str, options: Options) -> ReplayReport:
+    async with open_realm(options) as realm:
+        session, asked = await _session_of(realm, run_id), ReplayQuery(run_id=run_id)
+        shown = sys.stderr.isatty()
+        try:
+            while True:
+                report = await realm.ask("replay", session, asked, ReplayReport)
+                if report.state != "replaying":
+                    return report
+                if shown:
+                    _show(report)
+        finally:
+            if shown:
+                print(_ERASE, end="", file=sys.stderr, flush=True)
+
+
+async def _fork(run_id: str, at_sequence: int, into: str, options: Options) -> ForkReceipt:
+    async with open_realm(options) as realm:
+        session = await _session_of(realm, run_id)
+        asked = ForkRun(run_id=run_id, session=session, at_sequence=at_sequence)
+        return await realm.ask("fork", into, asked, ForkReceipt, PATIENCE_S)
+
+
+async def _session_of(realm: Realm, run_id: str) -> str:
+    found = await realm.ask("runs", "all", RunsQuery(run_id=run_id), RunList)
+    if not found.runs:
+        raise Refused("RUN_NOT_FOUND", f"no run {run_id[:80]!r} here", hint="rookery runs list")
+    return found.runs[0].session_id
+
+
+def _show(report: ReplayReport) -> None:
+    place = f"run {min(report.runs_done + 1, report.runs)} of {report.runs}"
+    said = f"replaying: {place}, {report.calls} calls told"
+    print(_ERASE + said, end="", file=sys.stderr, flush=True)

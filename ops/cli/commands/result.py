@@ -1,0 +1,74 @@
+"""``rookery runs result``: what a past run came to, as it was told, or would have been, at its end.
+
+Read from the record: neither a node nor, on an embedded server's store, a server need be running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+from msgspec import UNSET
+
+from rookery.bus.client.run_results import past_result
+from rookery.bus.ports import Filter
+from rookery.ops.cli.access.local_server import server_at_hand
+from rookery.ops.cli.access.offline_realm import Realm, open_realm
+from rookery.ops.cli.commands.runs import begins_after, find_run
+from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.rendering.run_result import show_end
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.commands import RunAnswer
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts.session import SESSION_FACTS, InputAccepted, SessionFact
+from rookery.schemas.lists import RunView
+from rookery.schemas.run import RunRequest
+
+__all__ = ["result"]
+
+CODEC: FactCodec[SessionFact] = FactCodec(SESSION_FACTS)
+
+ID = Annotated[str, Parameter(help="The run's id.")]
+
+
+def result(run: ID, *, options: Options = NO_OPTIONS) -> int:
+    """Print what a past run came to, as `rookery run` would have."""
+    with server_at_hand(options):
+        answer, code = asyncio.run(_result(run, options))
+    return show_end(answer, code, json=options.json)
+
+
+async def _result(run_id: str, options: Options) -> tuple[RunAnswer, str]:
+    """The answer, and the program it is about."""
+    async with open_realm(options) as realm:
+        view = await find_run(realm, run_id)
+        if not view.status.is_end:
+            raise _not_ended(view)
+        after = begins_after(view)
+        answer = await past_result(realm.journal, realm.blobs, view.session_id, run_id, after)
+        return answer, await _code(realm, view)
+
+
+async def _code(realm: Realm, view: RunView) -> str:
+    """Of a run that was accepted there must have been one."""
+    where = Filter("session", view.session_id, view.run_id)
+    async for page in realm.journal.scan(where, begins_after(view)):
+        for fact in (fact for stored in page for fact in CODEC.decode(stored.body)):
+            if isinstance(fact, InputAccepted) and fact.run == view.run_id:
+                if fact.request_blob is not UNSET:
+                    kept = await realm.blobs.get(fact.request_blob)
+                    return msgspec.json.decode(kept, type=RunRequest).code
+                return "" if fact.request is UNSET else fact.request.code
+    return ""
+
+
+def _not_ended(view: RunView) -> Refused:
+    wait = view.waits_for
+    if wait is None:
+        said, hint = f"it is {view.status}", f"rookery runs show {view.run_id}"
+    else:
+        said, hint = f"it waits for {wait.what} ({wait.who})", wait.command
+    text = f"run {view.run_id} has not come to a result yet: {said}"
+    return Refused("GUARD_REJECTED", text, hint=hint)

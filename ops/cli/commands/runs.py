@@ -1,0 +1,342 @@
+"""``rookery runs``: what became of runs, what they wait for, and how to end the waiting.
+
+Any node answers for all of them; with none running the journal does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Final
+
+import msgspec
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+from msgspec import UNSET
+from rich.console import Console
+
+from rookery.actors.projections.run_queries import RunsView
+from rookery.bus.client.run_results import past_result
+from rookery.bus.clock import SystemClock
+from rookery.bus.ports import Filter, Stored
+from rookery.ops.cli.access.local_server import server_at_hand
+from rookery.ops.cli.access.offline_realm import Realm, open_realm
+from rookery.ops.cli.options import NO_OPTIONS, As, Options, actor
+from rookery.ops.cli.output import clock_time, print_json, print_line, print_table, writing
+from rookery.ops.cli.rendering.fact_words import facts_of_run
+from rookery.ops.cli.rendering.run_result import notes_on
+from rookery.ops.cli.rendering.timeline import GLYPHS, PLAIN_GLYPHS, draw, duration
+from rookery.ops.cli.time_parsing import moment_ms
+from rookery.schemas.calls import ToolFault
+from rookery.schemas.codec import encode_json
+from rookery.schemas.commands import (
+    CallReceipt,
+    Cancel,
+    ResolveCall,
+    RunAnswer,
+    RunReceipt,
+    RunsQuery,
+)
+from rookery.schemas.errors import CodedError, Refused
+from rookery.schemas.ids import check_session_id
+from rookery.schemas.lists import RunList, RunState, RunView, RunWait
+from rookery.schemas.run import Language
+
+__all__ = ["app", "begins_after", "find_run"]
+
+app = App(name="runs", help_format="plaintext")
+for _name, _place, _help in (
+    ("result", "result", "Print what a past run came to, as `rookery run` would have."),
+    ("replay", "replay", "Run a past run again, without calling any tool, and compare."),
+    (
+        "fork",
+        "replay",
+        "Begin a session at the last boundary of a past run at or before a sequence.",
+    ),
+):
+    app.command(f"rookery.ops.cli.commands.{_place}:{_name}", name=_name, help=_help)
+
+PAGE_MAX: Final = 1_000
+LABEL_WIDTH: Final = 9
+
+ID = Annotated[str, Parameter(help="The run's id.")]
+Since = Annotated[str | None, Parameter(help="Created then or later: 10m, 2h, 1d or a date.")]
+Until = Annotated[str | None, Parameter(help="Created before: 10m, 2h, 1d or a date.")]
+Before = Annotated[str | None, Parameter(help="Go on there: `next` of the page before.")]
+
+
+@app.command(name="list")
+def list_(
+    *,
+    status: Annotated[RunState | None, Parameter(help="Only runs that stand like this.")] = None,
+    session: Annotated[str | None, Parameter(help="Only runs of this session.")] = None,
+    language: Annotated[Language | None, Parameter(help="Only runs in this language.")] = None,
+    since: Since = None,
+    until: Until = None,
+    before: Before = None,
+    limit: Annotated[int, Parameter(help="At most so many.", validator=Number(gte=1))] = 50,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """List the runs, newest first."""
+    now_ms = SystemClock().now_ms()
+    query = RunsQuery(
+        session=session and check_session_id(session),
+        status=status,
+        language=language,
+        since_ms=None if since is None else moment_ms(since, now_ms),
+        until_ms=None if until is None else moment_ms(until, now_ms),
+        before=before,
+    )
+    runs: list[RunView] = []
+    with server_at_hand(options):
+        following = asyncio.run(_list(query, limit, options, runs))
+    if options.json:
+        print_json(RunList(runs=tuple(runs), next=following))
+        return 0
+    print_table(
+        ["RUN", "SESSION", "STATUS", "CREATED", "TOOK", "CALLS", "WAITS FOR"],
+        map(_row, runs),
+        empty="no runs",
+    )
+    if following is not None:
+        print_line(f"{len(runs)} of them; there are more: --limit, or --before {following}")
+    return 0
+
+
+@app.command
+def show(run: ID, *, options: Options = NO_OPTIONS) -> int:
+    """Show how a run went, fact by fact, and what it waits for."""
+    with server_at_hand(options):
+        view, messages, end = asyncio.run(_show(run, options))
+    facts = facts_of_run(run, messages)
+    if options.json:
+        told = [{"position": fact.position, "fact": fact.said} for fact in facts]
+        answer = end if isinstance(end, RunAnswer) else None
+        print_json({"run": view, "facts": told, "answer": answer})
+        return 0
+    console = Console(highlight=False)
+    for name, value in (*_lines(view), *end_lines(end, console.width - LABEL_WIDTH)):
+        print_line(f"{name:{LABEL_WIDTH}}{value}")
+    print_line("")
+    glyphs = GLYPHS if "utf" in (console.encoding or "") else PLAIN_GLYPHS
+    for line in draw(view, facts, console.width, glyphs):
+        with writing():
+            console.print(line, soft_wrap=True)
+    return 0
+
+
+@app.command
+def cancel(
+    run: ID,
+    *,
+    after_boundary: Annotated[
+        bool, Parameter(help="Let it come to its next boundary.", negative="")
+    ] = False,
+    reason: Annotated[str, Parameter(help="Why, for the record.")] = "",
+    options: Options = NO_OPTIONS,
+) -> int:
+    """End a run now, or withdraw it if it has not started.
+
+    The verb `cancel` on the wire, and the client's `cancel`, wait for the run's next boundary
+    unless they say `now`."""
+    body = Cancel(run_id=run, reason=reason, now=not after_boundary)
+    receipt = asyncio.run(_command("cancel", run, body, RunReceipt, options))
+    if options.json:
+        print_json(receipt)
+    else:
+        print_line(f"{_asked(receipt)}; see: rookery runs show {run}")
+    return 0
+
+
+@app.command
+def resolve(
+    run: ID,
+    call: Annotated[str, Parameter(help="The call's id, as `runs show` prints it.")],
+    *,
+    completed: Annotated[str | None, Parameter(help="It acted; its answer, as JSON.")] = None,
+    failed: Annotated[str | None, Parameter(help="It failed; what the program is told.")] = None,
+    retry: Annotated[bool, Parameter(help="Call it again, come what may.", negative="")] = False,
+    now: Annotated[bool, Parameter(help="Also while the tool may still act.", negative="")] = False,
+    as_: As = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Say what came of a call that nobody can know of.
+
+    Refused as long as the tool may still act, as `runs show` says, unless --now is given."""
+    if (completed is not None) + (failed is not None) + retry != 1:
+        raise Refused("INVALID_ARGUMENT", "say exactly one of --completed, --failed and --retry")
+    body = ResolveCall(
+        run_id=run,
+        operation_id=call,
+        completed=UNSET if completed is None else _value(completed),
+        failed=UNSET if failed is None else ToolFault("TOOL_ERROR", failed),
+        retry=retry,
+        now=now,
+        actor=actor(as_),
+    )
+    receipt = asyncio.run(_command("resolve", run, body, CallReceipt, options))
+    if options.json:
+        print_json(receipt)
+    else:
+        print_line(f"call {receipt.operation_id} is {receipt.state.replace('_', ' ')}")
+    return 0
+
+
+# --- asking ---------------------------------------------------------------------------------------
+
+
+async def _list(query: RunsQuery, limit: int, options: Options, found: list[RunView]) -> str | None:
+    """Page by page into ``found``, from a node or from the journal; where more begins.
+
+    They are not returned: what a task returns is spelled out when ``asyncio.run`` gives Ctrl-C
+    back, which takes half a second for 100,000 of them (Python 3.11, measured).
+    """
+    alone: RunsView | None = None
+    async with open_realm(options) as realm:
+        while True:
+            query = msgspec.structs.replace(query, limit=min(limit - len(found), PAGE_MAX))
+            page = None if alone else await realm.answer("runs", query, RunList)
+            if page is None:
+                session = query.session
+                alone = alone or RunsView.alone(realm.journal, session=session, shelf=realm.shelf)
+                page = await alone.list(query)
+            found += page.runs
+            if page.next is None or len(found) == limit:
+                return page.next
+            query = msgspec.structs.replace(query, before=page.next)
+
+
+async def _show(
+    run_id: str, options: Options
+) -> tuple[RunView, list[Stored], RunAnswer | CodedError | None]:
+    """The run, the messages that tell of it, and what it came to or why that cannot be said."""
+    async with open_realm(options) as realm:
+        view = await find_run(realm, run_id)
+        where = Filter(key=view.session_id, run=run_id)
+        pages = [page async for page in realm.journal.scan(where, begins_after(view))]
+        end = await _end(realm, view) if view.status.is_end else None
+    return view, [stored for page in pages for stored in page], end
+
+
+async def _end(realm: Realm, view: RunView) -> RunAnswer | CodedError:
+    """How it went is shown also where its result is damaged, or none of ours."""
+    journal, blobs, session = realm.journal, realm.blobs, view.session_id
+    try:
+        return await past_result(journal, blobs, session, view.run_id, begins_after(view))
+    except CodedError as error:
+        return error
+
+
+def begins_after(view: RunView) -> int:
+    """All facts about the run stand above this sequence."""
+    return int(view.position.partition(".")[0]) - 1
+
+
+async def find_run(realm: Realm, run_id: str) -> RunView:
+    """The run, wherever it is told of."""
+    found = await realm.answer("runs", RunsQuery(run_id=run_id), RunList)
+    if found is None:
+        found = await _find_alone(realm, run_id)
+    if not found.runs:
+        raise Refused("RUN_NOT_FOUND", f"no run {run_id[:80]!r} here", hint="rookery runs list")
+    return found.runs[0]
+
+
+async def _find_alone(realm: Realm, run_id: str) -> RunList:
+    """Without a node: its session first, then all that happened there."""
+    async for page in realm.journal.scan(Filter(run=run_id)):
+        view = RunsView.alone(realm.journal, session=page[0].entity.key)
+        return await view.list(RunsQuery(run_id=run_id))
+    return RunList()
+
+
+async def _command(verb: str, run_id: str, body: object, kind: type[Any], options: Options) -> Any:
+    async with open_realm(options) as realm:
+        view = await find_run(realm, run_id)
+        return await realm.ask(verb, view.session_id, body, kind)
+
+
+# --- telling --------------------------------------------------------------------------------------
+
+
+def _row(run: RunView) -> tuple[object, ...]:
+    wait = run.waits_for
+    return (
+        run.run_id,
+        run.session_id,
+        _status(run),
+        clock_time(run.created_at_ms),
+        _took(run),
+        run.calls,
+        "" if wait is None else f"{wait.what}, since {clock_time(wait.since_ms)}",
+    )
+
+
+def _lines(run: RunView) -> list[tuple[str, object]]:
+    return [
+        ("run", run.run_id),
+        ("session", run.session_id),
+        ("status", _status(run)),
+        ("language", run.language),
+        ("created", clock_time(run.created_at_ms)),
+        ("took", _took(run) or "not ended"),
+        ("calls", run.calls),
+        *_still(run.waits_for, SystemClock().now_ms()),
+    ]
+
+
+def _still(wait: RunWait | None, now_ms: int) -> list[tuple[str, object]]:
+    """Until when the tool may act that an operator is to speak of."""
+    until_ms = None if wait is None else wait.may_act_until_ms
+    if until_ms is None or until_ms <= now_ms:
+        return []
+    text = f"until {clock_time(until_ms)} the tool may; runs resolve before then needs --now"
+    return [("may act", text)]
+
+
+def end_lines(end: RunAnswer | CodedError | None, room: int) -> list[tuple[str, str]]:
+    """The result in what room there is, and what was said beside it."""
+    if end is None:
+        return []
+    if isinstance(end, CodedError):
+        return [("result", f"{end.code}: {end.message}")]
+    lines: list[tuple[str, str]] = []
+    if end.result is not None:
+        value = encode_json(end.result).decode()
+        lines.append(("result", value if len(value) <= room else f"{value[: room - 3]}..."))
+        if len(value) > room:
+            lines.append(("", f"whole: rookery runs result {end.run_id}"))
+        lines += [("", note) for note in notes_on(end)]
+    if end.snapshot_id is not None:
+        lines.append(("snapshot", end.snapshot_id))
+    if end.error is not None:
+        lines.append(("error", " ".join(f"{end.error.code}: {end.error.message}".split())))
+        if end.error.hint:
+            lines.append(("hint", end.error.hint))
+    return lines
+
+
+def _status(run: RunView) -> str:
+    """With its code, where that says more."""
+    says_more = run.code is not None and run.code != run.status.upper()
+    return f"{run.status} {run.code}" if says_more else str(run.status)
+
+
+def _took(run: RunView) -> str:
+    return "" if run.ended_at_ms is None else duration(run.ended_at_ms - run.created_at_ms)
+
+
+def _asked(receipt: RunReceipt) -> str:
+    if receipt.state in ("queued", "prepared"):
+        return f"run {receipt.run_id} was asked to end"
+    return f"run {receipt.run_id} has ended: {receipt.state.replace('_', ' ')}"
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"--completed is not JSON: {error}",
+            hint="text stands in double quotes: --completed '\"done\"'",
+        ) from None

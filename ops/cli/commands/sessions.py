@@ -1,0 +1,164 @@
+"""``rookery sessions``: how the realm's sessions stand. No node is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from rookery.actors.admission.evolve import evolve
+from rookery.actors.admission.state import Admission
+from rookery.actors.kernel.history_restart import last_restart
+from rookery.actors.projections.session_queries import SessionsView, known_phase
+from rookery.bus.clock import SystemClock
+from rookery.bus.ports import Filter, Stored
+from rookery.ops.cli.access.local_server import server_at_hand
+from rookery.ops.cli.access.offline_realm import Realm, open_realm
+from rookery.ops.cli.commands.session_limits import limit_words
+from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.ops.cli.time_parsing import moment_ms
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.commands import SessionList, SessionsQuery, SessionView
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts.session import SESSION_FACTS
+from rookery.schemas.facts.turn import TURN_FACTS, Started
+from rookery.schemas.ids import check_session_id
+from rookery.schemas.run import Language, SessionMeta
+
+__all__ = ["app"]
+
+_TURNS = FactCodec[Any](TURN_FACTS)
+
+app = App(name="sessions", help_format="plaintext")
+for _name, (_module, _help) in {
+    "create": ("session_limits", "Begin a session, with limits of its own, before its first run."),
+    "limits": ("session_limits", "Give a session other limits, from its next run on."),
+    "snapshot": ("session_memory", "Keep a session as its last run has left it."),
+    "restore": ("session_memory", "Begin a session with the memory of a snapshot."),
+    "destroy": (
+        "session_memory",
+        "End a session's life; the next run begins another, with no memory of this one.",
+    ),
+}.items():
+    app.command(f"rookery.ops.cli.commands.{_module}:{_name}", name=_name, help=_help)
+
+Limit = Annotated[int, Parameter(help="At most so many.", validator=Number(gte=1, lte=1_000))]
+ID = Annotated[str, Parameter(help="The session's id.")]
+
+
+@app.command(name="list")
+def list_(
+    *,
+    phase: Annotated[str | None, Parameter(help="Only sessions in this phase.")] = None,
+    language: Annotated[Language | None, Parameter(help="Only sessions in this language.")] = None,
+    since: Annotated[
+        str | None, Parameter(help="Used then or later: 10m, 2h, 1d or a date.")
+    ] = None,
+    limit: Annotated[
+        int, Parameter(help="At most so many.", validator=Number(gte=1, lte=1_000))
+    ] = 1_000,
+    before: Annotated[str | None, Parameter(help="Go on there: `next` of the page before.")] = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """List the sessions, those used last first."""
+    query = SessionsQuery(
+        phase=phase and known_phase(phase.strip().casefold(), str.casefold),
+        language=language,
+        used_since_ms=None if since is None else moment_ms(since, SystemClock().now_ms()),
+        limit=limit,
+        before=before,
+    )
+    with server_at_hand(options):
+        found = asyncio.run(_list(query, options))
+    if options.json:
+        print_json(found)
+        return 0
+    print_table(
+        ["SESSION", "PHASE", "LANGUAGE", "RUN", "QUEUED", "LAST USED"],
+        [_row(session) for session in found.sessions],
+        empty="no sessions",
+    )
+    if found.next is not None:
+        print_line(f"{len(found.sessions)} of {found.total}; more: --before {found.next}")
+    return 0
+
+
+@app.command
+def show(session: ID, *, options: Options = NO_OPTIONS) -> int:
+    """Show one session and what it owes."""
+    check_session_id(session)
+    with server_at_hand(options):
+        view = asyncio.run(_show(session, options))
+    if options.json:
+        print_json(view)
+        return 0
+    for name, value in _lines(view):
+        print_line(f"{name:11}{value}")
+    if view.queue:
+        print_table(
+            ["INPUT", "RUN", "STATE"],
+            [(waiting.input_id, waiting.run_id, waiting.state) for waiting in view.queue],
+            empty="",
+        )
+    return 0
+
+
+async def _list(query: SessionsQuery, options: Options) -> SessionList:
+    async with open_realm(options) as realm:
+        found = await realm.answer("sessions", query, SessionList)
+        if found is None:
+            found = await SessionsView.alone(realm.journal, shelf=realm.shelf).list(query)
+        return found
+
+
+async def _show(session: str, options: Options) -> SessionView:
+    codec = FactCodec[Any](SESSION_FACTS)
+    state: Admission | None = None
+    builds = dict[int, str]()
+    async with open_realm(options) as realm:
+        for stored in await _read(realm, "session", session):
+            for fact in codec.decode(stored.body):
+                state = evolve(state or Admission(meta=SessionMeta(id=session)), fact)
+        for stored in await _read(realm, "turn", session):
+            for fact in _TURNS.decode(stored.body):
+                if isinstance(fact, Started) and fact.offer is not UNSET:
+                    builds[fact.generation] = fact.offer.build
+    if state is None:
+        raise Refused(
+            "SESSION_NOT_FOUND", f"no session {session!r} here", hint="rookery sessions list"
+        )
+    return replace(state.view(), build=builds.get(state.generation, UNSET))
+
+
+async def _read(realm: Realm, family: str, session: str) -> list[Stored]:
+    """What counts of a family's history: from where it was begun anew, if it was."""
+    pages = [page async for page in realm.journal.scan(Filter(family, session))]
+    found = [stored for page in pages for stored in page]
+    return found[max(0, last_restart(found)) :]
+
+
+def _row(view: SessionView) -> tuple[object, ...]:
+    meta = view.meta
+    used = clock_time(meta.last_used_at)
+    return meta.id, view.phase, meta.language, view.current_run_id, len(view.queue), used
+
+
+def _lines(view: SessionView) -> list[tuple[str, object]]:
+    meta = view.meta
+    return [
+        ("session", meta.id),
+        ("phase", view.phase),
+        ("generation", view.generation),
+        ("language", meta.language),
+        ("limits", limit_words(meta.limits)),
+        ("guest", "none yet" if view.build is UNSET else view.build[:8]),
+        ("created", clock_time(meta.created_at)),
+        ("last used", clock_time(meta.last_used_at)),
+        ("run", view.current_run_id or "none"),
+        ("queued", len(view.queue)),
+    ]

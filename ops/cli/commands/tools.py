@@ -1,0 +1,110 @@
+"""``rookery tools``: what programs may call, as a node of the realm offers it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+from cyclopts import App, Parameter
+
+from rookery.ops.cli.access.offline_realm import open_realm
+from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.output import print_json, print_line, print_table
+from rookery.schemas.capability import AutoApproval
+from rookery.schemas.codec import encode_json
+from rookery.schemas.commands import ToolsQuery
+from rookery.schemas.errors import Refused
+from rookery.schemas.lists import ToolList, ToolView
+
+__all__ = ["app"]
+
+app = App(name="tools", help_format="plaintext")
+app.command(
+    "rookery.ops.cli.commands.tools_serve:serve",
+    name="serve",
+    help="Serve tools, from a process of their own, to nodes started with --workers SURFACE.",
+)
+
+
+@app.command(name="list")
+def list_(*, options: Options = NO_OPTIONS) -> int:
+    """List the tools a node offers, by name."""
+    found = asyncio.run(_ask(ToolsQuery(), options))
+    if options.json:
+        print_json(found)
+        return 0
+    print_table(
+        ["TOOL", "SURFACE", "EFFECT", "AWAITED", "IDEMPOTENT", "APPROVAL", "DESCRIPTION"],
+        [_row(tool) for tool in found.tools],
+        empty="no tools: offer some with `rookery up --tools MODULE:OBJECT`",
+    )
+    return 0
+
+
+@app.command
+def describe(
+    name: Annotated[str, Parameter(help="As programs call it.")],
+    *,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Show what was declared of a tool."""
+    found = asyncio.run(_ask(ToolsQuery(name=name), options)).tools
+    if not found:
+        raise Refused("UNKNOWN_TOOL", f"no tool {name[:80]!r} here", hint="rookery tools list")
+    if options.json:
+        print_json(found[0])
+        return 0
+    for label, value in _lines(found[0]):
+        print_line(f"{label:13}{value}")
+    return 0
+
+
+async def _ask(query: ToolsQuery, options: Options) -> ToolList:
+    async with open_realm(options) as realm:
+        return await realm.ask("tools", "all", query, ToolList)
+
+
+def _row(tool: ToolView) -> tuple[object, ...]:
+    declared = tool.capability
+    return (
+        declared.name,
+        tool.surface,
+        declared.side_effect,
+        _yes(tool.awaited),
+        _yes(declared.idempotent),
+        _approval(tool),
+        declared.description.strip().partition("\n")[0],
+    )
+
+
+def _lines(tool: ToolView) -> list[tuple[str, object]]:
+    declared, limits = tool.capability, tool.capability.limits
+    rate = "" if limits.rate_per_min is None else f", {limits.rate_per_min} a minute"
+    return [
+        ("tool", declared.name),
+        ("description", " ".join(declared.description.split())),
+        ("surface", tool.surface),
+        ("effect", declared.side_effect),
+        ("awaited", _yes(tool.awaited)),
+        ("idempotent", _yes(declared.idempotent)),
+        ("approval", _approval(tool)),
+        ("time limit", f"{limits.timeout_ms} ms"),
+        ("at once", f"{limits.concurrency}{rate}"),
+        ("bytes", f"{limits.max_request_bytes} in, {limits.max_response_bytes} out"),
+        ("takes", encode_json(declared.input_schema).decode()),
+        ("answers", encode_json(declared.output_schema).decode()),
+        ("schemas", tool.schema_digest),
+    ]
+
+
+def _approval(tool: ToolView) -> str:
+    match tool.capability.approval_policy:
+        case AutoApproval(auto=auto):
+            return f"by rule {auto.rule}"
+        case mode:
+            return str(msgspec.to_builtins(mode))
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,107 @@
+"""``rookery up``: one node, from its first line to its last drained command."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import ExitStack
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.output import print_json, print_line
+from rookery.ops.cli.signals import Stopped, stop_signals
+from rookery.ops.config import Config, Driver, Format, Level
+from rookery.ops.gc_tuning import settle_collector
+from rookery.ops.health import HealthServer, probe_page
+from rookery.ops.logs import configure
+from rookery.ops.node import Node
+
+__all__ = ["app"]
+
+log = logging.getLogger(__name__)
+
+app = App(name="up", help_format="plaintext")
+
+
+@app.default
+def up(
+    *,
+    metrics_port: Annotated[
+        int | None, Parameter(help="Port of /metrics, /livez and /readyz; 0 takes a free one.")
+    ] = None,
+    accept_unknown_durability: Annotated[
+        bool | None,
+        Parameter(help="Serve though the server hides whether it syncs.", negative=""),
+    ] = None,
+    tools: Annotated[
+        str | None, Parameter(help="MODULE:OBJECT of the functions that programs may call.")
+    ] = None,
+    workers: Annotated[
+        list[str] | None,
+        Parameter(help="Surface whose tools are served by workers; may be repeated.", negative=""),
+    ] = None,
+    driver: Annotated[
+        Driver | None,
+        Parameter(help="Who takes the steps of runs: the node's sandbox, or somebody outside."),
+    ] = None,
+    log_level: Annotated[Level | None, Parameter(help="What is worth a line.")] = None,
+    log_format: Annotated[
+        Format | None, Parameter(help="auto: text on a terminal, JSON lines elsewhere.")
+    ] = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Serve until SIGTERM or SIGINT, then drain and stop; a second SIGINT does not wait."""
+    flags = {
+        "metrics.port": metrics_port,
+        "server.accept_unknown_durability": accept_unknown_durability,
+        "node.tools": tools,
+        "node.workers": workers,
+        "node.driver": driver,
+        "log.level": log_level,
+        "log.format": log_format,
+    }
+    config = options.load(**flags).config
+    configure(config.log.level, config.log.format, sys.stderr)
+    with stop_signals() as stopped, ExitStack() as open_things:
+        node = Node(config, stopped.drain, stopped.fail)
+        health = _health(config, node)
+        if health:
+            open_things.enter_context(health)
+        node.start()
+        settle_collector()
+        open_things.callback(_stop, node, stopped)
+        _tell(node, health, json=options.json)
+        stopped.come()
+    if stopped.error is not None:
+        raise stopped.error
+    return 0
+
+
+def _stop(node: Node, stopped: Stopped) -> None:
+    log.info("node stopping", extra={"node": node.name, "reason": stopped.reason})
+    drained = node.stop(stopped.reason)
+    log.info("node stopped", extra={"node": node.name, "drained": drained})
+
+
+def _health(config: Config, node: Node) -> HealthServer | None:
+    if config.metrics.port is None:
+        return None
+    pages = {
+        "/metrics": node.metrics.page,
+        "/livez": probe_page(node.alive),
+        "/readyz": probe_page(node.ready),
+    }
+    return HealthServer(config.metrics.host, config.metrics.port, pages)
+
+
+def _tell(node: Node, health: HealthServer | None, *, json: bool) -> None:
+    """The one line a person reads and a script waits for."""
+    if json:
+        callback = node.callback_url or None
+        told = {"health": health.url if health else None, "callback": callback}
+        print_json({"ready": True, "url": node.url, **told})
+        return
+    callback = f" callback {node.callback_url}" if node.callback_url else ""
+    print_line(f"ready {node.url}" + (f" health {health.url}" if health else "") + callback)

@@ -1,0 +1,67 @@
+"""``rookery realm``: what is done to a realm as a whole, while no node serves it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+from cyclopts import App, Parameter
+
+from rookery.bus.realm_upgrade import Upgrade, apply_upgrade, plan_upgrade
+from rookery.ops.cli.access.local_server import server_at_hand
+from rookery.ops.cli.access.offline_realm import open_realm
+from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.output import print_json, print_line
+from rookery.schemas.errors import Failed
+
+__all__ = ["app"]
+
+app = App(name="realm", help_format="plaintext")
+
+
+@app.command
+def upgrade(
+    *,
+    check: Annotated[
+        bool, Parameter(help="Say what would happen, and change nothing.", negative="")
+    ] = False,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Bring a realm that an older version served to the format of this one, in place.
+
+    No message is touched. Every node of the realm has to have left: stop them, upgrade, then start
+    nodes of this version. Older versions refuse the realm afterwards."""
+    with server_at_hand(options):
+        plan, done = asyncio.run(_upgrade(options, apply=not check))
+    if options.json:
+        print_json({**msgspec.structs.asdict(plan), "done": done})
+        return 0
+    print_line(_said(plan, done=done))
+    return 0
+
+
+async def _upgrade(options: Options, *, apply: bool) -> tuple[Upgrade, bool]:
+    async with open_realm(options) as realm:
+        plan = await plan_upgrade(realm.connection, realm.subjects)
+        if not plan.is_needed:
+            return plan, False
+        if nodes := sorted(await realm.nodes()):
+            raise Failed(
+                "REALM_IN_USE",
+                f"realm {plan.realm} is served by {', '.join(nodes)}",
+                hint="stop them first: rookery nodes list",
+            )
+        if apply:
+            await apply_upgrade(realm.connection, realm.subjects)
+        return plan, apply
+
+
+def _said(plan: Upgrade, *, done: bool) -> str:
+    if not plan.is_needed:
+        return f"realm {plan.realm} has format {plan.format} already"
+    does = "was brought" if done else "would be brought"
+    return (
+        f"realm {plan.realm} {does} from format {plan.format} to {plan.to}: {plan.stream} takes "
+        f"facts from the owner of each partition alone; its {plan.messages} messages stay"
+    )

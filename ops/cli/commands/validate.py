@@ -1,0 +1,38 @@
+"""``rookery validate``: what would keep a program from running, without running any of it."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from rookery.bus.client.client import Client
+from rookery.ops.cli.access.node_access import Tools, reaching
+from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.output import print_line
+from rookery.ops.cli.program_args import NO_WORDS, File, ProgramWords, request_of
+from rookery.ops.cli.rendering.run_result import show_end
+from rookery.schemas.run import RunStatus
+
+__all__ = ["app"]
+
+app = App(name="validate", help_format="plaintext")
+
+
+@app.default
+def validate(
+    file: File = None,
+    /,
+    *,
+    words: ProgramWords = NO_WORDS,
+    tools: Tools = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Say what is wrong with a program; nothing is executed and no session is touched."""
+    request = request_of(file, words)
+
+    async def check(client: Client) -> int:
+        answer = await client.validate(request.session_id, request)
+        if answer.status is RunStatus.OK and not options.json:
+            print_line("ok")
+        return show_end(answer, request.code, json=options.json)
+
+    return reaching(options, tools, check)

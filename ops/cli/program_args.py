@@ -1,0 +1,142 @@
+"""A program as the command line words it: where its source is, and what it is run with.
+
+What is said on the command line is put into a request here, or refused as usage; whether the
+request is a good one is for the node to say.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from rookery.ops.cli.usage_errors import STDIN
+from rookery.schemas.errors import Refused
+from rookery.schemas.ids import check_session_id
+from rookery.schemas.limits import limit_hint
+from rookery.schemas.run import Language, RunRequest, SessionLimits
+
+__all__ = ["NO_WORDS", "File", "ProgramWords", "language_of", "limits_of", "request_of"]
+
+SUFFIXES = {".ts": Language.TYPESCRIPT, ".mts": Language.TYPESCRIPT, ".py": Language.PYTHON}
+
+File = Annotated[str | None, Parameter(help="The program; - reads standard input.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ProgramWords:
+    """What to run, where, and with what."""
+
+    code: Annotated[
+        str | None,
+        Parameter(name=["-e", "--code"], help="The program itself.", allow_leading_hyphen=True),
+    ] = None
+    session: Annotated[str, Parameter(help="Session to run it in.")] = RunRequest().session_id
+    language: Annotated[
+        str | None, Parameter(help="Else by the file's suffix: typescript for .ts, else python.")
+    ] = None
+    input: Annotated[
+        list[str] | None,
+        Parameter(help="A variable to begin with: NAME=JSON, or NAME=@FILE of JSON.", negative=""),
+    ] = None
+    limit: Annotated[
+        list[str] | None, Parameter(help="A limit of this run: NAME=NUMBER.", negative="")
+    ] = None
+    timeout_ms: Annotated[int | None, Parameter(help="How long it may take.")] = None
+
+
+NO_WORDS = ProgramWords()
+
+
+def request_of(file: str | None, words: ProgramWords, **more: Any) -> RunRequest:
+    """The request these words make."""
+    return RunRequest(
+        session_id=check_session_id(words.session),
+        language=_language(words.language, file),
+        code=_source(file, words.code),
+        inputs=dict(_input(text) for text in words.input or ()),
+        timeout_ms=words.timeout_ms,
+        limits=SessionLimits(**limits_of(words.limit, "--limit ")) if words.limit else None,
+        **more,
+    )
+
+
+def _source(file: str | None, code: str | None) -> str:
+    if (file is None) == (code is None):
+        text = "nothing to run" if file is None else "both a file and -e"
+        raise Refused("INVALID_ARGUMENT", text, hint="give a FILE, - or -e CODE")
+    if code is not None:
+        return code
+    return _text(str(file), sys.stdin.buffer.read() if file == STDIN else _bytes(str(file)))
+
+
+def _bytes(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise Refused("INVALID_ARGUMENT", f"{file}: {error.strerror}") from None
+
+
+def _text(file: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise Refused("INVALID_ARGUMENT", f"{file} is not UTF-8: {error.reason}") from None
+
+
+def _language(said: str | None, file: str | None) -> Language:
+    if said is None:
+        return SUFFIXES.get(Path(file or "").suffix, Language.PYTHON)
+    return language_of(said)
+
+
+def language_of(said: str) -> Language:
+    """The language somebody calls by one of its names."""
+    try:
+        return Language(said)
+    except ValueError:
+        known = ", ".join(Language)
+        raise Refused("INVALID_ARGUMENT", f"no language {said!r}", hint=f"one of {known}") from None
+
+
+def _input(text: str) -> tuple[str, Any]:
+    name, value = _pair(text, "--input ", "NAME=JSON")
+    data = _bytes(value[1:]) if value.startswith("@") else value.encode()
+    try:
+        return name, msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"--input {name}: this is not JSON: {error}",
+            hint=f"text is quoted: --input '{name}=\"text\"'",
+        ) from None
+
+
+def limits_of(texts: Sequence[str], option: str = "") -> dict[str, int]:
+    """The limits that are named, by NAME=NUMBER."""
+    known, given = SessionLimits.__struct_fields__, dict[str, int]()
+    for said in texts:
+        name, value = _pair(said, option, "NAME=NUMBER")
+        if name not in known:
+            raise Refused(
+                "INVALID_ARGUMENT", f"no limit {name!r}", hint=f"there are {', '.join(known)}"
+            )
+        try:
+            given[name] = int(value)
+        except ValueError:
+            text = f"{option}{name}: {value!r} is no number"
+            raise Refused("INVALID_ARGUMENT", text, hint=limit_hint(name)) from None
+    return given
+
+
+def _pair(text: str, option: str, form: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise Refused("INVALID_ARGUMENT", f"{option}{text!r} is not {form}")
+    return name, value

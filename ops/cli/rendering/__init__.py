@@ -1,0 +1,1 @@
+"""Facts, runs and approvals as lines of text."""

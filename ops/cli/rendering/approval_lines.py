@@ -1,0 +1,115 @@
+"""Approvals as a terminal shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rookery.actors.projections.approvals import ApprovalTable
+from rookery.bus.ports import Stored
+from rookery.ops.cli.output import clock_time, print_table
+from rookery.ops.cli.rendering.timeline import duration
+from rookery.schemas.approvals.lists import ApprovalState, ListedApproval
+
+__all__ = ["approval_lines", "approval_row", "news_of", "pending_table"]
+
+_COLUMNS: Final = ("APPROVAL", "STATE", "TOOL", "ARGUMENTS", "EFFECT", "ASKED", "LEFT")
+
+
+def pending_table(approvals: Sequence[ListedApproval], now_ms: int) -> None:
+    rows = [approval_row(approval, now_ms) for approval in approvals]
+    print_table(_COLUMNS, rows, empty="nothing waits for approval")
+
+
+def approval_row(approval: ListedApproval, now_ms: int) -> tuple[str, ...]:
+    return (
+        approval.approval_id,
+        _state(approval),
+        approval.tool,
+        _plain(approval.summary),
+        approval.side_effect,
+        clock_time(approval.requested_at_ms),
+        _left(approval, now_ms),
+    )
+
+
+def approval_lines(
+    approval: ListedApproval, approvers: Sequence[str], now_ms: int
+) -> list[tuple[str, str]]:
+    """What one has to know to answer; below, what to type."""
+    pending = approval.state is ApprovalState.PENDING
+    lines = [
+        ("approval", approval.approval_id),
+        ("state", _state(approval)),
+        ("tool", f"{approval.tool} of {approval.surface}"),
+        ("effect", approval.side_effect),
+        ("arguments", _plain(approval.summary)),
+        ("exactly", f"{approval.arguments_ref} (--arguments shows them)"),
+        ("digest", approval.request_digest),
+        ("session", approval.session_id),
+        ("run", approval.run_id),
+        ("asking", _asking(approval)),
+        ("policy", ", ".join(approval.policy_refs) or approval.policy),
+        ("asked", f"{clock_time(approval.requested_at_ms)}, {_names(approval.dispatchers)}"),
+    ]
+    if pending:
+        lines += [
+            ("who", _who(approvers)),
+            ("until", f"{clock_time(approval.due_ms)}, {_left(approval, now_ms)} left"),
+            ("type", f"rookery approvals approve {approval.approval_id}"),
+            ("or", f"rookery approvals deny {approval.approval_id} --reason TEXT"),
+        ]
+    else:
+        lines.append(("ended", _end(approval)))
+    if approval.answers_refused:
+        lines.append(("refused", f"{approval.answers_refused} answers"))
+    return lines
+
+
+def news_of(table: ApprovalTable, stored: Stored) -> list[ListedApproval]:
+    """What a message tells: what came to wait, and what does no more."""
+    before = {approval.approval_id: approval for approval in table.approvals(ended=False)}
+    table.take(stored)
+    after = {approval.approval_id: approval for approval in table.approvals(ended=False)}
+    ended = (table.of(approval_id) for approval_id in before.keys() - after.keys())
+    begun = (after[approval_id] for approval_id in after.keys() - before.keys())
+    return [*(approval for approval in ended if approval is not None), *begun]
+
+
+def _state(approval: ListedApproval) -> str:
+    return approval.state.value.replace("_", " ")
+
+
+def _left(approval: ListedApproval, now_ms: int) -> str:
+    if approval.state is not ApprovalState.PENDING:
+        return ""
+    return duration(max(0, approval.due_ms - now_ms) // 1_000 * 1_000)
+
+
+def _asking(approval: ListedApproval) -> str:
+    times = "for the first time" if approval.attempt == 1 else f"for the {approval.attempt}. time"
+    return f"{times}: {_plain(approval.why)}" if approval.why else times
+
+
+def _names(dispatchers: Sequence[str]) -> str:
+    return ", ".join(dispatchers) or "nobody yet"
+
+
+def _who(approvers: Sequence[str]) -> str:
+    if not approvers:
+        return "anybody who may write to the realm, unverified: it has no approvers"
+    return f"{', '.join(approvers)}, with their keys"
+
+
+def _end(approval: ListedApproval) -> str:
+    told = [clock_time(approval.ended_at_ms or 0), approval.reason_code]
+    if approval.actor:
+        told.append(f"by {approval.actor}, {'' if approval.verified else 'un'}verified")
+    if approval.reason:
+        told.append(approval.reason)
+    return _plain(", ".join(told))
+
+
+def _plain(text: str) -> str:
+    """What programs and approvers wrote moves no cursor and hides no line."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)

@@ -1,0 +1,166 @@
+"""A run drawn for a terminal: a lane an actor, a line a fact, and time that is waited as such.
+
+Drawn from facts alone, whose times are relative to the first: the same facts make the same drawing
+anywhere. What does not fit a line is folded onto the next; where there is no room for lanes, their
+names stand in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+from typing import Final, NamedTuple
+
+from rich.text import Text
+
+from rookery.ops.cli.rendering.fact_words import LANES, Names, RunFact, words
+from rookery.ops.cli.rendering.timeline_lanes import Lanes, Stand
+from rookery.schemas.lists import RunView
+
+__all__ = ["GLYPHS", "PLAIN_GLYPHS", "Glyphs", "draw", "duration"]
+
+LONG_MS: Final = 100
+"""Less than that between two facts is not worth a line."""
+TIME_WIDTH: Final = 10
+WORDS_MIN: Final = 16
+_SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
+
+
+class Glyphs(NamedTuple):
+    fact: str
+    at_work: str
+    waits: str
+
+    def of(self, stand: Stand) -> str:
+        return {Stand.AT_WORK: self.at_work, Stand.WAITS: self.waits}.get(stand, " ")
+
+
+GLYPHS: Final = Glyphs("●", "│", "┊")
+PLAIN_GLYPHS: Final = Glyphs("*", "|", ":")
+"""Where the terminal knows no others."""
+
+
+class _Layout(NamedTuple):
+    """How wide a lane is and what it is called; without lanes, nothing."""
+
+    lane_width: int
+    titles: tuple[str, ...]
+
+
+_LAYOUTS: Final = (
+    (110, _Layout(11, tuple(LANES.values()))),
+    (64, _Layout(5, ("adm", "turn", "tool", "appr", "box"))),
+    (0, _Layout(0, ())),
+)
+"""The first whose width there is."""
+_STYLES: Final = {
+    "admission": "cyan",
+    "turns": "green",
+    "tools": "magenta",
+    "approvals": "yellow",
+    "sandbox": "blue",
+}
+_ALARMING: Final = ("failed", "refused", "cancelled", "recovery_required", "parked")
+
+
+def draw(
+    view: RunView, facts: Sequence[RunFact], width: int, glyphs: Glyphs = GLYPHS
+) -> Iterator[Text]:
+    """The lines of a run's timeline, none wider than ``width`` if that is at all possible."""
+    return _Drawing(view, facts, width, glyphs).lines()
+
+
+def duration(ms: int) -> str:
+    """As people say it, in two units at most."""
+    if ms < _SECOND:
+        return f"{ms} ms"
+    if ms < _MINUTE:
+        return f"{ms / _SECOND:.3f} s"
+    if ms < _HOUR:
+        return f"{ms // _MINUTE} m {ms % _MINUTE // _SECOND:02} s"
+    if ms < _DAY:
+        return f"{ms // _HOUR} h {ms % _HOUR // _MINUTE:02} m"
+    return f"{ms // _DAY} d {ms % _DAY // _HOUR:02} h"
+
+
+class _Drawing:
+    def __init__(self, view: RunView, facts: Sequence[RunFact], width: int, glyphs: Glyphs) -> None:
+        self._view, self._facts, self._width, self._glyphs = view, facts, width, glyphs
+        self._names = Names(facts)
+        self._lanes = Lanes(self._names)
+        self._layout = next(layout for least, layout in _LAYOUTS if width >= least)
+        self._place_width = max((len(fact.position) for fact in facts), default=4)
+        before = TIME_WIDTH + 2 + self._place_width + 2
+        before += self._layout.lane_width * len(self._layout.titles)
+        if not self._layout.titles:
+            before = 2
+        self._before, self._words_width = before, max(WORDS_MIN, width - before)
+
+    def lines(self) -> Iterator[Text]:
+        yield self._title()
+        begun_ms = last_ms = self._facts[0].at_ms if self._facts else 0
+        for fact in self._facts:
+            if fact.at_ms - last_ms >= LONG_MS:
+                yield from self._wait(f"{duration(fact.at_ms - last_ms)}: {self._lanes.waited_for}")
+            yield from self._fact(fact, fact.at_ms - begun_ms)
+            last_ms = fact.at_ms
+        if (wait := self._view.waits_for) is not None:
+            since = duration(max(0, wait.since_ms - begun_ms))
+            yield from self._wait(f"since +{since}: waits for {wait.what}")
+            yield from self._hint("who", wait.who)
+            yield from self._hint("type", wait.command)
+
+    def _title(self) -> Text:
+        layout = self._layout
+        if not layout.titles:
+            return Text("TIME  FACT  ACTOR", style="bold")
+        head = f"{'TIME':>{TIME_WIDTH}}  {'FACT':>{self._place_width}}  "
+        titles = "".join(f"{title:{layout.lane_width}}" for title in layout.titles)
+        return Text((head + titles).rstrip(), style="bold")
+
+    def _fact(self, fact: RunFact, since_ms: int) -> Iterator[Text]:
+        self._lanes.take(fact)
+        said = words(fact, self._names)
+        style = "red" if fact.kind.rpartition(".")[2] in _ALARMING else ""
+        time = f"+{duration(since_ms)}"
+        if not self._layout.titles:
+            head = f"{time}  {fact.position}  {self._glyphs.fact} {fact.lane}"
+            yield Text(head, style=_STYLES[fact.lane])
+            yield from (Text(f"  {line}", style=style) for line in self._folded(said))
+            return
+        head = f"{time:>{TIME_WIDTH}}  {fact.position:>{self._place_width}}  "
+        yield from self._rows(head, said, style, fact.lane)
+
+    def _wait(self, said: str) -> Iterator[Text]:
+        if not self._layout.titles:
+            yield from (Text(f"{self._glyphs.waits} {line}") for line in self._folded(said))
+            return
+        yield from self._rows(" " * (TIME_WIDTH + 4 + self._place_width), said, "yellow", "")
+
+    def _hint(self, label: str, said: str) -> Iterator[Text]:
+        """Words that are there to be copied: an id is never broken, however narrow it is."""
+        first, rest = f"{label:6}", " " * 6
+        for line in wrap(
+            first + said,
+            self._width,
+            subsequent_indent=rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ):
+            yield Text(line, style="bold")
+
+    def _rows(self, head: str, said: str, style: str, at: str) -> Iterator[Text]:
+        """``said``, folded, beside the lanes; the first line has the fact in the lane ``at``."""
+        for line in self._folded(said):
+            row = Text().append(head, style="dim")
+            for lane in LANES.values():
+                stand = self._lanes.stand(lane)
+                glyph = self._glyphs.fact if lane == at else self._glyphs.of(stand)
+                row.append(f"{glyph:{self._layout.lane_width}}", style=_STYLES[lane])
+            row.append(line, style=style)
+            row.rstrip()
+            yield row
+            head, at = " " * len(head), ""
+
+    def _folded(self, said: str) -> list[str]:
+        return wrap(said, self._words_width, break_on_hyphens=False) or [""]

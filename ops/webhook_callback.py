@@ -1,0 +1,117 @@
+"""Where a webhook's receiver answers: one path over HTTP, each answer becoming a ``decide``.
+
+It lets through what is signed with the webhook's secret, fresh, and new; whether the answer counts
+is decided where every answer is. TLS is for whoever puts this in front of others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Final, NamedTuple
+
+from rookery.actors.approvals.dispatchers.webhook_signing import SeenOnce, WebhookKey
+from rookery.ops.http_server import Listening
+from rookery.schemas.approvals.decision import DecideApproval
+from rookery.schemas.codec import JSON, decode_command, encode_json
+from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.run import ErrorObject
+
+__all__ = ["PATH", "Callback", "CallbackServer"]
+
+PATH: Final = "/approvals/answers"
+BODY_BYTES_MAX: Final = 64 << 10
+_FORBIDDEN: Final = frozenset(
+    {"APPROVER_UNKNOWN", "SELF_APPROVAL", "SIGNATURE_INVALID", "SIGNATURE_REQUIRED"}
+)
+
+Decide = Callable[[DecideApproval, str], object]
+"""Put an answer to its approval under a message id; what is said to it, or ``CodedError``."""
+
+
+class _Said(NamedTuple):
+    status: HTTPStatus
+    body: bytes
+
+
+class Callback:
+    """What is made of a request, whichever way it comes."""
+
+    def __init__(self, key: WebhookKey, now_ms: Callable[[], int], decide: Decide) -> None:
+        self._key, self._now_ms, self._decide = key, now_ms, decide
+        self._seen, self._lock = SeenOnce(), threading.Lock()
+
+    def take(self, headers: Mapping[str, str], body: bytes) -> _Said:
+        """Names of ``headers`` are in lower case."""
+        try:
+            message_id = self._key.check(headers, body, self._now_ms())
+            answer = decode_command(
+                body, DecideApproval, content_type=headers.get("content-type", "")
+            )
+            with self._lock:
+                if not self._seen.note(message_id, self._now_ms()):
+                    raise Refused("IDEMPOTENCY_KEY_REUSED", "an answer of this id came before")
+            try:
+                return _Said(HTTPStatus.OK, encode_json(self._decide(answer, message_id)))
+            except Failed:
+                with self._lock:
+                    self._seen.forget(message_id)
+                raise
+        except CodedError as error:
+            told = ErrorObject(code=error.code, message=error.message, hint=error.hint or None)
+            return _Said(_status_of(error), encode_json({"error": told}))
+
+
+class CallbackServer(Listening):
+    """Serves a ``Callback``."""
+
+    def __init__(self, host: str, port: int, callback: Callback) -> None:
+        hint = "choose another approvals.callback_port; 0 takes a free one"
+        super().__init__(host, port, _handler(callback), what="callback", hint=hint)
+
+    @property
+    def url(self) -> str:
+        return super().url + PATH
+
+
+def _handler(callback: Callback) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            length = self.headers.get("Content-Length", "")
+            if self.path != PATH:
+                self.send_error(HTTPStatus.NOT_FOUND)
+            elif not (length.isascii() and length.isdecimal()):
+                self.send_error(HTTPStatus.LENGTH_REQUIRED)
+            elif len(length) > 9 or int(length) > BODY_BYTES_MAX:
+                self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            else:
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                self._say(callback.take(headers, self.rfile.read(int(length))))
+
+        def _say(self, said: _Said) -> None:
+            self.send_response(said.status)
+            self.send_header("Content-Type", JSON)
+            self.send_header("Content-Length", str(len(said.body)))
+            self.end_headers()
+            self.wfile.write(said.body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """What was answered is on record where it counts."""
+
+    return Handler
+
+
+def _status_of(error: CodedError) -> HTTPStatus:
+    if isinstance(error, Failed):
+        return HTTPStatus.SERVICE_UNAVAILABLE
+    if error.code == "UNAUTHORIZED":
+        return HTTPStatus.UNAUTHORIZED
+    if error.code.startswith("INVALID_") or error.code == "UNKNOWN_FIELD":
+        return HTTPStatus.BAD_REQUEST
+    if error.code.endswith("_NOT_FOUND"):
+        return HTTPStatus.NOT_FOUND
+    if error.code in _FORBIDDEN:
+        return HTTPStatus.FORBIDDEN
+    return HTTPStatus.CONFLICT
