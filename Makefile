@@ -56,13 +56,13 @@ chaos: $(VENV)/.ready-dev
 	@echo "== a node killed at every failpoint"
 	@$(BIN)/python -m tests.chaos.node_kills
 	@echo "== everything at once"
-	@$(BIN)/python -m tests.chaos.mixed
+	@$(BIN)/python -m tests.chaos.mixed_faults
 	@echo "== programs that call tools, their node killed at every failpoint"
 	@$(BIN)/python -m tests.chaos.run_kills
 	@echo "== a thousand runs, a till, and three kills"
-	@$(BIN)/python -m tests.chaos.till
+	@$(BIN)/python -m tests.chaos.effect_audit
 	@echo "== the same, and nodes that leave, are paused and die"
-	@$(BIN)/python -m tests.chaos.till 3000 100 leave pause kill leave pause
+	@$(BIN)/python -m tests.chaos.effect_audit 3000 100 leave pause kill leave pause
 	@echo "== two hundred sandbox sessions for a minute"
 	@$(BIN)/python -m tests.sandbox.many_sessions
 	@echo "== every probe of the sandbox, and how late it ended"

@@ -1,7 +1,7 @@
 """A program of its own: runs a command that ends when whoever started us is gone, however it went.
 
-``python leash.py <fd> <folder> <command...>``: the other end of our stdin is the leash; only the
-starter holds it, so the kernel lets go of it even after a ``kill -9``. The command inherits the
+``python parent_guard.py <fd> <folder> <command...>``: the other end of our stdin is the leash; only
+the starter holds it, so the kernel lets go of it even after a ``kill -9``. The command inherits the
 open file ``fd`` (a lock, which so lives exactly as long as the command), and its pid is our only
 output. What it announces of itself, ``<folder>/*_<pid>.ports``, goes before it is ended: who looks
 for a server is not sent to one that is about to hang up.

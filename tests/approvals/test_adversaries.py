@@ -25,7 +25,7 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
-from tests.approvals.court import (
+from tests.approvals.approval_world import (
     ANN,
     BOB,
     CY,

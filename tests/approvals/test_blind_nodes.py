@@ -12,10 +12,10 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import EntityId
-from tests.approvals.court import Court, on_the_wire
+from tests.approvals.approval_world import Court, on_the_wire
 from tests.bus.journals import commit
 from tests.nodes import NodeProcess
-from tests.stock import until
+from tests.stock_client import until
 
 
 def test_a_node_that_cannot_tell_who_was_revoked_counts_nobody_and_says_so(

@@ -32,7 +32,7 @@ from rookery.schemas.seed.policy import ApprovalDecisionKind
 from rookery.schemas.seed.records import JournalRecord, JournalRecordKind
 from rookery.schemas.seed.refs import SourceKind, SourceRef
 from rookery.schemas.typed_ids import EffectId, TypedText
-from tests.approvals.requests import REQUEST, TERMS, Says, request
+from tests.approvals.request_fixtures import REQUEST, TERMS, Says, request
 
 
 class Ledger:

@@ -22,8 +22,8 @@ from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.digest import digest_json
 from rookery.schemas.envelope import Command
 from rookery.schemas.facts import approval, tool
-from tests.approvals.histories import History
-from tests.tools.workshop import capability
+from tests.approvals.approval_histories import History
+from tests.tools.tool_fixtures import capability
 
 GRANT_TTL_MS, SESSION_GRANT_TTL_MS, TIMEOUT_MS = 50_000, 100_000, 150_000
 CAPABILITIES = (

@@ -10,7 +10,7 @@ import pytest
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunStatus
-from tests.approvals.court import Court, Parked
+from tests.approvals.approval_world import Court, Parked
 
 
 def test_a_parked_run_is_waited_for_and_said_to_be_parked_only_to_who_asks(

@@ -28,7 +28,7 @@ from tests.chaos.cut_judge import faults, late_acts, timeline
 from tests.chaos.cut_people import run_by_inbox
 from tests.chaos.cut_realm import CutRealm
 from tests.chaos.cut_record import Story
-from tests.stock import until
+from tests.stock_client import until
 
 __all__ = ["RECIPES", "Outcome", "Recipe", "cook"]
 

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 
 from tests.chaos.cut_record import CALL_ENDS, Answered, Record, Word
-from tests.stock import Answer, Fields, Stock
+from tests.stock_client import Answer, Fields, Stock
 
 __all__ = ["People", "run_by_inbox", "run_by_request"]
 

@@ -23,7 +23,7 @@ from tests.bus.proxy import Proxy, proxied
 from tests.chaos.cut_people import People
 from tests.chaos.cut_record import Record
 from tests.nodes import ROOKERY, NodeProcess, clean_environment
-from tests.stock import Stock, stock, until
+from tests.stock_client import Stock, stock, until
 
 __all__ = ["FAR", "CutRealm"]
 

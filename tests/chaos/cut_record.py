@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from rookery.actors.kernel.partition_ownership import node_of
 from rookery.bus.subjects import decode_token, partition_of
-from tests.stock import Fields, Stock
+from tests.stock_client import Fields, Stock
 
 __all__ = ["RUN_ENDS", "Answered", "Execution", "Move", "Record", "SeenFact", "Story", "Word"]
 

@@ -27,7 +27,7 @@ from tests.chaos.cut_judge import Fault, faults, late_acts, late_facts, timeline
 from tests.chaos.cut_people import run_by_inbox, run_by_request
 from tests.chaos.cut_realm import CutRealm
 from tests.chaos.cut_record import Story
-from tests.stock import Fields, until
+from tests.stock_client import Fields, until
 
 __all__ = ["Sweep", "cut_once"]
 

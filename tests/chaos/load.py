@@ -18,7 +18,7 @@ import msgspec
 import nats.errors
 
 from tests.chaos.digests import journaled
-from tests.stock import Stock, until
+from tests.stock_client import Stock, until
 
 __all__ = ["Load", "Writer", "command", "load"]
 

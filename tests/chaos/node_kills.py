@@ -21,9 +21,9 @@ from typing import NamedTuple
 from rookery.actors.kernel.failpoints import FAILPOINTS
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.digests import journaled
-from tests.chaos.story import Story
+from tests.chaos.session_scenario import Story
 from tests.nodes import NodeProcess, NotReady, node_on
-from tests.stock import stock, until
+from tests.stock_client import stock, until
 
 __all__ = ["Cell", "Outcome", "faults", "kill_at", "passes", "undisturbed"]
 

@@ -25,7 +25,7 @@ from tests.chaos.cut_judge import faults, timeline
 from tests.chaos.cut_people import run_by_inbox, run_by_request
 from tests.chaos.cut_realm import FAR, CutRealm
 from tests.nodes import NotReady
-from tests.stock import Fields
+from tests.stock_client import Fields
 
 __all__ = ["SCENARIOS"]
 

@@ -24,7 +24,7 @@ from rookery.actors.kernel.failpoints import FAILPOINTS
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.digests import journaled
 from tests.nodes import NodeProcess, NotReady, node_on
-from tests.stock import Stock, stock, until
+from tests.stock_client import Stock, stock, until
 
 __all__ = ["PROGRAMS", "RESULTS", "Story", "faults", "kill_at", "passes"]
 

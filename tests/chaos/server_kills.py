@@ -20,7 +20,7 @@ import msgspec
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.load import load
 from tests.nodes import node_on
-from tests.stock import stock
+from tests.stock_client import stock
 
 __all__ = ["Report", "run_campaign"]
 

@@ -10,9 +10,9 @@ import pytest
 
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.digests import journaled
+from tests.execution.session_client import Visit
 from tests.nodes import NodeProcess, node_on
-from tests.runs.visits import Visit
-from tests.stock import Fields, Stock, data, stock, until
+from tests.stock_client import Fields, Stock, data, stock, until
 
 REALM = "full"
 STORE_BYTES_MAX = 2 << 20

@@ -14,11 +14,11 @@ import pytest
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.digest import digest_bytes
 from tests.builds import own_build
-from tests.chaos.newer import NewerNodes
+from tests.chaos.newer_nodes import NewerNodes
 from tests.chaos.test_parked_runs import TOOLS, Waiting, told
+from tests.execution.programs import Programs
 from tests.nodes import rookery_here
-from tests.runs.programs import Programs
-from tests.stock import Fields
+from tests.stock_client import Fields
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 
 from rookery.bus import connect
 from rookery.bus.server.server import EmbeddedServer
+from tests.execution.programs import Programs
 from tests.nodes import NodeProcess, node_on, rookery_here
-from tests.runs.programs import Programs
-from tests.stock import stock, until
+from tests.stock_client import stock, until
 
 _realms = count(1)
 
@@ -26,7 +26,7 @@ class Nodes:
         self.server, self.folder, self.realm = server, folder, f"moving{next(_realms)}"
         self.started: list[NodeProcess] = []
 
-    def node(self, tools: str = "tests.runs.tools:registry", **variables: str) -> NodeProcess:
+    def node(self, tools: str = "tests.execution.tools:registry", **variables: str) -> NodeProcess:
         flags = ("--driver", "sandbox", "--tools", tools, "--metrics-port", "0")
         here = str(Path(__file__).parents[2])
         node = node_on(

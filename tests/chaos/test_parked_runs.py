@@ -17,9 +17,9 @@ import pytest
 
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.test_moving_runs import Nodes
+from tests.execution.programs import Programs
 from tests.nodes import NodeProcess
-from tests.runs.programs import Programs
-from tests.stock import Fields, Stock, stock, until
+from tests.stock_client import Fields, Stock, stock, until
 
 _realms = count(1)
 

@@ -13,9 +13,9 @@ import pytest
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.server.store import Store
 from tests.chaos.load import command
+from tests.execution.session_client import Visit
 from tests.nodes import NodeProcess, node_on, rookery_here
-from tests.runs.visits import Visit
-from tests.stock import Stock, stock, until
+from tests.stock_client import Stock, stock, until
 
 COMMANDS = 400
 QUEUED = 120

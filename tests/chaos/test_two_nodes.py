@@ -12,9 +12,9 @@ from pathlib import Path
 from rookery.bus.ports import PARTITIONS
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.load import load
+from tests.execution.session_client import Visit
 from tests.nodes import NodeProcess, node_on
-from tests.runs.visits import Visit
-from tests.stock import stock, until
+from tests.stock_client import stock, until
 
 SESSIONS_A_DOOR = 8
 IN_FLIGHT_MAX = 16

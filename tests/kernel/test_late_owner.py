@@ -17,7 +17,7 @@ from rookery.bus.ports import PARTITIONS
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 from tests.kernel.tally import Added, EchoConcern, TallyConcern, Total
-from tests.kernel.test_partitions import served, shared
+from tests.kernel.test_partition_ownership import served, shared
 from tests.kernel.world import World, called
 
 CLAIM_ENDED_S = 6.5

@@ -41,9 +41,9 @@ from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, Fact, stamp
 from rookery.schemas.ids import fact_id
 from tests.kernel.clients import Asked
-from tests.kernel.clockwork import Clockwork, DrivenActor, DrivenKernel
+from tests.kernel.fault_schedule import Exposed, ExposedJournal, Weather
 from tests.kernel.tally import EchoConcern, Ring, TallyConcern
-from tests.kernel.weather import Exposed, ExposedJournal, Weather
+from tests.kernel.virtual_clock import Clockwork, DrivenActor, DrivenKernel
 
 T = TypeVar("T")
 

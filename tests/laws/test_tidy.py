@@ -79,7 +79,10 @@ def test_no_test_is_skipped_or_expected_to_fail():
     """But for two, that need Node.js: where there is none, another makes the same exchange, and
     the same corpus is judged by its values."""
     escapes = ("skip", "skipif", "xfail", "importorskip")
-    fetch = ("tests/runs/test_javascript_client.py", "tests/sandbox/test_typescript_conformance.py")
+    fetch = (
+        "tests/execution/clients/test_javascript_client.py",
+        "tests/sandbox/typescript/conformance/test_typescript_conformance.py",
+    )
     found = [
         f"{module.path}:{node.lineno} {dotted(node)}"
         for module in everything()

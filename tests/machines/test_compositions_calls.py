@@ -24,7 +24,7 @@ from rookery.actors.turns.turn_state import Turn
 from rookery.schemas.approvals.lifecycle import ApprovalStatus
 from rookery.schemas.machines.surface import ExternalToolSurfaceBaseState as Base
 from rookery.schemas.machines.turn import TurnPhase
-from tests.machines.composed import Followed, Happening, by_host, explored, put, told
+from tests.machines.composition import Followed, Happening, by_host, explored, put, told
 
 RUN = "run-1"
 BUSY = Host(phase=RUNNING, session_id="s", current_run_id=RUN, pre_run_phase=ATTACHED)

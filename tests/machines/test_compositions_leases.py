@@ -20,7 +20,7 @@ from rookery.actors.leases.lease_rules import LeaseEntry
 from rookery.schemas.facts.lease import LeaseFact
 from rookery.schemas.machines.lease import AuthLeasePhase as Phase
 from rookery.schemas.machines.lease import LeaseKey
-from tests.machines.composed import LAG_MAX, Followed, Happening, by_host, explored
+from tests.machines.composition import LAG_MAX, Followed, Happening, by_host, explored
 
 OPEN = Host(phase=ATTACHED, session_id="s")
 KEY = LeaseKey(realm="realm", binding="binding")

@@ -21,7 +21,7 @@ from rookery.actors.peers.interaction_machine import (
     PeerInteractionCleanup,
 )
 from rookery.actors.peers.stream_machine import STREAMS, Streams
-from tests.machines.composed import Followed, Happening, by_host, explored, put, told
+from tests.machines.composition import Followed, Happening, by_host, explored, put, told
 
 OPEN = Host(phase=ATTACHED, session_id="s")
 ANSWERS = {

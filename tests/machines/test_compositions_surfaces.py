@@ -18,7 +18,7 @@ from rookery.actors.kernel.machines.session_host import ATTACHED, STOPPED, Host
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.surface_machine import SURFACES, CloseSurfaceConnection
 from rookery.schemas.machines.surface import ExternalToolSurfaceBaseState as Base
-from tests.machines.composed import Followed, Happening, by_host, explored, told
+from tests.machines.composition import Followed, Happening, by_host, explored, told
 
 OPEN = Host(phase=ATTACHED, session_id="s")
 SHOWN = Surfaces(

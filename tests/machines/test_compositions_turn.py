@@ -18,7 +18,7 @@ from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING, Host
 from rookery.actors.turns.turn_machine import TURN
 from rookery.actors.turns.turn_state import Turn
 from rookery.schemas.machines.turn import TurnPhase
-from tests.machines.composed import Followed, Happening, by_host, explored, put
+from tests.machines.composition import Followed, Happening, by_host, explored, put
 
 RUN = "run-1"
 OPEN = Host(phase=ATTACHED, session_id="s")

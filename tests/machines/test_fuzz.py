@@ -6,7 +6,7 @@ import pytest
 
 from rookery.actors.kernel.machines.machine import Edition
 from rookery.actors.machine_catalogue import CATALOGUE
-from tests.machines.fuzzed import FIRED_MIN, STEPS_MIN, Fuzz
+from tests.machines.fuzzer import FIRED_MIN, STEPS_MIN, Fuzz
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rookery.bus.server.server import EmbeddedServer
-from tests.ops.surroundings import Realm
+from tests.ops.fixtures import Realm
 
 _numbers = count(1)
 

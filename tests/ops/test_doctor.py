@@ -25,7 +25,7 @@ from rookery.ops.config import Config, Limits, Server
 from rookery.ops.doctor import Report, durability_of, examine
 from rookery.ops.host_checks import Finding
 from rookery.schemas.errors import Refused
-from tests.ops.surroundings import Realm
+from tests.ops.fixtures import Realm
 
 NOW_MS = SystemClock().now_ms
 ACCEPTING = Server(accept_unknown_durability=True)

@@ -14,7 +14,7 @@ from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.actors.sandbox.runtime.wasm import make_engine
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
 from rookery.schemas.run import Language
-from tests.sandbox.stage import KEY, Stage
+from tests.sandbox.session_fixture import KEY, Stage
 
 
 @pytest.fixture(scope="session")

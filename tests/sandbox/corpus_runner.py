@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rookery.actors.sandbox.python.guest.values import converted
-from tests.sandbox.stage import FUNCTIONS
+from tests.sandbox.session_fixture import FUNCTIONS
 
 __all__ = ["Outcome", "named", "programs"]
 

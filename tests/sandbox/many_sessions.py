@@ -19,7 +19,7 @@ from rookery.actors.sandbox.python.build import GuestCache, cache_folder, tell_s
 from rookery.actors.sandbox.runtime.factory import python_guest
 from rookery.actors.sandbox.runtime.wasm import make_engine
 from rookery.schemas.run import RunRequest, RunResult, SessionLimits
-from tests.sandbox.stage import KEY, NOW_MS, TOOLS
+from tests.sandbox.session_fixture import KEY, NOW_MS, TOOLS
 
 __all__ = ["Crowd"]
 

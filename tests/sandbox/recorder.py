@@ -27,8 +27,8 @@ from rookery.actors.sandbox import (
 from rookery.schemas.capability import Capability
 from rookery.schemas.run import RunRequest, RunResult, SessionLimits
 from tests.sandbox.programs import CLOSURES
-from tests.sandbox.sleeper import Report
-from tests.sandbox.stage import FUNCTIONS, KEY, NOW_MS, TOOLS
+from tests.sandbox.session_fixture import FUNCTIONS, KEY, NOW_MS, TOOLS
+from tests.sandbox.suspend_process import Report
 
 PRICED = Capability(name="priced", description="It costs something.")
 OFFERED = (*TOOLS, Tool(name="priced", capability=PRICED))

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from rookery.schemas.run import Language
-from tests.sandbox.determined import WAYS, Fate
+from tests.sandbox.program_runner import WAYS, Fate
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -21,7 +21,7 @@ def fates_in(*ways: str) -> list[dict[str, Fate]]:
     """Each way in a process of its own, all at the same time."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.sandbox.determined", way],
+            [sys.executable, "-m", "tests.sandbox.program_runner", way],
             cwd=CHECKOUT,
             env={**os.environ, "PYTHONHASHSEED": str(number)},
             stdout=subprocess.PIPE,

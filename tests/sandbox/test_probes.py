@@ -18,9 +18,9 @@ from rookery.schemas.errors import Refused
 from tests.sandbox.probes.canary import Canary, canary
 from tests.sandbox.probes.catalogue import COMPONENT, PYTHON, TYPESCRIPT
 from tests.sandbox.probes.probe import Probe
-from tests.sandbox.probes.shooting import Range
-from tests.sandbox.probes.tampered import FOREIGN, HOSTILE, sealed_with
-from tests.sandbox.stage import KEY, TOOLS, Stage
+from tests.sandbox.probes.probe_runner import Range
+from tests.sandbox.probes.tampered_snapshots import FOREIGN, HOSTILE, sealed_with
+from tests.sandbox.session_fixture import KEY, TOOLS, Stage
 
 KINDS = {
     "calls", "decompression", "environment", "file", "forgery", "fuel", "import", "memory",

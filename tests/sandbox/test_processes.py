@@ -13,14 +13,14 @@ import pytest
 
 from rookery.actors.sandbox import Sandbox
 from tests.sandbox.programs import CLOSURES, PROGRAMS, without_time
-from tests.sandbox.sleeper import Report, finished
-from tests.sandbox.stage import Stage, later
+from tests.sandbox.session_fixture import Stage, later
+from tests.sandbox.suspend_process import Report, finished
 
 CHECKOUT = Path(__file__).parents[2]
 
 
 def sleeper(act: str, program: str, snapshot: Path, hash_seed: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.sandbox.sleeper", act, program, str(snapshot)]
+    command = [sys.executable, "-m", "tests.sandbox.suspend_process", act, program, str(snapshot)]
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     return subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE)
 

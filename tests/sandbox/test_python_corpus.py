@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.sandbox.corpus_runner import Outcome, named, programs
-from tests.sandbox.stage import Stage
+from tests.sandbox.session_fixture import Stage
 
 CORPUS = Path(__file__).with_name("python_corpus")
 PROGRAMS = programs(CORPUS)

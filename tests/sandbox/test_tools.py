@@ -11,7 +11,7 @@ from rookery.actors.sandbox import Answer, Call, Sandbox, Tool, ToolFailure, ans
 from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import CallStatus, ExternalCallRecord, RunRequest, SideEffect
-from tests.sandbox.stage import ANSWERS, NOW_MS, Stage, later
+from tests.sandbox.session_fixture import ANSWERS, NOW_MS, Stage, later
 
 
 def failing(code: str) -> Any:

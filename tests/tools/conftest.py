@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.tools.workshop import ToolWorld
+from tests.tools.tool_fixtures import ToolWorld
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ import pytest
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.worker_protocol import GRACE_MS
 from tests.nodes import Said, rookery_here
-from tests.stock import until
-from tests.tools.crew import REALM, Crafts, Execution, Visit, WorkerProcess, executions
+from tests.stock_client import until
+from tests.tools.worker_processes import REALM, Crafts, Execution, Visit, WorkerProcess, executions
 
 OURS = ("shop", "frail")
 
@@ -358,8 +358,8 @@ def test_a_result_that_is_not_what_was_declared_is_none(crafts: Crafts):
     [
         ("nowhere:tools", "shop", "names no module"),
         ("json:dumps", "shop", "is no tool"),
-        ("tests.tools.crafts:registry", "a.b", "surface 'a.b'"),
-        ("tests.tools.crafts:registry", "local", "each node's own"),
+        ("tests.tools.worker_tools:registry", "a.b", "surface 'a.b'"),
+        ("tests.tools.worker_tools:registry", "local", "each node's own"),
     ],
 )
 def test_what_cannot_be_served_is_refused(

@@ -1,6 +1,6 @@
 """Seeds 000 and 002: capabilities, resources, and the seeds' own tests, one to one.
 
-Three of seed 001's are about projections and stand in ``tests/machines/test_peer_projections.py``.
+Three of seed 001's are about projections and stand in ``tests/peers/test_peer_projections.py``.
 """
 
 from __future__ import annotations

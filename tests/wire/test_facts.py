@@ -22,7 +22,7 @@ from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.seed.records import JournalRecord
 from rookery.schemas.typed_ids import read, written
 from rookery.schemas.upcast import Upcasts
-from tests.approvals.requests import REQUEST
+from tests.approvals.request_fixtures import REQUEST
 
 
 class Planted(Fact, frozen=True, kw_only=True, tag="garden.planted.v3"):

@@ -17,8 +17,8 @@ from rookery.actors.sandbox.python.fallback.component_guest import ComponentGues
 from rookery.actors.sandbox.runtime.wasm import make_engine
 from tests.sandbox.probes.canary import canary
 from tests.sandbox.probes.catalogue import COMPONENT, PYTHON, TYPESCRIPT
-from tests.sandbox.probes.shooting import Range
-from tests.sandbox.stage import KEY
+from tests.sandbox.probes.probe_runner import Range
+from tests.sandbox.session_fixture import KEY
 
 __all__: list[str] = []
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tests.sandbox.probes import bombs, inside, javascript, library, outside, sources
+from tests.sandbox.probes import (
+    access_probes,
+    bombs,
+    javascript,
+    library,
+    reflection_probes,
+    sources,
+)
 from tests.sandbox.probes.probe import RAISES, Probe
 
 __all__ = ["COMPONENT", "PYTHON", "TYPESCRIPT"]
 
 PYTHON: tuple[Probe, ...] = (
-    *outside.PROBES,
-    *inside.PROBES,
+    *access_probes.PROBES,
+    *reflection_probes.PROBES,
     *bombs.PROBES,
     *sources.PROBES,
     *library.PROBES,

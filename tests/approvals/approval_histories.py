@@ -1,0 +1,275 @@
+"""One session's approvals and calls, as two actors and their performers would have them, by hand.
+
+The rules and the performers are the real ones. Time, the order in which effects get on, and where a
+process dies between two of their questions, are a test's to choose. After a crash every fact is
+handed to the effects again, as a successor would that had lost its horizon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from rookery.actors.approvals.decider import ApprovalsConcern
+from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
+from rookery.actors.approvals.dispatchers.port import Dispatcher
+from rookery.actors.approvals.executor import ApprovalsActing
+from rookery.actors.approvals.settings import ApprovalSettings
+from rookery.actors.approvals.state import Approver, SessionApprovals
+from rookery.actors.kernel.decider import Concern, Effect
+from rookery.actors.tools.approval_subject import Wanted, wanted
+from rookery.actors.tools.call_slots import Places
+from rookery.actors.tools.decider import ToolsConcern
+from rookery.actors.tools.effects import Act, AskApproval, Begin, CallOffApproval, Prepare
+from rookery.bus.ports import Timer
+from rookery.schemas.approvals.decision import DecideApproval
+from rookery.schemas.calls import ApprovalUnwanted, Arguments, AskedCall
+from rookery.schemas.capability import Capability
+from rookery.schemas.codec import FactCodec, encode_facts, encode_json
+from rookery.schemas.digest import digest_json
+from rookery.schemas.envelope import Command, Fact, stamp
+from rookery.schemas.errors import CodedError
+from rookery.schemas.facts import approval, turn
+from rookery.schemas.ids import fact_id
+from tests.tools.tool_fixtures import tools
+
+__all__ = ["SESSION", "Crash", "History"]
+
+SESSION = "s"
+T = TypeVar("T")
+
+
+class Crash(BaseException):
+    """The process dies."""
+
+
+class History:
+    """What happened to one session so far."""
+
+    def __init__(
+        self,
+        *capabilities: Capability,
+        settings: ApprovalSettings | None = None,
+        find_approver: Callable[[str], Approver | None] = lambda _: None,
+        dispatchers: Iterable[Dispatcher] = (InboxDispatcher(),),
+    ) -> None:
+        self.now_ms = 1_000_000
+        self.visible = tools(*capabilities)
+        settings = settings or ApprovalSettings()
+        declared = [tool.capability for tool in self.visible]
+        places: Any = Places(declared, None, None)  # type: ignore[arg-type]
+        self.concerns: dict[str, Concern] = {
+            "approval": ApprovalsConcern(settings, find_approver),
+            "tool": ToolsConcern(visible=self.visible, places=places, epoch="n", approvals=True),
+        }
+        self.states = {family: one.initial(SESSION) for family, one in self.concerns.items()}
+        self.facts: list[Fact] = []
+        """Of both, in order."""
+        self.pending: list[Effect] = []
+        self.acts: list[tuple[str, Arguments]] = []
+        self.timers: dict[str, Timer] = {}
+        self.inbox: deque[Command[Any]] = deque()
+        """What nobody has worked off yet, in the order in which it came."""
+        self.waiting: list[str] = []
+        """Calls of which was told that they may take long."""
+        self.crash_in = 0
+        """Die before the question with this number."""
+        self._counts = dict.fromkeys(self.concerns, 0)
+        self._commands = 0
+        self.acting = ApprovalsActing(
+            ask=self.ask,
+            timers=self,
+            dispatchers={one.name: one for one in dispatchers},
+            tell=lambda known: self.waiting.append(known.operation_id),
+            now_ms=lambda: self.now_ms,
+            goes_on=_goes_on,
+        )
+
+    @property
+    def approvals(self) -> SessionApprovals:
+        state: SessionApprovals = self.states["approval"]
+        return state
+
+    def of(self, kind: type[T]) -> list[T]:
+        """The facts of a kind."""
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    # --- what actors do ---------------------------------------------------------------------------
+
+    def put(self, family: str, body: Any, command_id: str = "", verb: str = "inside") -> Any:
+        """A command that is worked off as it comes; its answer, or the error it is refused with."""
+        return self._take(family, self._command(body, command_id, verb))
+
+    def arrive(self, body: Any, command_id: str = "", verb: str = "decide") -> Command[Any]:
+        """Into the inbox of approvals."""
+        command = self._command(body, command_id, verb, arrived_ms=self.now_ms)
+        self.inbox.append(command)
+        return command
+
+    def work_off(self) -> None:
+        """A node is there, and takes what stands in the inbox."""
+        while self.inbox:
+            self._take("approval", self.inbox.popleft())
+
+    def _command(self, body: Any, command_id: str, verb: str, **more: int) -> Command[Any]:
+        self._commands += 1
+        name = command_id or f"c{self._commands}"
+        return Command(verb=verb, key=SESSION, id=name, body=body, reply_to="r", **more)
+
+    def _take(self, family: str, command: Command[Any]) -> Any:
+        concern = self.concerns[family]
+        try:
+            facts = concern.decide(self.states[family], command, now_ms=self.now_ms)
+        except CodedError as error:
+            return error
+        for fact in facts:
+            self._stand(family, fact, command.id)
+        return concern.answer(self.states[family], command, facts)
+
+    def _stand(self, family: str, fact: Fact, cause: str) -> None:
+        self._counts[family] += 1
+        stamp(
+            fact,
+            id=fact_id(family, SESSION, self._counts[family]),
+            at_ms=self.now_ms,
+            session=SESSION,
+            cause=(cause,),
+            cause_digest="",
+            source="test",
+            traceparent="",
+        )
+        concern = self.concerns[family]
+        (stored,) = FactCodec[Any](type(fact)).decode(encode_facts([fact]))
+        assert stored == fact
+        self.states[family] = concern.evolve(self.states[family], stored)
+        self.facts.append(stored)
+        self.pending += concern.effects(self.states[family], stored)
+
+    async def ask(self, family: str, key: str, body: msgspec.Struct, answer: type[T]) -> T:
+        """A performer's question: port ``Ask``."""
+        assert key == SESSION
+        self.crash_in -= 1
+        if self.crash_in == 0:
+            raise Crash
+        said = self.put(family, body)
+        if isinstance(said, CodedError):
+            raise said
+        return msgspec.json.decode(encode_json(said), type=answer)
+
+    # --- what performers do -----------------------------------------------------------------------
+
+    def perform(self, effect: Effect) -> None:
+        """To its end, or until the process dies."""
+        self.pending.remove(effect)
+        try:
+            asyncio.run(self._perform(effect))
+        except Crash:
+            self.crash()
+
+    async def _perform(self, effect: Any) -> None:
+        if performer := self.acting.performers.get(type(effect)):
+            await performer(effect)
+            return
+        match effect:
+            case AskApproval(call=call):
+                tool = self.visible.find(call.name)
+                assert call.arguments is not UNSET
+                found = wanted(tool, call, call.arguments)
+                assert isinstance(found, Wanted)
+                self.put("approval", found.said)
+            case CallOffApproval(operation_id=operation_id):
+                self.put("approval", ApprovalUnwanted(operation_id=operation_id))
+            case Prepare(call=call):
+                self.put("tool", Begin(operation_id=call.operation_id))
+            case Act(call=call):
+                assert call.arguments is not UNSET
+                self.acts.append((call.operation_id, call.arguments))
+
+    def settle(self) -> None:
+        """Everything that is to be done is done."""
+        while self.pending:
+            self.perform(self.pending[0])
+
+    def crash(self) -> None:
+        """Nothing was on its way any more; a successor finds what is to be done."""
+        self.crash_in = 0
+        self.pending = []
+        for family, concern in self.concerns.items():
+            state = concern.load(concern.dump(self.states[family]))
+            self.states[family] = state
+            for fact in self.facts:
+                if fact.id.startswith(f"{family}."):
+                    self.pending += concern.effects(state, fact)
+
+    # --- timers -----------------------------------------------------------------------------------
+
+    async def arm(self, timer: Timer) -> None:
+        self.timers[timer.id] = timer
+
+    async def cancel(self, timer_id: str) -> None:
+        self.timers.pop(timer_id, None)
+
+    def pass_ms(self, milliseconds: int) -> None:
+        """Time goes by, and timers fire."""
+        self.pass_unwatched_ms(milliseconds)
+        self.work_off()
+
+    def pass_unwatched_ms(self, milliseconds: int) -> None:
+        """No node is there: what the server's timers say waits, like all that comes."""
+        self.now_ms += milliseconds
+        due = [timer for timer in self.timers.values() if timer.due_ms <= self.now_ms]
+        for timer in sorted(due, key=lambda timer: timer.due_ms):
+            del self.timers[timer.id]
+            concern = self.concerns["approval"]
+            body = msgspec.json.decode(timer.body, type=concern.verbs[timer.verb])
+            self.arrive(body, f"timer/{timer.id}/{timer.due_ms}", timer.verb)
+
+    # --- what people and programs do --------------------------------------------------------------
+
+    def call(self, number: int, name: str, run: str = "run-1", **arguments: Any) -> str:
+        """A program calls; the operation."""
+        operation_id = f"{run}-{number}"
+        given = Arguments(kwargs=arguments)
+        asked = AskedCall(
+            operation_id=operation_id,
+            number=number,
+            name=name,
+            digest=digest_json(given),
+            arguments=given,
+        )
+        said = turn.ToolCallsReturned(run=run, generation=1, tool_count=1, calls=(asked,))
+        self.put("tool", said, f"turn.{SESSION}.{self._commands}/tool", "turn")
+        return operation_id
+
+    def end(self, run: str = "run-1") -> None:
+        """The run is over."""
+        self.put("tool", turn.Cancelled(run=run, generation=1), verb="turn")
+
+    def asked(self, operation_id: str) -> approval.Requested:
+        """How the call is asked for now."""
+        return [one for one in self.of(approval.Requested) if one.operation_id == operation_id][-1]
+
+    def answer_to(self, operation_id: str, decision: str = "approved", **more: Any) -> Any:
+        """What an approver would send."""
+        asked = self.asked(operation_id)
+        said = {
+            "approval_id": asked.approval_id,
+            "decision": decision,
+            "actor": "ann",
+            "request_digest": asked.request_digest,
+        }
+        return DecideApproval(**(said | more))
+
+    def decide(self, operation_id: str, decision: str = "approved", **more: Any) -> Any:
+        """Somebody answers; what they are told."""
+        return self.put("approval", self.answer_to(operation_id, decision, **more), verb="decide")
+
+
+async def _goes_on(_session: str, _run_id: str) -> bool:
+    """Every run there is waits for its calls."""
+    return True

@@ -1,0 +1,229 @@
+"""Approvers outside of the realm, as a whole node asks them and hears of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+
+from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
+from rookery.bus.clock import SystemClock
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.nats.connection import Connection, Message, Outgoing
+from rookery.bus.server.server import EmbeddedServer
+from rookery.ops.approval_dispatchers import ApprovalWays
+from rookery.ops.config import Approvals
+from rookery.schemas.approvals.decision import DecideApproval
+from rookery.schemas.approvals.dispatch_protocol import ApprovalAsked, AskedOutcome, AskedReply
+from rookery.schemas.errors import Refused
+from rookery.schemas.typed_ids import read
+from tests.approvals.approval_world import ANN, Court, on_the_wire
+from tests.nodes import NodeProcess
+from tests.stock_client import until
+from tests.tools.builtin.web_server import Web, answer
+
+SECRET = "whsec_c2hhcmVkIGJ5IHR3byBzaWRlcywgYnkgbm8gb3RoZXI="
+SUBJECT = "approvers.night"
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    served = Web()
+    yield served
+    served.stop()
+
+
+def understood(body: bytes) -> ApprovalAsked:
+    return msgspec.json.decode(body, type=ApprovalAsked, dec_hook=read)
+
+
+def word(asked: ApprovalAsked, decision: str = "approved") -> DecideApproval:
+    """Ann's, signed with her key."""
+    return ANN.sign(
+        asked.realm,
+        DecideApproval(
+            approval_id=asked.approval_id,
+            decision=decision,
+            actor="ann",
+            request_digest=asked.request_digest,
+            answered_at_ms=SystemClock().now_ms(),
+        ),
+    )
+
+
+class NightShift:
+    """An outside service."""
+
+    def __init__(self, connection: Connection, says: Callable[[ApprovalAsked], AskedReply]) -> None:
+        self._connection, self._says = connection, says
+        self.asked: list[ApprovalAsked] = []
+
+    async def open(self) -> None:
+        await self._connection.subscribe(SUBJECT, self._take)
+        await self._connection.client.flush()
+
+    def _take(self, messages: list[Message]) -> None:
+        for message in messages:
+            self.asked.append(understood(message.body))
+            said = msgspec.json.encode(self._says(self.asked[-1]))
+            self._connection.send([Outgoing(message.reply, said)])
+
+
+def name_approvers(court: Court) -> None:
+    """A node knows all keys that were named before it started."""
+
+    async def name() -> None:
+        async with Court(court.server, court.realm, court.folder) as clerk:
+            await clerk.name_approvers()
+
+    with court.node():
+        asyncio.run(name())
+
+
+def with_night_shift(
+    court: Court, says: Callable[[ApprovalAsked], AskedReply], story: Any, **variables: str
+) -> None:
+    async def tell() -> None:
+        connection = Connection(court.server.url)
+        await connection.open()
+        shift = NightShift(connection, says)
+        await shift.open()
+        try:
+            async with court:
+                await story(shift)
+        finally:
+            await connection.close()
+
+    subject = {"ROOKERY_APPROVALS_SERVICE_SUBJECT": SUBJECT}
+    name_approvers(court)
+    with court.node(**subject, **variables):
+        asyncio.run(tell())
+
+
+def test_a_service_decides_at_once_and_its_signature_is_checked(
+    server: EmbeddedServer, tmp_path: Path
+):
+    court = Court(server, "service", tmp_path)
+
+    def says(asked: ApprovalAsked) -> AskedReply:
+        wanted = "denied" if asked.approval_id.startswith("no.") else "approved"
+        return AskedReply(outcome=AskedOutcome.DECIDED, answer=word(asked, wanted))
+
+    async def story(shift: NightShift) -> None:
+        yes = await (await court.client.submit("yes", "strike('yes')")).result(30)
+        assert yes.result == "struck yes", yes
+        no = await (await court.client.submit("no", "strike('no')")).result(30)
+        assert no.error is not None
+        assert "approval.denied" in no.error.message
+        assert court.struck() == ["yes"]
+        (answered,) = [f for f in await court.facts("yes") if f["type"] == "approval.answered.v1"]
+        assert (answered["actor"], answered["verified"]) == ("ann", True)
+
+    with_night_shift(court, says, story, ROOKERY_APPROVALS_DISPATCHERS="service")
+
+
+def test_a_second_dispatcher_is_asked_when_nobody_has_answered_for_a_while(
+    server: EmbeddedServer, tmp_path: Path
+):
+    court = Court(server, "escalation", tmp_path)
+
+    def says(asked: ApprovalAsked) -> AskedReply:
+        return AskedReply(outcome=AskedOutcome.DECIDED, answer=word(asked))
+
+    async def story(shift: NightShift) -> None:
+        parked = await court.parked("s")
+        assert not shift.asked
+        await court.goes_on(parked)
+        assert len(shift.asked) == 1
+        kinds = [fact["type"] for fact in await court.facts("s")]
+        assert kinds.index("approval.escalated.v1") < kinds.index("approval.answered.v1")
+
+    with_night_shift(
+        court,
+        says,
+        story,
+        ROOKERY_APPROVALS_ESCALATE_TO="service",
+        ROOKERY_APPROVALS_ESCALATE_AFTER_MS="1500",
+    )
+
+
+def webhook_node(court: Court, web: Web) -> NodeProcess:
+    return court.node(
+        ROOKERY_APPROVALS_DISPATCHERS="webhook",
+        ROOKERY_APPROVALS_WEBHOOK_URL=f"http://127.0.0.1:{web.port}/ask",
+        ROOKERY_APPROVALS_WEBHOOK_SECRET=SECRET,
+        ROOKERY_APPROVALS_CALLBACK_PORT="0",
+    )
+
+
+def post(url: str, body: bytes, message_id: str) -> int:
+    place = urlsplit(url)
+    connection = HTTPConnection(str(place.hostname), int(place.port or 0), timeout=20)
+    try:
+        headers = WebhookKey(SECRET).headers(message_id, body, SystemClock().now_ms())
+        connection.request("POST", place.path, body, headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_a_webhook_is_posted_to_and_answers_through_the_callback(
+    server: EmbeddedServer, tmp_path: Path, web: Web
+):
+    court = Court(server, "webhook", tmp_path)
+    web.pages["/ask"] = answer(status="202 Accepted")
+
+    async def story(node: NodeProcess) -> None:
+        async with court:
+            parked = await court.parked("s")
+            await until(lambda: web.asked)
+            (posted,) = web.asked
+            headers = {name.lower(): value for name, value in posted.headers.items()}
+            WebhookKey(SECRET).check(headers, posted.body, SystemClock().now_ms())
+            asked = understood(posted.body)
+            assert asked.approval_id == parked.approval.approval_id
+
+            async def back(answered: DecideApproval, message_id: str) -> int:
+                body = msgspec.json.encode(on_the_wire(answered))
+                return await asyncio.to_thread(post, node.callback, body, message_id)
+
+            good = word(asked)
+            forged = msgspec.structs.replace(good, actor="bob")
+            assert await back(forged, "m1") == 403
+            assert court.struck() == []
+            assert await back(good, headers["webhook-id"]) == 200
+            await court.goes_on(parked)
+            assert await back(good, headers["webhook-id"]) == 409
+            assert await back(good, "m3") == 409
+            assert court.struck() == ["s"]
+
+    name_approvers(court)
+    with webhook_node(court, web) as node:
+        asyncio.run(story(node))
+
+
+@pytest.mark.parametrize(
+    "approvals",
+    [
+        Approvals(dispatchers=("service",)),
+        Approvals(escalate_to="service"),
+        Approvals(dispatchers=("webhook",), webhook_url="http://127.0.0.1/"),
+        Approvals(dispatchers=("webhook",), webhook_secret=SECRET),
+        Approvals(
+            dispatchers=("webhook",),
+            webhook_url="https://ops@example.test/",
+            webhook_secret=SECRET,
+        ),
+    ],
+)
+def test_a_way_that_cannot_be_gone_as_it_is_told_is_refused(
+    server: EmbeddedServer, approvals: Approvals
+):
+    with pytest.raises(Refused):
+        ApprovalWays(approvals, JetStreamBus(server.url), SystemClock().now_ms)

@@ -1,0 +1,63 @@
+"""Approvals through the Python client, as a program of an approver would use it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rookery.bus.client.client import Client
+from rookery.bus.client.sync import SyncClient
+from rookery.bus.server.server import EmbeddedServer
+from rookery.schemas.approvals.lists import ApprovalState, GrantState
+from rookery.schemas.approvals.records import ApprovalLifecycleStatus
+from rookery.schemas.errors import Refused
+from tests.approvals.approval_world import ANN, Court
+
+
+def test_an_approver_looks_answers_and_takes_back(tmp_path: Path):
+    with EmbeddedServer(tmp_path / "store") as server:
+        court = Court(server, "clients", tmp_path)
+
+        async def story() -> None:
+            async with court:
+                client = court.client
+                await court.name_approvers()
+                parked = await court.parked("s")
+                approval = await client.approval(parked.approval.approval_id)
+                assert approval == parked.approval
+                with pytest.raises(Refused, match="SIGNATURE_REQUIRED"):
+                    await client.decide(approval, "approved", actor="ann")
+                receipt = await client.decide(
+                    approval, "approved_for_session", actor="ann", reason="fine", sign=ANN.sign
+                )
+                assert receipt.status is ApprovalLifecycleStatus.APPROVED_FOR_SESSION
+                assert receipt.verified
+                await court.goes_on(parked)
+                assert await client.approvals() == ()
+                (ended,) = await client.approvals("s", ended=True)
+                assert (ended.state, ended.reason) == (ApprovalState.APPROVED_FOR_SESSION, "fine")
+                (grant,) = await client.grants("s")
+                assert (grant.operation_id, grant.tool) == (None, "strike")
+                assert (await client.revoke_grant(grant)).state == "revoked"
+                assert await client.grants("s") == ()
+                states = {one.state for one in await client.grants("s", ended=True)}
+                assert states == {GrantState.CONSUMED, GrantState.REVOKED}
+                with pytest.raises(Refused, match="APPROVAL_NOT_FOUND"):
+                    await client.approval("s.nothing")
+
+        with court.node():
+            asyncio.run(story())
+            with SyncClient(Client(server.url, realm="clients")) as client:
+                run = client.submit("t", "strike('t')")
+                while not (waiting := client.approvals("t")):
+                    pass
+                assert client.approval(waiting[0].approval_id) == waiting[0]
+                client.decide(waiting[0], "denied", actor="ann", sign=ANN.sign)
+                ended = run.result(30)
+                assert ended.error is not None
+                assert "approval.denied" in ended.error.message
+                assert client.grants("t") == ()
+                (revoked,) = [g for g in client.grants(ended=True) if g.state == "revoked"]
+                assert client.revoke_grant(revoked).state == "revoked"

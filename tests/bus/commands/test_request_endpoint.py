@@ -1,0 +1,351 @@
+"""Request-reply: one suite for both buses, then what only a real server can do wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import pytest
+
+from rookery.bus.commands.headers import CODE
+from rookery.bus.nats.connection import Connection, Outgoing, header_value
+from rookery.bus.ports import PARTITIONS, Answer, Bus, Delivery
+from rookery.bus.subjects import Subjects, partition_of
+from tests.bus.deadlines import wait_until
+from tests.bus.partition_owners import opened
+from tests.bus.realms import JetStreamRealm, MemoryRealm, Realm
+
+ALL = frozenset(range(PARTITIONS))
+LARGE = b"x" * (2 << 20)
+
+
+class Asker(Protocol):
+    """A client of the realm."""
+
+    async def ask(self, key: str, body: bytes = b"", message_id: str = "") -> Answer:
+        """The answer to the verb ``run``."""
+
+    async def tell(self, key: str, body: bytes = b"") -> None:
+        """Ask, and want no answer."""
+
+    async def listen(self, subject: str) -> list[Answer]:
+        """What is answered there, from now on."""
+
+
+class MemoryAsker:
+    def __init__(self, realm: MemoryRealm) -> None:
+        self._switch = realm.server.realm("default").switch
+        self._asked = 0
+
+    async def ask(self, key: str, body: bytes = b"", message_id: str = "") -> Answer:
+        self._asked += 1
+        subject = f"_INBOX.{id(self)}.{self._asked}"
+        answers = await self.listen(subject)
+        self._switch.ask(Delivery("run", key, message_id or subject, body, reply_to=subject))
+        return (await wait_until(lambda: answers))[0]
+
+    async def tell(self, key: str, body: bytes = b"") -> None:
+        self._switch.ask(Delivery("run", key, "told", body))
+
+    async def listen(self, subject: str) -> list[Answer]:
+        answers: list[Answer] = []
+        self._switch.listen(subject, answers.append)
+        return answers
+
+
+class NatsAsker:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._subjects = Subjects("default")
+
+    async def ask(self, key: str, body: bytes = b"", message_id: str = "") -> Answer:
+        headers = [("Nats-Msg-Id", message_id)] if message_id else []
+        request = Outgoing(self._subjects.request("run", key), body, headers=headers)
+        answer = await self.connection.request(request)
+        return Answer(answer.subject, answer.body, header_value(answer.header, CODE.encode()))
+
+    async def tell(self, key: str, body: bytes = b"") -> None:
+        assert self.connection.send([Outgoing(self._subjects.request("run", key), body)])
+
+    async def listen(self, subject: str) -> list[Answer]:
+        answers: list[Answer] = []
+        await self.connection.subscribe(
+            subject, lambda batch: answers.extend(Answer(m.subject, m.body) for m in batch)
+        )
+        return answers
+
+
+@asynccontextmanager
+async def asking(realm: Realm) -> AsyncIterator[Asker]:
+    if isinstance(realm, MemoryRealm):
+        yield MemoryAsker(realm)
+        return
+    assert isinstance(realm, JetStreamRealm)
+    connection = Connection(realm.server.url)
+    await connection.open()
+    yield NatsAsker(connection)
+    await connection.close()
+
+
+class Porter:
+    """A node that answers every request with its own name and the request's body."""
+
+    def __init__(self, bus: Bus, name: bytes) -> None:
+        self.bus, self.name = bus, name
+        self.taken: list[Delivery] = []
+
+    def take(self, batch: list[Delivery]) -> None:
+        self.taken += batch
+        self.bus.door.answer(
+            [Answer(d.reply_to, self.name + b":" + d.body) for d in batch if d.reply_to]
+        )
+
+    async def open(self, partitions: frozenset[int]) -> Porter:
+        await self.bus.door.open(self.take)
+        await self.bus.door.own(partitions)
+        return self
+
+
+def test_a_request_is_answered_by_the_node_that_owns_its_partition(realm: Realm) -> None:
+    keys = [f"key.{number}" for number in range(40)]
+    left, right = frozenset(range(8)), frozenset(range(8, PARTITIONS))
+
+    async def scenario() -> None:
+        async with realm.bus() as first, realm.bus() as second, asking(realm) as asker:
+            await Porter(first, b"left").open(left)
+            await Porter(second, b"right").open(right)
+            answers = await asyncio.gather(*(asker.ask(key, key.encode()) for key in keys))
+            assert [answer.body for answer in answers] == [
+                (b"left:" if partition_of(key) in left else b"right:") + key.encode()
+                for key in keys
+            ]
+
+    asyncio.run(scenario())
+
+
+def test_a_request_keeps_its_id_and_gets_one_if_it_has_none(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as first, realm.bus() as second, asking(realm) as asker:
+            await Porter(first, b"passes on").open(frozenset())
+            porter = await Porter(second, b"owner").open(ALL)
+            for _ in range(10):
+                await asker.ask("s", message_id="given")
+            for _ in range(10):
+                await asker.ask("s")
+            assert [d.id for d in porter.taken[:10]] == ["given"] * 10
+            assert len({d.id for d in porter.taken[10:]}) == 10
+            assert all(d.position is None and d.attempt == 1 for d in porter.taken)
+
+    asyncio.run(scenario())
+
+
+def test_a_request_nobody_owns_is_answered_so(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus, asking(realm) as asker:
+            porter = await Porter(bus, b"").open(ALL - {partition_of("s")})
+            answer = await asker.ask("s")
+            assert answer.code == "PARTITION_UNOWNED"
+            assert b'"PARTITION_UNOWNED"' in answer.body
+            assert porter.taken == []
+
+    asyncio.run(scenario())
+
+
+def test_a_node_owns_exactly_what_it_said_last(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as first, realm.bus() as second, asking(realm) as asker:
+            here = await Porter(first, b"first").open(ALL)
+            there = await Porter(second, b"second").open(frozenset())
+            for owner, other in ((here, there), (there, here), (here, there)):
+                await other.bus.door.own(frozenset())
+                await owner.bus.door.own(ALL)
+                answers = await asyncio.gather(*(asker.ask("s") for _ in range(10)))
+                assert {answer.body for answer in answers} == {owner.name + b":"}
+
+    asyncio.run(scenario())
+
+
+def test_who_wants_no_answer_is_heard_all_the_same(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as first, realm.bus() as second, asking(realm) as asker:
+            await Porter(first, b"").open(frozenset())
+            porter = await Porter(second, b"").open(ALL)
+            for _ in range(10):
+                await asker.tell("s", b"told")
+            await wait_until(lambda: len(porter.taken) == 10)
+            assert {(d.body, d.reply_to) for d in porter.taken} == {(b"told", "")}
+
+    asyncio.run(scenario())
+
+
+def test_a_closed_door_takes_nothing(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as first, realm.bus() as second, asking(realm) as asker:
+            closed = await Porter(first, b"closed").open(ALL)
+            await closed.bus.door.close()
+            await Porter(second, b"open").open(ALL)
+            assert {(await asker.ask("s")).body for _ in range(10)} == {b"open:"}
+            assert closed.taken == []
+
+    asyncio.run(scenario())
+
+
+def test_a_command_of_the_inbox_is_answered_where_its_header_says(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus, asking(realm) as asker:
+            answers = await asker.listen("results.of.mine")
+            await bus.inbox.submit("run", "s", b"", message_id="1", reply_to="results.of.mine")
+            (delivery,) = await (await opened(bus, "s")).has(1)
+            bus.door.answer([Answer(delivery.reply_to, b"done"), Answer("nobody.here", b"lost")])
+            await wait_until(lambda: answers)
+            assert [answer.body for answer in answers] == [b"done"]
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_too_large_to_send_is_told_and_takes_no_other_with_it(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus, asking(realm) as asker:
+            waiting: list[Delivery] = []
+
+            def take(batch: list[Delivery]) -> None:
+                waiting.extend(batch)
+                if len(waiting) == 2:
+                    bodies = {b"small": b"fine", b"large": LARGE}
+                    bus.door.answer([Answer(d.reply_to, bodies[d.body]) for d in waiting])
+
+            await bus.door.open(take)
+            await bus.door.own(ALL)
+            large, small = await asyncio.gather(asker.ask("s", b"large"), asker.ask("s", b"small"))
+            assert (small.body, small.code) == (b"fine", "")
+            assert large.code == "PAYLOAD_TOO_LARGE"
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_cannot_be_sent_in_any_form_is_dropped_alone(realm: Realm) -> None:
+    """As long as a subject can be in an inbox's header, and longer than any the server takes."""
+    nowhere = [Answer("😀" * many, body) for many in (1_023, 1_024, 5_000) for body in (b"", LARGE)]
+
+    async def scenario() -> None:
+        async with realm.bus() as bus, asking(realm) as asker:
+            answers = await asker.listen("results.of.mine")
+            unheard = [await asker.listen(answer.reply_to) for answer in nowhere[:1]]
+            bus.door.answer([*nowhere, Answer("results.of.mine", b"done")])
+            await wait_until(lambda: answers)
+            assert unheard == [[]]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "$JS.API.STREAM.DELETE.X",
+        "$SYS.x",
+        "rookery.default.ev.session.s",
+        "a b",
+        "a.*",
+        ">",
+        "a..b",
+        "😀" * 1_023,
+        "é" * 513,
+    ],
+)
+def test_no_answer_is_published_where_only_we_may_write(realm: Realm, subject: str) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus:
+            await bus.inbox.submit("run", "s", b"", message_id="1", reply_to=subject)
+            (delivery,) = await (await opened(bus, "s")).has(1)
+            assert delivery.reply_to == ""
+
+    asyncio.run(scenario())
+
+
+def test_stock_clients_find_an_error_where_micro_puts_it(jetstream: JetStreamRealm) -> None:
+    async def scenario() -> None:
+        async with jetstream.bus() as bus, jetstream.stock() as client:
+
+            def refuse(batch: list[Delivery]) -> None:
+                codes = {"s": "GUARD_REJECTED", "t": "QUOTA_EXCEEDED"}
+                bus.door.answer([Answer(d.reply_to, b"{}", codes[d.key]) for d in batch])
+
+            await bus.door.open(refuse)
+            await bus.door.own(ALL)
+            refused = await client.request("rookery.default.api.run.s", b"")
+            assert refused.headers["Rookery-Code"] == "GUARD_REJECTED"
+            assert refused.headers["Nats-Service-Error-Code"] == "400"
+            assert "rules refuse" in refused.headers["Nats-Service-Error"]
+            later = await client.request("rookery.default.api.run.t", b"")
+            assert later.headers["Nats-Service-Error-Code"] == "503"
+
+    asyncio.run(scenario())
+
+
+def test_a_request_passed_on_keeps_what_its_headers_say(jetstream: JetStreamRealm) -> None:
+    headers = {
+        "Nats-Msg-Id": "id-1",
+        "Content-Type": "application/msgpack",
+        "Rookery-Mode": "steer",
+        "Rookery-Reply": "not.for.requests",
+        "traceparent": "00-4bf92f-00f067-01",
+    }
+
+    async def scenario() -> None:
+        async with jetstream.bus() as first, jetstream.bus() as second, jetstream.stock() as client:
+            await Porter(first, b"").open(frozenset())
+            porter = await Porter(second, b"").open(ALL)
+            for _ in range(8):
+                await client.request("rookery.default.api.run%2Enow.s", b"", headers=headers)
+            for d in porter.taken:
+                assert (d.verb, d.key, d.id, d.mode) == ("run.now", "s", "id-1", "steer")
+                assert d.content_type == "application/msgpack"
+                assert d.traceparent == "00-4bf92f-00f067-01"
+                assert d.reply_to.startswith("_INBOX.")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 100])
+def test_what_the_door_would_say_instead_may_be_too_large_as_well(
+    jetstream: JetStreamRealm, body: bytes
+) -> None:
+    async def scenario() -> None:
+        async with jetstream.bus() as bus, asking(jetstream) as asker:
+            answers = await asker.listen("results.of.mine")
+            bus.connection.client._max_payload = 64
+            refused = Answer("results.of.mine", body, "GUARD_REJECTED")
+            bus.door.answer([refused, Answer("results.of.mine", b"done")])
+            await wait_until(lambda: answers)
+            assert [answer.body for answer in answers] == [b"done"]
+
+    asyncio.run(scenario())
+
+
+def test_a_request_too_large_to_be_passed_on_is_told_so(jetstream: JetStreamRealm) -> None:
+    async def scenario() -> None:
+        async with jetstream.bus() as bus, asking(jetstream) as asker:
+            await Porter(bus, b"").open(frozenset())
+            answer = await asker.ask("s", b"x" * (1 << 20))
+            assert answer.code == "PAYLOAD_TOO_LARGE"
+
+    asyncio.run(scenario())
+
+
+def test_the_door_is_open_again_after_the_server_was_killed(jetstream: JetStreamRealm) -> None:
+    async def scenario() -> None:
+        async with jetstream.bus() as first, jetstream.bus() as second:
+            await Porter(first, b"first").open(frozenset())
+            await Porter(second, b"second").open(ALL)
+            await asyncio.to_thread(jetstream.server.kill)
+            await wait_until(lambda: not first.connected and not second.connected)
+            first.door.answer([Answer("nobody", b"dropped")])
+            await asyncio.to_thread(jetstream.server.start)
+            await wait_until(lambda: first.connected and second.connected)
+            async with asking(jetstream) as asker:
+                answers = await asyncio.gather(*(asker.ask("s") for _ in range(10)))
+                assert {answer.body for answer in answers} == {b"second:"}
+
+    asyncio.run(scenario())

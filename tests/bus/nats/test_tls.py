@@ -1,0 +1,68 @@
+"""tls:// is encrypted or it is nothing."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from rookery.bus.clock import wait_until
+from rookery.bus.nats.connection import Connection, Message, Outgoing
+from rookery.bus.server.server import EmbeddedServer, find_server
+from rookery.bus.server.store import Store
+from rookery.schemas.errors import Failed
+from tests.bus.deadlines import wait_until as wait_on_the_loop_until
+from tests.bus.nats.test_connection import connected, run
+
+CERTIFICATE = Path(__file__).with_name("loopback.pem")
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """Host and port of a server that wants TLS and the token ``geheim``."""
+    config = tmp_path / "server.conf"
+    config.write_text(
+        f'listen: "127.0.0.1:-1"\nports_file_dir: "{tmp_path}"\nlog_file: "{tmp_path}/log"\n'
+        f'tls {{ cert_file: "{CERTIFICATE}", key_file: "{CERTIFICATE}" }}\n'
+        'authorization { token: "geheim" }\n'
+    )
+    server = subprocess.Popen([find_server(), "-c", str(config)])
+    running = wait_until(Store(tmp_path).running, 15)
+    assert running is not None
+    yield urlsplit(running.address).netloc
+    server.terminate()
+    server.wait()
+
+
+def test_messages_go_both_ways_encrypted(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+
+    async def scenario() -> None:
+        async with connected(f"tls://geheim@{address}") as connection:
+            got: list[Message] = []
+            await connection.subscribe("x", got.extend)
+            connection.send([Outgoing("x", bytes(100_000))] * 50)
+            await wait_on_the_loop_until(lambda: len(got) == 50)
+            assert {message.body for message in got} == {bytes(100_000)}
+
+    run(scenario)
+
+
+def test_a_certificate_nobody_we_trust_has_signed_is_not_taken(address: str) -> None:
+    async def scenario() -> None:
+        with pytest.raises(Failed, match="CERTIFICATE_VERIFY_FAILED") as failed:
+            await Connection(f"tls://geheim@{address}").open()
+        assert failed.value.code == "SERVER_UNREACHABLE"
+
+    run(scenario)
+
+
+def test_a_server_without_tls_gets_no_token(server: EmbeddedServer) -> None:
+    async def scenario() -> None:
+        with pytest.raises(Failed, match="offers no TLS"):
+            await Connection(server.url.replace("nats://", "tls://")).open()
+
+    run(scenario)

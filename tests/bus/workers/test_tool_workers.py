@@ -1,0 +1,437 @@
+"""Tool workers: one suite for both buses, then what only a real server can do wrong.
+
+A node's side (``Crews``) and a worker's (``Workbench``) are always different members of the realm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, NamedTuple
+
+import pytest
+from msgspec.structs import replace
+
+from rookery.bus.memory.workers import MemoryWorkbench
+from rookery.bus.nats.connection import Connection
+from rookery.bus.ports import Workbench
+from rookery.bus.storage.blobs import JetStreamBlobs
+from rookery.bus.storage.bucket import Bucket
+from rookery.bus.subjects import Subjects
+from rookery.bus.workers.client import NatsCrews
+from rookery.bus.workers.server import NatsWorkbench
+from rookery.schemas.capability import Capability
+from rookery.schemas.errors import Refused
+from rookery.schemas.worker_protocol import (
+    Answered,
+    Catalogue,
+    Job,
+    JobUnknown,
+    NotBegun,
+    ServedTool,
+)
+from tests.bus.deadlines import wait_until
+from tests.bus.realms import JetStreamRealm, MemoryRealm, Realm
+
+SUBJECTS = Subjects("default")
+JOB = Job(
+    surface="shop",
+    tool="price",
+    body=b'{"args":["tea"],"kwargs":{}}',
+    left_ms=10_000,
+    call_id="call-1",
+    idempotency_key="key-1",
+    attempt=2,
+    session_id="s1",
+    run_id="run-1",
+    schema_digest="abc",
+    traceparent="00-1-2-03",
+)
+
+
+class Hand:
+    """A worker that keeps what it is given, or answers at once."""
+
+    def __init__(self, bench: Workbench, name: str, *, answers: bool) -> None:
+        self.bench, self.name, self._answers = bench, name, answers
+        self.jobs: list[Job] = []
+        self.unwanted: list[str] = []
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def open(self, *tools: str) -> Hand:
+        served = tuple(ServedTool(capability=Capability(name=t, description="")) for t in tools)
+        await self.bench.open(
+            Catalogue(worker=self.name, tools=served), self.take, self.unwanted.append
+        )
+        return self
+
+    def take(self, job: Job) -> None:
+        self.jobs.append(job)
+        if self._answers:
+            self._answering.add(asyncio.ensure_future(self.bench.answer(job, self.name.encode())))
+
+    async def has(self, count: int) -> list[Job]:
+        await wait_until(lambda: len(self.jobs) >= count)
+        return self.jobs
+
+
+@asynccontextmanager
+async def hand(
+    realm: Realm,
+    name: str = "anna",
+    *tools: str,
+    answers: bool = True,
+    surface: str = "shop",
+) -> AsyncIterator[Hand]:
+    """Another worker; without a word it leaves."""
+    if isinstance(realm, MemoryRealm):
+        bench = MemoryWorkbench(realm.server.realm("default").floor, surface)
+        yield await Hand(bench, name, answers=answers).open(*(tools or ["price"]))
+        await bench.close()
+        return
+    assert isinstance(realm, JetStreamRealm)
+    async with connection(realm) as connected:
+        blobs = JetStreamBlobs(Bucket(connected, SUBJECTS.blobs_bucket))
+        theirs = NatsWorkbench(connected, SUBJECTS, blobs, surface)
+        yield await Hand(theirs, name, answers=answers).open(*(tools or ["price"]))
+
+
+@asynccontextmanager
+async def connection(realm: JetStreamRealm) -> AsyncIterator[Connection]:
+    connected = Connection(realm.server.url)
+    await connected.open()
+    try:
+        yield connected
+    finally:
+        await connected.close()
+
+
+# --- both buses -----------------------------------------------------------------------------------
+
+
+def test_a_job_comes_whole_and_its_answer_goes_back(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus, hand(realm, "anna") as anna:
+            assert await bus.crews.call(JOB) == Answered(b"anna")
+            (job,) = anna.jobs
+            assert job.id
+            assert replace(job, id="") == JOB
+
+    asyncio.run(scenario())
+
+
+def test_workers_of_a_surface_share_its_jobs_and_each_job_has_one(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus, hand(realm, "anna") as anna, hand(realm, "bert") as bert:
+            ends = await asyncio.gather(*(bus.crews.call(JOB) for _ in range(60)))
+            assert sorted(end.body for end in ends if isinstance(end, Answered)) == sorted(
+                [b"anna"] * len(anna.jobs) + [b"bert"] * len(bert.jobs)
+            )
+            assert len(anna.jobs) + len(bert.jobs) == 60
+            assert anna.jobs
+            assert bert.jobs
+
+    asyncio.run(scenario())
+
+
+def test_what_nobody_serves_is_not_begun_and_that_is_said_at_once(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus, hand(realm, "anna", "price"), asyncio.timeout(5):
+            for job in (replace(JOB, tool="cost"), replace(JOB, surface="mill")):
+                end = await bus.crews.call(replace(job, left_ms=60_000))
+                assert isinstance(end, NotBegun)
+                assert end.nobody
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_may_decline_or_say_that_nobody_will_know(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus, hand(realm, answers=False) as anna:
+            first = asyncio.ensure_future(bus.crews.call(JOB))
+            anna.bench.decline((await anna.has(1))[0], "no room")
+            assert await first == NotBegun("no room")
+            second = asyncio.ensure_future(bus.crews.call(JOB))
+            anna.bench.abandon((await anna.has(2))[1], "leaving")
+            assert await second == JobUnknown("leaving")
+
+    asyncio.run(scenario())
+
+
+def test_a_job_without_an_answer_is_unknown_soon_after_its_time(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus, hand(realm, answers=False) as anna:
+            end = await bus.crews.call(replace(JOB, left_ms=50))
+            assert end == JobUnknown("no answer came within 50 ms")
+            await anna.has(1)
+
+    asyncio.run(scenario())
+
+
+def test_an_unwanted_job_is_told_to_who_has_it_and_to_nobody_else(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus, hand(realm, answers=False) as anna:
+            calls = [
+                asyncio.ensure_future(bus.crews.call(replace(JOB, call_id=f"call-{n}")))
+                for n in range(3)
+            ]
+            jobs = {job.call_id: job for job in await anna.has(3)}
+            bus.crews.cancel("call-1")
+            bus.crews.cancel("nobody's")
+            await wait_until(lambda: anna.unwanted)
+            assert anna.unwanted == [jobs["call-1"].id]
+            for job in anna.jobs:
+                await anna.bench.answer(job, job.call_id.encode())
+            assert [await call for call in calls] == [
+                Answered(f"call-{n}".encode()) for n in range(3)
+            ]
+
+    asyncio.run(scenario())
+
+
+def test_every_worker_tells_its_catalogue_but_those_about_to_leave(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with (
+            realm.bus() as bus,
+            hand(realm, "anna", "price"),
+            hand(realm, "bert", "price", "cost") as bert,
+            hand(realm, "carl", surface="mill"),
+        ):
+            told = [json.loads(one) for one in await bus.crews.catalogues("shop", 10)]
+            assert {
+                one["worker"]: [tool["capability"]["name"] for tool in one["tools"]] for one in told
+            } == {"anna": ["price"], "bert": ["price", "cost"]}
+            await bert.bench.drain()
+            (left,) = await bus.crews.catalogues("shop", 10)
+            assert json.loads(left)["worker"] == "anna"
+            assert await bus.crews.catalogues("well", 0.1) == []
+
+    asyncio.run(scenario())
+
+
+def test_the_catalogue_is_waited_for(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus:
+            asked = asyncio.ensure_future(bus.crews.catalogues("shop", 20))
+            await asyncio.sleep(0.05)
+            async with hand(realm):
+                assert len(await asked) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_draining_worker_gets_nothing_new_and_finishes_what_it_has(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus, hand(realm, "anna", answers=False) as anna:
+            first = asyncio.ensure_future(bus.crews.call(JOB))
+            (job,) = await anna.has(1)
+            async with hand(realm, "bert") as bert:
+                await anna.bench.drain()
+                ends = await asyncio.gather(*(bus.crews.call(JOB) for _ in range(20)))
+                assert ends == [Answered(b"bert")] * 20
+                assert len(bert.jobs) == 20
+            await anna.bench.answer(job, b"finished")
+            assert await first == Answered(b"finished")
+            assert anna.jobs == [job]
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_lost_between_taking_and_draining(realm: Realm) -> None:
+    """Jobs that are on their way while the worker stops taking are answered or declined."""
+
+    async def scenario() -> None:
+        async with realm.bus() as bus:
+            for _ in range(5):
+                async with hand(realm, "anna") as anna:
+                    calls = [asyncio.ensure_future(bus.crews.call(JOB)) for _ in range(50)]
+                    await asyncio.sleep(0)
+                    await anna.bench.drain()
+                    ends = await asyncio.gather(*calls)
+                    assert len(anna.jobs) == ends.count(Answered(b"anna"))
+                    assert not [end for end in ends if isinstance(end, JobUnknown)]
+
+    asyncio.run(scenario())
+
+
+# --- what only a real server can do ---------------------------------------------------------------
+
+LARGE = b'"' + b"x" * (3 << 20) + b'"'
+
+
+def test_bodies_above_what_a_message_holds_travel_all_the_same(jetstream: JetStreamRealm) -> None:
+    async def scenario() -> None:
+        async with jetstream.bus() as bus, hand(jetstream, answers=False) as anna:
+            call = asyncio.ensure_future(bus.crews.call(replace(JOB, body=LARGE)))
+            (job,) = await anna.has(1)
+            assert job.body == LARGE
+            assert 0 < job.left_ms <= JOB.left_ms
+            await anna.bench.answer(job, LARGE + b" ")
+            assert await call == Answered(LARGE + b" ")
+
+    asyncio.run(scenario())
+
+
+def test_what_is_too_large_for_anything_is_refused_before_and_an_error_after(
+    jetstream: JetStreamRealm,
+) -> None:
+    enormous = b"x" * ((64 << 20) + 1)
+
+    async def scenario() -> None:
+        async with jetstream.bus() as bus, hand(jetstream, answers=False) as anna:
+            with pytest.raises(Refused, match="PAYLOAD_TOO_LARGE"):
+                await bus.crews.call(replace(JOB, body=enormous))
+            call = asyncio.ensure_future(bus.crews.call(JOB))
+            (job,) = await anna.has(1)
+            await anna.bench.answer(job, enormous)
+            end = await call
+            assert isinstance(end, Answered)
+            assert json.loads(end.body)["error"]["code"] == "PAYLOAD_TOO_LARGE"
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_cannot_be_sent_in_any_form_is_dropped(jetstream: JetStreamRealm) -> None:
+    nowhere = replace(JOB, id="😀" * 1_100)
+
+    async def scenario() -> None:
+        async with jetstream.bus() as bus, hand(jetstream) as anna:
+            await anna.bench.answer(nowhere, b"1")
+            assert await bus.crews.call(JOB) == Answered(b"anna")
+
+    asyncio.run(scenario())
+
+
+class Asking(NamedTuple):
+    """A node's side that asks after its jobs all the time."""
+
+    crews: NatsCrews
+    connection: Connection
+    rounds: list[object]
+    """So often it has."""
+
+
+@asynccontextmanager
+async def asking(realm: JetStreamRealm, pulse_s: float = 0.05) -> AsyncIterator[Asking]:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(realm.bus())
+        connected = await stack.enter_async_context(connection(realm))
+        blobs = JetStreamBlobs(Bucket(connected, SUBJECTS.blobs_bucket))
+        crews = NatsCrews(connected, SUBJECTS, blobs, pulse_s=pulse_s)
+        await crews.open()
+        stack.push_async_callback(crews.close)
+        rounds: list[object] = []
+        await connected.subscribe("rookery.default.crew.*.health", rounds.extend)
+        yield Asking(crews, connected, rounds)
+
+
+def test_a_worker_that_died_is_noticed_long_before_its_job_is_over(
+    jetstream: JetStreamRealm,
+) -> None:
+    async def scenario() -> None:
+        async with asking(jetstream) as node, hand(jetstream, "bert", "cost"):
+            async with hand(jetstream, answers=False) as anna:
+                call = asyncio.ensure_future(node.crews.call(replace(JOB, left_ms=600_000)))
+                await anna.has(1)
+                await wait_until(lambda: len(node.rounds) > 5)
+            async with asyncio.timeout(20):
+                assert await call == JobUnknown("the worker anna was lost with it")
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_says_it_runs_a_job_is_waited_for(jetstream: JetStreamRealm) -> None:
+    async def scenario() -> None:
+        async with (
+            asking(jetstream, 0.01) as node,
+            hand(jetstream, answers=False) as anna,
+        ):
+            call = asyncio.ensure_future(node.crews.call(JOB))
+            (job,) = await anna.has(1)
+            await wait_until(lambda: len(node.rounds) > 20)
+            await anna.bench.answer(job, b"at last")
+            assert await call == Answered(b"at last")
+
+    asyncio.run(scenario())
+
+
+def test_a_job_outlives_a_restart_of_the_server(jetstream: JetStreamRealm) -> None:
+    """The worker answers while nobody can be reached; the node hears it afterwards."""
+
+    async def scenario() -> None:
+        async with asking(jetstream) as node, hand(jetstream, answers=False) as anna:
+            call = asyncio.ensure_future(node.crews.call(replace(JOB, left_ms=60_000)))
+            (job,) = await anna.has(1)
+            await asyncio.to_thread(jetstream.server.kill)
+            await wait_until(lambda: not node.connection.connected)
+            await anna.bench.answer(job, b"said into the void")
+            assert await node.crews.call(JOB) == NotBegun("there is no connection to the server")
+            await asyncio.to_thread(jetstream.server.start)
+            assert await call == Answered(b"said into the void")
+
+    asyncio.run(scenario())
+
+
+def test_a_cancellation_outlives_a_restart_of_the_server(jetstream: JetStreamRealm) -> None:
+    async def scenario() -> None:
+        async with asking(jetstream) as node, hand(jetstream, answers=False) as anna:
+            call = asyncio.ensure_future(node.crews.call(replace(JOB, left_ms=60_000)))
+            (job,) = await anna.has(1)
+            await asyncio.to_thread(jetstream.server.kill)
+            await wait_until(lambda: not node.connection.connected)
+            node.crews.cancel(JOB.call_id)
+            await asyncio.to_thread(jetstream.server.start)
+            await wait_until(lambda: anna.unwanted)
+            assert set(anna.unwanted) == {job.id}
+            anna.bench.abandon(job, "as you like")
+            assert await call == JobUnknown("as you like")
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_was_lost_is_sent_again_but_not_for_ever(jetstream: JetStreamRealm) -> None:
+    async def scenario() -> None:
+        async with jetstream.bus(), hand(jetstream), jetstream.stock() as stock:
+            heard: list[bytes] = []
+
+            async def hear(message: Any) -> None:
+                heard.append(message.data)
+
+            async def answers_to(number: int) -> list[bytes]:
+                heard.clear()
+                named = json.dumps({"jobs": [f"lost.{number}", "lost.never"]}).encode()
+                await stock.request("rookery.default.crew.shop.health", named, timeout=5)
+                await stock.flush()
+                return heard
+
+            await stock.subscribe("lost.*", cb=hear)
+            for number in range(1_002):
+                await stock.publish("rookery.default.tool.shop.price", b"{}", f"lost.{number}")
+            await wait_until(lambda: len(heard) == 1_002)
+            assert await answers_to(1_001) == [b"anna"]
+            assert await answers_to(0) == []
+
+    asyncio.run(scenario())
+
+
+def test_nonsense_is_no_job_and_disturbs_nobody(jetstream: JetStreamRealm) -> None:
+    odd = {"Rookery-Left-Ms": "soon", "Rookery-Attempt": "-3", "Rookery-Blob": "no digest"}
+
+    async def scenario() -> None:
+        async with jetstream.bus() as bus, hand(jetstream) as anna, jetstream.stock() as stock:
+            await stock.publish("rookery.default.tool.shop.price", b"{}")
+            await stock.publish("rookery.default.tool.shop.price", b"{}", "rookery.default.ev.x.y")
+            for what in ("health", "cancel", "catalogue", "other"):
+                await stock.publish(f"rookery.default.crew.shop.{what}", b"[1", "somewhere")
+                odd_call = b'{"calls": [{"call": 1, "attempt": "two"}]}'
+                await stock.publish(f"rookery.default.crew.shop.{what}", odd_call, "somewhere")
+            declined = await stock.request(
+                "rookery.default.tool.shop.price", b"", timeout=5, headers=odd
+            )
+            assert declined.headers["Rookery-Outcome"] == "not-begun"
+            assert anna.jobs == []
+            assert await bus.crews.call(JOB) == Answered(b"anna")
+
+    asyncio.run(scenario())

@@ -1,0 +1,20 @@
+"""Journal and till agree, whatever becomes of nodes. The long form: ``make chaos``."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.chaos.effect_audit import faults, trade
+
+RUNS = 40
+
+
+def test_what_the_till_did_is_what_the_journal_says(tmp_path: Path):
+    accounts = asyncio.run(trade(tmp_path, runs=RUNS, sessions=8, disturbances=["kill"]))
+    assert faults(accounts, RUNS) == []
+
+
+def test_nodes_that_leave_and_are_paused_change_nothing_of_that(tmp_path: Path):
+    story = trade(tmp_path, runs=4 * RUNS, sessions=8, disturbances=["leave", "pause"])
+    assert faults(asyncio.run(story), 4 * RUNS) == []

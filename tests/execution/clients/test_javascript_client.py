@@ -1,0 +1,86 @@
+"""The official JavaScript client of NATS, from the npm registry, is all that JavaScript needs.
+
+It is fetched once, into the user's cache. Where there is no Node.js or no registry, the same
+exchange by a bare socket (``test_every_door``) has to do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from rookery.actors.sandbox.python.build import cache_folder
+from tests.execution.clients.test_entry_points import BODY, facts_of
+from tests.execution.realm_fixture import Serving
+from tests.stock_client import Fields, Stock
+
+PACKAGES = ("@nats-io/transport-node@3.3.1", "@nats-io/jetstream@3.3.1")
+PROGRAM = Path(__file__).with_name("javascript_client.mjs")
+FETCH_S, RUN_S = 120, 60
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    """Where the program stands beside its packages."""
+    if not (shutil.which("node") and shutil.which("npm")):
+        pytest.skip("there is no Node.js here")
+    folder = cache_folder(os.environ).with_name("javascript-client")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        fetched = folder / "fetched"
+        if not fetched.exists() or fetched.read_text() != " ".join(PACKAGES):
+            fetch(folder)
+            fetched.write_text(" ".join(PACKAGES))
+        shutil.copy(PROGRAM, folder)
+    return folder
+
+
+def fetch(folder: Path) -> None:
+    flags = ("--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts")
+    command = ["npm", "install", *flags, "--fetch-retries=1", "--prefix", str(folder), *PACKAGES]
+    try:
+        said = run(command, FETCH_S)
+    except subprocess.TimeoutExpired:
+        pytest.skip("the npm registry does not answer")
+    if said.returncode:
+        pytest.skip(f"npm has no packages for us: {said.stderr[-300:]}")
+
+
+def run(command: list[str], patience_s: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=patience_s, check=False)
+
+
+@pytest.mark.parametrize("door", ["request", "inbox"])
+def test_javascript_gets_the_same_result_and_the_same_facts(
+    driving: Serving, folder: Path, door: str
+):
+    session, where = f"javascript-{door}", urlsplit(driving.server.url)
+    task = {
+        "server": f"{where.hostname}:{where.port}",
+        "token": where.username,
+        "realm": driving.realm,
+        "session": session,
+        "door": door,
+        "body": BODY,
+    }
+    said = run(["node", str(folder / PROGRAM.name), json.dumps(task)], RUN_S)
+    assert said.returncode == 0, said.stderr
+    told: Fields = json.loads(said.stdout)
+    answer = told["answer"]
+    assert (answer["status"], answer["result"], answer["stdout"]) == ("ok", 6, "two threes\n")
+    assert (answer["session_id"], len(answer["external_calls"])) == (session, 2)
+
+    async def story(client: Stock) -> None:
+        facts = await facts_of(client, session)
+        assert told["stored"] == facts
+        assert told["live"] == facts
+
+    driving.visit(story)

@@ -1,0 +1,282 @@
+"""What nodes leave behind when they die, are cut off, or their disks lie; and who finds it.
+
+A story is played once, by real nodes, and its journal kept. Any part of it that could have come to
+stand is then laid before a fresh node that is handed nothing of it: for that node's predecessor
+kept a horizon beyond all that stands, so no takeover finds what was not done. That is the worst a
+crash or a cut can do, and worse than most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from rookery.actors.approvals.decider import ApprovalsConcern
+from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
+from rookery.actors.approvals.executor import ApprovalsActing
+from rookery.actors.approvals.settings import ApprovalSettings
+from rookery.actors.execution.driver import Ends
+from rookery.actors.execution.executor import Runner
+from rookery.actors.execution.history import Reader
+from rookery.actors.execution.queries.destroy import Destroying
+from rookery.actors.kernel.command_router import Query
+from rookery.actors.kernel.decider import Concern
+from rookery.actors.kernel.kernel import Kernel
+from rookery.actors.kernel.local_ask import Ask
+from rookery.actors.tools.call_notifier import CallBoard
+from rookery.bus.ports import Append, Settled, Stored
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.errors import CodedError
+from rookery.schemas.facts.approval import APPROVAL_FACTS, Requested
+from rookery.schemas.facts.session import (
+    InputCancelled,
+    InputRefused,
+    RunCommitted,
+    RunFailed,
+)
+from rookery.schemas.facts.tool import RecoveryRequired
+from rookery.schemas.run import RunResult
+from tests.execution.driver_scripts import SCRIPTS, Script, wants
+from tests.execution.scripted_driver import CODECS, SESSION, ScriptedWorld
+
+__all__ = ["STORIES", "Left", "LeftWorld", "left_by"]
+
+ALL_CODECS: Final = {**CODECS, "approval": FactCodec(APPROVAL_FACTS)}
+CLOSING: Final = (RunCommitted, RunFailed, InputCancelled, InputRefused)
+WITHOUT_NAMES: Final = 1
+"""The schema of a horizon below which nothing is unfinished."""
+LATER_S: Final = 60.0
+"""After the story: no claim lives, and no time of a call is left."""
+
+
+def ask_first(run: str) -> Script:
+    """A call that somebody has to allow."""
+    del run
+    told = yield wants(1, tool="guarded")
+    yield Ends(RunResult(result=told[1].value), kept=True)
+
+
+class LeftWorld(ScriptedWorld):
+    """Scripted nodes where approvals can be asked for and sessions destroyed."""
+
+    scripts: Mapping[str, Callable[[str], Script]] = {**SCRIPTS, "ask_first": ask_first}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.approvals = True
+
+    def further_concerns(self) -> Sequence[Concern]:
+        return (ApprovalsConcern(ApprovalSettings()),)
+
+    def queries(self, ask: Ask) -> Mapping[str, Query]:
+        return {"destroy": Destroying(self._outside.journal, ask).answer}
+
+    def _bind(
+        self, node: Any, kernel: Kernel, reader: Reader, *rest: Any
+    ) -> tuple[CallBoard, Runner]:
+        board, runner = super()._bind(node, kernel, reader, *rest)
+        asking = ApprovalsActing(
+            ask=kernel.ask,
+            timers=node.bus.timers,
+            dispatchers={"inbox": InboxDispatcher()},
+            tell=board.tell,
+            now_ms=self.now_ms,
+            goes_on=runner.goes_on,
+        )
+        kernel.learn(asking.performers)
+        return board, runner
+
+    # --- what is laid before a fresh node ---------------------------------------------------------
+
+    def lay(self, messages: Sequence[Stored], blobs: Mapping[str, bytes]) -> None:
+        """These stand, and no horizon tells of them."""
+        realm = self.server.realm("default")
+        realm.blobs.stored |= blobs
+        for one in messages:
+            before = self.stored(*one.entity)
+            append = Append(
+                entity=one.entity,
+                expected=before[-1].sequence if before else 0,
+                message_id=one.message_id,
+                body=one.body,
+                chain=one.chain,
+            )
+            assert isinstance(realm.log._store(append), Settled)
+
+    def take_up(self, left: Left, damaged: Mapping[int, bytes] | None = None) -> None:
+        """A node of another name and epoch than any that the story knows. ``damaged``: what some of
+        the messages say by now."""
+        self.lay(left.messages, left.blobs)
+        for sequence, body in (damaged or {}).items():
+            self.forge(sequence, body)
+        self.keep_horizon(WITHOUT_NAMES)
+        self.sleep_s(LATER_S)
+        self._numbers = count(1_000)  # Nor does anybody ask under an id, or listen where it did.
+        self.nodes += [None] * 50  # type: ignore[list-item]  # Its name is none of the story's.
+        self.begin()
+        del self.nodes[:50]
+
+    def allow_what_waits(self) -> None:
+        """Somebody says what only people can say: of open approvals, and of calls nobody knows."""
+        for fact in self.of_family("approval"):
+            if isinstance(fact, Requested):
+                self.ask(
+                    "decide",
+                    SESSION,
+                    approval_id=fact.approval_id,
+                    decision="approved",
+                    actor="ann",
+                    request_digest=fact.request_digest,
+                    answered_at_ms=self.now_ms(),
+                )
+        for fact in self.of_family("tool"):
+            if isinstance(fact, RecoveryRequired):
+                operation = fact.operation_id
+                word = {"run_id": fact.run, "operation_id": operation, "retry": True, "now": True}
+                self.ask("resolve", SESSION, **word)
+
+    @property
+    def open_runs(self) -> list[str]:
+        """Of which the session has no end on record."""
+        over = {fact.run for fact in self.recorded("session") if isinstance(fact, CLOSING)}
+        return [run_id for run_id in self.runs if run_id not in over]
+
+    def of_family(self, family: str) -> list[Any]:
+        """The facts of the session that can be read."""
+        found: list[Any] = []
+        for one in self.stored(family, SESSION):
+            with suppress(CodedError):
+                found += ALL_CODECS[family].decode(one.body)
+        return found
+
+
+# --- stories --------------------------------------------------------------------------------------
+
+
+class Left(NamedTuple):
+    """A part of a story that may have come to stand."""
+
+    name: str
+    messages: tuple[Stored, ...]
+    blobs: Mapping[str, bytes]
+
+
+def plain(world: LeftWorld) -> None:
+    """Two runs, one after the other, with calls."""
+    world.play("talk")
+    world.until_over()
+    world.play("append")
+    world.until_over(2)
+
+
+def queued(world: LeftWorld) -> None:
+    """A second run waits for the first, and a third is withdrawn."""
+    world.workshop.hold = True
+    for script in ("send_twice", "talk", "talk"):
+        world.play(script)
+    world.until(lambda: len(world.runs) == 3)
+    world.ask("cancel", SESSION, run_id=world.runs[2])
+    world.until(lambda: world.closes)
+    world.workshop.hold = False
+    world.until_over(3)
+
+
+def failing(world: LeftWorld) -> None:
+    """A run whose time is up while its call is under way."""
+    world.workshop.hold = True
+    world.play("call_in_vain")
+    world.until_over()
+
+
+def cancelled(world: LeftWorld) -> None:
+    """A run is cancelled while its call is under way, and another follows."""
+    world.workshop.hold = True
+    world.play("send_twice")
+    world.until(lambda: "intent_recorded" in world.kinds("tool"))
+    world.ask("cancel", SESSION, run_id=world.runs[0], now=True)
+    world.until_over()
+    world.workshop.hold = False
+    world.play("context")
+    world.until_over(2)
+
+
+def recovering(world: LeftWorld) -> None:
+    """A node dies in a call that may not be made twice; somebody has it tried again."""
+    world.workshop.hold = True
+    world.play("send_twice")
+    world.until(lambda: "intent_recorded" in world.kinds("tool"))
+    world.nodes[-1].crash()
+    world.workshop.hold = False
+    world.begin()
+    world.until(lambda: world.rest)
+    world.settle()
+    world.allow_what_waits()
+    world.until_over()
+
+
+def approved(world: LeftWorld) -> None:
+    """A run is parked for an approval, gets it, and ends."""
+    world.play("ask_first")
+    world.until(lambda: world.rest)
+    world.settle()
+    world.allow_what_waits()
+    world.until_over()
+
+
+def cancelled_at_rest(world: LeftWorld) -> None:
+    """A run that is parked for an approval is cancelled."""
+    world.play("ask_first")
+    world.until(lambda: world.rest)
+    world.settle()
+    world.ask("cancel", SESSION, run_id=world.runs[0], now=True)
+    world.until_over()
+
+
+STORIES: Final = (
+    plain, queued, failing, cancelled, recovering, approved, cancelled_at_rest,
+)  # fmt: skip
+
+
+@cache
+def told(story: Callable[[LeftWorld], None]) -> tuple[tuple[Stored, ...], Mapping[str, bytes]]:
+    """The whole journal of a story, and the blobs."""
+    with LeftWorld() as world:
+        world.begin()
+        story(world)
+        world.settle()
+        blobs = dict(world.server.realm("default").blobs.stored)
+        return tuple(world.stored("", SESSION)), blobs
+
+
+def left_by(story: Callable[[LeftWorld], None]) -> Iterator[Left]:
+    """Every prefix of the story; and every one without one of its messages, for as long as
+    nothing follows from that."""
+    messages, blobs = told(story)
+    for end in range(1, len(messages) + 1):
+        yield Left(f"{story.__name__} {end}", messages[:end], blobs)
+    for place, missing in enumerate(messages):
+        beside = tuple(_beside(missing, messages[place + 1 :]))
+        if beside:
+            name = f"{story.__name__} without {place + 1} ({missing.entity.family})"
+            yield Left(name, (*messages[:place], *beside), blobs)
+
+
+def _beside(missing: Stored, later: Sequence[Stored]) -> Iterator[Stored]:
+    """Those that come to stand by themselves, up to the first that does not. What a node decided
+    for itself rests on all that it knew."""
+    facts = {fact.id for fact in _facts(missing)}
+    for one in later:
+        causes = [cause for fact in _facts(one) for cause in fact.cause]
+        follows = any(
+            cause.startswith("inside/") or cause.rpartition("/")[0] in facts for cause in causes
+        )
+        if one.entity == missing.entity or follows:
+            return
+        yield one
+
+
+def _facts(stored: Stored) -> list[Any]:
+    return ALL_CODECS[stored.entity.family].decode(stored.body)

@@ -1,0 +1,118 @@
+"""Programs given to a node that drives them, and the whole record of what came of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from rookery.bus.client.sync import SyncClient
+from tests.execution.realm_fixture import Serving
+from tests.stock_client import Answer, Fields, Stock, stock, until
+
+__all__ = ["ENDS", "Programs", "ended", "told"]
+
+ENDS = (
+    "turn.completed.v1",
+    "turn.failed.v1",
+    "turn.cancelled.v1",
+    "session.input_cancelled.v1",
+    "session.input_refused.v1",
+)
+RESTS = ("waiting_for_approval", "interrupted")
+
+
+class Programs:
+    """One session of a client."""
+
+    def __init__(self, client: Stock, session: str) -> None:
+        self.client, self.session = client, session
+        self.messages: list[list[Fields]] = []
+        self.follows = False
+
+    async def follow(self) -> None:
+        """Collect everything that is stored of the session, in order."""
+        self.follows, realm = True, self.client.realm
+        subject, stream = f"rookery.{realm}.ev.*.{self.session}", f"ROOKERY_{realm}_JOURNAL"
+
+        async def seen(message: Any) -> None:
+            self.messages.append(json.loads(message.data))
+
+        await self.client.jetstream.subscribe(
+            subject, stream=stream, ordered_consumer=True, cb=seen
+        )
+
+    async def run(self, code: str, **body: Any) -> Fields:
+        """Run it and wait for what it came to."""
+        return (await self.answer(code, **body)).body
+
+    async def answer(self, code: str, mode: str = "", **body: Any) -> Answer:
+        """The end of a run is told as soon as it stands, which may be before it is seen here."""
+        headers = {"Rookery_Mode": mode} if mode else {}
+        told = await self.client.ask("run", self.session, {"code": code, **body}, **headers)
+        run_id = told.body.get("run_id")
+        if self.follows and run_id and told.body["status"] not in RESTS:
+            await until(lambda: run_id in self.ends(), f"the end of {run_id} is seen")
+        return told
+
+    def begin(self, code: str, **body: Any) -> asyncio.Task[Fields]:
+        return asyncio.create_task(self.run(code, **body))
+
+    async def cancel(self, run_id: str, *, now: bool) -> Answer:
+        return await self.client.ask("cancel", self.session, {"run_id": run_id, "now": now})
+
+    async def seen(self, kind: str, count: int = 1) -> list[Fields]:
+        """So many facts of a kind, as soon as there are."""
+        return await until(
+            lambda: found if len(found := self.of(kind)) >= count else None, f"{count} {kind}"
+        )
+
+    # --- the record -------------------------------------------------------------------------------
+
+    @property
+    def facts(self) -> list[Fields]:
+        return [fact for message in self.messages for fact in message]
+
+    def of(self, kind: str) -> list[Fields]:
+        return [fact for fact in self.facts if fact["type"] == f"{kind}.v1"]
+
+    def ends(self) -> Counter[str]:
+        """How often each run came to an end."""
+        return Counter(fact["run"] for fact in self.facts if fact["type"] in ENDS)
+
+    async def at_rest(self) -> None:
+        """Every run that was accepted has ended, once, and its session knows."""
+        accepted = {fact["run"] for fact in self.of("session.input_accepted")}
+
+        def over() -> bool:
+            told = [*self.of("session.run_committed"), *self.of("session.run_failed")]
+            withdrawn = [*self.of("session.input_cancelled"), *self.of("session.input_refused")]
+            return {fact["run"] for fact in [*told, *withdrawn]} == accepted
+
+        await until(over, f"{self.session} is at rest")
+        assert self.ends() == dict.fromkeys(accepted, 1)
+
+
+def ended(client: SyncClient, session: str, run_id: str) -> list[Fields]:
+    """All that stands of a session, up to where this run was over."""
+    found = []
+    for fact in client.events(key=session):
+        found.append(fact)
+        if fact["type"] == "session.run_committed.v1" and fact["run"] == run_id:
+            return found
+    raise AssertionError("the feed has no end")
+
+
+def told(serving: Serving, session: str, story: Callable[[Programs], Awaitable[None]]) -> None:
+    """Let a client with nothing of ours tell a story to one session, and check its record."""
+
+    async def tell() -> None:
+        async with stock(serving.server.url, serving.realm) as client:
+            programs = Programs(client, session)
+            await programs.follow()
+            await story(programs)
+            await programs.at_rest()
+
+    asyncio.run(tell())

@@ -1,0 +1,278 @@
+"""A recorded history, run again in a sandbox: nothing it came to changes, and nothing is called."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rookery.actors.execution.history import Reader
+from rookery.actors.execution.queries.replay import Replaying
+from rookery.actors.execution.rebuilt_session import Past
+from rookery.actors.projections.run_queries import RunsView
+from rookery.actors.projections.session_queries import SessionsView
+from rookery.actors.sandbox import Answer, Batch, RecordedCall, Sandbox, open_sandbox
+from rookery.actors.tools.decider import ToolsConcern
+from rookery.actors.tools.evolve import evolve
+from rookery.actors.tools.state import Tools
+from rookery.actors.turns.decider import TurnsConcern
+from rookery.actors.turns.turn_view import snapshot
+from rookery.bus.journal.export import verify_lines
+from rookery.bus.ports import Bus, Delivery
+from rookery.schemas.calls import ForkedRun, ForkPoint, Offer
+from rookery.schemas.codec import encode_json
+from rookery.schemas.commands import ReplayReport, RunsQuery, SessionsQuery
+from rookery.schemas.digest import digest_json
+from rookery.schemas.errors import Refused
+from rookery.schemas.run import Language, SessionLimits
+from tests.execution.golden import JOURNAL, Change, Fields, recorded, recorded_facts
+
+KEY = bytes(32)
+FOLDED_DIGEST = "18b69b21d2009062122f1d09e6a02d56bac59866e99161372abddd232765c56c"
+"""Of what the recorded history says of its sessions, runs, turns and calls."""
+
+STARTED = [(fact["session"], fact["run"]) for _, fact in recorded_facts() if "offer" in fact]
+CALLS = [1, 4, 1, 1, 0, 0, 0, 0, 2, 0]
+ENDED_BY_ITS_TIME = 5
+WHOLE = ("status", "error", "call records", "result", "stdout", "stderr", "fuel")
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with open_sandbox(KEY) as opened:
+        yield opened
+
+
+async def replayed(bus: Bus, sandbox: Sandbox, session: str, run_id: str) -> ReplayReport:
+    """Asked as often as need be."""
+    replaying = Replaying(past_of(bus, sandbox))
+    while (report := await replaying.answer(asked(session, run_id))).state == "replaying":
+        pass
+    return report
+
+
+def past_of(bus: Bus, sandbox: Sandbox) -> Past:
+    return Past(sandbox, Reader(bus.journal, bus.blobs), bus.blobs, KEY, lambda: "past")
+
+
+def asked(session: str, run_id: str) -> Delivery:
+    return Delivery("replay", session, "q", encode_json({"run_id": run_id}))
+
+
+def replay(sandbox: Sandbox, number: int, change: Change | None = None) -> ReplayReport:
+    """The run of this number among those that were started."""
+
+    async def told() -> ReplayReport:
+        bus = await recorded(change)
+        before = await bus.journal.end()
+        report = await replayed(bus, sandbox, *STARTED[number])
+        assert await bus.journal.end() == before
+        return report
+
+    report = asyncio.run(told())
+    assert sandbox.sessions() == []
+    return report
+
+
+def of_kind(kind: str, number: int, change: Change) -> Change:
+    """Change the fact of this kind and number."""
+    kinds = [fact["id"] for _, fact in recorded_facts() if fact["type"] == f"{kind}.v1"]
+    return lambda fact: change(fact) if fact["id"] == kinds[number] else None
+
+
+# --- the recorded history -------------------------------------------------------------------------
+
+
+def test_the_recorded_history_verifies():
+    with JOURNAL.open("rb") as lines:
+        assert verify_lines(lines).messages == max(sequence for sequence, _ in recorded_facts())
+
+
+def test_the_recorded_history_folds_to_what_it_always_did():
+    told = [asyncio.run(lists()), *turns_and_calls()]
+    assert digest_json(told) == FOLDED_DIGEST, told
+
+
+async def lists() -> list[Any]:
+    """What the lists of sessions and runs say."""
+    bus = await recorded()
+    sessions = await SessionsView.alone(bus.journal).list(SessionsQuery())
+    return [sessions, await RunsView.alone(bus.journal).list(RunsQuery())]
+
+
+def turns_and_calls() -> list[Any]:
+    """How every session's turn and its last run's calls stand."""
+    turns, tools = TurnsConcern(), dict[str, Tools]()
+    states: dict[str, Any] = {}
+    for _, fact in recorded_facts():
+        session, text = fact["session"], json.dumps([fact]).encode()
+        if fact["type"].startswith("turn."):
+            (said,) = turns.codec.decode(text)
+            states[session] = turns.evolve(states.get(session) or turns.initial(session), said)
+        elif fact["type"].startswith("tool."):
+            (said,) = ToolsConcern.codec.decode(text)
+            tools[session] = evolve(tools.get(session) or Tools(), said)
+    calls = {session: [c.known for c in of.of_run(of.run)] for session, of in tools.items()}
+    return [{session: snapshot(state.turn) for session, state in states.items()}, calls]
+
+
+@pytest.mark.parametrize("number", range(len(STARTED)))
+def test_a_recorded_run_comes_to_the_same(sandbox: Sandbox, number: int):
+    report = replay(sandbox, number)
+    assert (report.state, report.difference) == ("equal", None)
+    told = report.compared[0].removesuffix(" calls")
+    assert int(told) == report.calls == CALLS[number]
+    whole = ((),) if number == ENDED_BY_ITS_TIME else (WHOLE, WHOLE[:-1])
+    assert report.compared[1:] in whole
+
+
+def test_fuel_is_compared_only_on_the_build_that_burned_it(sandbox: Sandbox):
+    """Builds are not reproducible: the history was recorded with another machine's."""
+
+    def of_build(build: str) -> Change:
+        return of_kind("turn.started", 1, lambda fact: fact["offer"].update(build=build))
+
+    report = replay(sandbox, 1, of_build("another"))
+    assert (report.state, report.compared[1:]) == ("equal", WHOLE[:-1])
+
+    def more_fuel_here(fact: Fields) -> None:
+        of_build(sandbox.builds[Language.PYTHON])(fact)
+        of_kind("turn.completed", 1, more_fuel)(fact)
+
+    report = replay(sandbox, 1, more_fuel_here)
+    assert (report.state, report.difference) == ("different", "fuel")
+
+
+# --- what is not the same -------------------------------------------------------------------------
+
+
+def result(**fields: Any) -> Change:
+    return lambda fact: fact["result"].update(fields)
+
+
+def first_call(**fields: Any) -> Change:
+    return lambda fact: fact["calls"][0].update(fields)
+
+
+def more_fuel(fact: Fields) -> None:
+    fact["result"]["metrics"]["instructions"] += 10**9
+
+
+def another_program(code: str) -> Change:
+    return lambda fact: fact["request"].update(code=code)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "number", "change"),
+    [
+        ("result", "turn.completed", 1, result(result=[2, 4])),
+        ("stdout", "turn.completed", 1, result(stdout="two at once\n")),
+        ("stderr", "turn.completed", 1, result(stderr="!")),
+        ("status", "turn.completed", 1, result(status="permission_denied")),
+        ("call records", "turn.completed", 1, result(external_calls=[])),
+        ("request of call 1, 2, 3", "turn.tool_calls_returned", 1, first_call(digest="0" * 64)),
+        ("request of call 4", "tool.completed", 1, lambda fact: fact.update(value=7)),
+        ("request of call 1, 2, 3", "turn.started", 1, another_program("echo(1)")),
+        ("end", "turn.started", 1, another_program("1")),
+    ],
+)
+def test_the_first_difference_is_named(
+    sandbox: Sandbox, what: str, kind: str, number: int, change: Change
+):
+    report = replay(sandbox, 1, of_kind(kind, number, change))
+    told = (report.difference or "").removesuffix(f" of run {report.run_id}")
+    assert (report.state, told) == ("different", what)
+    assert report.recorded != report.replayed
+
+
+def test_a_run_before_that_went_another_way_is_named(sandbox: Sandbox):
+    changed = of_kind("tool.completed", 1, lambda fact: fact.update(value=7))
+    report = replay(sandbox, 2, changed)
+    assert report.difference == f"request of call 4 of run {STARTED[1][1]}"
+
+
+def test_a_run_that_nobody_drove_is_not_found(sandbox: Sandbox):
+    async def told() -> None:
+        bus = await recorded()
+        with pytest.raises(Refused, match="RUN_NOT_FOUND"):
+            await replayed(bus, sandbox, "ledger", STARTED[-1][1])
+
+    asyncio.run(told())
+
+
+def test_a_long_replay_says_how_far_it_is_and_goes_on(sandbox: Sandbox):
+    async def told() -> None:
+        bus = await recorded()
+        replaying = Replaying(past_of(bus, sandbox), patience_s=0)
+        reports = [await replaying.answer(asked(*STARTED[6]))]
+        while reports[-1].state == "replaying":
+            await asyncio.sleep(0.001)
+            reports.append(await replaying.answer(asked(*STARTED[6])))
+        done = [report.runs_done for report in reports]
+        assert done == sorted(done)
+        assert (reports[0].state, reports[-1].state) == ("replaying", "equal")
+        assert reports[-1].runs == done[-1] == 6, "the one that was ended left nothing"
+
+    asyncio.run(told())
+
+
+def test_replays_end_with_their_node(sandbox: Sandbox):
+    async def told() -> None:
+        replaying = Replaying(past_of(await recorded(), sandbox), patience_s=0)
+        assert (await replaying.answer(asked(*STARTED[5]))).state == "replaying"
+        await replaying.close()
+
+    asyncio.run(told())
+    assert sandbox.sessions() == []
+
+
+# --- what forks were told -------------------------------------------------------------------------
+
+POINT = ForkPoint(session="old", generation=1, run_id="r", at_sequence=9)
+OFFER = Offer(language=Language.PYTHON, build="b", seed="00", limits=SessionLimits())
+TOLD = RecordedCall(number=1, name="echo", digest="d", awaited=True, answer=Answer(1))
+
+
+@pytest.mark.parametrize("kept", [[[TOLD]], [Batch(calls=(TOLD,))]], ids=["a list", "a batch"])
+def test_what_a_fork_was_told_is_read_as_it_was_written_then_and_now(kept: list[Any]):
+    async def known() -> list[Batch]:
+        bus = await recorded()
+        blob = await bus.blobs.put(encode_json(kept))
+        forked = ForkedRun(of=POINT, begun_at_ms=5, offer=OFFER, batches=1, known_blob=blob)
+        return await Reader(bus.journal, bus.blobs).known(forked)
+
+    assert asyncio.run(known()) == [Batch(calls=(TOLD,))]
+
+
+# --- how many a node holds ------------------------------------------------------------------------
+
+
+def test_a_replay_nobody_asks_for_is_forgotten_and_makes_room(sandbox: Sandbox):
+    async def told() -> None:
+        past = past_of(await recorded(), sandbox)
+        replaying = Replaying(past, patience_s=0, held_max=1, unasked_s=0.5)
+        first, second = asked(*STARTED[0]), asked(*STARTED[1])
+        assert (await replaying.answer(first)).state == "replaying"
+        for left, right in ((first, second), (second, first)):
+            assert (await replaying.answer(left)).run_id == json.loads(left.body)["run_id"]
+            with pytest.raises(Refused, match="QUOTA_EXCEEDED"):
+                await replaying.answer(right)
+            assert (await begun(replaying, right)).state == "replaying", (
+                "not what it came to before"
+            )
+        await replaying.close()
+
+    asyncio.run(told())
+
+
+async def begun(replaying: Replaying, delivery: Delivery) -> ReplayReport:
+    """As soon as there is room."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await replaying.answer(delivery)
+            except Refused:
+                await asyncio.sleep(0.01)

@@ -1,0 +1,366 @@
+"""Nodes in memory whose runs are driven by scripts, and what such runs leave on record.
+
+Kernel, concerns, runner, effects and journal are the real ones; the driver is real, too: it stands
+where a sandbox, or a model, would. Its request's ``code`` names the script.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rookery.actors.admission.decider import AdmissionConcern
+from rookery.actors.admission.executor import Results, performers
+from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.session_claims import ClaimRegistry
+from rookery.actors.execution.driver import Ends, Given, MakeCall, Step
+from rookery.actors.execution.executor import Runner
+from rookery.actors.execution.history import Reader
+from rookery.actors.kernel.command_router import Query
+from rookery.actors.kernel.decider import Concern
+from rookery.actors.kernel.kernel import Kernel, Settings
+from rookery.actors.kernel.local_ask import Ask
+from rookery.actors.kernel.partition_ownership import Holder
+from rookery.actors.sandbox.contract import Answer, Tool
+from rookery.actors.sandbox.sessions.recorded_runs import Batch
+from rookery.actors.session_snapshots.decider import SandboxConcern
+from rookery.actors.tools.call_notifier import CallBoard
+from rookery.actors.tools.call_slots import Places
+from rookery.actors.tools.decider import ToolsConcern
+from rookery.actors.tools.executor import Acting
+from rookery.actors.turns.decider import TurnsConcern
+from rookery.actors.turns.run_state import Immediate
+from rookery.bus.ports import Blobs
+from rookery.schemas.calls import DrivingView, Offer
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.facts.session import SESSION_FACTS, InputAccepted
+from rookery.schemas.facts.tool import TOOL_FACTS
+from rookery.schemas.facts.turn import (
+    TURN_FACTS,
+    Cancelled,
+    Completed,
+    Failed,
+    Parked,
+    Unparked,
+)
+from rookery.schemas.machines.views import TurnView
+from rookery.schemas.run import (
+    ErrorObject,
+    Language,
+    Metrics,
+    RunRequest,
+    RunResult,
+    RunStatus,
+    SessionLimits,
+)
+from tests.execution.driver_scripts import SCRIPTS, Pause, Script
+from tests.kernel.virtual_clock import DrivenKernel
+from tests.kernel.world import Asked, World
+from tests.tools.tool_fixtures import CAPABILITIES, SURFACE, Bench, ToolNode, Workshop, tools
+
+__all__ = ["SESSION", "ScriptedWorld"]
+
+SESSION = "s"
+CLOSES = ("run_committed", "run_failed", "input_cancelled", "input_refused")
+IMMEDIATE = {"append": Immediate.APPEND, "context": Immediate.CONTEXT}
+CODECS: Mapping[str, FactCodec[Any]] = {
+    "session": FactCodec(SESSION_FACTS),
+    "turn": FactCodec(TURN_FACTS),
+    "tool": FactCodec(TOOL_FACTS),
+}
+WALL_MS = 3_000
+
+Told = list[Mapping[int, Answer]]
+
+
+# --- the driver -----------------------------------------------------------------------------------
+
+
+class ScriptedDriver:
+    """Plays one script."""
+
+    def __init__(
+        self, memory: ScriptMemory, scripts: Mapping[str, Callable[[str], Script]] = SCRIPTS
+    ) -> None:
+        self._memory, self._scripts = memory, scripts
+        self._stopped = asyncio.Event()
+        self._session = ""
+
+    async def begin(self, given: Given, call: MakeCall) -> Step:
+        told: Told = [{one.number: one.answer for one in b.calls} for b in given.known]
+        return await self._play(given, told)
+
+    async def wake(
+        self, given: Given, answers: Mapping[int, Answer], call: MakeCall, advance_ms: int = 0
+    ) -> Step:
+        return await self._play(given, [*self._memory.told[given.session], answers])
+
+    async def go_on(self, answers: Mapping[int, Answer], advance_ms: int = 0) -> Step:
+        if advance_ms:
+            return _ended(RunStatus.TIMEOUT, "TIMEOUT_WALL")
+        self._memory.told[self._session].append(answers)
+        return await self._come_to(self._script.send(answers))
+
+    async def stop(self) -> RunResult | None:
+        self._stopped.set()
+        return None
+
+    async def _play(self, given: Given, told: Told) -> Step:
+        """As far as it was told what to make of; what it waited for by itself has passed."""
+        self._session = given.session
+        self._script = self._scripts[given.request.code](given.run_id)
+        self._memory.told[self._session] = told
+        said = next(self._script)
+        for answers in told:
+            while isinstance(said, Pause):
+                said = self._script.send({})
+            said = self._script.send(answers)
+        return await self._come_to(said)
+
+    async def _come_to(self, said: Step | Pause) -> Step:
+        while isinstance(said, Pause):
+            try:
+                async with asyncio.timeout(said.ms / 1_000):
+                    await self._stopped.wait()
+            except TimeoutError:
+                said = self._script.send({})
+            else:
+                return _ended(RunStatus.CANCELLED, "CANCELLED")
+        return said
+
+    _script: Script
+
+
+def _ended(status: RunStatus, code: str) -> Ends:
+    error = ErrorObject(code=code, message="the script was not played to its end")
+    return Ends(RunResult.failed(status, error, "", Metrics()), kept=False)
+
+
+class ScriptMemory:
+    """Sessions leave nothing to the next run; of a run, what it was told. One a node."""
+
+    def __init__(self, reader: Reader, blobs: Blobs) -> None:
+        self._reader, self._blobs = reader, blobs
+        self.told: dict[str, Told] = {}
+        self.may_rest = asyncio.Event()
+        self.may_rest.set()
+
+    async def ready(
+        self, session: str, view: DrivingView, tools: Sequence[Tool]
+    ) -> Sequence[Batch]:
+        if not view.steps:
+            return ()
+        runs = await self._reader.runs(session, view.generation, None)
+        return [run.batches for run in runs if run.run_id == view.run_id][-1]
+
+    async def wake(self, session: str, view: DrivingView, tools: Sequence[Tool]) -> None:
+        data = await self._blobs.get(view.snapshot_blob)
+        self.told[session] = msgspec.json.decode(data, type=list[dict[int, Answer]])
+
+    async def require(self, offer: Offer) -> None:
+        """Scripts are everywhere."""
+
+    async def park(self, session: str, offer: Offer) -> tuple[str, str]:
+        await self.may_rest.wait()
+        snapshot_id, blob, _ = await self.keep(session, offer)
+        await self.forget(session)
+        return snapshot_id, blob
+
+    async def keep(self, session: str, offer: Offer) -> tuple[str, str, int]:
+        data = msgspec.json.encode(self.told[session])
+        blob = await self._blobs.put(data)
+        return f"snap_{blob}", blob, len(data)
+
+    async def ended(
+        self, session: str, view: DrivingView, result: RunResult, *, kept: bool
+    ) -> None:
+        await self.forget(session)
+
+    async def forget(self, session: str) -> None:
+        self.told.pop(session, None)
+
+
+# --- the realm ------------------------------------------------------------------------------------
+
+
+class ScriptedWorld(World):
+    """Nodes that play scripts, and call the tools of one workshop."""
+
+    scripts: Mapping[str, Callable[[str], Script]] = SCRIPTS
+
+    def __init__(self, *, threads: bool = False) -> None:
+        super().__init__(threads=threads)
+        self.workshop, self.visible = Workshop(), tools(*CAPABILITIES)
+        self.approvals = False
+        """Whether somebody can be asked for one."""
+        self.memory: ScriptMemory | None = None
+        """Of the node that began last."""
+
+    def begin(self) -> Any:
+        admission = AdmissionConcern(
+            queued_max=100,
+            in_flight_max=100,
+            realm_load=RealmLoad(),
+            claims=ClaimRegistry(),
+            driven=True,
+        )
+        return self.start([admission, SandboxConcern(), *self.further_concerns()])
+
+    def further_concerns(self) -> Sequence[Concern]:
+        """Beside those of every node that drives runs."""
+        return ()
+
+    def queries(self, ask: Ask) -> Mapping[str, Query]:
+        """What a node answers beside its commands."""
+        return {}
+
+    def kernel(self, node: Any, concerns: Sequence[Concern], **settings: Any) -> Kernel:
+        async def ask(*asked: Any) -> Any:
+            return await node.kernel.ask(*asked)
+
+        epoch = f"{node.name}.{next(self._numbers)}"
+        places = Places([tool.capability for tool in self.visible], node, self.now_ms)
+        reader = Reader(node.bus.journal, node.bus.blobs)
+        results = Results(node.bus.journal, node.bus.blobs, node.bus.door)
+        kernel = (Kernel if self.threads else DrivenKernel)(
+            node.bus,
+            node,
+            [
+                *concerns,
+                TurnsConcern(self.offer),
+                ToolsConcern(
+                    visible=self.visible, places=places, epoch=epoch, approvals=self.approvals
+                ),
+            ],
+            Settings(
+                holder=Holder(node.name, epoch, b"", lambda presence: False),
+                now_ms=self.now_ms,
+                uptime_s=self.uptime_s,
+                **settings,
+            ),
+            performers=performers(node.bus.door, results),
+            queries=self.queries(ask),
+        )
+        self._bind(node, kernel, reader, results, places, epoch)
+        return kernel
+
+    def _bind(
+        self, node: ToolNode, kernel: Kernel, reader: Reader, results: Results, *rest: Any
+    ) -> tuple[CallBoard, Runner]:
+        (places, epoch), board, bench = rest, CallBoard(), Bench(self.workshop)
+        blobs = node.bus.blobs
+        acting = Acting(
+            ask=kernel.ask,
+            blobs=blobs,
+            visible=self.visible,
+            hosts={SURFACE: bench},
+            places=places,
+            board=board,
+            epoch=epoch,
+            now_ms=self.now_ms,
+            acts_for=kernel.acts_for,
+        )
+        runner = Runner(
+            ask=kernel.ask,
+            board=board,
+            blobs=blobs,
+            reader=reader,
+            expect=lambda offer: None,
+            note=results.note,
+            answer=node.bus.door.answer,
+            **self.mind(reader, blobs, kernel.ask),
+        )
+        kernel.learn({**acting.performers, **runner.performers})
+        return board, runner
+
+    def mind(self, reader: Reader, blobs: Blobs, ask: Ask) -> Mapping[str, Any]:
+        """What a node's runner drives with, and what that remembers."""
+        memory = self.memory = ScriptMemory(reader, blobs)
+        return {
+            "memory": memory,
+            "driver": lambda: ScriptedDriver(memory, self.scripts),
+            "surplus": lambda busy: (),
+        }
+
+    def offer(self, request: RunRequest, session_limits: Any) -> Offer | Immediate:
+        """What is no script is put into the session as it is."""
+        if request.code in IMMEDIATE:
+            return IMMEDIATE[request.code]
+        return Offer(
+            language=Language.PYTHON,
+            build="scripts",
+            seed="",
+            limits=SessionLimits(wall_ms=WALL_MS),
+            tools=tuple(tool.offered for tool in self.visible),
+        )
+
+    # --- what clients do --------------------------------------------------------------------------
+
+    def play(self, script: str) -> Asked:
+        """A run of this script, for better or worse."""
+        return self.ask("run", SESSION, code=script)
+
+    def meanwhile(self, number: int, happens: Callable[[], object]) -> None:
+        """As soon as so many messages of the session stand, and before anybody knows it."""
+
+        def grown() -> None:
+            if len(self.stored("", SESSION)) == number:
+                journal.on_grown.remove(grown)
+                happens()
+
+        journal = self.server.realm("default").log
+        journal.on_grown.append(grown)
+
+    def kill_after(self, number: int) -> None:
+        """The node dies with this message, if there is to be one; another takes its place."""
+        weather, rest = self.nodes[-1].weather, self.rest
+        self.meanwhile(number, lambda: setattr(weather, "up", False))
+        self.until(lambda: not weather.up or self.closes or self.rest not in (None, rest))
+        self.settle()
+        if not weather.up:
+            self.nodes[-1].crash()
+            self.begin()
+
+    def until_over(self, runs: int = 1) -> None:
+        """So many runs have ended, and their session knows."""
+        self.until(lambda: len(self.closes) == runs)
+        self.settle()
+
+    # --- what stands ------------------------------------------------------------------------------
+
+    def recorded(self, family: str = "turn") -> list[Any]:
+        """The facts of the session."""
+        return [f for one in self.stored(family, SESSION) for f in CODECS[family].decode(one.body)]
+
+    def kinds(self, family: str = "turn") -> list[str]:
+        tags = [str(fact.__struct_config__.tag) for fact in self.recorded(family)]
+        return [tag.removeprefix(f"{family}.").removesuffix(".v1") for tag in tags]
+
+    def turn(self) -> TurnView:
+        """What the actor says, as soon as there is one."""
+        while (asked := self.told("turns", SESSION, input="snapshot")).code:
+            self.pass_s(1)
+        return msgspec.json.decode(asked.answers[-1].body, type=TurnView)
+
+    @property
+    def rest(self) -> Parked | None:
+        """The run is parked, and waits for this."""
+        rests = [fact for fact in self.recorded() if isinstance(fact, Parked | Unparked)]
+        return rests[-1] if rests and isinstance(rests[-1], Parked) else None
+
+    @property
+    def runs(self) -> list[str]:
+        return [f.run for f in self.recorded("session") if isinstance(f, InputAccepted)]
+
+    @property
+    def ends(self) -> list[str]:
+        """Of the runs that were begun, as often as they ended."""
+        return [f.run for f in self.recorded() if isinstance(f, Completed | Failed | Cancelled)]
+
+    @property
+    def closes(self) -> list[str]:
+        """How the session came to know of it."""
+        return [kind for kind in self.kinds("session") if kind in CLOSES]

@@ -1,0 +1,200 @@
+"""A family of a session whose history cannot be folded takes nobody with it.
+
+What stands in the journal may have been damaged: a message that does not continue its chain, or one
+that is no JSON any more. The actor of such an entity can decide nothing. Its session can, without
+it: the run ends with a failure on record that says why, also as soon as it is noticed, and whoever
+asked is told to have the session destroyed. The session is not gone on with silently: its memory
+is made of what is broken. With ``destroy`` the life ends, and what cannot be folded begins anew, by
+a fact that says so: what stands before it stays, and is named by ``journal verify`` as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from rookery.bus.ports import Stored
+from rookery.schemas.digest import ZERO_CHAIN, chain
+from rookery.schemas.envelope import EntityId, HistoryRestart
+from rookery.schemas.facts.session import RunFailed
+from rookery.schemas.facts.turn import Failed
+from tests.execution.node_remains import Left, LeftWorld, approved, left_by, plain, queued
+from tests.execution.scripted_driver import SESSION
+from tests.execution.sessions.test_session_survival import at, cancelled, told
+from tests.kernel.clients import Asked
+
+DAMAGES: Final[dict[str, Callable[[bytes], bytes]]] = {
+    "changed": lambda body: body + b" ",
+    "unreadable": lambda body: body[: len(body) // 2],
+}
+CODES: Final = ("CHAIN_BROKEN", "FACT_INVALID")
+EVERY_DAMAGE = pytest.mark.parametrize("damage", DAMAGES)
+STORIES: Final = (queued, approved)
+TAKEN_OVER_S: Final = 10.0
+STRIDE: Final = 4
+"""Every so many states of a story: walking all of them takes half a minute."""
+
+
+def walk(family: str, damage: str, check: Callable[[LeftWorld], None]) -> None:
+    """States of the stories, with a message of the family damaged: its first, and its last."""
+    walked = 0
+    for left in (left for story in STORIES for left in [*left_by(story)][::STRIDE]):
+        places = [n for n, one in enumerate(left.messages, 1) if one.entity.family == family]
+        for place in sorted({*places[:1], *places[-1:]}):
+            with at(left._replace(name=f"{left.name}, {place} damaged")), LeftWorld() as world:
+                world.take_up(left, damaged=hurt(left, place, damage))
+                check(world)
+                walked += 1
+    assert walked > 1
+
+
+def hurt(left: Left, place: int, damage: str) -> dict[int, bytes]:
+    return {place: DAMAGES[damage](left.messages[place - 1].body)}
+
+
+def open_runs_are_cancelled(world: LeftWorld) -> None:
+    cancelled(world)
+
+
+def it_is_destroyed_and_begins_anew(world: LeftWorld) -> None:
+    """At once, or with the run cancelled that is said to be under way."""
+    asked = told(world, "destroy")
+    if asked.code:
+        assert asked.code == "GUARD_REJECTED", asked.answers[-1].body
+        cancelled(world)
+        asked = told(world, "destroy")
+    view = fields(asked)
+    assert view["phase"] == "Destroyed"
+    after = told_when_ended(world)
+    assert after["result"] == ["done"] * 3, after
+    assert fields(told(world, "session"))["generation"] == view["generation"] + 1
+    assert world.told("destroy", SESSION).code == ""
+
+
+def the_next_run_is_answered(world: LeftWorld) -> None:
+    """It is executed, or says why not and what helps."""
+    after = told_when_ended(world)
+    if after["result"] != ["done"] * 3:
+        assert after["error"]["code"] in CODES, after
+        assert after["error"]["hint"] == f"rookery sessions destroy {SESSION}"
+
+
+def told_when_ended(world: LeftWorld) -> dict[str, Any]:
+    asked = world.play("talk")
+    for _ in range(30):
+        if not asked.answers:
+            world.allow_what_waits()
+            world.pass_s(1)
+    return fields(asked)
+
+
+def fields(asked: Asked) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(asked.answers[-1].body)
+    return found
+
+
+OF_A_RUN = pytest.mark.parametrize("family", ["turn", "tool", "approval"])
+CHECKS = pytest.mark.parametrize(
+    "check",
+    [open_runs_are_cancelled, it_is_destroyed_and_begins_anew, the_next_run_is_answered],
+)
+
+
+@EVERY_DAMAGE
+@OF_A_RUN
+@CHECKS
+def test_cancel_destroy_and_the_next_run_work_beside_a_broken_family(
+    family: str, damage: str, check: Callable[[LeftWorld], None]
+):
+    walk(family, damage, check)
+
+
+@EVERY_DAMAGE
+def test_a_session_that_is_broken_itself_is_destroyed_and_begins_anew(damage: str):
+    walk("session", damage, its_session_begins_anew)
+
+
+def its_session_begins_anew(world: LeftWorld) -> None:
+    """Whoever asks for anything else is told that this helps."""
+    for verb, body in (("cancel", {"run_id": "run", "now": True}), ("run", {"code": "talk"})):
+        refused = told(world, verb, **body)
+        assert refused.code in CODES
+        assert fields(refused)["error"]["hint"] == f"rookery sessions destroy {SESSION}"
+    it_is_destroyed_and_begins_anew(world)
+
+
+# --- on record ------------------------------------------------------------------------------------
+
+
+def whole(story: Callable[[LeftWorld], None]) -> Left:
+    """The story to its end."""
+    return max(left_by(story), key=lambda left: len(left.messages))
+
+
+def broken_links(messages: list[Stored]) -> list[int]:
+    """The sequences of messages that do not continue their entity's chain."""
+    before: dict[EntityId, str] = {}
+    found = []
+    for one in messages:
+        if chain(before.get(one.entity, ZERO_CHAIN), one.body) != one.chain:
+            found.append(one.sequence)
+        before[one.entity] = one.chain
+    return found
+
+
+@pytest.mark.parametrize("family", ["session", "turn", "tool", "approval"])
+def test_what_begins_anew_says_so_and_the_chain_goes_on_from_what_is_broken(family: str):
+    left = whole(approved)
+    place = max(n for n, one in enumerate(left.messages, 1) if one.entity.family == family)
+    with LeftWorld() as world:
+        world.take_up(left, damaged=hurt(left, place, "changed"))
+        it_is_destroyed_and_begins_anew(world)
+        (restart,) = (f for f in world.of_family(family) if isinstance(f, HistoryRestart))
+        assert (restart.code, restart.after_sequence) == ("CHAIN_BROKEN", place)
+        assert broken_links(world.stored("", SESSION)) == [place]
+        numbers = [int(fact.id.rpartition(".")[2]) for fact in world.of_family(family)]
+        assert all(after == one + 1 for one, after in pairwise(numbers)), "no number twice"
+        world.nodes[-1].crash()
+        world.begin()
+        world.pass_s(TAKEN_OVER_S)
+        assert told_when_ended(world)["result"] == ["done"] * 3, "another node reads the same"
+
+
+@pytest.mark.parametrize("family", ["turn", "tool"])
+def test_a_run_under_way_fails_on_record_and_says_which_history_is_broken(family: str):
+    left = next(one for one in left_by(queued) if one.messages[-1].entity.family == "tool")
+    place = max(n for n, one in enumerate(left.messages, 1) if one.entity.family == family)
+    with LeftWorld() as world:
+        world.take_up(left, damaged=hurt(left, place, "unreadable"))
+        told_when_ended(world)
+        if family == "turn":
+            failed = next(f for f in world.of_family("session") if isinstance(f, RunFailed))
+            error = failed.error
+        else:
+            failed = next(f for f in world.of_family("turn") if isinstance(f, Failed))
+            error = failed.result.error
+        assert failed.run == world.runs[0]
+        assert error.code in CODES
+
+
+def test_what_another_version_can_read_is_left_to_it_unless_somebody_ends_the_run():
+    left = next(one for one in left_by(plain) if len(one.messages) == 3)
+    accepted, started, asked_for = left.messages
+    newer = started.body.replace(b"turn.primitive_applied.v1", b"turn.to_come.v1")
+    link = chain(ZERO_CHAIN, newer)
+    written = (
+        replace(started, body=newer, chain=link),
+        replace(asked_for, chain=chain(link, asked_for.body)),
+    )
+    with LeftWorld() as world:
+        world.take_up(left._replace(messages=(accepted, *written)))
+        asked = world.play("talk")
+        world.pass_s(30)
+        assert not asked.answers
+        cancelled(world)
+        assert fields(asked)["error"]["code"] == "FACT_UNKNOWN"

@@ -1,0 +1,132 @@
+"""Sessions that hold much: up to a limit they are kept, and beyond it no run that ended is undone.
+
+Kernel, runner, memory and sandbox are the real ones; the limit is a low one, but for what shows
+that the real one has room.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from rookery.actors.execution.history import Reader
+from rookery.actors.execution.session_cache import (
+    KEEP_AFTER_MS,
+    KEEP_AFTER_MS_PER_MIB,
+    SessionMemory,
+)
+from rookery.actors.kernel.local_ask import Ask
+from rookery.actors.sandbox import Sandbox
+from rookery.bus.ports import BLOB_BYTES_MAX, Blobs
+from rookery.schemas.calls import DrivingView, Offer
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.commands import RunAnswer
+from rookery.schemas.facts.sandbox import SANDBOX_FACTS, SnapshotKept
+from rookery.schemas.run import SNAPSHOT_BYTES_MAX, Metrics, RunRequest, RunResult, RunStatus
+from tests.execution.sessions.test_session_cache import Forgetful, engine, guest, sandbox
+from tests.kernel.clients import Asked
+
+__all__ = ["engine", "guest", "sandbox"]
+
+LOW = 1 << 20
+MEMORY_MB = 256
+GROW = "import random\nx = [random.randbytes(1 << 20) for _ in range({})]\n"
+LONG = "for n in range(6_000_000): pass\n"
+"""To run it again would take too long, so its session is kept."""
+
+
+class Holding(Forgetful):
+    """A node that keeps sessions up to this size."""
+
+    def __init__(self, sandbox: Sandbox, snapshot_bytes_max: int = LOW) -> None:
+        super().__init__(sandbox)
+        self.snapshot_bytes_max = snapshot_bytes_max
+
+    def offer(self, request: RunRequest, session_limits: Any) -> Offer:
+        offer = super().offer(request, session_limits)
+        limits = replace(offer.limits, memory_mb=MEMORY_MB, cpu_ms=60_000)
+        return replace(offer, limits=limits)
+
+    def mind(self, reader: Reader, blobs: Blobs, ask: Ask) -> Mapping[str, Any]:
+        memory = self.sessions = SessionMemory(
+            self.sandbox, reader, blobs, ask, snapshot_bytes_max=self.snapshot_bytes_max
+        )
+        return super().mind(reader, blobs, ask) | {"memory": memory, "surplus": memory.surplus}
+
+    sessions: SessionMemory
+    """What the node remembers."""
+
+    @property
+    def kept(self) -> list[SnapshotKept]:
+        codec: FactCodec[Any] = FactCodec(SANDBOX_FACTS)
+        return [fact for one in self.stored("sandbox", "s") for fact in codec.decode(one.body)]
+
+
+def said(asked: Asked) -> RunAnswer:
+    return msgspec.json.decode(asked.answers[-1].body, type=RunAnswer)
+
+
+def test_a_session_that_cannot_be_kept_is_still_here_after_its_run(
+    sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+):
+    with caplog.at_level(logging.WARNING), Holding(sandbox) as world:
+        world.begin()
+        assert world.value("s", f"{GROW.format(2)}{LONG}len(x)") == 2
+        world.until(lambda: caplog.records)
+        assert world.value("s", "len(x)") == 2
+        assert [record.code for record in caplog.records] == ["PAYLOAD_TOO_LARGE"]
+        assert world.remembered == {"s"}
+        assert world.kept == []
+
+
+def test_a_run_stands_if_the_snapshot_it_was_to_leave_is_too_large(sandbox: Sandbox):
+    with Holding(sandbox) as world:
+        world.begin()
+        answer = said(world.told("run", "s", code=f"{GROW.format(2)}len(x)", return_snapshot=True))
+        assert (answer.status, answer.result, answer.snapshot_id) == (RunStatus.OK, 2, None)
+        (diagnostic,) = answer.diagnostics
+        assert diagnostic.code == "PAYLOAD_TOO_LARGE"
+        assert str(LOW) in diagnostic.message
+        assert world.value("s", "len(x)") == 2
+
+
+def test_a_run_that_cannot_rest_ends_and_says_why(sandbox: Sandbox):
+    with Holding(sandbox) as world:
+        world.workshop.lost = True
+        world.begin()
+        assert world.value("s", "y = 1\ny") == 1
+        answer = said(world.told("run", "s", code=f"{GROW.format(2)}await send(a=1)"))
+        assert answer.error is not None
+        assert (answer.status, answer.error.code) == ("validation_error", "PAYLOAD_TOO_LARGE")
+        assert str(LOW) in answer.error.message
+        assert world.rest is None
+        assert world.value("s", "[y, 'x' in globals()]") == [1, False]
+
+
+def test_a_session_larger_than_any_value_may_be_is_kept_and_comes_back(sandbox: Sandbox):
+    megabytes = (BLOB_BYTES_MAX >> 20) + 1
+    with Holding(sandbox, SNAPSHOT_BYTES_MAX) as world:
+        world.begin()
+        assert world.value("s", f"{GROW.format(megabytes)}len(x)") == megabytes
+        world.until(lambda: world.kept)
+        assert world.kept[0].size_bytes > BLOB_BYTES_MAX
+        world.run(world.sessions.forget("s"))
+        assert world.value("s", "[len(x), len(x[-1])]") == [megabytes, 1 << 20]
+
+
+def test_what_is_large_is_kept_when_running_it_again_takes_as_long(sandbox: Sandbox):
+    with Holding(sandbox, SNAPSHOT_BYTES_MAX) as world:
+        world.begin()
+        world.value("s", f"{GROW.format(20)}{LONG}")
+        world.until(lambda: world.kept)
+        run = said(world.told("run", "s", code="1"))
+        view = DrivingView(run_id=run.run_id, runs_before=1)
+        for used_ms, times in ((KEEP_AFTER_MS, 1), (20 * KEEP_AFTER_MS_PER_MIB, 2)):
+            ended = RunResult(metrics=Metrics(duration_ms=used_ms))
+            world.run(world.sessions.ended("s", view, ended, kept=True))
+            assert len(world.kept) == times

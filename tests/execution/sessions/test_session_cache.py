@@ -1,0 +1,148 @@
+"""A node does not remember every session it has run: what those hold that rest is bounded.
+
+Kernel, runner, memory and sandbox are the real ones, with room for a few sessions only; the realm
+is in memory, for there no configuration stands between a test and the bound.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+import wasmtime
+
+from rookery.actors.execution.driver import SandboxDriver
+from rookery.actors.execution.history import Reader
+from rookery.actors.execution.session_cache import SessionMemory
+from rookery.actors.kernel.local_ask import Ask
+from rookery.actors.sandbox import Sandbox
+from rookery.actors.sandbox.python.build import GuestCache, cache_folder
+from rookery.actors.sandbox.python.python_guest import PythonGuest
+from rookery.actors.sandbox.runtime.wasm import make_engine
+from rookery.actors.tools.catalogue import VisibleTool, VisibleTools
+from rookery.bus.ports import Blobs
+from rookery.schemas.calls import Offer
+from rookery.schemas.commands import RunAnswer
+from rookery.schemas.run import Language, RunRequest, SessionLimits
+from tests.execution.scripted_driver import ScriptedWorld
+from tests.kernel.clients import Asked
+from tests.tools.tool_fixtures import SURFACE, capability
+
+KEY = bytes(32)
+LIVE_MAX = 2
+RESTING_BYTES_MAX = 4 << 20
+SESSIONS = [f"s{number}" for number in range(16)]
+MUCH = "x = list(range(10_000))\nfor n in range(500_000): pass\nme = {!r}\nme"
+"""To run it again would take too long: what is remembered of it is an image."""
+
+
+@pytest.fixture(scope="module")
+def engine() -> wasmtime.Engine:
+    return make_engine()
+
+
+@pytest.fixture(scope="module")
+def guest(engine: wasmtime.Engine) -> PythonGuest:
+    return PythonGuest(engine, GuestCache(cache_folder(os.environ)))
+
+
+@pytest.fixture
+def sandbox(engine: wasmtime.Engine, guest: PythonGuest) -> Iterator[Sandbox]:
+    with Sandbox(engine, [guest], KEY, live_max=LIVE_MAX, ready=1) as sandbox:
+        yield sandbox
+
+
+class Forgetful(ScriptedWorld):
+    """Nodes that run programs and have little room for them."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        super().__init__(threads=True)
+        self.sandbox = sandbox
+        offered = (capability("send", idempotent=False), capability("long", timeout_ms=60_000))
+        self.visible = VisibleTools(VisibleTool.of(SURFACE, o, awaited=True) for o in offered)
+
+    def offer(self, request: RunRequest, session_limits: Any) -> Offer:
+        return Offer(
+            language=Language.PYTHON,
+            build=self.sandbox.builds[Language.PYTHON],
+            seed="00",
+            limits=SessionLimits(wall_ms=60_000),
+            tools=tuple(tool.offered for tool in self.visible),
+        )
+
+    def mind(self, reader: Reader, blobs: Blobs, ask: Ask) -> Mapping[str, Any]:
+        memory = SessionMemory(
+            self.sandbox, reader, blobs, ask, resting_bytes_max=RESTING_BYTES_MAX
+        )
+        return {
+            "memory": memory,
+            "driver": lambda: SandboxDriver(self.sandbox),
+            "surplus": memory.surplus,
+        }
+
+    def value(self, session: str, code: str) -> Any:
+        return result(self.told("run", session, code=code))
+
+    @property
+    def remembered(self) -> set[str]:
+        return {meta.id for meta in self.sandbox.sessions()}
+
+    def crowd(self) -> None:
+        """Many sessions do much, until no more is remembered than may be. It is looked at with the
+        end of a run, and who rests then may still be on its way there."""
+        for session in SESSIONS:
+            assert self.value(session, MUCH.format(session)) == session
+        for _ in range(50):
+            if self.sandbox.resting_bytes <= RESTING_BYTES_MAX:
+                return
+            assert self.value(SESSIONS[-1], "len(x)") == 10_000
+        raise AssertionError(f"{self.sandbox.resting_bytes} bytes are remembered")
+
+
+def result(asked: Asked) -> Any:
+    said = msgspec.json.decode(asked.answers[-1].body, type=RunAnswer)
+    assert said.error is None, said.error
+    return said.result
+
+
+def test_sessions_that_rest_for_longest_are_forgotten_and_go_on_as_they_were(sandbox: Sandbox):
+    with Forgetful(sandbox) as world:
+        world.begin()
+        world.crowd()
+        assert not world.remembered.issuperset(SESSIONS)
+        assert world.remembered.issuperset(SESSIONS[-LIVE_MAX:])
+        for session in SESSIONS:
+            assert world.value(session, "[me, len(x)]") == [session, 10_000]
+
+
+def test_a_run_that_is_under_way_keeps_its_session(sandbox: Sandbox):
+    """Its session rests while it waits, and has rested for longest."""
+    with Forgetful(sandbox) as world:
+        world.workshop.hold = True
+        world.begin()
+        going = world.ask("run", "going", code=f"{MUCH.format('going')}\nawait long(a=1)\nme")
+        world.until(lambda: world.workshop.running["long"])
+        world.crowd()
+        assert "going" in world.remembered
+        world.workshop.hold = False
+        world.until(lambda: going.answers)
+        assert result(going) == "going"
+        assert world.workshop.executions.total() == 1
+
+
+def test_a_run_that_is_parked_goes_on_whatever_was_forgotten_meanwhile(sandbox: Sandbox):
+    with Forgetful(sandbox) as world:
+        world.workshop.lost = True
+        world.begin()
+        parked = world.told("run", "s", code=f"{MUCH.format('parked')}\nawait send(a=1)\nme")
+        assert world.rest
+        world.workshop.lost = False
+        world.crowd()
+        (lost,) = world.rest.waits_for
+        world.ask("resolve", "s", run_id=world.rest.run, operation_id=lost, retry=True, now=True)
+        world.until(lambda: len(parked.answers) > 1)
+        assert result(parked) == "parked"
+        assert world.value("s", "[me, len(x)]") == ["parked", 10_000]

@@ -1,0 +1,297 @@
+"""A node takes the steps of its runs: programs, their calls, and the one end each of them has."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.execution.programs import Programs, told
+from tests.execution.realm_fixture import Serving
+from tests.stock_client import until
+
+# --- the record -----------------------------------------------------------------------------------
+
+
+def test_a_run_without_calls_is_four_messages(driving: Serving):
+    async def story(programs: Programs) -> None:
+        assert (await programs.run("1 + 1"))["result"] == 2
+        await programs.at_rest()
+        before = len(programs.messages)
+        assert (await programs.run("2 + 2"))["result"] == 4
+        await programs.at_rest()
+        assert [[fact["type"] for fact in message] for message in programs.messages[before:]] == [
+            ["session.input_accepted.v1", "session.run_prepared.v1"],
+            ["turn.started.v1", "turn.primitive_applied.v1"],
+            ["turn.terminal_returned.v1", "turn.boundary_completed.v1", "turn.completed.v1"],
+            ["session.run_committed.v1"],
+        ]
+
+    told(driving, "four", story)
+
+
+def test_a_batch_of_calls_is_three_messages_more(driving: Serving):
+    code = "import asyncio\nawait asyncio.gather(echo_soon(1), echo_soon(2))"
+
+    async def story(programs: Programs) -> None:
+        await programs.run("0")
+        await programs.at_rest()
+        before = len(programs.messages)
+        assert (await programs.run(code))["result"] == [1, 2]
+        await programs.at_rest()
+        families = [message[0]["type"].split(".")[0] for message in programs.messages[before:]]
+        tools = [message for message in programs.messages[before:] if "tool." in message[0]["type"]]
+        kinds = [fact["type"] for message in tools for fact in message]
+        assert kinds.count("tool.requested.v1") == kinds.count("tool.intent_recorded.v1") == 2
+        assert kinds.count("tool.completed.v1") == 2
+        assert families.count("turn") == 3, "start, calls, end"
+        assert len(families) - len(tools) == 5
+        assert 2 <= len(tools) <= 3, "what ends at once stands in one message"
+        (batch,) = programs.of("turn.tool_calls_returned")
+        (registered,) = programs.of("turn.ops_registered")
+        assert {call["operation_id"] for call in batch["calls"]} == set(registered["barrier_ids"])
+
+    told(driving, "seven", story)
+
+
+def test_synchronous_calls_go_out_one_by_one(driving: Serving):
+    async def story(programs: Programs) -> None:
+        assert (await programs.run("echo(1) + echo(2) + echo(3)"))["result"] == 6
+        batches = programs.of("turn.tool_calls_returned")
+        assert [len(batch["calls"]) for batch in batches] == [1, 1, 1]
+        numbers = [call["number"] for batch in batches for call in batch["calls"]]
+        assert numbers == [1, 2, 3]
+
+    told(driving, "sync", story)
+
+
+def test_what_is_too_large_for_a_fact_stands_in_the_blob_store(driving: Serving):
+    async def story(programs: Programs) -> None:
+        answer = await programs.run("len(echo('y' * 200_000)) + len(blob(150_000))")
+        assert answer["result"] == 350_000
+        assert (await programs.run("'z' * 300_000"))["result"] == "z" * 300_000
+        assert max(len(str(message)) for message in programs.messages) < 100_000
+
+    told(driving, "heavy", story)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def test_a_session_remembers_until_a_limit_puts_it_back(driving: Serving):
+    async def story(programs: Programs) -> None:
+        await programs.run("x = 1")
+        assert (await programs.run("x += 1\n1 / 0"))["error"]["code"] == "RUNTIME_ERROR"
+        assert (await programs.run("x"))["result"] == 2, "an exception keeps what was done"
+        assert (await programs.run("x = 99\nwhile True: pass", timeout_ms=200))[
+            "status"
+        ] == "timeout"
+        assert (await programs.run("x"))["result"] == 2, "a limit does not"
+
+    told(driving, "memory", story)
+
+
+def test_inputs_wait_for_each_other_and_keep_their_order(driving: Serving):
+    async def story(programs: Programs) -> None:
+        await programs.run("seen = []")
+        runs = []
+        for number in range(5):
+            runs.append(programs.begin(f"seen.append({number})\nlen(seen)"))
+            await programs.seen("session.input_accepted", number + 2)
+        assert [(await run)["result"] for run in runs] == [1, 2, 3, 4, 5]
+        assert (await programs.run("seen"))["result"] == [0, 1, 2, 3, 4]
+
+    told(driving, "order", story)
+
+
+# --- calls that do not come off -------------------------------------------------------------------
+
+
+def test_a_program_may_catch_what_a_tool_says(driving: Serving):
+    code = "try:\n    fail('NO_LUCK')\nexcept Exception as error:\n    result = str(error)"
+
+    async def story(programs: Programs) -> None:
+        answer = await programs.run(code)
+        assert (answer["status"], "NO_LUCK" in answer["result"]) == ("ok", True)
+        (record,) = answer["external_calls"]
+        assert (record["status"], record["error"]["code"]) == ("error", "NO_LUCK")
+        lost = await programs.run("fail('NO_LUCK')")
+        assert (lost["status"], lost["error"]["code"]) == ("runtime_error", "TOOL_ERROR")
+
+    told(driving, "caught", story)
+
+
+def test_a_call_that_wants_approval_is_denied_where_nobody_could_be_asked(driving: Serving):
+    async def story(programs: Programs) -> None:
+        answer = await programs.run("risky('all')")
+        assert (answer["status"], answer["error"]["code"]) == ("runtime_error", "TOOL_ERROR")
+        (record,) = answer["external_calls"]
+        assert (record["status"], record["error"]["code"]) == ("denied", "PERMISSION_DENIED")
+        assert "missing.approval_dispatcher" in record["error"]["message"]
+        assert [fact["type"] for fact in programs.facts if "tool." in fact["type"]][-1] == (
+            "tool.refused.v1"
+        )
+        assert not programs.of("tool.intent_recorded")
+
+    told(driving, "risky", story)
+
+
+def test_budgets_end_a_run_with_their_own_codes(driving: Serving):
+    limits = {"memory_mb": 64, "cpu_ms": 2000, "wall_ms": 5000, "max_stdout_bytes": 65536,
+              "max_external_calls": 2, "max_stack_depth": 256}  # fmt: skip
+
+    async def story(programs: Programs) -> None:
+        calls = await programs.run("[echo(n) for n in range(3)]", limits=limits)
+        assert calls["error"]["code"] == "EXTERNAL_CALLS_EXCEEDED"
+        assert calls["metrics"]["external_calls_count"] == 2
+        (failed,) = programs.of("turn.failed")
+        assert failed["cause_kind"] == "budget_exhausted"
+        for code in ("await pause(30)", "block(30)", "while True: pass"):
+            late = await programs.run(code, timeout_ms=300)
+            assert (late["status"], late["error"]["code"]) == ("timeout", "TIMEOUT_WALL"), code
+        assert programs.of("turn.failed")[-1]["cause_kind"] == "time_budget_exceeded"
+        assert (await programs.run("1"))["result"] == 1
+
+    told(driving, "budgets", story)
+
+
+def test_more_calls_at_once_than_a_message_holds_are_refused_by_code(driving: Serving):
+    code = "import asyncio\nlen(await asyncio.gather(*[echo_soon(n) for n in range(%d)]))"
+    limits = {"max_external_calls": 2_000, "wall_ms": 60_000}
+
+    async def story(programs: Programs) -> None:
+        assert (await programs.run(code % 500, limits=limits))["result"] == 500
+        refused = await programs.run(code % 501, limits=limits)
+        assert refused["error"]["code"] == "EXTERNAL_CALLS_EXCEEDED"
+        large = "import asyncio\nx = 'y' * 40_000\n" + code.partition("\n")[2].replace(
+            "n)", "x)", 1
+        )
+        assert (await programs.run(large % 60, limits=limits))["result"] == 60
+
+    told(driving, "crowd", story)
+
+
+# --- ending a run from outside --------------------------------------------------------------------
+
+
+def test_a_run_is_cancelled_now_whatever_it_is_at(driving: Serving):
+    async def story(programs: Programs) -> None:
+        await programs.run("x = 1")
+        codes = ("x = 2\nwhile True: pass", "x = 3\nblock(30)", "x = 4\nawait pause(30)")
+        for number, code in enumerate(codes, 2):
+            run = programs.begin(code, timeout_ms=60_000)
+            begun = (await programs.seen("turn.primitive_applied", number))[-1]
+            if "(30)" in code:
+                await programs.seen("tool.intent_recorded", number - 2)
+            receipt = await programs.cancel(begun["run"], now=True)
+            assert not receipt.code
+            answer = await run
+            assert (answer["status"], answer["error"]["code"]) == ("cancelled", "CANCELLED"), code
+            assert len(programs.of("turn.cancelled")) == number - 1
+        assert (await programs.run("x"))["result"] == 1
+
+    told(driving, "cancelled", story)
+
+
+def test_a_run_can_be_asked_to_end_at_its_boundary(driving: Serving):
+    async def story(programs: Programs) -> None:
+        await programs.run("x = 1")
+        run = programs.begin("x = 2\nawait pause(0.3)\nx = 3\nawait pause(0)\nx = 4")
+        begun = (await programs.seen("tool.intent_recorded"))[-1]
+        await programs.cancel(begun["run"], now=False)
+        answer = await run
+        assert answer["status"] == "cancelled"
+        assert len(programs.of("tool.completed")) == 1, "what was begun came to its end"
+        assert (await programs.run("x"))["result"] == 1
+
+    told(driving, "boundary", story)
+
+
+def test_a_run_that_ends_at_the_boundary_it_was_to_end_at_leaves_nothing(driving: Serving):
+    async def story(programs: Programs) -> None:
+        await programs.run("x = 1")
+        code = "x = 2\nfor n in range(15_000_000): pass\nx"
+        run = programs.begin(code, limits={"cpu_ms": 30_000, "wall_ms": 30_000})
+        begun = (await programs.seen("turn.primitive_applied", 2))[-1]
+        await programs.cancel(begun["run"], now=False)
+        assert (await run)["status"] == "cancelled"
+        assert (await programs.run("x"))["result"] == 1
+
+    told(driving, "last", story)
+
+
+def test_a_queued_run_is_withdrawn(driving: Serving):
+    async def story(programs: Programs) -> None:
+        first = programs.begin("await pause(0.5)")
+        await programs.seen("tool.intent_recorded")
+        second = programs.begin("2")
+        waiting = (await programs.seen("session.input_accepted", 2))[-1]
+        await programs.cancel(waiting["run"], now=True)
+        assert (await second)["error"]["code"] == "CANCELLED"
+        assert (await first)["status"] == "ok"
+
+    told(driving, "queued", story)
+
+
+def test_an_interrupting_input_ends_the_run_before_it(driving: Serving):
+    async def story(programs: Programs) -> None:
+        first = programs.begin("await pause(30)", timeout_ms=60_000)
+        await programs.seen("tool.intent_recorded")
+        assert (await programs.run("'urgent'", mode="interrupt"))["result"] == "urgent"
+        assert (await first)["status"] == "cancelled"
+
+    told(driving, "urgent", story)
+
+
+def test_a_steering_input_waits_for_the_boundary(driving: Serving):
+    async def story(programs: Programs) -> None:
+        first = programs.begin("await pause(0.3)\nawait pause(30)", timeout_ms=60_000)
+        await programs.seen("tool.intent_recorded")
+        assert (await programs.run("'next'", mode="steer"))["result"] == "next"
+        assert (await first)["status"] == "cancelled"
+        assert len(programs.of("tool.completed")) == 1
+
+    told(driving, "steered", story)
+
+
+def test_nobody_else_ends_a_run_the_node_drives(driving: Serving):
+    async def story(programs: Programs) -> None:
+        run = programs.begin("await pause(0.5)\n1")
+        begun = (await programs.seen("tool.intent_recorded"))[-1]
+        for on, params in (
+            ("Destroy", {}),
+            ("commit", {"run_id": begun["run"], "input_id": "x"}),
+            ("rollback_run", {"run_id": begun["run"]}),
+        ):
+            said = await programs.client.ask(
+                "admission", programs.session, {"input": on, "params": params}
+            )
+            assert said.code == "GUARD_REJECTED", on
+        assert (await run)["result"] == 1
+        await until(lambda: programs.of("session.run_committed"))
+        gone = await programs.client.ask("admission", programs.session, {"input": "Destroy"})
+        assert not gone.code
+
+    told(driving, "owned", story)
+
+
+def test_a_destroyed_session_begins_with_nothing(driving: Serving):
+    async def story(programs: Programs) -> None:
+        await programs.run("x = 1")
+        await programs.at_rest()
+        await programs.client.ask("admission", programs.session, {"input": "Destroy"})
+        again = await programs.run("x")
+        assert again["error"]["code"] in ("UNKNOWN_TOOL", "RUNTIME_ERROR")
+        assert (await programs.run("x = 5\nx"))["result"] == 5
+
+    told(driving, "reborn", story)
+
+
+def test_many_sessions_run_beside_each_other(driving: Serving):
+    async def story(programs: Programs) -> None:
+        others = [Programs(programs.client, f"many-{number}") for number in range(12)]
+        await asyncio.gather(*(other.run("n = 0") for other in others))
+        for _ in range(3):
+            added = [other.run("n += echo(1)\nawait pause(0.05)\nn") for other in others]
+            answers = await asyncio.gather(*added)
+        assert [answer["result"] for answer in answers] == [3] * 12
+
+    told(driving, "many", story)

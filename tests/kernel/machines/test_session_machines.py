@@ -1,0 +1,149 @@
+"""A concern that follows its session's host: in whatever order facts are folded, the same state."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from rookery.actors.admission.commands import Quotas, accept, handle
+from rookery.actors.admission.evolve import evolve
+from rookery.actors.admission.state import Admission
+from rookery.actors.kernel.machines.decider import SessionConcern
+from rookery.actors.kernel.machines.session_host import host_of
+from rookery.actors.peers.decider import PeersConcern
+from rookery.actors.surfaces.decider import SurfacesConcern
+from rookery.actors.turns.decider import TurnsConcern
+from rookery.schemas.codec import FactCodec, encode_facts
+from rookery.schemas.commands import HandleInput
+from rookery.schemas.envelope import Command
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts.session import SESSION_FACTS
+from rookery.schemas.run import RunRequest, SessionMeta
+from tests.kernel.machines.machine_world import START
+
+SESSION: FactCodec[Any] = FactCodec(SESSION_FACTS)
+RUNS = ("run-1", "run-2")
+ADMISSION = (
+    *((on, {}) for on in ("Retire", "Reset", "Destroy", "Destroy", "RuntimeExecutorExited")),
+    *((on, {"run_id": run}) for on in ("prepare", "rollback_run") for run in RUNS),
+)
+OWN: dict[type[SessionConcern], tuple[tuple[str, dict[str, Any]], ...]] = {
+    TurnsConcern: (
+        *(("start_conversation_run", {"run_id": run, **START}) for run in RUNS),
+        *(("start_immediate_append", {"run_id": run}) for run in RUNS),
+        *((on, {"run_id": run}) for on in ("run_completed", "run_cancelled") for run in RUNS),
+        *((on, {}) for on in ("primitive_applied", "llm_returned_terminal", "boundary_complete")),
+        *((on, {}) for on in ("turn_in_flight", "turn_terminal", "claim_turn", "abort_claim")),
+        ("set_baseline", {"model": "m", "realtime_capable": True}),
+    ),
+    SurfacesConcern: (
+        ("register", {"surface_id": "x"}),
+        ("stage_add", {"surface_id": "x", "now_ms": 1}),
+        ("shutdown_surface", {}),
+        ("apply_reload", {"server_id": "m"}),
+    ),
+    PeersConcern: (
+        ("request_sent", {"corr_id": "c", "dest": "p"}),
+        ("response_progress", {"corr_id": "c"}),
+        ("spawn_drain", {"mode": "Timed"}),
+        ("context_advanced", {"updated_at_ms": 3}),
+        ("set_peer_ingress_context", {"keep_alive": True}),
+    ),
+}
+
+
+class Life:
+    """A session's admission and one other concern, which hears of admission's facts late."""
+
+    def __init__(self, kind: type[SessionConcern]) -> None:
+        self.concern = kind()
+        self.state = self.concern.initial("s")
+        self.admission = Admission(meta=SessionMeta(id="s"))
+        self.session: list[Any] = []
+        self.own: list[Any] = []
+        self.heard = 0
+
+    def run(self) -> None:
+        """Somebody sends a run: a destroyed session begins another life."""
+        asked = Command(verb="run", key="s", id=f"c{len(self.session)}", body=RunRequest(code="1"))
+        self._note(accept(self.admission, asked, now_ms=0, quotas=Quotas(100, 100, 0)))
+
+    def admit(self, on: str, params: dict[str, Any]) -> None:
+        self._note(handle(self.admission, _command("admission", on, params), now_ms=0))
+
+    def _note(self, facts: Iterable[Any]) -> None:
+        for fact in facts:
+            (stored,) = SESSION.decode(encode_facts([fact]))
+            self.admission = evolve(self.admission, stored)
+            self.session.append(stored)
+
+    def hear(self) -> None:
+        if self.heard < len(self.session):
+            self.state = self.concern.observe(self.state, self.session[self.heard])
+            self.heard += 1
+
+    def ask(self, on: str, params: dict[str, Any]) -> None:
+        (verb,) = self.concern.verbs
+        for fact in self.concern.decide(self.state, _command(verb, on, params), now_ms=0):
+            (stored,) = self.concern.codec.decode(encode_facts([fact]))
+            self.state = self.concern.evolve(self.state, stored)
+            self.own.append(stored)
+
+
+def _command(verb: str, on: str, params: dict[str, Any]) -> Command[HandleInput]:
+    return Command(verb=verb, key="s", id="c", body=HandleInput(input=on, params=params))
+
+
+def lived(kind: type[SessionConcern], rng: random.Random) -> Life:
+    life = Life(kind)
+    for _ in range(50):
+        with suppress(Refused):
+            step = rng.random()
+            if step < 0.1:
+                life.run()
+            elif step < 0.25:
+                life.admit(*rng.choice(ADMISSION))
+            elif step < 0.6:
+                life.hear()
+            else:
+                life.ask(*rng.choice(OWN[kind]))
+    while life.heard < len(life.session):
+        life.hear()
+    return life
+
+
+@pytest.mark.parametrize("kind", OWN, ids=lambda kind: kind.family)
+def test_own_facts_may_be_folded_before_everything_that_was_heard(
+    kind: type[SessionConcern],
+) -> None:
+    generations, directs = set(), 0
+    for seed in range(150):
+        life = lived(kind, random.Random(seed))
+        concern, state = life.concern, life.concern.initial("s")
+        for fact in life.own:
+            state = concern.evolve(state, fact)
+        for fact in life.session:
+            state = concern.observe(state, fact)
+        assert state == life.state, seed
+        assert concern.load(concern.dump(state)) == state
+        generations.add(state.generation)
+        directs += sum(getattr(fact, "direct", False) for fact in life.own)
+    assert max(generations) > 2
+    assert directs or kind is not TurnsConcern
+
+
+@pytest.mark.parametrize("kind", OWN, ids=lambda kind: kind.family)
+def test_every_machine_stands_at_the_host_but_a_turn_that_has_the_session_itself(
+    kind: type[SessionConcern],
+) -> None:
+    for seed in range(50):
+        life = lived(kind, random.Random(seed))
+        assert life.state.host == life.admission.host
+        for part in kind.parts:
+            host = host_of(getattr(life.state, part.field))
+            direct = getattr(life.state, "direct_run_id", None)
+            assert host in (None, life.state.host) or (part.field == "turn" and direct)

@@ -1,0 +1,142 @@
+"""``rookery up`` as a process: ready, looked after, refused, and gone without a trace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from rookery.bus.server.server import EmbeddedServer
+from tests.ops.fixtures import ROOKERY, Ended, Realm, clean_environment, rookery, shell
+
+
+class Home:
+    """A user with a store of his own and nothing running yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.store = path, path / "store"
+        self.environment = clean_environment(path) | {"ROOKERY_STORE": str(self.store)}
+
+    def rookery(self, *arguments: str) -> Ended:
+        return rookery(*arguments, environment=self.environment, directory=self.path)
+
+    def shell(self, *arguments: str) -> Ended:
+        return shell(*arguments, environment=self.environment, directory=self.path)
+
+    @contextmanager
+    def up(self, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+        """A node that is ready, and what it said when it was."""
+        process = subprocess.Popen(
+            [*ROOKERY, "up", "--json", *options],
+            env=self.environment,
+            cwd=self.path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        with process:
+            try:
+                assert process.stdout is not None
+                assert process.stderr is not None
+                line = process.stdout.readline()
+                assert line, process.stderr.read()
+                yield process, msgspec.json.decode(line)
+            finally:
+                process.kill()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def facts(ended: Ended) -> list[dict[str, Any]]:
+    return [line["fact"] for line in ended.lines]
+
+
+@pytest.mark.parametrize("way", ["SIGTERM", "SIGINT"])
+def test_a_node_serves_until_it_is_told_to_stop_and_leaves_in_order(home: Home, way: str):
+    with home.up() as (process, said):
+        assert said["ready"] is True
+        doctor = home.rookery("doctor", "--json")
+        assert (doctor.code, doctor.json["url"]) == (0, said["url"])
+        os.killpg(process.pid, signal.Signals[way])  # As a terminal does with Ctrl-C.
+        assert process.wait(60) == 0
+        assert process.stderr is not None
+        errors = process.stderr.read()
+    assert said["url"].removeprefix("nats://").partition("@")[0] not in errors
+    with EmbeddedServer(home.store):
+        told = facts(home.rookery("journal", "tail", "--family", "node", "--json"))
+        assert home.rookery("journal", "verify").code == 0
+    kinds = ["node.partitions_taken.v1", "node.started.v1", "node.stopped.v1"]
+    assert [fact["type"] for fact in told] == kinds
+    assert told[0]["partitions"] == list(range(16))
+    assert told[1]["durability"] == "always"
+    assert told[2]["reason"] == way
+
+
+def test_for_people_it_prints_one_line_with_the_url(home: Home):
+    process = subprocess.Popen(
+        [*ROOKERY, "up"], env=home.environment, cwd=home.path, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        word, url = process.stdout.readline().split()
+        process.terminate()
+        assert (word, url[:7]) == ("ready", "nats://")
+        assert process.stdout.read() == ""
+    assert process.returncode == 0
+
+
+def test_a_second_node_on_the_same_store_is_refused_and_the_first_goes_on(home: Home):
+    with home.up() as (_, said):
+        ended = home.shell("up")
+        assert (ended.code, ended.out) == (3, "")
+        assert ended.err.startswith(f"STORE_IN_USE: {home.store} is used by")
+        assert home.rookery("sessions", "list", "--url", said["url"]).code == 0
+
+
+def test_it_is_looked_after_on_its_metrics_port(home: Home):
+    with home.up("--metrics-port", "0") as (process, said):
+        for page in ("livez", "readyz"):
+            with urllib.request.urlopen(f"{said['health']}/{page}", timeout=30) as answer:
+                assert all(msgspec.json.decode(line)["ok"] for line in answer)
+        with urllib.request.urlopen(f"{said['health']}/metrics", timeout=30) as answer:
+            assert "rookery_partition_owned 16.0" in answer.read().decode()
+        process.terminate()
+        assert process.wait(60) == 0
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(f"{said['health']}/livez", timeout=30)
+
+
+def test_a_port_that_cannot_be_had_is_refused_before_anything_is_made(home: Home):
+    with home.up("--metrics-port", "0", "--store", "other") as (_, said):
+        port = said["health"].rpartition(":")[2]
+        ended = home.shell("up", "--metrics-port", port)
+    assert ended.code == 2
+    assert "choose another --metrics-port" in ended.err
+    assert not home.store.exists()
+
+
+def test_a_server_that_may_lose_data_is_refused_until_that_is_accepted(home: Home, realm: Realm):
+    options = ("--url", realm.server.url, "--realm", realm.name)
+    ended = home.shell("up", *options)
+    assert ended.code == 3
+    assert ended.err.startswith("DURABILITY_UNKNOWN: ")
+    with home.up("--accept-unknown-durability", *options) as (process, said):
+        assert said["url"] == realm.server.url
+        process.terminate()
+        assert process.wait(60) == 0
+    assert not home.store.exists()
+    (_, started, _) = facts(realm.rookery("journal", "tail", "--json"))
+    assert started["durability"] == "unknown_accepted"

@@ -1,0 +1,60 @@
+"""Watches of a node: begun again whatever they fail of, and known to fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from rookery.ops import background_tasks
+from rookery.ops.background_tasks import Watches
+from tests.stock_client import until
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_tasks, "AGAIN_S", 0.001)
+    monkeypatch.setattr(background_tasks, "SETTLED_S", 0.2)
+
+
+def test_a_watch_that_fails_is_begun_again_and_hides_no_other(caplog: pytest.LogCaptureFixture):
+    begun, mended = [], asyncio.Event()
+
+    async def fails() -> None:
+        begun.append(None)
+        if not mended.is_set():
+            raise ValueError("of a newer version")
+        await asyncio.Event().wait()
+
+    async def other() -> None:
+        await asyncio.Event().wait()
+
+    async def story() -> None:
+        kept = Watches()
+        await kept.begin({"views": fails, "other": other})
+        await until(lambda: len(begun) > 3)
+        assert kept.failing == {"views": "ValueError"}
+        mended.set()
+        await until(lambda: not kept.failing)
+        await kept.end()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(story())
+    assert [record.message for record in caplog.records] == ["a watch failed"]
+
+
+def test_a_watch_that_has_come_to_its_end_is_not_begun_again():
+    begun = []
+
+    async def once() -> None:
+        begun.append(None)
+
+    async def story() -> None:
+        kept = Watches()
+        await kept.begin({"drain": once})
+        await until(lambda: len(asyncio.all_tasks()) == 1)
+        assert (begun, kept.failing) == ([None], {})
+
+    asyncio.run(story())

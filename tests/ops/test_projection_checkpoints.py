@@ -1,0 +1,104 @@
+"""The checkpoint that a node leaves of its views: used by lists, and harmless wherever it dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from rookery.actors.projections.approvals import ApprovalTable
+from rookery.actors.projections.checkpoint import Checkpoints
+from rookery.actors.projections.projector import LAST_MESSAGES
+from rookery.actors.projections.runs import RunTable
+from rookery.actors.projections.sessions import SessionTable
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.ports import Append, Settled
+from rookery.bus.server.server import EmbeddedServer
+from rookery.schemas.digest import ZERO_CHAIN, chain
+from rookery.schemas.envelope import EntityId
+from tests.bus.journals import commit
+from tests.nodes import NodeProcess, rookery_here
+from tests.projections.fact_builders import Story
+
+RUNS = LAST_MESSAGES // 4 + 1
+
+
+def with_bus(url: str, work: Callable[[JetStreamBus], Awaitable[Any]]) -> Any:
+    async def scenario() -> Any:
+        bus = JetStreamBus(url)
+        await bus.start()
+        try:
+            return await work(bus)
+        finally:
+            await bus.stop()
+
+    return asyncio.run(scenario())
+
+
+async def fill(bus: JetStreamBus) -> None:
+    """Enough runs that a node which stops leaves a checkpoint."""
+    story, ends = Story(), dict[EntityId, tuple[int, str]]()
+    for number in range(RUNS):
+        story.run(f"s{number}", f"r{number}")
+    for family in ("session", "turn"):
+        messages = [one for one in story.messages if one.entity.family == family]
+        while messages:
+            group = {one.entity: one for one in reversed(messages)}
+            appends = []
+            for entity, one in group.items():
+                sequence, digest = ends.get(entity, (0, ZERO_CHAIN))
+                digest = chain(digest, one.body)
+                appends.append(Append(entity, sequence, one.message_id, one.body, digest))
+            for outcome in await commit(bus.journal, appends):
+                assert isinstance(outcome, Settled)
+                ends[outcome.append.entity] = outcome.sequence, outcome.append.chain
+            taken = {one.message_id for one in group.values()}
+            messages = [one for one in messages if one.message_id not in taken]
+
+
+async def sequence(bus: JetStreamBus) -> int:
+    return (await Checkpoints(bus.journal, bus.shelf).standing()).head.place.sequence
+
+
+async def forget_runs(bus: JetStreamBus) -> None:
+    """As of the same place, but with nothing in the tables."""
+    checkpoints = Checkpoints(bus.journal, bus.shelf)
+    standing = await checkpoints.standing()
+    nothing = [RunTable(), SessionTable(), ApprovalTable()]
+    draft = await checkpoints.draft(nothing, standing.head.place, standing)
+    assert await checkpoints.write(draft)
+
+
+def test_what_a_node_leaves_is_where_the_next_ones_and_lists_without_any_begin(tmp_path: Path):
+    store = tmp_path / "store"
+
+    def node() -> NodeProcess:
+        return NodeProcess(tmp_path, "--store", str(store))
+
+    def runs() -> Any:
+        listed = rookery_here(
+            tmp_path, "runs", "list", "--limit", "9999", "--json", "--store", str(store)
+        )
+        assert listed.code == 0, listed
+        return listed.json
+
+    with node() as first:
+        with_bus(first.url, fill)
+        by_the_node = runs()
+        assert len(by_the_node["runs"]) == RUNS
+        first.stop()
+    assert runs() == by_the_node
+    with node() as second:
+        left = with_bus(second.url, sequence)
+        assert left > LAST_MESSAGES
+        assert runs() == by_the_node
+        second.kill()
+    assert runs() == by_the_node
+    with EmbeddedServer(store) as server:
+        assert with_bus(server.url, sequence) == left
+        with_bus(server.url, forget_runs)
+    assert runs()["runs"] == []
+    with node() as third:
+        assert runs()["runs"] == []
+        third.stop()

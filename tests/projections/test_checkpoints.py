@@ -1,0 +1,383 @@
+"""Checkpoints of views: a shortcut that changes nothing in what is listed, and never the truth."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.projections import approvals as approval_table
+from rookery.actors.projections import runs as run_table
+from rookery.actors.projections import sessions as session_table
+from rookery.actors.projections.approval_queries import ApprovalsView
+from rookery.actors.projections.approvals import ApprovalTable
+from rookery.actors.projections.checkpoint import DIGEST_BYTES, Checkpoints, place_of
+from rookery.actors.projections.projector import BEHIND_MESSAGES, LAST_MESSAGES, Reading
+from rookery.actors.projections.run_queries import RunsView
+from rookery.actors.projections.runs import RunTable
+from rookery.actors.projections.session_queries import SessionsView
+from rookery.actors.projections.sessions import SessionTable
+from rookery.bus.memory.checkpoints import MemoryShelf
+from rookery.bus.ports import Filter, Stored
+from rookery.bus.storage.checkpoints import StandingHead
+from rookery.schemas.approvals.lists import GrantedQuery, PendingQuery
+from rookery.schemas.approvals.records import ApprovalTerminalStatus
+from rookery.schemas.commands import RunsQuery, SessionsQuery
+from rookery.schemas.digest import digest_bytes, digest_json
+from rookery.schemas.facts import session, tool, turn
+from tests.projections.fact_builders import Story
+from tests.projections.test_approval_list import answered, asked, closed, granted, requested
+from tests.projections.test_session_list import begin
+
+
+class Counted(Story):
+    """A journal that knows how much of it was read."""
+
+    scanned = 0
+
+    async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+        async for page in super().scan(where, after):
+            self.scanned += len(page)
+            yield page
+
+
+def tables() -> list[Any]:
+    return [RunTable(), SessionTable(), ApprovalTable()]
+
+
+def told(story: Story, shelf: MemoryShelf | None = None) -> list[Any]:
+    """All that the views of a node say which begins now."""
+
+    async def ask() -> list[Any]:
+        reading = Reading(story, tables(), shelf=shelf)
+        approvals = ApprovalsView(reading, lambda: 0)
+        return [
+            await RunsView(reading).list(RunsQuery(limit=1_000)),
+            await SessionsView(reading).list(SessionsQuery()),
+            await approvals.pending(PendingQuery(ended=True)),
+            await approvals.granted(GrantedQuery(ended=True)),
+        ]
+
+    return asyncio.run(ask())
+
+
+async def keep(story: Story, shelf: MemoryShelf, *kept: Any) -> bool:
+    """Leave a checkpoint as of now."""
+    checkpoints, kept = Checkpoints(story, shelf), kept or tuple(tables())
+    for stored in story.messages:
+        for table in kept:
+            table.take(stored)
+    place = place_of(story.messages[-1])
+    return await checkpoints.write(
+        await checkpoints.draft(kept, place, await checkpoints.standing())
+    )
+
+
+def standing(shelf: MemoryShelf) -> StandingHead:
+    assert shelf.standing is not None
+    return shelf.standing
+
+
+@pytest.fixture
+def shelf() -> MemoryShelf:
+    return MemoryShelf()
+
+
+@pytest.fixture
+def story() -> Counted:
+    """What it takes to have something in every table."""
+    story = Counted(Story.recorded("shop").messages)
+    begin(story, "t")
+    story.run("s", "r1")
+    story.accept("s", "r2", language="typescript")
+    story.start("s", "r2")
+    story.intend("s", "r2", *story.want("s", "r2", "tea", "cake"))
+    story.say("s", requested("s.1"), asked("s.1", "inbox"))
+    return story
+
+
+# --- a shortcut -----------------------------------------------------------------------------------
+
+
+def test_a_view_begins_at_the_checkpoint_and_reads_only_what_came_after(
+    story: Counted, shelf: MemoryShelf
+):
+    before = told(story)
+    asyncio.run(keep(story, shelf))
+    story.scanned = 0
+    assert told(story, shelf) == before
+    assert story.scanned == 0
+    story.complete("s", "r2")
+    assert told(story, shelf) == told(Story(story.messages)) != before
+    assert story.scanned == 2
+
+
+@pytest.mark.parametrize("kind", [RunsView, SessionsView])
+def test_without_a_node_a_view_reads_only_its_own_part(
+    story: Counted, shelf: MemoryShelf, kind: Any
+):
+    asyncio.run(keep(story, shelf))
+    query = RunsQuery() if kind is RunsView else SessionsQuery()
+    story.say("s", session.RunCommitted(run="r2", input_id="r2"))
+    story.scanned = 0
+    alone = asyncio.run(kind.alone(story, shelf=shelf).list(query))
+    assert story.scanned == 1
+    assert alone == asyncio.run(kind.alone(story).list(query))
+
+
+def test_what_sessions_owe_counts_from_a_checkpoint_too(story: Counted, shelf: MemoryShelf):
+    asyncio.run(keep(story, shelf))
+    load = RealmLoad()
+    asyncio.run(Reading(story, [SessionTable(load)], shelf=shelf).refresh())
+    assert load.total == 1
+
+
+Move = st.tuples(st.sampled_from(range(10)), st.sampled_from("ab"), st.integers(1, 4))
+
+
+def tell(story: Story, move: tuple[int, str, int]) -> None:
+    """Something that happens in a session, be it likely or not."""
+    kind, key, number = move
+    run, approval = f"{key}{number}", f"{key}.{number}"
+    match kind:
+        case 0:
+            story.accept(key, run)
+        case 1:
+            story.start(key, run)
+        case 2:
+            story.complete(key, run)
+        case 3:
+            story.intend(key, run, story.want(key, run, "tea", "cake")[0])
+        case 4:
+            waits_for, code = (f"{run}-1",), "WAITING_FOR_APPROVAL"
+            parked = turn.Parked(
+                run=run, code=code, snapshot_id="", snapshot_blob="", waits_for=waits_for
+            )
+            story.say(key, tool.RecoveryRequired(run=run, operation_id=f"{run}-1", reason="died"))
+            story.say(key, parked)
+        case 5:
+            story.say(key, requested(approval), asked(approval, "inbox"))
+        case 6:
+            story.say(key, answered(approval, "approved"), granted(approval, f"g{approval}"))
+        case 7:
+            story.say(key, closed(approval, ApprovalTerminalStatus.TIMED_OUT, "late"))
+        case 8:
+            story.say(key, session.Initialized(row="Initialize"))
+        case _:
+            story.write("session", f"broken-{key}", b'[{"type":"session.initialized.v9"}]')
+
+
+@given(moves=st.lists(Move, min_size=1, max_size=60), cuts=st.sets(st.integers(0, 59)))
+def test_a_checkpoint_and_what_came_after_is_what_everything_is(
+    moves: list[tuple[int, str, int]], cuts: set[int]
+):
+    """Wherever checkpoints were left on the way, each by somebody who began at the one before."""
+    shelf, story = MemoryShelf(), Story()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_table, "PART_RUNS", 2)
+        patch.setattr(session_table, "PART_SESSIONS", 1)
+        for number, move in enumerate(moves):
+            tell(story, move)
+            if number in cuts:
+                asyncio.run(_kept_by_the_next(story, shelf))
+        assert told(story, shelf) == told(story)
+
+
+async def _kept_by_the_next(story: Story, shelf: MemoryShelf) -> None:
+    reading = Reading(story, tables(), shelf=shelf)
+    await reading.refresh()
+    await reading._keep(0)
+
+
+# --- never the truth ------------------------------------------------------------------------------
+
+
+def _damage_head(shelf: MemoryShelf) -> None:
+    revision, body = standing(shelf)
+    shelf.standing = StandingHead(revision, body.replace(b'"sequence":', b'"sequence":1'))
+
+
+def _lie_about_the_place(shelf: MemoryShelf) -> None:
+    """As somebody would who can count digests."""
+    revision, body = standing(shelf)
+    head = msgspec.json.decode(body[DIGEST_BYTES:])
+    head["place"]["sequence"] -= 1
+    text = msgspec.json.encode(head)
+    shelf.standing = StandingHead(revision, digest_bytes(text).encode() + text)
+
+
+def _spell_it_otherwise(shelf: MemoryShelf) -> None:
+    text = b'{"place":7}'
+    shelf.standing = StandingHead(standing(shelf).revision, digest_bytes(text).encode() + text)
+
+
+def _damage_part(shelf: MemoryShelf) -> None:
+    name = max(shelf.parts, key=lambda name: len(shelf.parts[name]))
+    shelf.parts[name] = shelf.parts[name][:-1] + b"?"
+
+
+def _lose_part(shelf: MemoryShelf) -> None:
+    del shelf.parts[next(iter(shelf.parts))]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [_damage_head, _lie_about_the_place, _spell_it_otherwise, _damage_part, _lose_part],
+)
+def test_a_damaged_checkpoint_is_none_and_is_replaced(
+    story: Counted, shelf: MemoryShelf, damage: Any
+):
+    before = told(story)
+    asyncio.run(keep(story, shelf))
+    damage(shelf)
+    story.scanned = 0
+    assert told(story, shelf) == before
+    assert story.scanned == len(story.messages)
+    story.run("s", "r3")
+    asyncio.run(_kept_by_the_next(story, shelf))
+    story.scanned = 0
+    assert told(story, shelf) == told(Story(story.messages))
+    assert story.scanned == 0
+
+
+def test_a_checkpoint_of_another_form_is_none(
+    story: Counted, shelf: MemoryShelf, monkeypatch: pytest.MonkeyPatch
+):
+    before = told(story)
+    with monkeypatch.context() as older:
+        older.setattr(RunTable, "form", "of another version")
+        asyncio.run(keep(story, shelf))
+    story.scanned = 0
+    assert told(story, shelf) == before
+    assert story.scanned == len(story.messages)
+
+
+def test_a_checkpoint_of_another_journal_is_none(story: Counted, shelf: MemoryShelf):
+    asyncio.run(keep(story, shelf))
+    for cut in (0, 1):
+        other = Counted(story.messages[: len(story.messages) // 2])
+        for number in range(cut * len(story.messages)):
+            other.say(f"other-{number}", session.Initialized(row="Initialize"))
+        for stored in other.messages:
+            msgspec.structs.force_setattr(stored, "message_id", f"other-{stored.sequence}")
+        assert told(other, shelf) == told(Story(other.messages))
+
+
+# --- several writers, and what they leave ---------------------------------------------------------
+
+
+def test_of_two_writers_one_loses_and_harms_nothing(story: Counted, shelf: MemoryShelf):
+    async def both() -> list[bool]:
+        checkpoints = Checkpoints(story, shelf)
+        standing = await checkpoints.standing()
+        drafts = []
+        for _ in range(2):
+            reading = tables()
+            for stored in story.messages:
+                for table in reading:
+                    table.take(stored)
+            drafts.append(await checkpoints.draft(reading, place_of(story.messages[-1]), standing))
+        return [await checkpoints.write(draft) for draft in drafts]
+
+    assert asyncio.run(both()) == [True, False]
+    story.scanned = 0
+    assert told(story, shelf) == told(Story(story.messages))
+    assert story.scanned == 0
+
+
+def test_what_has_not_changed_is_not_written_again_and_what_was_replaced_is_gone(
+    story: Counted, shelf: MemoryShelf, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(run_table, "PART_RUNS", 2)
+    for number in range(10):
+        story.run("s", f"more-{number}")
+    asyncio.run(_kept_by_the_next(story, shelf))
+    before = set(shelf.parts)
+    for number in range(2):
+        story.run("s", f"again-{number}")
+    asyncio.run(_kept_by_the_next(story, shelf))
+    after = set(shelf.parts)
+    assert len(before & after) >= 5
+    named = msgspec.json.decode(standing(shelf).body[DIGEST_BYTES:])["tables"]
+    assert after == {part["name"] for table in named.values() for part in table["parts"]}
+
+
+def test_a_node_leaves_a_checkpoint_once_it_is_far_behind_and_when_it_stops(shelf: MemoryShelf):
+    story = Story()
+
+    def grow(messages: int) -> None:
+        for _ in range(messages):
+            story.write("session", "s", b"[]")
+
+    async def live() -> list[int]:
+        reading, standing = Reading(story, tables(), shelf=shelf), list[int]()
+
+        async def look() -> None:
+            await reading.refresh()
+            await reading._keep(BEHIND_MESSAGES)
+            head = await Checkpoints(story, shelf).standing()
+            standing.append(head.head.place.sequence)
+
+        grow(BEHIND_MESSAGES)
+        await look()
+        grow(1)
+        await look()
+        grow(LAST_MESSAGES)
+        await look()
+        await reading.leave()
+        await look()
+        grow(1)
+        await reading.leave()
+        await look()
+        return standing
+
+    kept = BEHIND_MESSAGES + 1
+    assert asyncio.run(live()) == [0, kept, kept, kept, kept + LAST_MESSAGES + 1]
+
+
+def test_who_reads_a_part_of_the_journal_leaves_none(story: Counted, shelf: MemoryShelf):
+    async def read() -> None:
+        reading = Reading(story, [RunTable()], Filter(family="turn"), shelf)
+        await reading.refresh()
+        await reading._keep(0)
+
+    asyncio.run(read())
+    assert not shelf.parts
+
+
+# --- their form -----------------------------------------------------------------------------------
+
+FOLDED = {
+    "runs": (2, "ecea734778f3323ea87cc7ca04a40a464a9a7df8f35f2aafdf38ffa86114757f"),
+    "sessions": (1, "853d48da8c684cd9da67622eca22f764cde0c4d566bd0692ba88caf79d21b702"),
+    "approvals": (1, "61c5f3102cc90e8f67dce7ebc67b8a55a37d7afc7e6a5462e55f07a13ecafd98"),
+}
+"""What each way of folding (``FOLDS``) makes of the histories below, by its digest. Where it makes
+something else of them now, raise ``FOLDS``: older checkpoints must not be read."""
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_who_changes_what_a_fact_makes_of_a_table_raises_its_number(name: str):
+    story = Story.recorded("shop")
+    for number in range(200):
+        tell(story, (number % 10, "ab"[number // 10 % 2], number // 20 % 4 + 1))
+    runs, sessions, approvals = tables()
+    for stored in story.messages:
+        for table in (runs, sessions, approvals):
+            table.take(stored)
+    made = {
+        "runs": (run_table.FOLDS, b"".join(runs.parts()).hex()),
+        "sessions": (
+            session_table.FOLDS,
+            [[key, s.host.phase, s.owed, s.generation] for key, s in sessions.states.items()],
+        ),
+        "approvals": (approval_table.FOLDS, b"".join(approvals.parts()).hex()),
+    }
+    folds, what = made[name]
+    assert (folds, digest_json(what)) == FOLDED[name]

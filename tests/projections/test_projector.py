@@ -1,0 +1,99 @@
+"""Reading a journal on: each message once, in order, without holding up the loop or giving up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+
+import msgspec
+import pytest
+
+from rookery.actors.projections import projector
+from rookery.actors.projections.projector import SLICE_MESSAGES, Reading
+from rookery.bus.ports import Filter, Stored
+from rookery.schemas.codec import encode_json
+from rookery.schemas.errors import Failed
+from tests.projections.fact_builders import Story
+
+
+class Taken:
+    """A table of the messages themselves."""
+
+    name, form = "taken", "1"
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def take(self, stored: Stored) -> None:
+        self.taken.append(stored.sequence)
+
+    def parts(self) -> Iterator[bytes]:
+        yield encode_json(self.taken)
+
+    def anew(self) -> Taken:
+        return Taken()
+
+    def adopt(self, part: bytes) -> None:
+        self.taken += msgspec.json.decode(part, type=list[int])
+
+
+def test_each_message_is_taken_once_however_many_ask_at_the_same_time():
+    story, both = Story(), (Taken(), Taken())
+    reader = Reading(story, both)
+
+    async def ask() -> None:
+        story.run("s", "r1")
+        await asyncio.gather(*(reader.refresh() for _ in range(5)))
+        story.run("s", "r2")
+        await asyncio.gather(*(reader.refresh() for _ in range(5)))
+
+    asyncio.run(ask())
+    for table in both:
+        assert table.taken == list(range(1, len(story.messages) + 1))
+
+
+def test_others_get_the_loop_while_much_is_read():
+    story, turns = Story(), 0
+    for _ in range(4 * SLICE_MESSAGES):
+        story.write("session", "s", b"[]")
+
+    async def ask() -> None:
+        nonlocal turns
+        reader = Reading(story, [Taken()])
+        asked = asyncio.create_task(reader.refresh())
+        while not asked.done():
+            turns += 1
+            await asyncio.sleep(0)
+
+    asyncio.run(ask())
+    assert turns >= 4
+
+
+class Outage(Story):
+    """A journal that cannot be read at first."""
+
+    outages = 2
+
+    async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+        if self.outages:
+            self.outages -= 1
+            raise Failed("SERVER_UNREACHABLE", "gone")
+        async for page in super().scan(where, after):
+            yield page
+
+
+def test_keeping_up_outlives_an_outage(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(projector, "KEEP_UP_S", 0.001)
+    story = Outage()
+    story.run("s", "r")
+
+    async def keep_up() -> None:
+        table = Taken()
+        keeping = asyncio.create_task(Reading(story, [table]).keep_up())
+        async with asyncio.timeout(10):
+            while len(table.taken) < len(story.messages):
+                await asyncio.sleep(0)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+    asyncio.run(keep_up())

@@ -1,0 +1,107 @@
+"""Sessions as lists show them: by phase, language and time, page by page."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.projections.projector import Reading
+from rookery.actors.projections.session_queries import UNREADABLE, SessionsView
+from rookery.actors.projections.sessions import SessionTable
+from rookery.schemas.commands import SessionList, SessionsQuery
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import session
+from rookery.schemas.run import Language, RunRequest
+from tests.projections.fact_builders import Story
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def sessions_of(story: Story, **query: Any) -> SessionList:
+    view = SessionsView.alone(story)
+    return asyncio.run(view.list(SessionsQuery(**query)))
+
+
+def ids(story: Story, **query: Any) -> list[str]:
+    return [found.meta.id for found in sessions_of(story, **query).sessions]
+
+
+def begin(story: Story, key: str, **request: Any) -> None:
+    """A session with one input that waits for its turn."""
+    story.say(
+        key,
+        session.Initialized(row="Initialize"),
+        session.Registered(row="RegisterSession", session_id_in=key),
+        session.ExecutorEnsured(row="EnsureSessionWithExecutorIdle", session_id_in=key),
+        session.InputAccepted(
+            row="AcceptWithCompletionAttachedQueued",
+            run=f"run-{key}",
+            input_id=f"run-{key}",
+            request=RunRequest(**request),
+        ),
+    )
+
+
+def test_those_used_last_come_first_and_are_filtered(story: Story):
+    begin(story, "one")
+    border_ms = story.now_ms + 1
+    begin(story, "two", language="typescript")
+    story.say("three", session.Initialized(row="Initialize"))
+    assert ids(story) == ["three", "two", "one"]
+    assert ids(story, language=Language.TYPESCRIPT) == ["two"]
+    assert ids(story, used_since_ms=border_ms) == ["three", "two"]
+    assert ids(story, phase="Idle", limit=1) == ["three"]
+    assert ids(story, phase="Destroyed") == []
+
+
+@pytest.mark.parametrize("phase", ["bogus", "destroyed", ""])
+def test_a_phase_nobody_knows_is_refused_with_those_that_are(story: Story, phase: str):
+    with pytest.raises(Refused, match="no phase of a session") as refused:
+        ids(story, phase=phase)
+    assert refused.value.code == "INVALID_ARGUMENT"
+    assert "Idle, Attached" in refused.value.hint
+
+
+def test_pages_neither_lose_nor_repeat_and_say_how_many_there_are(story: Story):
+    for number in range(10):
+        begin(story, f"s{number}")
+    told, before = [], None
+    while True:
+        page = sessions_of(story, limit=4, before=before)
+        assert page.total == 10
+        told += [found.meta.id for found in page.sessions]
+        if (before := page.next) is None:
+            break
+    assert told == [f"s{number}" for number in range(9, -1, -1)]
+
+
+@pytest.mark.parametrize("before", ["", "7", "x/s", "7/", "9" * 5_000 + "/s"])
+def test_a_position_nobody_gave_out_is_refused(story: Story, before: str):
+    with pytest.raises(Refused) as caught:
+        sessions_of(story, before=before)
+    assert caught.value.code == "INVALID_ARGUMENT"
+
+
+def test_a_session_that_cannot_be_read_hides_no_other(story: Story):
+    begin(story, "one")
+    begin(story, "two")
+    story.write("session", "one", b'[{"type":"session.initialized.v9"}]')
+    assert ids(story, phase=UNREADABLE) == ["one"]
+    assert ids(story) == ["two", "one"]
+
+
+def test_the_load_of_a_realm_is_what_its_sessions_owe(story: Story):
+    begin(story, "one")
+    load = RealmLoad()
+    reading = Reading(story, [SessionTable(load)])
+    asyncio.run(reading.refresh())
+    assert load.total == 1
+    story.say("one", session.InputCancelled(run="run-one", input_id="run-one"))
+    asyncio.run(reading.refresh())
+    assert load.total == 0

@@ -1,0 +1,23 @@
+"""``python -m tests.sandbox.typescript.printed_by_node`` asks node what these programs print, and
+writes it down beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+
+def main() -> None:
+    for program in Path(__file__).parent.glob("*.js"):
+        environment = {**os.environ, "TZ": "UTC", "LC_ALL": "en_US.UTF-8", "NO_COLOR": "1"}
+        command = ["node", "--input-type=module", "-e", program.read_text()]
+        printed = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, check=True, timeout=60
+        ).stdout
+        program.with_suffix(".txt").write_bytes(printed)
+
+
+if __name__ == "__main__":
+    main()

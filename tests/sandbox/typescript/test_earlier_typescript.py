@@ -1,0 +1,68 @@
+"""What began with an earlier edition of TypeScript goes on with it: the same prelude, the same
+translation, the same values and instructions. The files were written by the version that made it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rookery.actors.sandbox import Answer, Sandbox, Waiting
+from rookery.actors.sandbox.typescript.build import JavaScriptBuild
+from rookery.schemas.run import Language
+from tests.builds import own_build
+from tests.sandbox.program_runner import answer
+from tests.sandbox.runtime.test_guest_registry import Published, opened
+from tests.sandbox.session_fixture import NOW_MS, TOOLS, Stage
+
+FOLDER = Path(__file__).with_name("earlier_typescript")
+RECORD: dict[str, Any] = json.loads((FOLDER / "edition_1.json").read_text())
+
+
+def earlier() -> JavaScriptBuild:
+    own = JavaScriptBuild.own()
+    return JavaScriptBuild(
+        edition=1,
+        engine=own.engine,
+        transformer=own.transformer,
+        prelude=(FOLDER / "edition_1.js").read_text(),
+    )
+
+
+@pytest.fixture(scope="module")
+def sandbox_of_today(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    folder = tmp_path_factory.mktemp("earlier")
+    with opened(folder, own_build(), Published(earlier().piece)) as sandbox:
+        yield sandbox
+
+
+def test_the_build_of_an_earlier_edition_is_the_one_it_was():
+    assert earlier().digest == RECORD["build"] != JavaScriptBuild.own().digest
+    assert JavaScriptBuild.read(earlier().piece) == earlier()
+
+
+@pytest.mark.parametrize("name", RECORD["programs"])
+def test_a_program_of_an_earlier_edition_runs_as_it_did(sandbox_of_today: Sandbox, name: str):
+    code, *expected = RECORD["programs"][name]
+    sandbox_of_today.reopen(
+        "earlier",
+        seed=b"seed",
+        created_ms=NOW_MS,
+        language=Language.TYPESCRIPT,
+        tools=TOOLS,
+        build=RECORD["build"],
+    )
+    stage = Stage(sandbox_of_today, "earlier", create=False, language=Language.TYPESCRIPT)
+    stage.value(RECORD["first"], answer=answer)
+    outcome = stage.try_run(code, answer=answer)
+    while isinstance(outcome, Waiting):
+        yes = {call.id: Answer("yes", duration_ms=1) for call in outcome.calls}
+        outcome = stage.resume(answers=yes, answer=answer)
+    stage.end()
+    error = outcome.error and outcome.error.code
+    found = [outcome.status, outcome.result, outcome.stdout, outcome.stderr, error]
+    assert [*found, outcome.metrics.instructions] == expected

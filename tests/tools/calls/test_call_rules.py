@@ -1,0 +1,409 @@
+"""What follows from what: calls of a batch, ends of runs, an operator's word."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import pytest
+
+from rookery.actors.tools.call_rules import Ledger
+from rookery.actors.tools.call_slots import Place, Places
+from rookery.actors.tools.effects import Interrupted, Prepare
+from rookery.actors.tools.evolve import effects, evolve
+from rookery.actors.tools.state import Tools
+from rookery.schemas.calls import CallOutcome, ToolFault
+from rookery.schemas.digest import digest_json
+from rookery.schemas.facts import tool as facts
+from rookery.schemas.run import SideEffect
+from tests.tools.calls.test_call_crashes import TAKEN_OVER_S, during_the_act
+from tests.tools.tool_fixtures import ToolNode, ToolWorld, call, capability, operation, tools
+
+
+def lost(world: ToolWorld) -> ToolNode:
+    """A call that nobody can know of, on a node that goes on."""
+    node = world.begin()
+    during_the_act(world, node, "send")
+    node.crash()
+    world.workshop.hold = False
+    successor = world.begin()
+    world.until(lambda: world.kinds()[-1] == "recovery_required")
+    return successor
+
+
+def resolve(world: ToolWorld, **said: Any) -> Any:
+    """What an operator is answered who speaks when it can be known."""
+    world.until_it_cannot_act()
+    body = {"run_id": "run-1", "operation_id": operation(1)} | said
+    return world.told("resolve", **body)
+
+
+def answered(asked: Any) -> str:
+    """How the call stands, as whoever resolved it is told."""
+    assert not asked.code, asked.answers[-1].body
+    return asked.answers[-1].body.partition(b'"state":"')[2].rstrip(b'"}').decode()
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+def test_a_call_that_can_begin_has_request_and_intent_in_one_message(world: ToolWorld):
+    node = world.begin()
+    world.want(call(1, "fetch", 1, b=2))
+    world.until(lambda: world.kinds()[-1] == "completed")
+    requested, intent, completed = world.tool_facts()
+    assert len(world.stored("tool")) == 2
+    assert (requested.run, requested.surface, requested.number) == ("run-1", "outside", 1)
+    assert requested.idempotency_key == requested.operation_id
+    assert requested.request_digest == digest_json({"args": [1], "kwargs": {"b": 2}})
+    assert (intent.attempt, intent.node) == (1, node.epoch)
+    assert intent.deadline_at_ms == intent.at_ms + requested.timeout_ms
+    assert (completed.value, completed.response_digest) == ("done", digest_json("done"))
+
+
+def test_the_calls_of_a_batch_are_one_message_and_each_has_its_own_fate(world: ToolWorld):
+    world.begin()
+    world.want(call(1, "fetch", a=1), call(2, "nothing"), call(3, "send", a=3))
+    world.until(lambda: world.kinds().count("completed") == 2)
+    assert world.kinds()[:5] == [
+        *("requested", "intent_recorded"),
+        "refused",
+        *("requested", "intent_recorded"),
+    ]
+    assert world.kinds(2) == ["refused"]
+
+
+def test_a_batch_without_calls_is_somebody_elses_to_work_off(world: ToolWorld):
+    world.begin()
+    world.want()
+    world.settle()
+    assert world.stored("tool") == []
+
+
+def test_a_large_batch_begins_one_message_later(world: ToolWorld):
+    world.begin(capability("fetch", concurrency=1_000))
+    world.want(*(call(number, "fetch", a=number) for number in range(1, 302)))
+    world.until(lambda: world.kinds().count("completed") == 301)
+    assert world.kinds()[:301] == ["requested"] * 301
+    assert all(world.executions(number) == 1 for number in range(1, 302))
+
+
+def test_a_runs_calls_are_known_in_order_until_another_run_calls(world: ToolWorld):
+    node = world.begin()
+    world.want(call(1, "fetch", a=1), call(2, "nothing"))
+    world.until(lambda: "completed" in world.kinds())
+    world.over()
+    first, second = world.known(node)
+    assert (first.operation_id, first.outcome.value) == (operation(1), "done")
+    assert (second.operation_id, second.outcome.error.code) == (operation(2), "UNKNOWN_TOOL")
+    world.want(call(1, "fetch", a=1, run="run-2"), run="run-2")
+    world.until(lambda: world.executions(1, "run-2"))
+    assert world.known(node) == []
+    assert len(world.known(node, run="run-2")) == 1
+
+
+def test_what_is_known_survives_a_snapshot(world: ToolWorld):
+    node = world.begin()
+    many = [call(number, "fetch", a=number) for number in range(1, 31)]
+    world.want(*many, call(31, "nothing"))
+    world.until(lambda: world.kinds().count("completed") == 30)
+    before = world.known(node)
+    node.passivate()
+    world.settle()
+    node.journal.read_after.clear()
+    assert world.known(node) == before
+    assert max(node.journal.read_after) > 0
+
+
+# --- the end of a run -----------------------------------------------------------------------------
+
+
+def test_a_call_that_was_not_begun_when_its_run_ended_is_withdrawn(world: ToolWorld):
+    node = world.begin()
+    world.workshop.hold = True
+    world.want(call(1, "single", a=1), call(2, "single", a=2))
+    told = world.expect(node, 2)
+    world.settle()
+    world.over()
+    world.until(told.done)
+    assert told.result().outcome.error.code == "CANCELLED"
+    world.workshop.hold = False
+    world.until(lambda: world.kinds(1)[-1] == "completed")
+    world.settle()
+    assert world.kinds(2) == ["requested", "withdrawn"]
+    assert world.executions(2) == 0
+
+
+def test_a_call_that_was_not_begun_when_its_program_gave_it_up_is_withdrawn(world: ToolWorld):
+    node = world.begin()
+    world.workshop.hold = True
+    asked = [call(number, "single", a=number) for number in (1, 2, 3)]
+    world.want(*asked)
+    told = world.expect(node, 2)
+    world.settle()
+    world.keep(asked[0], asked[2])
+    world.until(told.done)
+    assert "gave the call up" in told.result().outcome.error.message
+    world.workshop.hold = False
+    world.until(lambda: world.kinds(3)[-1] == "completed")
+    assert world.kinds(2) == ["requested", "withdrawn"]
+    assert world.executions(2) == 0
+
+
+def test_what_an_operator_had_tried_again_is_not_withdrawn_with_its_run(world: ToolWorld):
+    once = capability("send", idempotent=False, concurrency=1)
+    node = world.begin(once)
+    during_the_act(world, node, "send")
+    node.crash()
+    world.begin(once)
+    world.until(lambda: world.kinds()[-1] == "recovery_required")
+    world.until_it_cannot_act()
+    world.want(call(1, "send", a=1, run="other"), key="b", run="other")
+    resolve(world, retry=True)
+    world.settle()
+    assert world.kinds()[-1] == "retry_allowed"
+    world.over()
+    world.workshop.hold = False
+    world.until(lambda: world.kinds()[-1] == "completed")
+
+
+def test_what_waited_for_a_place_and_was_withdrawn_leaves_it_to_the_next(world: ToolWorld):
+    world.begin()
+    world.workshop.hold = True
+    world.want(call(1, "single", a=1))
+    world.want(call(2, "single", a=2, run="other"), key="b", run="other")
+    world.want(call(3, "single", a=3, run="third"), key="c", run="third")
+    world.settle()
+    world.over(key="b", run="other")
+    world.workshop.hold = False
+    world.until(lambda: world.executions(3, "third"))
+    assert world.kinds(2, "b", "other") == ["requested", "withdrawn"]
+
+
+def test_a_call_in_flight_when_its_run_ends_still_has_its_outcome_on_record(world: ToolWorld):
+    world.begin()
+    world.workshop.hold = True
+    world.want(call(1, "send", a=1))
+    world.until(lambda: world.executions(1))
+    world.over()
+    world.want(call(1, "fetch", a=1, run="run-2"), run="run-2")
+    world.workshop.hold = False
+    world.until(lambda: world.kinds(1)[-1] == "completed")
+    world.until(lambda: world.kinds(1, run="run-2")[-1] == "completed")
+
+
+# --- an operator's word ---------------------------------------------------------------------------
+
+
+def test_an_operator_says_what_the_call_came_to(world: ToolWorld):
+    node = lost(world)
+    told = world.expect(node, 1)
+    assert answered(resolve(world, id="word", completed={"sent": True})) == "completed"
+    world.until(told.done)
+    assert told.result().outcome == CallOutcome(value={"sent": True})
+    completed = world.tool_facts()[-1]
+    assert completed.resolved_by == "word"
+    assert completed.response_digest == digest_json({"sent": True})
+    assert world.executions(1) == 1
+
+
+def test_an_operator_says_that_there_is_no_value(world: ToolWorld):
+    node = lost(world)
+    assert answered(resolve(world, completed=None)) == "completed"
+    assert world.known(node)[0].outcome == CallOutcome(value=None)
+
+
+def test_an_operator_says_that_the_call_failed(world: ToolWorld):
+    node = lost(world)
+    failed = {"code": "MAIL_BOUNCED", "message": "it never left"}
+    assert answered(resolve(world, failed=failed)) == "failed"
+    assert world.known(node)[0].outcome.error == ToolFault("MAIL_BOUNCED", "it never left")
+
+
+def test_an_operator_has_the_call_tried_again_under_the_same_key(world: ToolWorld):
+    lost(world)
+    assert answered(resolve(world, id="word", retry=True, actor="anne")) == "requested"
+    world.until(lambda: world.kinds()[-1] == "completed")
+    assert world.kinds()[-3:] == ["retry_allowed", "intent_recorded", "completed"]
+    assert world.tool_facts()[-2].attempt == 2
+    assert world.tool_facts()[-3].resolved_by == "anne"
+    assert world.executions(1) == 2
+
+
+def test_a_retry_survives_the_node_that_was_to_do_it_and_still_needs_an_operator_after(
+    world: ToolWorld,
+):
+    node = lost(world)
+    world.workshop.hold = True
+    resolve(world, retry=True)
+    world.until(lambda: world.executions(1) == 2)
+    node.crash()
+    world.begin()
+    world.until(lambda: world.kinds().count("recovery_required") == 2)
+    world.pass_s(TAKEN_OVER_S)
+    assert world.executions(1) == 2
+
+
+def test_an_operators_word_counts_once(world: ToolWorld):
+    lost(world)
+    first = resolve(world, id="word", completed=1)
+    assert answered(resolve(world, id="word", completed=1)) == answered(first)
+    assert resolve(world, id="word", completed=2).code == "IDEMPOTENCY_KEY_REUSED"
+    assert resolve(world, id="other", completed=2).code == "GUARD_REJECTED"
+    assert world.kinds().count("completed") == 1
+
+
+def test_an_operators_word_is_answered_when_the_call_is_long_forgotten(world: ToolWorld):
+    lost(world)
+    resolve(world, id="word", completed=1)
+    world.want(call(1, "fetch", a=1, run="run-2"), run="run-2")
+    world.until(lambda: world.executions(1, "run-2"))
+    assert answered(resolve(world, id="word", completed=1)) == "forgotten"
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ({}, "INVALID_ARGUMENT"),
+        ({"completed": 1, "retry": True}, "INVALID_ARGUMENT"),
+        ({"completed": 1, "operation_id": "another"}, "CALL_NOT_FOUND"),
+        ({"completed": 1, "run_id": "run-2"}, "CALL_NOT_FOUND"),
+        ({"completed": 1, "key": "b"}, "CALL_NOT_FOUND"),
+        ({"completed": "x" * 70_000}, "PAYLOAD_TOO_LARGE"),
+        ({"completed": 1, "colour": "red"}, "UNKNOWN_FIELD"),
+    ],
+)
+def test_a_word_that_cannot_be_taken_is_refused_and_changes_nothing(
+    world: ToolWorld, said: dict[str, Any], code: str
+):
+    lost(world)
+    before = world.kinds()
+    assert resolve(world, **said).code == code
+    assert world.kinds() == before
+
+
+def test_an_operator_may_not_give_a_value_the_tool_could_not_have_given(world: ToolWorld):
+    counted = capability("send", idempotent=False, output_schema={"type": "integer"})
+    node = world.begin(counted)
+    during_the_act(world, node, "send")
+    node.crash()
+    world.begin(counted)
+    world.until(lambda: world.kinds()[-1] == "recovery_required")
+    assert resolve(world, completed="many").code == "INVALID_RESULT"
+    assert answered(resolve(world, completed=7)) == "completed"
+
+
+# --- nodes that offer other tools -----------------------------------------------------------------
+
+
+def test_an_interrupted_call_of_a_tool_that_is_not_here_waits_for_a_node_that_has_it(
+    world: ToolWorld,
+):
+    node = world.begin()
+    during_the_act(world, node, "fetch")
+    node.crash()
+    other = world.begin(capability("other"))
+    world.pass_s(20)
+    assert world.kinds()[-1] == "intent_recorded"
+    other.crash()
+    world.workshop.hold = False
+    world.begin()
+    world.until(lambda: world.kinds()[-1] == "completed")
+    assert world.executions(1) == 2
+
+
+def test_a_call_that_may_not_be_tried_again_is_not_tried_where_its_tool_is_missing(
+    world: ToolWorld,
+):
+    node = world.begin()
+    during_the_act(world, node, "send")
+    node.crash()
+    world.begin(capability("other"))
+    world.until(lambda: world.kinds()[-1] == "recovery_required")
+    assert resolve(world, retry=True).code == "UNKNOWN_TOOL"
+    assert answered(resolve(world, completed=1)) == "completed"
+
+
+def test_an_interrupted_call_is_not_tried_on_a_tool_with_another_schema(world: ToolWorld):
+    node = world.begin()
+    during_the_act(world, node, "fetch")
+    node.crash()
+    world.begin(capability("fetch", input_schema={"type": "array"}))
+    world.until(lambda: world.kinds()[-1] == "recovery_required")
+    assert world.executions(1) == 1
+
+
+def test_a_call_that_was_not_begun_waits_for_a_node_with_its_tool(world: ToolWorld):
+    node = world.begin()
+    world.workshop.hold = True
+    world.want(call(1, "single", a=1), call(2, "single", a=2))
+    world.settle()
+    node.crash()
+    other = world.begin(capability("other"))
+    world.pass_s(20)
+    assert world.kinds(2) == ["requested"]
+    other.crash()
+    world.workshop.hold = False
+    world.begin()
+    world.until(lambda: world.kinds(2)[-1] == "completed")
+
+
+# --- rules alone ---------------------------------------------------------------------------------
+
+
+def requested(**more: Any) -> facts.Requested:
+    return facts.Requested(
+        run="run-1",
+        operation_id=operation(1),
+        name="fetch",
+        surface="outside",
+        number=1,
+        side_effect=SideEffect.NONE,
+        idempotent=True,
+        idempotency_key=operation(1),
+        schema_digest=tools(capability("fetch")).find("fetch").offered.schema_digest,
+        request_digest="",
+        timeout_ms=5_000,
+        **more,
+    )
+
+
+def test_a_request_whose_intent_stands_beside_it_calls_for_nothing_of_its_own():
+    at_once, later = requested(), requested(waits=True)
+    assert effects(evolve(Tools(), at_once), at_once) == ()
+    (prepare,) = effects(evolve(Tools(), later), later)
+    assert isinstance(prepare, Prepare)
+
+
+def test_nobody_interrupts_a_call_but_a_process_that_is_gone():
+    intent = facts.IntentRecorded(
+        run="run-1", operation_id=operation(1), attempt=1, node="n1", deadline_at_ms=1
+    )
+    state = reduce(evolve, (requested(), intent), Tools())
+    declared = capability("fetch")
+    said = Interrupted(operation_id=operation(1), attempt=1)
+    for epoch, left in (("n1", 0), ("n2", 1)):
+        places: Any = Places([declared], None, None)  # type: ignore[arg-type]
+        ledger = Ledger(tools(declared), places, epoch)
+        assert len(ledger.interrupted(state, "a", said, now_ms=1)) == left
+
+
+# --- conflicts ------------------------------------------------------------------------------------
+
+
+def test_a_place_taken_for_an_intent_that_never_stood_is_given_back(world: ToolWorld):
+    node = world.begin()
+    node.journal.hold_appends("tool")
+    world.want(call(1, "single", a=1))
+    world.settle()
+    node.bus.claims.cut = True  # type: ignore[attr-defined]
+    world.until(lambda: not node.kernel.partitions.certain)
+    world.pass_s(TAKEN_OVER_S)
+    second = world.begin()
+    world.until(lambda: world.executions(1))
+    node.bus.claims.cut = False  # type: ignore[attr-defined]
+    node.release()
+    world.pass_s(TAKEN_OVER_S)
+    assert world.executions(1) == 1
+    for one in (node, second):
+        assert one.places.take(Place(operation(9), 1), "any", "single", world.now_ms())

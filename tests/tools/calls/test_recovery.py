@@ -1,0 +1,265 @@
+"""A call whose outcome is not known: until when its tool may act, when an operator may speak, and
+that every intended call comes to an end on record. Rules alone, then nodes on the clockwork."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import msgspec
+import pytest
+
+from rookery.actors.kernel.state_codec import dump, load
+from rookery.actors.tools.call_resolution import resolve
+from rookery.actors.tools.call_rules import Ledger
+from rookery.actors.tools.call_slots import Places
+from rookery.actors.tools.catalogue import LOCAL, VisibleTool, VisibleTools
+from rookery.actors.tools.effects import CallEnded, Interrupted
+from rookery.actors.tools.evolve import evolve
+from rookery.actors.tools.state import Tools
+from rookery.schemas.calls import CallOutcome
+from rookery.schemas.commands import ResolveCall
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import tool as facts
+from rookery.schemas.facts import turn
+from rookery.schemas.run import SideEffect
+from rookery.schemas.worker_protocol import GRACE_MS
+from tests.tools.calls.test_call_crashes import TAKEN_OVER_S, during_the_act
+from tests.tools.tool_fixtures import SURFACE, ToolWorld, capability, operation
+
+CALL = operation(1)
+DEADLINE_MS = 5_000
+TIMEOUT_MS = 5_000
+OTHER, OURS = "na.1", "nb.2"
+DECLARED = [capability("fetch"), capability("send", idempotent=False)]
+
+
+def ledger(surface: str) -> Ledger:
+    visible = VisibleTools(VisibleTool.of(surface, one, awaited=False) for one in DECLARED)
+    places: Any = Places(DECLARED, None, None)  # type: ignore[arg-type]
+    return Ledger(visible, places, OURS)
+
+
+def intended(
+    name: str = "send", *, surface: str = SURFACE, node: str = OTHER, attempt: int = 1
+) -> list[facts.ToolFact]:
+    (tool,) = [one for one in ledger(surface).visible if one.capability.name == name]
+    requested = facts.Requested(
+        run="run-1",
+        operation_id=CALL,
+        name=name,
+        surface=surface,
+        number=1,
+        side_effect=SideEffect.NONE,
+        idempotent=tool.capability.idempotent,
+        idempotency_key=CALL,
+        schema_digest=tool.offered.schema_digest,
+        request_digest="",
+        timeout_ms=TIMEOUT_MS,
+    )
+    return [requested, intent(node=node, attempt=attempt)]
+
+
+def intent(*, node: str = OTHER, attempt: int = 1, deadline_ms: int = DEADLINE_MS) -> Any:
+    return facts.IntentRecorded(
+        run="run-1", operation_id=CALL, attempt=attempt, node=node, deadline_at_ms=deadline_ms
+    )
+
+
+def recovery(**said: Any) -> facts.RecoveryRequired:
+    return facts.RecoveryRequired(run="run-1", operation_id=CALL, reason="lost", **said)
+
+
+def folded(*stood: facts.ToolFact) -> Tools:
+    return reduce(evolve, stood, Tools())
+
+
+def interrupted(surface: str, state: Tools, *, now_ms: int = 1_000, **said: Any) -> Any:
+    attempt = state.calls[CALL].attempt
+    told = Interrupted(operation_id=CALL, attempt=attempt, **said)
+    (left,) = ledger(surface).interrupted(state, "a", told, now_ms=now_ms)
+    return left
+
+
+def resolved(state: Tools, now_ms: int, **said: Any) -> list[str]:
+    """What an operator's word leaves."""
+    asked = ResolveCall(run_id="run-1", operation_id=CALL, **({"retry": True} | said))
+    left = resolve(ledger(SURFACE), state, asked, by="anne", now_ms=now_ms)
+    return [type(fact).__name__ for fact in left]
+
+
+# --- until when the tool may act ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("surface", "gone", "until_ms"),
+    [
+        (SURFACE, False, 1_000 + TIMEOUT_MS + GRACE_MS),
+        (SURFACE, True, 1_000 + TIMEOUT_MS + GRACE_MS),  # A worker outlives the node.
+        (LOCAL, False, 1_000 + TIMEOUT_MS),
+        (LOCAL, True, 1_000),
+    ],
+)
+def test_a_recovery_says_until_when_the_tool_may_act(surface: str, gone: bool, until_ms: int):
+    state = folded(*intended(surface=surface))
+    said = interrupted(surface, state, gone=gone)
+    assert said.may_act_until_ms == until_ms
+    assert said.reason.startswith("not known here whether it was called by na")
+    assert ("which has ended" in said.reason) == gone
+    assert said.reason.endswith("it may not act twice")
+    assert evolve(state, said).calls[CALL].acts_until_ms == until_ms
+
+
+def test_an_attempt_before_the_last_one_may_still_act_after_the_last_process_is_gone():
+    stood = [
+        *intended(surface=LOCAL),
+        recovery(may_act_until_ms=9_000),
+        facts.RetryAllowed(run="run-1", operation_id=CALL, resolved_by="anne"),
+        intent(attempt=2, deadline_ms=8_000),
+    ]
+    assert interrupted(LOCAL, folded(*stood), gone=True).may_act_until_ms == 9_000
+
+
+def test_of_a_recovery_that_does_not_say_the_deadline_of_the_intent_counts():
+    """Facts and snapshots of older nodes."""
+    state = folded(*intended(), recovery())
+    assert state.calls[CALL].acts_until_ms == DEADLINE_MS
+    written = msgspec.msgpack.decode(dump(state))
+    del written["calls"][CALL]["unknown_until_ms"]
+    read = load(msgspec.msgpack.encode(written), Tools)
+    assert read.calls[CALL].acts_until_ms == DEADLINE_MS
+
+
+# --- when an operator may speak -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said", [{}, {"retry": False, "completed": 1}])
+def test_an_operator_is_refused_while_the_tool_may_act_unless_the_word_says_now(
+    said: dict[str, Any],
+):
+    state = folded(*intended(), recovery(may_act_until_ms=7_000))
+    with pytest.raises(Refused, match=r"CALL_MAY_STILL_ACT.*1 ms, until 1970.*07\.000.*--now"):
+        resolved(state, 6_999, **said)
+    assert resolved(state, 6_999, now=True, **said) == resolved(state, 7_000, **said)
+
+
+def test_a_word_that_could_never_be_taken_is_not_put_off():
+    state = folded(*intended(), recovery(may_act_until_ms=7_000))
+    with pytest.raises(Refused, match="PAYLOAD_TOO_LARGE"):
+        resolved(state, 0, retry=False, completed="x" * 70_000)
+
+
+def test_a_time_without_a_name_is_refused_like_any_other():
+    state = folded(*intended(), recovery(may_act_until_ms=2**62))
+    with pytest.raises(Refused, match="CALL_MAY_STILL_ACT"):
+        resolved(state, 0)
+
+
+def test_an_operator_may_speak_of_what_another_process_intended_and_never_ended():
+    state = folded(*intended())
+    with pytest.raises(Refused, match="CALL_MAY_STILL_ACT"):
+        resolved(state, DEADLINE_MS)
+    assert resolved(state, DEADLINE_MS + GRACE_MS) == ["RetryAllowed"]
+    assert resolved(state, 0, now=True) == ["RetryAllowed"]
+
+
+def test_an_operator_may_not_speak_of_a_call_under_way_here():
+    with pytest.raises(Refused, match="GUARD_REJECTED"):
+        resolved(folded(*intended(node=OURS)), 2**40, now=True)
+
+
+def test_a_call_that_was_to_be_tried_again_and_is_not_can_still_be_resolved():
+    again = facts.RetryAllowed(run="run-1", operation_id=CALL, resolved_by="anne")
+    state = folded(*intended(), recovery(may_act_until_ms=7_000), again)
+    assert resolved(state, 7_000, retry=False, completed=1) == ["Completed"]
+    with pytest.raises(Refused, match="GUARD_REJECTED"):
+        resolved(state, 7_000)
+
+
+# --- nothing that was intended is without an end --------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "end"), [("send", "RecoveryRequired"), ("fetch", "Failed")])
+def test_the_end_of_a_run_ends_what_another_process_intended(name: str, end: str):
+    state = folded(*intended(name))
+    (left,) = ledger(SURFACE).run_over(state, turn.Cancelled(run="run-1"), now_ms=1_000)
+    assert type(left).__name__ == end
+    assert "not known here whether it was called by na" in str(left)
+
+
+def test_the_end_of_a_run_leaves_calls_alone_that_are_under_way_here():
+    state = folded(*intended(node=OURS))
+    assert ledger(SURFACE).run_over(state, turn.Cancelled(run="run-1"), now_ms=1_000) == []
+
+
+@pytest.mark.parametrize("stood", [[], [recovery(may_act_until_ms=9_000)]])
+def test_what_a_worker_says_it_has_done_ends_a_call_until_an_operator_has_spoken(stood: list[Any]):
+    state = folded(*intended(), *stood)
+    said = CallEnded(
+        operation_id=CALL, attempt=1, outcome=CallOutcome(value="sent"), by_worker=True
+    )
+    (left,) = ledger(SURFACE).ended(state, said)
+    assert isinstance(left, facts.Completed)
+    again = facts.RetryAllowed(run="run-1", operation_id=CALL, resolved_by="anne")
+    for later in (left, again):
+        assert ledger(SURFACE).ended(evolve(state, later), said) == ()
+
+
+def test_a_late_outcome_of_another_process_is_no_workers_word():
+    state = folded(*intended())
+    said = CallEnded(operation_id=CALL, attempt=1, outcome=CallOutcome(value="sent"))
+    assert ledger(SURFACE).ended(state, said) == ()
+
+
+def test_a_call_whose_run_has_ended_is_recovered_by_the_next_node_and_can_be_resolved(
+    world: ToolWorld,
+):
+    node = world.begin()
+    during_the_act(world, node, "send")
+    world.over()
+    node.crash()
+    world.begin(capability("other"))
+    world.until(lambda: world.kinds()[-1] == "recovery_required")
+    world.pass_s(TAKEN_OVER_S)
+    asked = world.told("resolve", run_id="run-1", operation_id=CALL, completed="sent")
+    assert not asked.code
+    assert world.kinds()[-1] == "completed"
+
+
+def test_a_call_whose_run_has_ended_waits_for_no_node_that_has_its_tool(world: ToolWorld):
+    node = world.begin()
+    during_the_act(world, node, "fetch")
+    world.over()
+    node.crash()
+    world.begin(capability("other"))
+    world.until(lambda: world.kinds()[-1] == "failed")
+    assert world.executions(1) == 1
+
+
+def test_a_call_left_to_other_nodes_ends_with_its_run(world: ToolWorld):
+    node = world.begin()
+    during_the_act(world, node, "fetch")
+    node.crash()
+    world.begin(capability("other"))
+    world.pass_s(TAKEN_OVER_S)
+    assert world.kinds()[-1] == "intent_recorded"
+    world.over()
+    world.until(lambda: world.kinds()[-1] == "failed")
+
+
+def test_an_operator_is_asked_at_once_and_waited_for_until_the_tool_cannot_act(world: ToolWorld):
+    node = world.begin()
+    during_the_act(world, node, "long")
+    node.crash()
+    world.begin()
+    world.until(lambda: world.kinds()[-1] == "recovery_required")
+    intent, lost = world.tool_facts(1)[-2:]
+    assert lost.may_act_until_ms == lost.at_ms + 600_000 + GRACE_MS, "no clock is compared"
+    assert lost.at_ms < intent.deadline_at_ms
+    word = {"run_id": "run-1", "operation_id": CALL, "completed": "sent"}
+    refused = world.told("resolve", id="word", **word)
+    assert refused.code == "CALL_MAY_STILL_ACT"
+    for _ in range(13):
+        world.pass_s(50)
+    assert not world.told("resolve", id="word", **word).code
+    assert world.kinds()[-1] == "completed"

@@ -1,0 +1,224 @@
+"""A node that takes a call over asks the tool's workers before it asks people. On the clockwork;
+the workers' side is a bench whose functions end when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rookery.actors.tools.catalogue import visible_name
+from rookery.actors.tools.remote_host import RemoteTools
+from rookery.bus.memory.workers import MemoryCrews, MemoryFloor, MemoryWorkbench
+from rookery.schemas.capability import Capability
+from rookery.schemas.codec import encode_json
+from rookery.schemas.worker_protocol import (
+    GRACE_MS,
+    Catalogue,
+    Job,
+    JobAnswer,
+    JobEnd,
+    NotBegun,
+    ServedTool,
+)
+from tests.kernel.world import called
+from tests.tools.calls.test_call_crashes import TAKEN_OVER_S
+from tests.tools.tool_fixtures import SURFACE, ToolNode, ToolWorld, call, capability, operation
+
+SEND = capability("send", idempotent=False, timeout_ms=50_000)
+SENDS = visible_name(SURFACE, "send")
+
+
+class Standing(MemoryCrews):
+    """A line that stands still: what is sent does not arrive."""
+
+    def __init__(self, floor: MemoryFloor) -> None:
+        super().__init__(floor)
+        self.jobs: list[Job] = []
+
+    async def call(self, job: Job) -> JobEnd:
+        self.jobs.append(job)
+        return await asyncio.get_running_loop().create_future()
+
+
+class Crew:
+    """The workers of one surface, and nodes that call them."""
+
+    def __init__(self, world: ToolWorld) -> None:
+        self.world = world
+        self.jobs: list[Job] = []
+        self.unwanted: list[str] = []
+        self.floor = world.server.realm("default").floor
+        self.bench = self.worker("anna")
+
+    def worker(self, name: str) -> MemoryWorkbench:
+        """One more, or one that was started anew."""
+        bench = MemoryWorkbench(self.floor, SURFACE)
+        catalogue = Catalogue(worker=name, tools=(ServedTool(capability=SEND),))
+        self.world.run(bench.open(catalogue, self.jobs.append, self.unwanted.append))
+        return bench
+
+    def node(self, served: Capability = SEND, line: MemoryCrews | None = None) -> ToolNode:
+        told = {served.name: ServedTool(capability=served)}
+        seen = capability(
+            visible_name(SURFACE, served.name),
+            idempotent=False,
+            timeout_ms=50_000,
+            input_schema=served.input_schema,
+        )
+        return self.world.begin(
+            seen, host=RemoteTools(line or MemoryCrews(self.floor), SURFACE, told)
+        )
+
+    def lost(self) -> ToolNode:
+        """A worker has the call, and the node that sent it is gone."""
+        node = self.node()
+        self.world.want(call(1, SENDS, a=1))
+        self.world.until(lambda: self.jobs)
+        node.crash()
+        return self.node()
+
+    def answer(self) -> None:
+        body = encode_json(JobAnswer(value="sent"))
+        self.world.run(self.bench.answer(self.jobs[0], body))
+
+    def leave(self) -> None:
+        """The worker is gone, without a word."""
+        self.world.run(self.bench.close())
+
+
+@pytest.fixture
+def crew(world: ToolWorld) -> Crew:
+    return Crew(world)
+
+
+def reason(world: ToolWorld) -> str:
+    world.until(lambda: world.kinds()[-1] == "recovery_required")
+    return str(world.tool_facts(1)[-1].reason)
+
+
+def test_a_worker_that_still_runs_the_call_is_waited_for(world: ToolWorld, crew: Crew):
+    successor = crew.lost()
+    told = world.expect(successor, 1)
+    world.pass_s(TAKEN_OVER_S)
+    assert world.kinds() == ["requested", "intent_recorded"]
+    crew.answer()
+    world.until(told.done)
+    assert world.kinds() == ["requested", "intent_recorded", "completed"]
+    assert told.result().outcome.value == "sent"
+    assert len(crew.jobs) == 1
+
+
+def test_what_a_worker_has_done_meanwhile_is_the_outcome_and_no_operator_is_asked(
+    world: ToolWorld, crew: Crew
+):
+    node = crew.node()
+    world.want(call(1, SENDS, a=1))
+    world.until(lambda: crew.jobs)
+    node.crash()
+    crew.answer()
+    crew.node()
+    world.until(lambda: world.kinds()[-1] == "completed")
+    assert world.kinds() == ["requested", "intent_recorded", "completed"]
+    assert world.tool_facts(1)[-1].resolved_by == ""
+    assert len(crew.jobs) == 1
+
+
+def test_an_attempt_that_was_late_is_not_begun_after_an_operator_had_it_tried_again(
+    world: ToolWorld, crew: Crew
+):
+    """The job of the first attempt stands in a pipe while all of this happens."""
+    line = Standing(crew.floor)
+    node = crew.node(line=line)
+    world.want(call(1, SENDS, a=1))
+    world.until(lambda: line.jobs)
+    node.crash()
+    crew.node()
+    why = reason(world)
+    assert "not known here whether it was called by" in why
+    assert "worker anna has not begun it in the" in why
+    assert why.endswith("s it remembers, and it may not act twice")
+    world.told("resolve", run_id="run-1", operation_id=operation(1), retry=True, now=True)
+    world.until(lambda: crew.jobs)
+    crew.answer()
+    world.until(lambda: world.kinds()[-1] == "completed")
+    late = world.run(MemoryCrews(crew.floor).call(line.jobs[0]))
+    assert late == NotBegun("attempt 1 of the call was called off", called_off=True)
+    assert [job.attempt for job in crew.jobs] == [2]
+
+
+def test_what_workers_do_not_know_an_operator_is_told_and_until_when_it_matters(
+    world: ToolWorld, crew: Crew
+):
+    """The worker that had the call was started anew: the new one has not begun it, and no more."""
+    crew.lost()
+    crew.leave()
+    crew.worker("anna-2")
+    why = reason(world)
+    assert "worker anna-2 has not begun it in the" in why
+    assert "anna " not in why
+    requested, _, lost = world.tool_facts(1)
+    assert lost.may_act_until_ms == lost.at_ms + requested.timeout_ms + GRACE_MS
+
+
+def test_where_no_worker_answers_that_is_said(world: ToolWorld, crew: Crew):
+    crew.lost()
+    crew.leave()
+    assert "; no worker of its surface answers, and" in reason(world)
+
+
+def test_a_worker_that_is_lost_while_it_is_waited_for_is_named(world: ToolWorld, crew: Crew):
+    crew.lost()
+    world.pass_s(TAKEN_OVER_S)
+    crew.leave()
+    assert "worker anna ran it and does not answer any more" in reason(world)
+
+
+def test_a_worker_that_gave_the_call_up_does_not_know(world: ToolWorld, crew: Crew):
+    crew.lost()
+    world.pass_s(TAKEN_OVER_S)
+    world.run(called(lambda: crew.bench.abandon(crew.jobs[0], "leaving")))
+    assert "worker anna does not know" in reason(world)
+
+
+def test_a_call_is_not_waited_for_longer_than_it_may_act(world: ToolWorld, crew: Crew):
+    crew.lost()
+    world.pass_s(40)
+    assert world.kinds()[-1] == "intent_recorded"
+    world.pass_s(20)
+    assert "worker anna still runs it" in reason(world)
+    crew.answer()
+    world.until_it_cannot_act()
+    asked = world.told("resolve", run_id="run-1", operation_id=operation(1), completed="seen")
+    assert not asked.code
+
+
+def test_a_run_that_is_cancelled_meanwhile_reaches_the_worker(world: ToolWorld, crew: Crew):
+    successor = crew.lost()
+    world.pass_s(TAKEN_OVER_S)
+    world.cancel_run(successor)
+    world.until(lambda: crew.unwanted)
+    crew.answer()
+    world.until(lambda: world.kinds()[-1] == "completed")
+
+
+def test_a_run_that_ends_meanwhile_leaves_recovery_and_then_what_the_worker_says(
+    world: ToolWorld, crew: Crew
+):
+    crew.lost()
+    world.pass_s(TAKEN_OVER_S)
+    world.over()
+    world.until(lambda: world.kinds()[-1] == "recovery_required")
+    crew.answer()
+    world.until(lambda: world.kinds()[-1] == "completed")
+
+
+def test_a_tool_that_is_not_served_here_as_it_was_called_is_not_asked_after(
+    world: ToolWorld, crew: Crew
+):
+    node = crew.node()
+    world.want(call(1, SENDS, a=1))
+    world.until(lambda: crew.jobs)
+    node.crash()
+    crew.node(capability("send", idempotent=False, input_schema={"type": "array"}))
+    assert "the workers here do not serve the tool as it was called" in reason(world)

@@ -1,0 +1,361 @@
+"""Tools outside of every node, and a realm in memory whose nodes call them.
+
+The kernel, the concern, what performs its effects and the journal are the real ones. A driver is
+played by ``CallerConcern``, which says what a turn says; the tools' own world by ``Workshop``: it
+counts what was done to it, whoever dies meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from rookery.actors.kernel.decider import Concern
+from rookery.actors.kernel.kernel import Kernel, Settings
+from rookery.actors.kernel.partition_ownership import Holder
+from rookery.actors.tools.authoring.registry import ToolCallContext
+from rookery.actors.tools.call_notifier import CallBoard
+from rookery.actors.tools.call_slots import Places
+from rookery.actors.tools.catalogue import VisibleTool, VisibleTools
+from rookery.actors.tools.decider import ToolsConcern
+from rookery.actors.tools.executor import Acting
+from rookery.actors.tools.faults import fault
+from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastTry, ToolHost, always
+from rookery.schemas.calls import (
+    Arguments,
+    AskedCall,
+    CallOutcome,
+    CallsQuery,
+    CallsView,
+    DrivingQuery,
+    DrivingView,
+    KnownCall,
+)
+from rookery.schemas.capability import ApprovalMode, Capability, CapabilityLimits
+from rookery.schemas.codec import FactCodec
+from rookery.schemas.digest import digest_bytes, digest_json
+from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.facts import turn
+from rookery.schemas.facts.tool import TOOL_FACTS
+from rookery.schemas.facts.turn import TURN_FACTS
+from tests.kernel.tally import SmallConcern
+from tests.kernel.virtual_clock import DrivenKernel
+from tests.kernel.world import Node, World, called
+
+SURFACE = "outside"
+TWO_NUMBERS = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+def capability(name: str, *, idempotent: bool = True, **more: Any) -> Capability:
+    limits = {name: more.pop(name) for name in CapabilityLimits.__struct_fields__ if name in more}
+    return Capability(
+        name=name,
+        description="",
+        input_schema=more.pop("input_schema", TWO_NUMBERS),
+        idempotent=idempotent,
+        limits=CapabilityLimits(**limits),
+        **more,
+    )
+
+
+CAPABILITIES = (
+    capability("fetch"),
+    capability("send", idempotent=False),
+    capability("long", idempotent=False, timeout_ms=600_000),
+    capability("single", concurrency=1),
+    capability("rare", rate_per_min=1),
+    capability("hasty", timeout_ms=200),
+    capability("small", max_request_bytes=40, input_schema={"type": "array"}),
+    capability("texts", input_schema={"type": "array", "items": {"type": "string"}}),
+    capability("guarded", approval_policy=ApprovalMode.MANUAL),
+)
+
+
+def tools(*capabilities: Capability) -> VisibleTools:
+    return VisibleTools(VisibleTool.of(SURFACE, one, awaited=False) for one in capabilities)
+
+
+def call(
+    number: int, name: str, *args: Any, run: str = "run-1", blob: str = "", **kwargs: Any
+) -> AskedCall:
+    """A call as a program makes it."""
+    arguments = Arguments(args=list(args), kwargs=kwargs)
+    asked = AskedCall(
+        operation_id=operation(number, run), number=number, name=name, digest=digest_json(arguments)
+    )
+    if blob:
+        return msgspec.structs.replace(asked, arguments_blob=blob)
+    return msgspec.structs.replace(asked, arguments=arguments)
+
+
+def operation(number: int, run: str = "run-1") -> str:
+    return f"{run}-{number}"
+
+
+# --- who wants calls ------------------------------------------------------------------------------
+
+
+class Wants(msgspec.Struct, frozen=True, kw_only=True):
+    run: str = "run-1"
+    calls: tuple[AskedCall, ...] = ()
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """By run, its calls; of one that has ended, none."""
+
+    calls: dict[str, tuple[AskedCall, ...]] = {}
+
+
+class CallerConcern(SmallConcern):
+    """Says what turns say: ``want`` leaves calls, ``keep`` that these alone are wanted still,
+    ``end`` the end of their run."""
+
+    family = "turn"
+    verbs: Mapping[str, type[msgspec.Struct]] = {"want": Wants, "keep": Wants, "end": Wants}
+    codec: FactCodec[Any] = FactCodec(TURN_FACTS)
+
+    def initial(self, key: str) -> Any:
+        return Wanted()
+
+    def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        if isinstance(command.body, DrivingQuery):
+            return []
+        run, calls = command.body.run, command.body.calls
+        if command.verb == "end":
+            return [turn.Cancelled(run=run)]
+        if command.verb == "keep":
+            operations = tuple(one.operation_id for one in calls)
+            return [turn.OpsRegistered(run=run, op_refs=operations, barrier_ids=operations)]
+        return [turn.ToolCallsReturned(run=run, tool_count=len(calls), calls=calls)]
+
+    def evolve(self, state: Any, fact: Any) -> Any:
+        calls = state.calls.get(fact.run, ())
+        match fact:
+            case turn.ToolCallsReturned():
+                calls = (*calls, *fact.calls)
+            case turn.OpsRegistered(op_refs=kept):
+                calls = tuple(one for one in calls if one.operation_id in kept)
+            case _:
+                calls = ()
+        return Wanted(calls=state.calls | {fact.run: calls})
+
+    def answer(self, state: Any, command: Command[Any], facts: Sequence[Fact]) -> Any:
+        if not isinstance(command.body, DrivingQuery):
+            return state
+        run = command.body.run_id
+        return DrivingView(run_id=run, calls=state.calls.get(run, ()))
+
+    def load(self, data: bytes) -> Any:
+        return msgspec.json.decode(data, type=Wanted)
+
+
+# --- what is called -------------------------------------------------------------------------------
+
+
+class Workshop:
+    """The world the tools act on. It outlives every node."""
+
+    def __init__(self) -> None:
+        self.executions: Counter[str] = Counter()
+        """By idempotency key."""
+        self.contexts: list[ToolCallContext] = []
+        self.hold = False
+        """Whoever is called does not return."""
+        self.lost = False
+        """Nobody knows what came of a call."""
+        self.running: Counter[str] = Counter()
+        self.running_max: Counter[str] = Counter()
+        self.outcome = CallOutcome(value="done")
+
+    @contextlib.contextmanager
+    def at_work(self, ctx: ToolCallContext) -> Iterator[None]:
+        self.executions[ctx.idempotency_key] += 1
+        self.contexts.append(ctx)
+        self.running[ctx.name] += 1
+        self.running_max[ctx.name] = max(self.running_max[ctx.name], self.running[ctx.name])
+        try:
+            yield
+        finally:
+            self.running[ctx.name] -= 1
+
+
+class Bench:
+    """One node's way to the workshop: a host."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self.cancelled: list[str] = []
+
+    async def ready(self, name: str) -> None:
+        """The workshop is never closed."""
+
+    async def call(
+        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always
+    ) -> CallOutcome:
+        if not may_act():
+            raise NotCalled
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                with self._workshop.at_work(ctx):
+                    while self._workshop.hold and ctx.call_id not in self.cancelled:
+                        await asyncio.sleep(0.01)
+        except TimeoutError:
+            return CallOutcome(error=fault("TIMEOUT_TOOL", "too slow"))
+        if self._workshop.lost:
+            raise OutcomeUnknown("the line is dead")
+        if ctx.call_id in self.cancelled:
+            return CallOutcome(error=fault("CANCELLED", "not wanted"))
+        return self._workshop.outcome
+
+    def cancel(self, call_id: str) -> None:
+        self.cancelled.append(call_id)
+
+    async def gone(self, call_id: str) -> None:
+        """Nothing is left running here."""
+
+    async def ask_after(self, past: PastTry) -> CallOutcome:
+        del past  # The workshop answers no questions of nodes.
+        raise OutcomeUnknown
+
+
+# --- the realm ------------------------------------------------------------------------------------
+
+
+class ToolNode(Node):
+    """A node with the tools concern, and what goes with it."""
+
+    board: CallBoard
+    places: Places
+    acting: Acting
+    host: ToolHost
+    epoch: str
+
+
+class ToolWorld(World):
+    """Nodes that call the tools of one workshop."""
+
+    def until_it_cannot_act(self) -> None:
+        """Let the time pass of which a recovery says that the tool may still act."""
+        said = [getattr(fact, "may_act_until_ms", 0) or 0 for fact in self.tool_facts(1)]
+        while (left_ms := max(said, default=0) - self.now_ms()) > 0:
+            self.pass_s(min(left_ms / 1_000, 50))
+
+    def __init__(self, *, threads: bool = False) -> None:
+        super().__init__(threads=threads)
+        self.workshop = Workshop()
+
+    def begin(self, *capabilities: Capability, **settings: Any) -> ToolNode:
+        """Start a node; the tools are the same everywhere unless said otherwise."""
+        visible = tools(*(capabilities or CAPABILITIES))
+        started = self.start([CallerConcern()], visible=visible, **settings)
+        return cast("ToolNode", started)
+
+    def kernel(
+        self,
+        node: Any,
+        concerns: Sequence[Concern],
+        *,
+        visible: VisibleTools,
+        host: ToolHost | None = None,
+        **settings: Any,
+    ) -> Kernel:
+        node.epoch = f"{node.name}.{next(self._numbers)}"
+        capabilities = [tool.capability for tool in visible]
+        node.board, node.host = CallBoard(), host or Bench(self.workshop)
+        node.places = Places(capabilities, node, self.now_ms)
+
+        async def ask(*asked: Any) -> Any:
+            return await node.kernel.ask(*asked)
+
+        def acts_for(session: str) -> bool:
+            return node.kernel.acts_for(session)
+
+        node.acting = Acting(
+            ask=ask,
+            blobs=node.bus.blobs,
+            visible=visible,
+            hosts={tool.surface: node.host for tool in visible},
+            places=node.places,
+            board=node.board,
+            epoch=node.epoch,
+            now_ms=self.now_ms,
+            acts_for=acts_for,
+        )
+        ours = ToolsConcern(visible=visible, places=node.places, epoch=node.epoch)
+        kind = Kernel if self.threads else DrivenKernel
+        return kind(
+            node.bus,
+            node,
+            [*concerns, ours],
+            Settings(
+                holder=Holder(node.name, node.epoch, b"", lambda presence: False),
+                now_ms=self.now_ms,
+                uptime_s=self.uptime_s,
+                **settings,
+            ),
+            performers=node.acting.performers,
+            queries={},
+        )
+
+    # --- what a driver does -----------------------------------------------------------------------
+
+    def want(self, *calls: AskedCall, key: str = "a", run: str = "run-1") -> None:
+        """A run of the session wants these calls."""
+        asked = self.told("want", key, run=run, calls=calls)
+        assert not asked.code, asked.answers[-1].body
+
+    def keep(self, *calls: AskedCall, key: str = "a", run: str = "run-1") -> None:
+        """The run goes on with these alone."""
+        self.told("keep", key, run=run, calls=calls)
+
+    def over(self, *, key: str = "a", run: str = "run-1") -> None:
+        """The run has ended."""
+        self.told("end", key, run=run)
+
+    def expect(self, node: ToolNode, number: int, run: str = "run-1") -> asyncio.Future[KnownCall]:
+        async def expected() -> asyncio.Future[KnownCall]:
+            return node.board.expect(operation(number, run))
+
+        return self.run(expected())
+
+    def known(self, node: ToolNode, *, key: str = "a", run: str = "run-1") -> list[KnownCall]:
+        """What the actor says of a run's calls."""
+        asked = node.kernel.ask("tool", key, CallsQuery(run_id=run), CallsView)
+        return list(self.run(asked).calls)
+
+    def store(self, node: ToolNode, data: bytes) -> str:
+        """Put something into the blob store."""
+        self.run(node.bus.blobs.put(data))
+        return digest_bytes(data)
+
+    # --- what stands ------------------------------------------------------------------------------
+
+    def tool_facts(self, number: int = 0, key: str = "a", run: str = "run-1") -> list[Any]:
+        """All of a session, or of one call."""
+        codec = FactCodec[Any](TOOL_FACTS)
+        found = [fact for one in self.stored("tool", key) for fact in codec.decode(one.body)]
+        return [f for f in found if not number or f.operation_id == operation(number, run)]
+
+    def kinds(self, number: int = 0, key: str = "a", run: str = "run-1") -> list[str]:
+        """Their names, shortened."""
+        tags = [str(f.__struct_config__.tag) for f in self.tool_facts(number, key, run)]
+        return [tag.removeprefix("tool.").removesuffix(".v1") for tag in tags]
+
+    def executions(self, number: int, run: str = "run-1") -> int:
+        return self.workshop.executions[operation(number, run)]
+
+    def cancel_run(self, node: ToolNode, run: str = "run-1") -> None:
+        self.run(called(lambda: node.board.cancel_run(run)))
+
+    def give_up(self, node: ToolNode, number: int, run: str = "run-1") -> None:
+        self.run(called(lambda: node.board.give_up(run, operation(number, run))))
