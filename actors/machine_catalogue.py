@@ -18,7 +18,13 @@ from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.admission.session_claims import CLAIM
 from rookery.actors.approvals.lifecycle_machine import APPROVALS
 from rookery.actors.kernel.machines.machine import Machine
-from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING, STOPPED, Host, HostPhase
+from rookery.actors.kernel.machines.session_host import (
+    ATTACHED,
+    RUNNING,
+    STOPPED,
+    HostPhase,
+    SessionHost,
+)
 from rookery.actors.leases.lease_machine import LEASE
 from rookery.actors.peers.context_machine import CONTEXT
 from rookery.actors.peers.drain_machine import DRAIN
@@ -34,30 +40,32 @@ from rookery.actors.turns.slot_machine import SLOT
 from rookery.actors.turns.turn_machine import TURN
 from rookery.actors.turns.turn_state import Turn
 
-__all__ = ["CATALOGUE", "Entry", "Pools", "draft", "drafts", "seen_of_turn"]
+__all__ = ["MACHINE_CATALOGUE", "MachineEntry", "Pools", "candidate", "candidates", "observed_turn"]
 
 Pools = Mapping[str, tuple[Any, ...]]
 """Values of a parameter by its name, or by ``input.parameter`` where one input wants others."""
 
 FLAG: Final = (False, True)
 FREE: Final = {
-    phase: Host(phase=phase, session_id="s") for phase in HostPhase if phase is not RUNNING
+    phase: SessionHost(phase=phase, session_id="s") for phase in HostPhase if phase is not RUNNING
 }
-BUSY: Final = Host(phase=RUNNING, session_id="s", current_run_id="run-1", pre_run_phase=ATTACHED)
+BUSY: Final = SessionHost(
+    phase=RUNNING, session_id="s", current_run_id="run-1", pre_run_phase=ATTACHED
+)
 NOTHING_ELSE: Final[Mapping[str, Pools]] = {}
-NOT_REGISTERED: Final = Host(phase=ATTACHED)
-EVERY_PHASE: Final = (Host(), *list(FREE.values())[1:], BUSY)
+NOT_REGISTERED: Final = SessionHost(phase=ATTACHED)
+EVERY_PHASE: Final = (SessionHost(), *list(FREE.values())[1:], BUSY)
 HOSTS: Final = (*EVERY_PHASE, NOT_REGISTERED)
 
 
-class Entry(NamedTuple):
+class MachineEntry(NamedTuple):
     """A machine and its small world."""
 
     machine: Machine[Any]
     pools: Pools
-    hosts: tuple[Host, ...] = ()
+    hosts: tuple[SessionHost, ...] = ()
     """Where the session may come to between two inputs; none where no host matters."""
-    beside: tuple[Machine[Any], ...] = ()
+    companions: tuple[Machine[Any], ...] = ()
     """Machines that move the same state, and whose pools these are too."""
     observed: Mapping[str, Pools] = NOTHING_ELSE
     """What an input looks at elsewhere, beside its parameters."""
@@ -68,7 +76,7 @@ class Entry(NamedTuple):
 # --- what machines look at elsewhere ------------------------------------------------------------
 
 
-def seen_of_turn(machine: Machine[Any], on: str, turn: Turn) -> dict[str, Any]:
+def observed_turn(machine: Machine[Any], on: str, turn: Turn) -> dict[str, Any]:
     """What an input of ``machine`` looks at of the session's turn."""
     if machine is not ADMISSION or on != "fail_run":
         return {}
@@ -79,21 +87,21 @@ def seen_of_turn(machine: Machine[Any], on: str, turn: Turn) -> dict[str, Any]:
 # --- every input there is -----------------------------------------------------------------------
 
 
-def draft(
+def candidate(
     machine: Machine[Any], on: str, params: Mapping[str, Any], seen: Mapping[str, Any]
 ) -> Any:
     """The fact ``on`` would leave, with what it has seen elsewhere."""
-    made = machine.draft(on, params)
+    made = machine.candidate(on, params)
     return replace(made, **seen) if seen else made
 
 
-def drafts(entry: Entry, machine: Machine[Any], on: str) -> list[Any]:
+def candidates(entry: MachineEntry, machine: Machine[Any], on: str) -> list[Any]:
     """Everything an input can ask in the small world."""
     names = machine.inputs[on].params
     values = (entry.pools.get(f"{on}.{name}", entry.pools.get(name, ())) for name in names)
     seen = entry.observed.get(on, {})
     return [
-        draft(
+        candidate(
             machine,
             on,
             dict(zip(names, asked, strict=True)),
@@ -229,28 +237,30 @@ _HUSHED: Final = (
     replace(BUSY, silent_intents=_SILENT),
 )
 
-CATALOGUE: Final[Mapping[str, Entry]] = {
+MACHINE_CATALOGUE: Final[Mapping[str, MachineEntry]] = {
     entry.machine.name: entry
     for entry in (
-        Entry(LIFECYCLE, beside=(ADMISSION,), **_OF_HOST),
-        Entry(ADMISSION, beside=(LIFECYCLE,), **_OF_HOST),
-        Entry(TURN, _TURN, (Host(), FREE[ATTACHED], FREE[STOPPED], BUSY), within=_few_steps),
-        Entry(SLOT, _DISPOSITION),
-        Entry(PRODUCT_TURN, _PROJECTION, EVERY_PHASE),
-        Entry(
+        MachineEntry(LIFECYCLE, companions=(ADMISSION,), **_OF_HOST),
+        MachineEntry(ADMISSION, companions=(LIFECYCLE,), **_OF_HOST),
+        MachineEntry(
+            TURN, _TURN, (SessionHost(), FREE[ATTACHED], FREE[STOPPED], BUSY), within=_few_steps
+        ),
+        MachineEntry(SLOT, _DISPOSITION),
+        MachineEntry(PRODUCT_TURN, _PROJECTION, EVERY_PHASE),
+        MachineEntry(
             MODEL_ROUTING,
             {"model": ("one", "other"), "realtime_capable": FLAG},
             HOSTS,
             within=lambda routing: routing.topology_epoch < 3,
         ),
-        Entry(SURFACES, _SURFACE, EVERY_PHASE, within=_few_changes),
-        Entry(MCP_SERVERS, {"server_id": ("a", "b"), "error": ("broken",)}, HOSTS),
-        Entry(LEASE, _LOGIN, within=lambda lease: lease.refresh_attempt < 3),
-        Entry(INGRESS, _ENVELOPE, (*HOSTS, *_HUSHED)),
-        Entry(OUTBOUND, _REQUEST, EVERY_PHASE),
-        Entry(INBOUND, _REQUEST, EVERY_PHASE),
-        Entry(STREAMS, _REQUEST, EVERY_PHASE),
-        Entry(
+        MachineEntry(SURFACES, _SURFACE, EVERY_PHASE, within=_few_changes),
+        MachineEntry(MCP_SERVERS, {"server_id": ("a", "b"), "error": ("broken",)}, HOSTS),
+        MachineEntry(LEASE, _LOGIN, within=lambda lease: lease.refresh_attempt < 3),
+        MachineEntry(INGRESS, _ENVELOPE, (*HOSTS, *_HUSHED)),
+        MachineEntry(OUTBOUND, _REQUEST, EVERY_PHASE),
+        MachineEntry(INBOUND, _REQUEST, EVERY_PHASE),
+        MachineEntry(STREAMS, _REQUEST, EVERY_PHASE),
+        MachineEntry(
             DRAIN,
             {
                 "mode": ("Timed", "AttachedSession", "PersistentHost"),
@@ -258,9 +268,9 @@ CATALOGUE: Final[Mapping[str, Entry]] = {
             },
             HOSTS,
         ),
-        Entry(CONTEXT, {"updated_at_ms": (0, 1, 2)}, EVERY_PHASE),
-        Entry(APPROVALS, _APPROVAL),
-        Entry(CLAIM, {"session_id": ("s", "other")}),
+        MachineEntry(CONTEXT, {"updated_at_ms": (0, 1, 2)}, EVERY_PHASE),
+        MachineEntry(APPROVALS, _APPROVAL),
+        MachineEntry(CLAIM, {"session_id": ("s", "other")}),
     )
 }
 """By the names of ``machines.json``."""

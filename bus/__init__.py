@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Handle", "SyncClient", "SyncHandle", "connect", "connect_sync"]
 
-_HOMES = {
+_PUBLIC_NAMES = {
     "client.client": ("Client", "Handle", "connect"),
     "client.sync": ("SyncClient", "SyncHandle", "connect_sync"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
+    for home, names in _PUBLIC_NAMES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,7 +17,7 @@ __all__ = ["SystemClock", "entropy", "monotonic_s", "wait_until"]
 T = TypeVar("T")
 
 _POLL_S = 0.003
-_GOES_ON = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_UPTIME_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Linux has its monotonic clock stand still in a suspend; macOS does not."""
 
 
@@ -30,7 +30,7 @@ class SystemClock:
 
     def uptime_s(self) -> float:
         """Seconds since some moment. It goes on while the machine sleeps and is never set."""
-        return time.clock_gettime(_GOES_ON)
+        return time.clock_gettime(_UPTIME_CLOCK)
 
 
 def entropy(size_bytes: int) -> bytes:

@@ -10,24 +10,24 @@ from contextlib import AsyncExitStack
 from typing import Literal
 
 from rookery.bus.commands.inbox import JetStreamInbox
-from rookery.bus.commands.request_endpoint import NatsDoor
+from rookery.bus.commands.request_endpoint import NatsRequestEndpoint
 from rookery.bus.commands.timers import JetStreamTimers
 from rookery.bus.journal.feed import JetStreamFeed
 from rookery.bus.journal.journal import BATCH_OVER, JetStreamJournal
 from rookery.bus.nats.connection import Connection
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
-from rookery.bus.storage.checkpoints import JetStreamShelf
+from rookery.bus.storage.checkpoints import JetStreamCheckpointStore
 from rookery.bus.storage.claims import JetStreamClaims
-from rookery.bus.storage.secrets import JetStreamVault
-from rookery.bus.storage.stores import JetStreamSnapshots
+from rookery.bus.storage.secrets import JetStreamSecrets
+from rookery.bus.storage.stores import JetStreamEntitySnapshots
 from rookery.bus.streams import ensure_streams, streams_of
 from rookery.bus.subjects import Subjects, partition_of
-from rookery.bus.workers.client import NatsCrews
+from rookery.bus.workers.client import NatsToolWorkers
 
 __all__ = ["JetStreamBus"]
 
-OWNERS_PING_S = 2
+OWNER_PING_S = 2
 
 
 class JetStreamBus:
@@ -45,44 +45,44 @@ class JetStreamBus:
         self.realm = realm
         self._subjects = subjects = Subjects(realm)
         self.connection = connection = Connection(url, token=token, credentials=credentials)
-        self.owners = owners = Connection(
-            url, token=token, credentials=credentials, ping_s=OWNERS_PING_S
+        self.owner_connection = owners = Connection(
+            url, token=token, credentials=credentials, ping_s=OWNER_PING_S
         )
         self.journal = JetStreamJournal(
             connection, subjects, owners, batch_over=BATCH_OVER if sync == "always" else None
         )
         self.feed = JetStreamFeed(connection, subjects)
-        self.door = NatsDoor(connection, subjects)
+        self.request_endpoint = NatsRequestEndpoint(connection, subjects)
         self.inbox = JetStreamInbox(connection, subjects)
         self.timers = JetStreamTimers(connection, subjects)
         self.blobs = JetStreamBlobs(Bucket(connection, subjects.blobs_bucket))
         self.claims = JetStreamClaims(Bucket(owners, subjects.claims_bucket))
-        self.snapshots = JetStreamSnapshots(
+        self.snapshots = JetStreamEntitySnapshots(
             Bucket(connection, subjects.snapshots_bucket), self.blobs
         )
-        self.vault = JetStreamVault(Bucket(connection, subjects.vault_bucket))
-        self.shelf = JetStreamShelf(Bucket(connection, subjects.views_bucket))
-        self.crews = NatsCrews(connection, subjects, self.blobs)
+        self.secrets = JetStreamSecrets(Bucket(connection, subjects.secrets_bucket))
+        self.checkpoints = JetStreamCheckpointStore(Bucket(connection, subjects.projections_bucket))
+        self.tool_workers = NatsToolWorkers(connection, subjects, self.blobs)
 
     @property
     def connected(self) -> bool:
-        return self.connection.connected and self.owners.connected
+        return self.connection.connected and self.owner_connection.connected
 
     def reset(self) -> None:
-        self.journal.displace()
-        self.owners.reset()
+        self.journal.abandon_terms()
+        self.owner_connection.reset()
 
     async def start(self) -> None:
         """Connect; make the streams that are missing and check the others."""
         await self.connection.open()
         try:
-            await self.owners.open()
-            buckets = (self.blobs, self.claims, self.snapshots, self.vault, self.shelf)
+            await self.owner_connection.open()
+            buckets = (self.blobs, self.claims, self.snapshots, self.secrets, self.checkpoints)
             await ensure_streams(
                 self.connection, (*streams_of(self._subjects), *(b.spec for b in buckets))
             )
             await self.journal.open()
-            await self.crews.open()
+            await self.tool_workers.open()
         except BaseException:
             await self._disconnect()
             raise
@@ -91,14 +91,14 @@ class JetStreamBus:
         """Let go of everything and disconnect; nothing is delivered afterwards."""
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._disconnect)
-            for close in (self.journal, self.crews):
+            for close in (self.journal, self.tool_workers):
                 closing.push_async_callback(close.close)
             closing.push_async_callback(self.inbox.stop)
-            closing.push_async_callback(self.door.close)
+            closing.push_async_callback(self.request_endpoint.close)
 
     def partition(self, key: str) -> int:
         return partition_of(key)
 
     async def _disconnect(self) -> None:
-        await self.owners.close()
+        await self.owner_connection.close()
         await self.connection.close()

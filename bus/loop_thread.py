@@ -34,7 +34,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
-    def post(self, call: Callable[..., object], *args: object) -> None:
+    def call_soon(self, call: Callable[..., object], *args: object) -> None:
         """Call on the loop soon. After ``close`` it is dropped: nobody is left to care."""
         try:
             self.loop.call_soon_threadsafe(call, *args)

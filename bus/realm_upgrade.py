@@ -16,10 +16,10 @@ from rookery.bus.streams import FORMAT, FORMAT_KEY, check_config, format_of, str
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Failed
 
-__all__ = ["Upgrade", "apply_upgrade", "plan_upgrade"]
+__all__ = ["RealmUpgrade", "apply_upgrade", "plan_upgrade"]
 
 
-class Upgrade(msgspec.Struct, frozen=True, kw_only=True):
+class RealmUpgrade(msgspec.Struct, frozen=True, kw_only=True):
     """What changes, and what stays."""
 
     realm: str
@@ -35,10 +35,10 @@ class Upgrade(msgspec.Struct, frozen=True, kw_only=True):
         return self.format < self.to
 
 
-async def plan_upgrade(connection: Connection, subjects: Subjects) -> Upgrade:
+async def plan_upgrade(connection: Connection, subjects: Subjects) -> RealmUpgrade:
     """What ``apply_upgrade`` would do."""
     info = await _info(connection, subjects)
-    return Upgrade(
+    return RealmUpgrade(
         realm=subjects.realm,
         stream=subjects.journal_stream,
         format=format_of(subjects, info["config"]),

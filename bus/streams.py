@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.bus.journal.writer_terms import first_subjects, has_turns, turns_in
+from rookery.bus.journal.writer_terms import first_subjects, has_all_terms, terms_in
 from rookery.bus.nats.connection import ApiError, Connection
 from rookery.bus.ports import PARTITIONS
 from rookery.bus.subjects import Subjects
@@ -37,14 +37,14 @@ FORMAT_KEY = "rookery-format"
 _SECOND_NS = 1_000_000_000
 _DAY_NS = 86_400 * _SECOND_NS
 _SMALLEST_WINDOW_NS = _SECOND_NS // 10
-_HEADER_ROOM = 8 << 10
-_COMMAND_BYTES_MAX = (1 << 20) - _HEADER_ROOM
+_HEADER_BYTES_MAX = 8 << 10
+_COMMAND_BYTES_MAX = (1 << 20) - _HEADER_BYTES_MAX
 """A command must fit among the dead letters, where the reason stands in its headers, and a timer
 into the inbox, both within the server's usual ``max_payload``."""
 _STREAM_NOT_FOUND = 10059
 _NAME_IN_USE = 10058
 
-_KEEPS_EVERYTHING = {
+_LOSSLESS = {
     "storage": "file",
     "retention": "limits",
     "max_msgs_per_subject": -1,
@@ -61,7 +61,7 @@ class StreamSpec(msgspec.Struct, frozen=True):
     name: str
     demands: dict[str, Any]
     proposes: dict[str, Any]
-    turns_of: Subjects | None = None
+    terms_of: Subjects | None = None
     """Set if what it listens to are turns, which change while it is used."""
 
 
@@ -80,7 +80,7 @@ async def ensure_streams(connection: Connection, specs: Sequence[StreamSpec]) ->
     """Make what is missing and check what is there."""
     for spec in specs:
         try:
-            config = await _found_or_made(connection, spec)
+            config = await _find_or_create(connection, spec)
         except ApiError as error:
             raise Failed(
                 "STREAM_MISMATCH", f"stream {spec.name} cannot be made: {error.description}"
@@ -88,7 +88,7 @@ async def ensure_streams(connection: Connection, specs: Sequence[StreamSpec]) ->
         check_config(spec, config)
 
 
-async def _found_or_made(connection: Connection, spec: StreamSpec) -> dict[str, Any]:
+async def _find_or_create(connection: Connection, spec: StreamSpec) -> dict[str, Any]:
     try:
         found = await connection.api(f"STREAM.INFO.{spec.name}")
     except ApiError as error:
@@ -113,14 +113,14 @@ def mismatches(spec: StreamSpec, config: dict[str, Any]) -> list[str]:
         for name, wanted in spec.demands.items()
         if (config.get(name) or None) != (wanted or None)
     ]
-    if spec.turns_of is not None and not has_turns(spec.turns_of, config):
-        wrong.append(_wrong_subjects(spec.turns_of, config))
+    if spec.terms_of is not None and not has_all_terms(spec.terms_of, config):
+        wrong.append(_wrong_subjects(spec.terms_of, config))
     return wrong
 
 
 def _wrong_subjects(subjects: Subjects, config: dict[str, Any]) -> str:
     """Turns are not for everybody's eyes, so they are counted."""
-    turns = turns_in(subjects, config)
+    turns = terms_in(subjects, config)
     known = {subjects.appends(partition, turn) for partition, turn in turns.items()}
     others = [subject for subject in config.get("subjects") or () if subject not in known]
     return (
@@ -131,7 +131,7 @@ def _wrong_subjects(subjects: Subjects, config: dict[str, Any]) -> str:
 
 def format_of(subjects: Subjects, config: dict[str, Any]) -> int:
     """Of a realm, as its journal's stream says."""
-    if config.get("subjects") == [subjects.facts_below]:
+    if config.get("subjects") == [subjects.all_facts]:
         return 1
     marked = (config.get("metadata") or {}).get(FORMAT_KEY, "")
     return int(marked) if marked.isdecimal() else FORMAT
@@ -155,8 +155,8 @@ def _check_format(subjects: Subjects, config: dict[str, Any]) -> None:
 
 def check_config(spec: StreamSpec, config: dict[str, Any]) -> None:
     """Refuse a stream that would lose or reorder data."""
-    if spec.turns_of is not None:
-        _check_format(spec.turns_of, config)
+    if spec.terms_of is not None:
+        _check_format(spec.terms_of, config)
     if wrong := mismatches(spec, config):
         raise Failed(
             "STREAM_MISMATCH",
@@ -174,10 +174,10 @@ def _journal(subjects: Subjects) -> StreamSpec:
     The duplicate window is the smallest there is: expectations and message ids make an append
     idempotent at any age, and the server keeps every id of a window in memory.
     """
-    facts = subjects.facts_below
+    facts = subjects.all_facts
     return StreamSpec(
         subjects.journal_stream,
-        _KEEPS_EVERYTHING
+        _LOSSLESS
         | {
             "subject_transform": {"src": f"{subjects.root}.w.*.*.>", "dest": facts},
             "republish": {"src": facts, "dest": facts},
@@ -212,7 +212,7 @@ def _inbox(subjects: Subjects) -> StreamSpec:
     stored = f"{root}.cmd.{{{{partition({PARTITIONS},2)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}"
     return StreamSpec(
         subjects.inbox_stream,
-        _KEEPS_EVERYTHING
+        _LOSSLESS
         | {
             "subjects": [f"{root}.cmd.*.*"],
             "subject_transform": {"src": f"{root}.cmd.*.*", "dest": stored},
@@ -228,7 +228,7 @@ def _timers(subjects: Subjects) -> StreamSpec:
     """Schedules and what they fire; a stream with schedules cannot discard new messages."""
     return StreamSpec(
         subjects.timers_stream,
-        _KEEPS_EVERYTHING
+        _LOSSLESS
         | {
             "subjects": [f"{subjects.root}.timer.*", f"{subjects.root}.fired.*.*.*"],
             "discard": "old",
@@ -239,7 +239,7 @@ def _timers(subjects: Subjects) -> StreamSpec:
         },
         {
             "duplicate_window": _SMALLEST_WINDOW_NS,
-            "max_msg_size": _COMMAND_BYTES_MAX - _HEADER_ROOM,
+            "max_msg_size": _COMMAND_BYTES_MAX - _HEADER_BYTES_MAX,
         },
     )
 
@@ -248,7 +248,7 @@ def _peers(subjects: Subjects) -> StreamSpec:
     """Envelopes to peers, for a week."""
     return StreamSpec(
         subjects.peers_stream,
-        _KEEPS_EVERYTHING | {"subjects": [f"{subjects.root}.peer.*"], "discard": "new"},
+        _LOSSLESS | {"subjects": [f"{subjects.root}.peer.*"], "discard": "new"},
         {"max_age": 7 * _DAY_NS, "duplicate_window": _SMALLEST_WINDOW_NS},
     )
 
@@ -257,6 +257,6 @@ def _dead(subjects: Subjects) -> StreamSpec:
     """Commands nobody could work off, for a month. Burying one again is known by its message id."""
     return StreamSpec(
         subjects.dead_stream,
-        _KEEPS_EVERYTHING | {"subjects": [f"{subjects.root}.dead.*.*"], "discard": "new"},
+        _LOSSLESS | {"subjects": [f"{subjects.root}.dead.*.*"], "discard": "new"},
         {"max_age": 30 * _DAY_NS, "duplicate_window": 600 * _SECOND_NS},
     )

@@ -71,7 +71,7 @@ class Subjects:
             )
         self.realm = realm
         self.root = f"rookery.{realm}"
-        self.facts_below = f"{self.root}.ev.>"
+        self.all_facts = f"{self.root}.ev.>"
         self.node_appends = f"{self.root}.w.{NODE_FAMILY}.>"
         """What the journal's stream takes of nodes."""
         self.journal_stream = f"ROOKERY_{realm}_JOURNAL"
@@ -82,8 +82,8 @@ class Subjects:
         self.blobs_bucket = f"ROOKERY_{realm}_BLOBS"
         self.claims_bucket = f"ROOKERY_{realm}_CLAIMS"
         self.snapshots_bucket = f"ROOKERY_{realm}_SNAPSHOTS"
-        self.views_bucket = f"ROOKERY_{realm}_VIEWS"
-        self.vault_bucket = f"ROOKERY_{realm}_VAULT"
+        self.projections_bucket = f"ROOKERY_{realm}_VIEWS"
+        self.secrets_bucket = f"ROOKERY_{realm}_VAULT"
 
     # Facts.
 
@@ -120,7 +120,7 @@ class Subjects:
         """Where anybody publishes a durable command."""
         return f"{self.root}.cmd.{encode_token(verb)}.{encode_token(key)}"
 
-    def stored(self, partition: int) -> str:
+    def stored_commands(self, partition: int) -> str:
         """A partition as the inbox stream keeps it: commands (``cmd``) and timers (``fired``).
 
         One filter: the server finds messages by two of them ten times slower.
@@ -142,7 +142,7 @@ class Subjects:
     def owned_requests(self, partition: int) -> str:
         return f"{self.root}.own.{partition}.*.*"
 
-    def dead(self, verb: str, key: str) -> str:
+    def dead_letter(self, verb: str, key: str) -> str:
         return f"{self.root}.dead.{encode_token(verb)}.{encode_token(key)}"
 
     # Timers.
@@ -161,6 +161,6 @@ class Subjects:
         """Where a call of a worker's tool goes: to one worker of the surface's queue group."""
         return f"{self.root}.tool.{encode_token(surface)}.{encode_token(tool)}"
 
-    def crew(self, surface: str, what: str) -> str:
+    def worker_broadcast(self, surface: str, what: str) -> str:
         """Where all workers of a surface are spoken to."""
         return f"{self.root}.crew.{encode_token(surface)}.{what}"

@@ -15,47 +15,49 @@ from rookery.actors.approvals.dispatchers.port import Dispatcher
 from rookery.actors.approvals.dispatchers.service import ServiceDispatcher
 from rookery.actors.approvals.dispatchers.webhook import WebhookDispatcher
 from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
-from rookery.actors.tools.daemon_pool import Threads
+from rookery.actors.tools.daemon_pool import DaemonThreadPool
 from rookery.bus.client.client import Client
-from rookery.bus.client.external_service import NatsService
+from rookery.bus.client.external_service import NatsExternalService
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.ports import Loop
-from rookery.ops.config import Approvals
-from rookery.ops.http_post import Posting
-from rookery.ops.webhook_callback import Callback, CallbackServer
+from rookery.bus.ports import BusLoop
+from rookery.ops.config import ApprovalsConfig
+from rookery.ops.http_post import HttpPost
+from rookery.ops.webhook_callback import WebhookCallback, WebhookCallbackServer
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.digest import digest_bytes
 
-__all__ = ["ApprovalWays"]
+__all__ = ["ApprovalDispatchers"]
 
-POSTS_AT_ONCE_MAX: Final = 32
-ANSWER_S: Final = 10.0
+CONCURRENT_POSTS_MAX: Final = 32
+DECIDE_TIMEOUT_S: Final = 10.0
 
 
-class ApprovalWays:
+class ApprovalDispatchers:
     """Those of one node."""
 
-    def __init__(self, config: Approvals, bus: JetStreamBus, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, config: ApprovalsConfig, bus: JetStreamBus, now_ms: Callable[[], int]
+    ) -> None:
         """``Refused`` if what is configured cannot be used."""
         self._config, self._now_ms = config, now_ms
-        self._threads = Threads(POSTS_AT_ONCE_MAX)
-        self._service: NatsService | None = None
-        self._callback: CallbackServer | None = None
+        self._threads = DaemonThreadPool(CONCURRENT_POSTS_MAX)
+        self._service: NatsExternalService | None = None
+        self._callback: WebhookCallbackServer | None = None
         named: set[str] = {*config.dispatchers}
         if config.escalate_to is not None:
             named.add(config.escalate_to)
         self.dispatchers: Mapping[str, Dispatcher] = {
-            dispatcher.name: dispatcher for dispatcher in self._made(bus, named)
+            dispatcher.name: dispatcher for dispatcher in self._create(bus, named)
         }
 
-    def _made(self, bus: JetStreamBus, named: set[str]) -> Iterable[Dispatcher]:
+    def _create(self, bus: JetStreamBus, named: set[str]) -> Iterable[Dispatcher]:
         if "inbox" in named:
             yield InboxDispatcher()
         if "service" in named:
-            self._service = NatsService(bus.connection, self._config.service_subject)
+            self._service = NatsExternalService(bus.connection, self._config.service_subject)
             yield ServiceDispatcher(self._service, bus.realm)
         if "webhook" in named:
-            post = Posting(self._config.webhook_url, self._threads)
+            post = HttpPost(self._config.webhook_url, self._threads)
             yield WebhookDispatcher(post, self._key, bus.realm, now_ms=self._now_ms)
 
     @property
@@ -67,7 +69,7 @@ class ApprovalWays:
         """Where answers to the webhook come back; empty if nowhere."""
         return "" if self._callback is None else self._callback.url
 
-    def open(self, loop: Loop, client: Client, opened: ExitStack) -> None:
+    def open(self, loop: BusLoop, client: Client, opened: ExitStack) -> None:
         """Before anything is asked. ``client``, still closed, is ours from now on: answers that
         come back are put by it. How to close what was opened is left in ``opened``: then, what has
         been asked is answered first."""
@@ -85,9 +87,11 @@ class ApprovalWays:
             session = answer.approval_id.partition(".")[0]
             command_id = f"webhook.{digest_bytes(message_id.encode())}"
             return loop.run(
-                client.ask("decide", session, answer, message_id=command_id, timeout_s=ANSWER_S)
+                client.ask(
+                    "decide", session, answer, message_id=command_id, timeout_s=DECIDE_TIMEOUT_S
+                )
             )
 
-        callback = Callback(key, self._now_ms, decide)
+        callback = WebhookCallback(key, self._now_ms, decide)
         host, port = self._config.callback_host, self._config.callback_port
-        self._callback = opened.enter_context(CallbackServer(host, port, callback))
+        self._callback = opened.enter_context(WebhookCallbackServer(host, port, callback))

@@ -11,18 +11,18 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
-__all__ = ["Watch", "Watches"]
+__all__ = ["BackgroundTask", "BackgroundTasks"]
 
 log = logging.getLogger(__name__)
 
-AGAIN_S: Final = 3.0
-SETTLED_S: Final = 10.0
+RESTART_PAUSE_S: Final = 3.0
+STABLE_AFTER_S: Final = 10.0
 """Who has not failed for so long is well again: longer than any watch sleeps."""
 
-Watch = Callable[[], Coroutine[Any, Any, None]]
+BackgroundTask = Callable[[], Coroutine[Any, Any, None]]
 
 
-class Watches:
+class BackgroundTasks:
     """Lives on the bus's loop; ``failing`` may be asked from anywhere."""
 
     def __init__(self) -> None:
@@ -34,30 +34,32 @@ class Watches:
         """Those that failed lately, and of what."""
         return dict(self._failing)
 
-    async def begin(self, watches: Mapping[str, Watch]) -> None:
+    async def start(self, watches: Mapping[str, BackgroundTask]) -> None:
         loop = asyncio.get_running_loop()
-        self._tasks += [loop.create_task(self._keep(*named)) for named in watches.items()]
+        self._tasks += [
+            loop.create_task(self._restart_forever(*named)) for named in watches.items()
+        ]
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Cancel them all, and wait for it."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep(self, name: str, watch: Watch) -> None:
+    async def _restart_forever(self, name: str, watch: BackgroundTask) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            well = loop.call_later(SETTLED_S, self._failing.pop, name, None)
+            well = loop.call_later(STABLE_AFTER_S, self._failing.pop, name, None)
             try:
                 return await watch()
             except Exception as error:
-                self._note(name, error)
+                self._record_failure(name, error)
             finally:
                 well.cancel()
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RESTART_PAUSE_S)
 
-    def _note(self, name: str, error: Exception) -> None:
+    def _record_failure(self, name: str, error: Exception) -> None:
         """One line for the same failure: it may come again and again."""
         why = type(error).__name__
         if self._failing.get(name) != why:

@@ -20,19 +20,19 @@ from msgspec import Meta
 from rookery.schemas.errors import Refused
 
 __all__ = [
-    "Approvals",
+    "ApprovalsConfig",
     "Config",
     "DispatcherName",
     "Driver",
     "Format",
     "Level",
-    "Limits",
-    "Loaded",
-    "Log",
-    "Metrics",
-    "Node",
-    "Quotas",
-    "Server",
+    "LimitsConfig",
+    "LoadedConfig",
+    "LogConfig",
+    "MetricsConfig",
+    "NodeConfig",
+    "QuotasConfig",
+    "ServerConfig",
     "Setting",
     "hide_secret",
     "load",
@@ -47,7 +47,7 @@ Driver = Literal["sandbox", "outside"]
 DispatcherName = Literal["inbox", "service", "webhook"]
 
 
-class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to get at the NATS server, and what it must promise."""
 
     token: str = ""
@@ -59,7 +59,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Serve through a server that does not tell whether it syncs before it acks."""
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")] = ""
     """Empty: made from the host name and the process id."""
     drain_timeout_s: Seconds = 20.0
@@ -78,14 +78,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Surfaces whose tools are served by workers: ``rookery tools serve``."""
 
 
-class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class QuotasConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     queue_length_max: Count = 1_000
     """Inputs waiting in one session."""
     runs_in_flight_max: Count = 10_000
     """Runs of the realm that were accepted and have not ended."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     payload_bytes_max: Annotated[int, Meta(ge=1_024, le=1 << 20)] = 1 << 20
     """Body of one command. The server's own limit counts headers too."""
     memory_mb_max: Count = 512
@@ -97,7 +97,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     stack_depth_max: Count = 1_000
 
 
-class Approvals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ApprovalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dispatchers: tuple[DispatcherName, ...] = ("inbox",)
     """Who is asked. With none, what wants an approval is denied."""
     timeout_ms: Count = 86_400_000
@@ -124,13 +124,13 @@ class Approvals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     escalate_to: DispatcherName | None = None
 
 
-class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
     port: Port | None = None
     """Of ``/metrics``, ``/livez`` and ``/readyz``; unset serves none, 0 takes a free port."""
 
 
-class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     level: Level = "info"
     format: Format = "auto"
     """``auto``: text on a terminal, JSON lines elsewhere."""
@@ -142,13 +142,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Of a NATS server; empty: the embedded one of ``store``."""
     store: str = ""
     """Directory of the embedded server; empty: the default one."""
-    server: Server = Server()
-    node: Node = Node()
-    quotas: Quotas = Quotas()
-    limits: Limits = Limits()
-    approvals: Approvals = Approvals()
-    metrics: Metrics = Metrics()
-    log: Log = Log()
+    server: ServerConfig = ServerConfig()
+    node: NodeConfig = NodeConfig()
+    quotas: QuotasConfig = QuotasConfig()
+    limits: LimitsConfig = LimitsConfig()
+    approvals: ApprovalsConfig = ApprovalsConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    log: LogConfig = LogConfig()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +159,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     origin: str
 
 
-class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+class LoadedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration and where each of its values came from."""
 
     config: Config
@@ -179,7 +179,7 @@ def load(
     directory: Path,
     file: Path | None = None,
     flags: Mapping[str, object] | None = None,
-) -> Loaded:
+) -> LoadedConfig:
     """The configuration as these sources make it; ``None`` in ``flags`` is not given."""
     known = dict(_keys(Config))
     layers = (
@@ -198,7 +198,7 @@ def load(
     settings = tuple(
         Setting(key=key, value=value, origin=merged[key][1]) for key, value in checked.items()
     )
-    return Loaded(config=_build(checked), settings=settings)
+    return LoadedConfig(config=_build(checked), settings=settings)
 
 
 def hide_secret(key: str, value: Any) -> Any:

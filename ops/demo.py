@@ -18,18 +18,17 @@ import nats
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal.audit import ChainAudit
 from rookery.bus.ports import Filter
-from rookery.ops.config import Config
-from rookery.ops.config import Node as NodeConfig
+from rookery.ops.config import Config, NodeConfig
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
 
 __all__ = ["main"]
 
 TOOLS = "rookery.ops.examples.tools:registry"
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
-class Program(NamedTuple):
+class DemoProgram(NamedTuple):
     """Something to run, and what is expected of it."""
 
     about: str
@@ -41,19 +40,21 @@ class Program(NamedTuple):
 
 
 PROGRAMS = (
-    Program("A program", "menu = ['tea', 'cake']\nlen(menu)", 2),
-    Program(
+    DemoProgram("A program", "menu = ['tea', 'cake']\nlen(menu)", 2),
+    DemoProgram(
         "A tool, called like a function; the session remembers the menu",
         "sum(price(item) for item in menu)",
         8,
     ),
-    Program(
+    DemoProgram(
         "Awaited tools, called at the same time",
         "import asyncio\nawait asyncio.gather(*(weather(city) for city in ('Oslo', 'Lima')))",
         ["snow", "sun"],
     ),
-    Program("A program that fails, and where", "total = price('tea')\ntotal / 0", "RUNTIME_ERROR"),
-    Program(
+    DemoProgram(
+        "A program that fails, and where", "total = price('tea')\ntotal / 0", "RUNTIME_ERROR"
+    ),
+    DemoProgram(
         "The menu once more, in TypeScript and in a session of its own",
         "const menu: string[] = ['tea', 'cake'];\nresult = menu.map((item) => price(item));",
         [3, 5],
@@ -67,55 +68,55 @@ def main() -> int:
     """Run the demo; the exit code says whether every promise was kept."""
     configure("warning", "auto", sys.stderr)
     with tempfile.TemporaryDirectory(prefix="rookery-demo-") as store:
-        say("Starting a node with an embedded server; its guest is built at first use ...")
+        print_text("Starting a node with an embedded server; its guest is built at first use ...")
         config = Config(store=store, node=NodeConfig(tools=TOOLS))
         with Node(config) as node:
-            say(f"ready {node.url}\n")
+            print_text(f"ready {node.url}\n")
             spoken = [one for one in PROGRAMS if one.language in node.languages]
-            return asyncio.run(asyncio.wait_for(tour(node.url, spoken), PATIENCE_S))
+            return asyncio.run(asyncio.wait_for(tour(node.url, spoken), TIMEOUT_S))
 
 
-async def tour(url: str, programs: Sequence[Program]) -> int:
+async def tour(url: str, programs: Sequence[DemoProgram]) -> int:
     """What a user would do from another terminal."""
     client = await nats.connect(url)
     await client.subscribe("rookery.default.ev.>", cb=show_facts)
-    say("Programs, published as plain JSON to rookery.default.cmd.run.<session>:\n")
+    print_text("Programs, published as plain JSON to rookery.default.cmd.run.<session>:\n")
     answers = [await submit(client, f"demo-{n}", one) for n, one in enumerate(programs, 1)]
-    kept = all(map(as_expected, programs, answers))
-    say("The first one once more, under the same message id: answered, not run again.\n")
+    kept = all(map(check_ends, programs, answers))
+    print_text("The first one once more, under the same message id: answered, not run again.\n")
     again = await submit(client, "demo-1", programs[0])
     kept = kept and again == answers[0]
     await client.close()
-    say("The journal, read back and verified:")
-    say(f"  {await verify(url)} messages, every one continues the chain of its entity\n")
-    say("Done. Start a node of your own: rookery up" if kept else "A promise was broken.")
+    print_text("The journal, read back and verified:")
+    print_text(f"  {await verify(url)} messages, every one continues the chain of its entity\n")
+    print_text("Done. Start a node of your own: rookery up" if kept else "A promise was broken.")
     return 0 if kept else 1
 
 
-async def submit(client: Any, message_id: str, program: Program) -> dict[str, Any]:
+async def submit(client: Any, message_id: str, program: DemoProgram) -> dict[str, Any]:
     """Publish a run and wait for its result on a subject of our own."""
     reply_to = client.new_inbox()
     answers = await client.subscribe(reply_to)
-    say(f"{program.about} ({message_id}, session {program.session}):")
+    print_text(f"{program.about} ({message_id}, session {program.session}):")
     for line in program.code.splitlines():
-        say(f"  | {line}")
+        print_text(f"  | {line}")
     await client.publish(
         f"rookery.default.cmd.run.{program.session}",
         msgspec.json.encode({"code": program.code, "language": program.language}),
         headers={"Nats-Msg-Id": message_id, "Rookery-Reply": reply_to},
     )
-    message = await answers.next_msg(timeout=PATIENCE_S)
+    message = await answers.next_msg(timeout=TIMEOUT_S)
     await answers.unsubscribe()
     answer: dict[str, Any] = msgspec.json.decode(message.data)
     if error := answer["error"]:
         where = f" at line {error['span']['line']}" if error.get("span") else ""
-        say(f"  <- {error['code']}: {error['message']}{where}\n")
+        print_text(f"  <- {error['code']}: {error['message']}{where}\n")
     else:
-        say(f"  <- {msgspec.json.encode(answer['result']).decode()}\n")
+        print_text(f"  <- {msgspec.json.encode(answer['result']).decode()}\n")
     return answer
 
 
-def as_expected(program: Program, answer: dict[str, Any]) -> bool:
+def check_ends(program: DemoProgram, answer: dict[str, Any]) -> bool:
     error = answer["error"]
     return bool((error["code"] if error else answer["result"]) == program.ends)
 
@@ -123,7 +124,7 @@ def as_expected(program: Program, answer: dict[str, Any]) -> bool:
 async def show_facts(message: Any) -> None:
     """A line a fact, as any subscriber sees it."""
     for fact in msgspec.json.decode(message.data):
-        say(f"     {fact['id']:<18} {fact['type']:<32} {fact.get('name', '')}".rstrip())
+        print_text(f"     {fact['id']:<18} {fact['type']:<32} {fact.get('name', '')}".rstrip())
 
 
 async def verify(url: str) -> int:
@@ -140,7 +141,7 @@ async def verify(url: str) -> int:
     return count
 
 
-def say(line: str) -> None:
+def print_text(line: str) -> None:
     """Print now: a demo is watched."""
     print(line, flush=True)  # noqa: T201
 

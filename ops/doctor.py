@@ -19,8 +19,8 @@ from rookery.bus.streams import streams_of
 from rookery.bus.subjects import Subjects
 from rookery.ops import server_checks
 from rookery.ops.config import Config
-from rookery.ops.host_checks import Finding, Verdict, check_host, check_store, failed
-from rookery.ops.server_url import find_url, no_server, store_of
+from rookery.ops.host_checks import CheckVerdict, Finding, check_host, check_store, failed
+from rookery.ops.server_url import find_server_url, no_server_error, store_of
 from rookery.schemas.errors import CodedError, Refused
 
 __all__ = ["Report", "durability_of", "examine", "is_embedded"]
@@ -49,14 +49,14 @@ async def examine(config: Config, now_ms: Callable[[], int]) -> Report:
     try:
         if is_embedded(config):
             findings += check_store(store_of(config))
-        url = find_url(config)
+        url = find_server_url(config)
         if url is None:
-            raise no_server(config)
+            raise no_server_error(config)
         findings += [finding async for finding in _check_server(config, url, now_ms)]
     except CodedError as error:
         findings.append(failed("server", error))
     return Report(
-        ok=all(finding.verdict is not Verdict.FAIL for finding in findings),
+        ok=all(finding.verdict is not CheckVerdict.FAIL for finding in findings),
         realm=config.realm,
         url=url or "",
         findings=tuple(findings),
@@ -98,7 +98,7 @@ def is_embedded(config: Config) -> bool:
         store = store_of(config)
     except Refused:
         return False
-    server = store.running() if store.held() else None
+    server = store.running_server() if store.is_locked() else None
     return server is not None and config.url.endswith(server.address.removeprefix("nats://"))
 
 
@@ -129,11 +129,11 @@ async def _check_jetstream(
     specs = (*streams_of(subjects), bus.blobs.spec, bus.claims.spec, bus.snapshots.spec)
     try:
         account = await bus.connection.api("INFO")
-        streams = await server_checks.streams_there(bus.connection, specs)
+        streams = await server_checks.existing_streams(bus.connection, specs)
     except (ApiError, CodedError) as error:
         yield Finding(
             check="jetstream",
-            verdict=Verdict.FAIL,
+            verdict=CheckVerdict.FAIL,
             detail=f"JetStream does not answer: {error}",
             hint="start the server with JetStream, in an account that may use it",
             code="SERVER_UNREACHABLE",
@@ -159,7 +159,7 @@ def _check_durability(config: Config, journal: dict[str, Any] | None) -> Finding
         return Finding(check="durability", detail=_WORTH[durability])
     return Finding(
         check="durability",
-        verdict=Verdict.WARN,
+        verdict=CheckVerdict.WARN,
         detail="unknown and accepted: make sure the server says sync_interval: always",
         code="DURABILITY_UNKNOWN",
     )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import gc
 
-__all__ = ["settle_collector"]
+__all__ = ["tune_gc"]
 
 
-def settle_collector() -> None:
+def tune_gc() -> None:
     """What is there now stays for good; look at young objects more rarely."""
     gc.collect()
     gc.freeze()

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler
 
 import msgspec
 
-from rookery.ops.http_server import Listening
+from rookery.ops.http_server import HttpServer
 from rookery.schemas.codec import encode_json
 
 __all__ = ["HealthServer", "Page", "Probe", "probe_page"]
@@ -50,7 +50,7 @@ def probe_page(checks: Callable[[], Sequence[Probe]]) -> Callable[[], Page]:
     return page
 
 
-class HealthServer(Listening):
+class HealthServer(HttpServer):
     """Serves pages, each request on a thread of its own."""
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], Page]]) -> None:

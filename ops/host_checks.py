@@ -19,7 +19,7 @@ from rookery.bus.server.server import find_server
 from rookery.bus.server.store import Store
 from rookery.schemas.errors import CodedError, Refused
 
-__all__ = ["Finding", "Verdict", "check_host", "check_store", "failed"]
+__all__ = ["CheckVerdict", "Finding", "check_host", "check_store", "failed"]
 
 _FREE_BYTES_LOW = 1 << 30
 _FREE_BYTES_TOO_LOW = 64 << 20
@@ -28,7 +28,7 @@ _NATS_PY = "2.16."
 _PACKAGES = ("rookery", "nats-py", "msgspec", "pykka", "prometheus-client")
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     OK = "ok"
     WARN = "warn"
     FAIL = "fail"
@@ -38,7 +38,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One check: what was found, and what to do about it."""
 
     check: str
-    verdict: Verdict = Verdict.OK
+    verdict: CheckVerdict = CheckVerdict.OK
     detail: str = ""
     hint: str = ""
     code: str = ""
@@ -49,7 +49,7 @@ def failed(check: str, error: CodedError) -> Finding:
     """The finding that says what ``error`` says."""
     return Finding(
         check=check,
-        verdict=Verdict.FAIL,
+        verdict=CheckVerdict.FAIL,
         detail=error.message,
         hint=error.hint,
         code=error.code,
@@ -63,7 +63,7 @@ def check_host() -> Iterator[Finding]:
     fits = packages["nats-py"].startswith(_NATS_PY)
     yield Finding(
         check="packages",
-        verdict=Verdict.OK if fits else Verdict.FAIL,
+        verdict=CheckVerdict.OK if fits else CheckVerdict.FAIL,
         detail=", ".join(f"{name} {number}" for name, number in packages.items()),
         hint="" if fits else f"pip install 'nats-py=={_NATS_PY}*'",
     )
@@ -73,7 +73,7 @@ def check_store(store: Store) -> Iterator[Finding]:
     """All an embedded server needs: a binary, a directory of its own, room, and nobody else."""
     yield _check_binary()
     yield _check_directory(store.path)
-    yield _check_room(store.path)
+    yield _check_disk(store.path)
     yield _check_lock(store)
 
 
@@ -94,14 +94,14 @@ def _check_directory(path: Path) -> Finding:
         if mode & 0o077:
             return Finding(
                 check="store",
-                verdict=Verdict.FAIL if place != path else Verdict.WARN,
+                verdict=CheckVerdict.FAIL if place != path else CheckVerdict.WARN,
                 detail=f"{place} has mode {mode:o}: other users of this machine may read it",
                 hint=f"chmod {mode & 0o700:o} {place}",
             )
     return Finding(check="store", detail=str(path))
 
 
-def _check_room(path: Path) -> Finding:
+def _check_disk(path: Path) -> Finding:
     existing = next(place for place in (path, *path.parents) if place.exists())
     free = shutil.disk_usage(existing).free
     detail = f"{free / (1 << 30):.1f} GiB free at {existing}"
@@ -109,15 +109,15 @@ def _check_room(path: Path) -> Finding:
         return Finding(check="disk", detail=detail)
     return Finding(
         check="disk",
-        verdict=Verdict.FAIL if free < _FREE_BYTES_TOO_LOW else Verdict.WARN,
+        verdict=CheckVerdict.FAIL if free < _FREE_BYTES_TOO_LOW else CheckVerdict.WARN,
         detail=detail,
         hint="make room: when it is used up, work waits",
     )
 
 
 def _check_lock(store: Store) -> Finding:
-    if store.held():
-        server = store.running()
+    if store.is_locked():
+        server = store.running_server()
         who = f"nats-server {server.pid} at {server.address}" if server else "a starting server"
         return Finding(check="lock", detail=f"held by {who}")
     left = ", ".join(sorted(path.name for path in store.path.glob("*.ports")))

@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Final
 
-from rookery.actors.approvals.dispatchers.webhook import Posted
+from rookery.actors.approvals.dispatchers.webhook import WebhookResponse
 from rookery.actors.tools.authoring.registry import ToolError
-from rookery.actors.tools.builtin.http_transport import Exchange, HttpTransport, Request
+from rookery.actors.tools.builtin.http_transport import HttpExchange, HttpRequest, HttpTransport
 from rookery.actors.tools.builtin.urls import parse_url
 from rookery.schemas.errors import Refused
 
-__all__ = ["Posting"]
+__all__ = ["HttpPost"]
 
 TRY_S: Final = 10.0
 RESPONSE_BYTES_MAX: Final = 64 << 10
 
 
-class Posting:
-    """``Post`` of the dispatcher ``webhook``."""
+class HttpPost:
+    """``PostWebhook`` of the dispatcher ``webhook``."""
 
     def __init__(self, url: str, threads: Executor, *, try_s: float = TRY_S) -> None:
         try:
@@ -33,10 +33,12 @@ class Posting:
             raise Refused("CONFIG_INVALID", f"approvals.webhook_url: {error}") from None
         self._threads, self._try_s, self._transport = threads, try_s, HttpTransport()
 
-    async def __call__(self, headers: Mapping[str, str], body: bytes) -> Posted | None:
-        exchange = Exchange(
+    async def __call__(self, headers: Mapping[str, str], body: bytes) -> WebhookResponse | None:
+        exchange = HttpExchange(
             self._transport,
-            Request("POST", self._target, {**headers, "Content-Type": "application/json"}, body),
+            HttpRequest(
+                "POST", self._target, {**headers, "Content-Type": "application/json"}, body
+            ),
             permits=lambda _: True,
             body_bytes_max=RESPONSE_BYTES_MAX,
             connect_timeout_s=self._try_s,
@@ -48,5 +50,5 @@ class Posting:
         except (TimeoutError, ToolError):
             return None
         finally:
-            exchange.cut()
-        return Posted(response.status, response.headers, response.body)
+            exchange.abort()
+        return WebhookResponse(response.status, response.headers, response.body)

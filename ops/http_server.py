@@ -18,37 +18,37 @@ from typing import Any, Final, Self
 from rookery.bus.clock import monotonic_s
 from rookery.schemas.errors import Refused
 
-__all__ = ["AT_ONCE_MAX", "Listening"]
+__all__ = ["CONCURRENT_REQUESTS_MAX", "HttpServer"]
 
-AT_ONCE_MAX: Final = 16
-REQUEST_S: Final = 2.0
+CONCURRENT_REQUESTS_MAX: Final = 16
+READ_TIMEOUT_S: Final = 2.0
 """To make a request in. Each part of the answer has as long to be taken."""
 TICK_S: Final = 0.05
 
 
-class QuietServer(ThreadingTCPServer):
+class BoundedTcpServer(ThreadingTCPServer):
     """Not http.server's own: that one asks the DNS for its name before it serves anything."""
 
     allow_reuse_address = True
-    request_queue_size = AT_ONCE_MAX
+    request_queue_size = CONCURRENT_REQUESTS_MAX
     daemon_threads = False  # Joined by server_close: an answer under way is finished.
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._heard_until_s: dict[socket.socket, float] = {}
+        self._read_until_s: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         super().__init__(address, handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         request, client_address = super().get_request()
-        request.settimeout(REQUEST_S)
+        request.settimeout(READ_TIMEOUT_S)
         return request, client_address
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Whoever comes while all threads are busy is hung up on, and comes again."""
         with self._lock:
-            is_free = len(self._heard_until_s) < AT_ONCE_MAX
+            is_free = len(self._read_until_s) < CONCURRENT_REQUESTS_MAX
             if is_free:
-                self._heard_until_s[request] = monotonic_s() + REQUEST_S
+                self._read_until_s[request] = monotonic_s() + READ_TIMEOUT_S
         if is_free:
             super().process_request(request, client_address)
         else:
@@ -56,30 +56,30 @@ class QuietServer(ThreadingTCPServer):
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
-            self._heard_until_s.pop(request, None)
+            self._read_until_s.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
         """At every tick."""
-        self._hear_no_more(monotonic_s())
+        self._shut_slow_requests(monotonic_s())
 
     def server_close(self) -> None:
-        self._hear_no_more(float("inf"))
+        self._shut_slow_requests(float("inf"))
         super().server_close()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that hung up while it was answered is nobody's trouble."""
 
-    def _hear_no_more(self, now_s: float) -> None:
+    def _shut_slow_requests(self, now_s: float) -> None:
         """Whose time is over has said what there is; an answer to it may still be sent."""
         with self._lock:
-            for request, until_s in self._heard_until_s.items():
+            for request, until_s in self._read_until_s.items():
                 if until_s <= now_s:
                     with suppress(OSError):  # It has hung up itself.
                         request.shutdown(socket.SHUT_RD)
 
 
-class Listening:
+class HttpServer:
     """Serves from the moment it is made until it is closed."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Listening:
     ) -> None:
         """``what`` the address is of, and the ``hint`` for whoever chose one that is taken."""
         try:
-            self._server = QuietServer((host, port), handler)
+            self._server = BoundedTcpServer((host, port), handler)
         except OSError as error:
             raise Refused(
                 "CONFIG_INVALID",

@@ -80,7 +80,7 @@ def _safe(key: str, value: Any) -> Any:
         case bytes():
             return f"{len(value)} bytes"
         case BaseException():
-            return _what_happened(value)
+            return _exception_summary(value)
         case _:
             return _USER_PART.sub("***@", str(value))
 
@@ -88,10 +88,10 @@ def _safe(key: str, value: Any) -> Any:
 def _exception(error: BaseException) -> list[tuple[str, Any]]:
     frames = traceback.extract_tb(error.__traceback__)
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-    return [("error", _what_happened(error)), ("trace", " < ".join(reversed(where)))]
+    return [("error", _exception_summary(error)), ("trace", " < ".join(reversed(where)))]
 
 
-def _what_happened(error: BaseException) -> str:
+def _exception_summary(error: BaseException) -> str:
     """Our own exceptions are written to be read; of others the type, and what the system said."""
     match error:
         case Refused() | Failed():

@@ -1,9 +1,9 @@
 """What is measured, under names that never change: single prefix, base units, no ids as labels.
 
-``Metrics`` is the kernel's ``Observer``: counters and histograms are told as things happen, and
-cheaply, because it happens once a command. Gauges are read when somebody scrapes, from whoever
-knows them (``Source``); a reading under a name that is not in the table is a mistake, not a metric.
-The registry is our own, so two nodes in one process do not mix.
+``NodeMetrics`` is the kernel's ``KernelMetrics``: counters and histograms are told as things
+happen, and cheaply, because it happens once a command. Gauges are read when somebody scrapes, from
+whoever knows them (``ImportSource``); a reading under a name that is not in the table is a mistake,
+not a metric. The registry is our own, so two nodes in one process do not mix.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from rookery.bus.commands.micro_service import Served
+from rookery.bus.commands.micro_service import EndpointStats
 from rookery.ops.health import Page
 from rookery.schemas.commands import COMMANDS
 
-__all__ = ["PULLED", "Metrics", "Reading", "Source"]
+__all__ = ["GAUGES", "GaugeValue", "NodeMetrics", "Source"]
 
 
-class Reading(NamedTuple):
+class GaugeValue(NamedTuple):
     """A value as it stands now."""
 
     name: str
@@ -41,30 +41,30 @@ class Reading(NamedTuple):
     """The value of the metric's label, for those that have one."""
 
 
-Source = Callable[[], Iterable[Reading]]
+Source = Callable[[], Iterable[GaugeValue]]
 
 
-class _Pulled(NamedTuple):
+class _GaugeSpec(NamedTuple):
     help: str
     label: str = ""
     family: type[GaugeMetricFamily] | type[CounterMetricFamily] = GaugeMetricFamily
 
 
-PULLED = {
-    "rookery_mailbox_depth": _Pulled("Messages waiting for an actor.", "actor"),
-    "rookery_entities_cached": _Pulled("Entities in memory.", "family"),
-    "rookery_inbox_lag_commands": _Pulled("Durable commands stored and not yet worked off."),
-    "rookery_dead_letter_total": _Pulled(
+GAUGES = {
+    "rookery_mailbox_depth": _GaugeSpec("Messages waiting for an actor.", "actor"),
+    "rookery_entities_cached": _GaugeSpec("Entities in memory.", "family"),
+    "rookery_inbox_lag_commands": _GaugeSpec("Durable commands stored and not yet worked off."),
+    "rookery_dead_letter_total": _GaugeSpec(
         "Commands that were ever put aside.", family=CounterMetricFamily
     ),
-    "rookery_journal_lost_ack_total": _Pulled(
+    "rookery_journal_lost_ack_total": _GaugeSpec(
         "Appends whose ack was lost and that were found to be ours.", family=CounterMetricFamily
     ),
-    "rookery_server_restart_total": _Pulled(
+    "rookery_server_restart_total": _GaugeSpec(
         "Starts of the node's own server after it had ended.", family=CounterMetricFamily
     ),
-    "rookery_partition_owned": _Pulled("Partitions this node owns."),
-    "rookery_run_in_flight": _Pulled("Runs of the realm accepted and not ended."),
+    "rookery_partition_owned": _GaugeSpec("Partitions this node owns."),
+    "rookery_run_in_flight": _GaugeSpec("Runs of the realm accepted and not ended."),
 }
 """Every metric that is read at scrape time."""
 
@@ -75,8 +75,8 @@ _COMMAND_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 
 _APPEND_BOUNDS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 10.0)
 
 
-class Metrics:
-    """An ``Observer`` that keeps count, and the page that shows it."""
+class NodeMetrics:
+    """An ``KernelMetrics`` that keeps count, and the page that shows it."""
 
     def __init__(self, version: str, verbs: Collection[str] = VERBS) -> None:
         registry = self._registry = CollectorRegistry()
@@ -123,7 +123,7 @@ class Metrics:
         self._of_family: dict[str, tuple[Counter, Counter, Histogram]] = {}
 
     def command(self, verb: str, outcome: str, seconds: float) -> None:
-        name = self._known(verb)  # Anybody may invent verbs; they must not fill our memory.
+        name = self._bounded_verb(verb)  # Anybody may invent verbs; they must not fill our memory.
         child = self._of_verb.get((name, outcome))
         if child is None:
             child = self._answered.labels(name, outcome), self._command_seconds.labels(name)
@@ -147,29 +147,29 @@ class Metrics:
         self._conflicts.labels(family).inc()
 
     def quarantined(self, verb: str) -> None:
-        self._quarantined.labels(self._known(verb)).inc()
+        self._quarantined.labels(self._bounded_verb(verb)).inc()
 
     def restarted(self, actor: str) -> None:
         self._restarted.labels(actor).inc()
 
-    def pull_from(self, source: Source) -> None:
+    def add_source(self, source: Source) -> None:
         """Read these at every scrape. Called once a source, at start."""
-        self._registry.register(_Readings(source))
+        self._registry.register(_GaugeCollector(source))
 
-    def served(self, verb: str) -> Served:
+    def endpoint_stats(self, verb: str) -> EndpointStats:
         """What was answered for a verb so far."""
         requests = refused = 0
         for sample in _samples(self._answered, "_total", verb):
             requests += int(sample.value)
             refused += int(sample.value) if sample.labels["outcome"] == "refused" else 0
         seconds = sum(one.value for one in _samples(self._command_seconds, "_sum", verb))
-        return Served(requests, refused, seconds)
+        return EndpointStats(requests, refused, seconds)
 
     def page(self) -> Page:
         """What ``/metrics`` answers."""
         return Page(200, CONTENT_TYPE_LATEST, generate_latest(self._registry))
 
-    def _known(self, verb: str) -> str:
+    def _bounded_verb(self, verb: str) -> str:
         return verb if verb in self._verbs else OTHER
 
 
@@ -188,7 +188,7 @@ class _BuildInfo(Collector):
         yield InfoMetricFamily("rookery_build", "What runs here.", value=self._labels)
 
 
-class _Readings(Collector):
+class _GaugeCollector(Collector):
     """One source. It has no ``describe``: registering must not read a node that is starting."""
 
     def __init__(self, source: Source) -> None:
@@ -200,7 +200,7 @@ class _Readings(Collector):
     def collect(self) -> Iterator[Metric]:
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         for name, value, label in self._source():
-            pulled = PULLED[name]
+            pulled = GAUGES[name]
             family = families.get(name)
             if family is None:
                 labels = [pulled.label] if pulled.label else []

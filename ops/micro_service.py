@@ -9,38 +9,38 @@ from typing import Any, get_args
 
 import msgspec
 
-from rookery.bus.commands.micro_service import Endpoint, Service
-from rookery.ops.metrics import Metrics
+from rookery.bus.commands.micro_service import Endpoint, MicroService
+from rookery.ops.metrics import NodeMetrics
 from rookery.schemas import typed_ids
 from rookery.schemas.codec import encode_json, strict
-from rookery.schemas.commands import ANSWERS, COMMANDS
+from rookery.schemas.commands import COMMANDS, REPLIES
 
-__all__ = ["service_of"]
+__all__ = ["build_service"]
 
 
-def service_of(
-    node: str, version: str, verbs: Iterable[str], metrics: Metrics, *, now_ms: int
-) -> Service:
+def build_service(
+    node: str, version: str, verbs: Iterable[str], metrics: NodeMetrics, *, now_ms: int
+) -> MicroService:
     """The service this node is."""
-    return Service(
+    return MicroService(
         node=node,
         version=version,
         started=datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(),
         endpoints=tuple(_endpoint(verb) for verb in sorted(verbs)),
-        served=metrics.served,
+        stats_of=metrics.endpoint_stats,
     )
 
 
 @cache
 def _endpoint(verb: str) -> Endpoint:
-    return Endpoint(verb, _schema(strict(COMMANDS[verb])), _schema(ANSWERS[verb]))
+    return Endpoint(verb, _schema(strict(COMMANDS[verb])), _schema(REPLIES[verb]))
 
 
 def _schema(kind: Any) -> str:
     """One of several structs is told by its fields, which a single schema of msgspec's cannot."""
     kinds = get_args(kind) or (kind,)
     schemas, made = msgspec.json.schema_components(
-        kinds, schema_hook=typed_ids.schema, ref_template="#/$defs/{name}"
+        kinds, schema_hook=typed_ids.typed_text_schema, ref_template="#/$defs/{name}"
     )
     said = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
     return encode_json({**said, "$defs": made}).decode()

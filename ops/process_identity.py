@@ -18,13 +18,20 @@ import msgspec
 
 from rookery.bus.clock import entropy
 
-__all__ = ["Presence", "is_dead", "is_gone", "presence_here", "process_mark", "process_name"]
+__all__ = [
+    "ProcessIdentity",
+    "is_dead",
+    "is_token_dead",
+    "process_name",
+    "process_token",
+    "this_process",
+]
 
-_MARK = re.compile(r".*\.[0-9a-f]{12}([0-9a-f]{12})([0-9a-f]{6})([0-9a-f]{12})", re.DOTALL)
+_TOKEN = re.compile(r".*\.[0-9a-f]{12}([0-9a-f]{12})([0-9a-f]{6})([0-9a-f]{12})", re.DOTALL)
 """What an intent names its process by: the epoch, the machine, the pid, when it was born."""
 
 
-class Presence(msgspec.Struct, frozen=True):
+class ProcessIdentity(msgspec.Struct, frozen=True):
     """One process, told apart from a later one with the same id."""
 
     host: str
@@ -33,9 +40,9 @@ class Presence(msgspec.Struct, frozen=True):
     born: str
 
 
-def presence_here() -> Presence:
+def this_process() -> ProcessIdentity:
     """This process."""
-    return Presence(platform.node(), _boot(), os.getpid(), _born(os.getpid()))
+    return ProcessIdentity(platform.node(), _boot(), os.getpid(), _start_ticks(os.getpid()))
 
 
 def process_name() -> str:
@@ -44,17 +51,17 @@ def process_name() -> str:
     return f"{host or 'node'}-{os.getpid()}-{entropy(2).hex()}"
 
 
-def process_mark() -> str:
+def process_token() -> str:
     """This process, to be written behind an epoch: a claim is soon gone, and so is what it says of
     its holder, but an intent says for ever which process recorded it. Empty where the system does
     not say when a process was born."""
-    born = _born(os.getpid())
+    born = _start_ticks(os.getpid())
     return f"{_machine()}{os.getpid():06x}{int(born):012x}" if born else ""
 
 
-def is_gone(process: str) -> bool:
+def is_token_dead(process: str) -> bool:
     """Whether the process of an epoch with its mark is known to have ended."""
-    mark = _MARK.fullmatch(process)
+    mark = _TOKEN.fullmatch(process)
     if mark is None or mark[1] != _machine():
         return False
     return _has_ended(int(mark[2], 16), str(int(mark[3], 16)))
@@ -63,7 +70,7 @@ def is_gone(process: str) -> bool:
 def is_dead(presence: bytes) -> bool:
     """Whether the process an encoded presence names is known to be gone."""
     try:
-        other = msgspec.json.decode(presence, type=Presence)
+        other = msgspec.json.decode(presence, type=ProcessIdentity)
     except msgspec.DecodeError:
         return False
     if other.host != platform.node() or other.boot != _boot():
@@ -78,7 +85,7 @@ def _has_ended(pid: int, born: str) -> bool:
         return True
     except PermissionError:
         return False
-    return _born(pid) != born
+    return _start_ticks(pid) != born
 
 
 def _machine() -> str:
@@ -95,7 +102,7 @@ def _boot() -> str:
     return ""
 
 
-def _born(pid: int) -> str:
+def _start_ticks(pid: int) -> str:
     """When a process started, in ticks since boot; empty where the system does not say, and of
     one that has ended and only waits for its parent to notice."""
     with suppress(OSError, IndexError):

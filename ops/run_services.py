@@ -14,52 +14,52 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rookery.actors.admission.executor import Results
-from rookery.actors.approvals.decider import ApprovalsConcern
+from rookery.actors.admission.executor import RunReplies
+from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.dispatchers.port import Dispatcher
-from rookery.actors.approvals.executor import ApprovalsActing
+from rookery.actors.approvals.executor import ApprovalExecutor
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import read_public_key
 from rookery.actors.execution.driver import SandboxDriver
-from rookery.actors.execution.executor import Runner
-from rookery.actors.execution.history import Reader
-from rookery.actors.execution.provisioning import NodeOffers
-from rookery.actors.execution.queries.destroy import Destroying
-from rookery.actors.execution.queries.fork import Forking
-from rookery.actors.execution.queries.replay import Replaying
-from rookery.actors.execution.queries.snapshots import Saving
-from rookery.actors.execution.queries.validate import Validation
-from rookery.actors.execution.rebuilt_session import Past
-from rookery.actors.execution.session_cache import SessionMemory
-from rookery.actors.kernel.command_router import Query
-from rookery.actors.kernel.decider import Concern, Effect
-from rookery.actors.kernel.effect_runner import Performer
-from rookery.actors.kernel.local_ask import Ask
-from rookery.actors.kernel.task_set import Tasks
+from rookery.actors.execution.executor import RunExecutor
+from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.execution.provisioning import RunProvisioner
+from rookery.actors.execution.queries.destroy import SessionDestroyer
+from rookery.actors.execution.queries.fork import RunForker
+from rookery.actors.execution.queries.replay import RunReplayer
+from rookery.actors.execution.queries.snapshots import SessionSnapshots
+from rookery.actors.execution.queries.validate import RequestValidator
+from rookery.actors.execution.rebuilt_session import SessionRebuilder
+from rookery.actors.execution.session_cache import SessionCache
+from rookery.actors.kernel.command_router import QueryHandler
+from rookery.actors.kernel.decider import Decider, Effect
+from rookery.actors.kernel.effect_runner import EffectHandler
+from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel.task_set import TaskSet
 from rookery.actors.projections.approvers import Approvers
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder
-from rookery.actors.sandbox.python.realm_build import SharedBuild
+from rookery.actors.sandbox.python.realm_build import RealmBuild
 from rookery.actors.sandbox.runtime.factory import open_sandbox
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.actors.sandbox.typescript.build import JavaScriptBuild
-from rookery.actors.session_snapshots.decider import SandboxConcern
+from rookery.actors.session_snapshots.decider import SnapshotsDecider
 from rookery.actors.tools.authoring.registry import ToolRegistry
-from rookery.actors.tools.call_notifier import CallBoard
-from rookery.actors.tools.call_slots import Places
-from rookery.actors.tools.catalogue import LOCAL, VisibleTools
-from rookery.actors.tools.decider import ToolsConcern
-from rookery.actors.tools.executor import Acting
-from rookery.actors.tools.host import LocalTools, ToolHost
-from rookery.actors.tools.remote_host import RemoteTools
-from rookery.actors.turns.decider import TurnsConcern
+from rookery.actors.tools.call_notifier import CallNotifier
+from rookery.actors.tools.call_slots import CallSlots
+from rookery.actors.tools.catalogue import LOCAL, ToolCatalogue
+from rookery.actors.tools.decider import ToolsDecider
+from rookery.actors.tools.executor import CallExecutor
+from rookery.actors.tools.host import LocalToolHost, ToolHost
+from rookery.actors.tools.remote_host import RemoteToolHost
+from rookery.actors.turns.decider import TurnsDecider
 from rookery.bus.clock import SystemClock, entropy
-from rookery.bus.ports import Bus, Loop
-from rookery.ops.config import Approvals, Limits
-from rookery.ops.process_identity import is_gone
+from rookery.bus.ports import Bus, BusLoop
+from rookery.ops.config import ApprovalsConfig, LimitsConfig
+from rookery.ops.process_identity import is_token_dead
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SessionLimits
 
-__all__ = ["Runs", "approval_settings"]
+__all__ = ["RunServices", "approval_settings"]
 
 T = TypeVar("T")
 
@@ -67,19 +67,19 @@ KEY_BYTES = 32
 TOOLS_CLOSE_S = 5.0
 
 
-class Runs:
+class RunServices:
     """Everything a node needs to drive runs."""
 
     def __init__(
         self,
         bus: Bus,
-        loop: Loop,
+        loop: BusLoop,
         *,
         sandbox: Sandbox,
-        local: LocalTools,
-        remote: Sequence[RemoteTools],
-        visible: VisibleTools,
-        offers: NodeOffers,
+        local: LocalToolHost,
+        remote: Sequence[RemoteToolHost],
+        visible: ToolCatalogue,
+        offers: RunProvisioner,
         epoch: str,
         key: bytes,
         payload_bytes_max: int,
@@ -87,82 +87,90 @@ class Runs:
         approvers: Approvers,
     ) -> None:
         self._bus, self._loop, self._sandbox, self._epoch = bus, loop, sandbox, epoch
-        self._runner: Runner | None = None
-        self._ask: Ask | None = None
-        self._tasks = Tasks()
-        self.visible = visible
+        self._executor: RunExecutor | None = None
+        self._ask: AskActor | None = None
+        self._tasks = TaskSet()
+        self.catalogue = visible
         self._hosts: dict[str, ToolHost] = {crew.surface: crew for crew in remote}
         self._hosts[LOCAL] = local
-        declared = [tool.capability for tool in self.visible]
-        self._places = Places(declared, loop, SystemClock().now_ms)
-        self._offers, self.approvers = offers, approvers
-        self.judge = offers.judge
+        declared = [tool.capability for tool in self.catalogue]
+        self._call_slots = CallSlots(declared, loop, SystemClock().now_ms)
+        self._provisioner, self.approvers = offers, approvers
+        self.validate_request = offers.validate
         self.languages = frozenset(sandbox.builds)
         self.builds = sandbox.builds
-        self.results = Results(bus.journal, bus.blobs, bus.door)
-        self._reader = Reader(bus.journal, bus.blobs)
-        validation = Validation(
-            sandbox, offers, self._reader, self._inside, bytes_max=payload_bytes_max
+        self.replies = RunReplies(bus.journal, bus.blobs, bus.request_endpoint)
+        self._history = RunHistoryReader(bus.journal, bus.blobs)
+        validation = RequestValidator(
+            sandbox, offers, self._history, self._ask_actor, bytes_max=payload_bytes_max
         )
-        past = Past(sandbox, self._reader, bus.blobs, key, _name)
-        destroying = Destroying(bus.journal, self._inside)
-        saving = Saving(past, bus.blobs, visible.offered, self._inside, destroying)
-        forking = Forking(past, saving, bus.blobs, offers.check, SystemClock().now_ms)
-        self._replaying = Replaying(past)
-        self.queries: Mapping[str, Query] = {
-            "validate": validation.answer,
+        past = SessionRebuilder(sandbox, self._history, bus.blobs, key, _replay_session_id)
+        destroying = SessionDestroyer(bus.journal, self._ask_actor)
+        saving = SessionSnapshots(
+            past, bus.blobs, visible.available_tools, self._ask_actor, destroying
+        )
+        forking = RunForker(
+            past, saving, bus.blobs, offers.require_same_schemas, SystemClock().now_ms
+        )
+        self._replay_query = RunReplayer(past)
+        self.queries: Mapping[str, QueryHandler] = {
+            "validate": validation.reply,
             "snapshot": saving.snapshot,
             "restore": saving.restore,
-            "destroy": destroying.answer,
-            "replay": self._replaying.answer,
-            "fork": forking.answer,
+            "destroy": destroying.reply,
+            "replay": self._replay_query.reply,
+            "fork": forking.reply,
         }
-        self.concerns: Sequence[Concern] = (
-            TurnsConcern(offers, self._let_go),
-            ToolsConcern(
-                visible=self.visible,
-                places=self._places,
+        self.deciders: Sequence[Decider] = (
+            TurnsDecider(offers, self._evict),
+            ToolsDecider(
+                visible=self.catalogue,
+                places=self._call_slots,
                 epoch=epoch,
                 approvals=bool(approvals.dispatchers),
             ),
-            SandboxConcern(),
-            ApprovalsConcern(approvals, approvers.find),
+            SnapshotsDecider(),
+            ApprovalsDecider(approvals, approvers.approver_of),
         )
 
     @classmethod
     async def open(
         cls,
         bus: Bus,
-        loop: Loop,
+        loop: BusLoop,
         *,
         node: str,
         epoch: str,
-        limits: Limits,
+        limits: LimitsConfig,
         registry: ToolRegistry,
         surfaces: Sequence[str],
-        approvals: Approvals,
+        approvals: ApprovalsConfig,
         opened: ExitStack,
-    ) -> Runs:
+    ) -> RunServices:
         """Ask the workers of ``surfaces`` what they serve, settle which guest the realm runs, and
         load it. How to close what was opened is left in ``opened``: for after the kernel has let go
         of its runs, and not on the loop."""
-        finding = (RemoteTools.find(bus.crews, surface) for surface in sorted(set(surfaces)))
+        finding = (
+            RemoteToolHost.discover(bus.tool_workers, surface) for surface in sorted(set(surfaces))
+        )
         remote = await asyncio.gather(*finding)
-        local = VisibleTools.local(registry)
-        visible = VisibleTools([*local, *(tool for crew in remote for tool in crew.visible)])
-        key = await bus.vault.secret("snapshots", entropy(KEY_BYTES))
-        sandbox = await _loaded(bus, loop, node, key)
+        local = ToolCatalogue.local(registry)
+        visible = ToolCatalogue(
+            [*local, *(tool for crew in remote for tool in crew.catalogue_tools)]
+        )
+        key = await bus.secrets.get_or_create("snapshots", entropy(KEY_BYTES))
+        sandbox = await _load_sandbox(bus, loop, node, key)
         opened.callback(sandbox.close)
-        catalogue = await bus.blobs.put(visible.catalogue_bytes) if visible.offered else ""
-        own = LocalTools(registry)
+        catalogue = await bus.blobs.put(visible.catalogue_bytes) if visible.available_tools else ""
+        own = LocalToolHost(registry)
         opened.callback(own.close, TOOLS_CLOSE_S)
         approvers = Approvers(bus)
         await approvers.refresh()
-        offers = NodeOffers(
+        offers = RunProvisioner(
             builds=sandbox.builds,
-            tools=visible.offered,
+            tools=visible.available_tools,
             catalogue=catalogue,
-            limits_max=_most(limits),
+            limits_max=_limits_max(limits),
             entropy=entropy,
         )
         runs = cls(
@@ -179,70 +187,70 @@ class Runs:
             approvals=approval_settings(bus.realm, approvals),
             approvers=approvers,
         )
-        opened.callback(lambda: loop.run(runs._replaying.close()))
+        opened.callback(lambda: loop.run(runs._replay_query.close()))
         return runs
 
-    def bind(
+    def connect(
         self,
-        ask: Ask,
+        ask: AskActor,
         acts_for: Callable[[str], bool],
         dispatchers: Mapping[str, Dispatcher],
-    ) -> Mapping[type[Effect], Performer]:
+    ) -> Mapping[type[Effect], EffectHandler]:
         """What the effects of runs, their calls and approvals come to."""
-        bus, board = self._bus, CallBoard()
-        reader, self._ask = self._reader, ask
-        memory = SessionMemory(self._sandbox, reader, bus.blobs, ask)
-        acting = Acting(
+        bus, board = self._bus, CallNotifier()
+        reader, self._ask = self._history, ask
+        memory = SessionCache(self._sandbox, reader, bus.blobs, ask)
+        acting = CallExecutor(
             ask=ask,
             blobs=bus.blobs,
-            visible=self.visible,
+            visible=self.catalogue,
             hosts=self._hosts,
-            places=self._places,
+            places=self._call_slots,
             board=board,
             epoch=self._epoch,
             now_ms=SystemClock().now_ms,
             acts_for=acts_for,
-            is_gone=is_gone,
+            is_gone=is_token_dead,
         )
-        runner = self._runner = Runner(
+        runner = self._executor = RunExecutor(
             ask=ask,
-            board=board,
+            call_notifier=board,
             blobs=bus.blobs,
             reader=reader,
-            memory=memory,
+            session_cache=memory,
             driver=lambda: SandboxDriver(self._sandbox),
-            expect=self._offers.expect,
-            note=self.results.note,
-            answer=bus.door.answer,
-            surplus=memory.surplus,
+            require_tools=self._provisioner.require_tools,
+            publish_result=self.replies.publish,
+            send_replies=bus.request_endpoint.reply,
+            eviction_candidates=memory.eviction_candidates,
         )
-        asking = ApprovalsActing(
+        asking = ApprovalExecutor(
             ask=ask,
             timers=bus.timers,
             dispatchers=dispatchers,
-            tell=board.tell,
+            notify_call=board.notify,
             now_ms=SystemClock().now_ms,
-            goes_on=runner.goes_on,
+            can_continue=runner.can_continue,
         )
         performers: dict[type[Effect], Any] = {
-            **acting.performers,
-            **asking.performers,
-            **runner.performers,
+            **acting.handlers,
+            **asking.handlers,
+            **runner.handlers,
         }
         return performers
 
-    def _let_go(self, session: str) -> None:
+    def _evict(self, session: str) -> None:
         """Told by an actor."""
-        if self._runner is not None:
-            self._loop.post(self._tasks.begin, self._runner.let_go(session))
+        if self._executor is not None:
+            self._loop.call_soon(self._tasks.start, self._executor.evict(session))
 
-    async def _inside(self, family: str, key: str, body: msgspec.Struct, answer: type[T]) -> T:
+    async def _ask_actor(self, family: str, key: str, body: msgspec.Struct, answer: type[T]) -> T:
         """Queries come when the kernel has started, and by then we are bound."""
         assert self._ask is not None
         return await self._ask(family, key, body, answer)
 
 
-def approval_settings(realm: str, config: Approvals) -> ApprovalSettings:
+def approval_settings(realm: str, config: ApprovalsConfig) -> ApprovalSettings:
     """``Refused`` if what is configured cannot be used."""
     return ApprovalSettings(
         realm=realm,
@@ -257,18 +265,18 @@ def approval_settings(realm: str, config: Approvals) -> ApprovalSettings:
     )
 
 
-async def _loaded(bus: Bus, loop: Loop, node: str, key: bytes) -> Sandbox:
+async def _load_sandbox(bus: Bus, loop: BusLoop, node: str, key: bytes) -> Sandbox:
     """The sandbox with the guest the realm runs, which other nodes can have from the realm."""
     cache = GuestCache(cache_folder(os.environ))
-    shared = SharedBuild(cache, bus.blobs, bus.claims, node)
-    await shared.settle()
-    await bus.blobs.put((await asyncio.to_thread(JavaScriptBuild.own)).piece)
+    shared = RealmBuild(cache, bus.blobs, bus.claims, node)
+    await shared.agree()
+    await bus.blobs.put((await asyncio.to_thread(JavaScriptBuild.installed)).piece)
     return await asyncio.to_thread(
         open_sandbox, key, cache, lambda build: loop.run(shared.fetch(build))
     )
 
 
-def _most(limits: Limits) -> SessionLimits:
+def _limits_max(limits: LimitsConfig) -> SessionLimits:
     """What a run or a session may ask for."""
     return SessionLimits(
         memory_mb=limits.memory_mb_max,
@@ -280,7 +288,7 @@ def _most(limits: Limits) -> SessionLimits:
     )
 
 
-def _name() -> str:
+def _replay_session_id() -> str:
     """Of a sandbox session that is nobody's."""
     return f"past-{entropy(12).hex()}"
 

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from rookery.bus.journal.audit import ChainAudit, Extent
+from rookery.bus.journal.audit import AuditScope, ChainAudit
 from rookery.bus.journal.journal import JetStreamJournal
 from rookery.bus.nats.connection import ApiError, Connection
 from rookery.bus.ports import Filter
 from rookery.bus.streams import StreamSpec, mismatches
 from rookery.ops.config import Config
-from rookery.ops.host_checks import Finding, Verdict, failed
+from rookery.ops.host_checks import CheckVerdict, Finding, failed
 from rookery.schemas.errors import CodedError, Failed
 
 __all__ = [
@@ -28,12 +28,12 @@ __all__ = [
     "check_payload",
     "check_stream",
     "check_version",
-    "streams_there",
+    "existing_streams",
 ]
 
 _VERSION_MIN = (2, 12)
 _SPOT_MESSAGES = 1_000
-_CHAIN_PATIENCE_S = 10.0
+_CHAIN_TIMEOUT_S = 10.0
 _SKEW_MS_MAX = 1_000
 _STREAM_NOT_FOUND = 10059
 
@@ -48,7 +48,7 @@ def check_version(connection: Connection) -> Finding:
         return Finding(check="server", detail=detail)
     return Finding(
         check="server",
-        verdict=Verdict.FAIL,
+        verdict=CheckVerdict.FAIL,
         detail=f"{detail}, but atomic batches and timers need 2.12",
         hint="upgrade the server",
     )
@@ -60,13 +60,13 @@ def check_payload(connection: Connection, config: Config) -> Finding:
         return Finding(check="payload", detail=f"messages may have {takes} bytes")
     return Finding(
         check="payload",
-        verdict=Verdict.FAIL,
+        verdict=CheckVerdict.FAIL,
         detail=f"the server takes {takes} bytes, limits.payload_bytes_max is {wanted}",
         hint=f"raise the server's max_payload, or set limits.payload_bytes_max = {takes}",
     )
 
 
-async def streams_there(connection: Connection, specs: Sequence[StreamSpec]) -> Streams:
+async def existing_streams(connection: Connection, specs: Sequence[StreamSpec]) -> Streams:
     found: Streams = {}
     for spec in specs:
         try:
@@ -84,7 +84,7 @@ def check_stream(spec: StreamSpec, streams: Streams) -> Finding:
             return Finding(check=check, detail="will be made by `rookery up`")
         return Finding(
             check=check,
-            verdict=Verdict.FAIL if spec.name.endswith("_JOURNAL") else Verdict.WARN,
+            verdict=CheckVerdict.FAIL if spec.name.endswith("_JOURNAL") else CheckVerdict.WARN,
             detail="is missing, while other streams of the realm are there",
             hint="restore it before `rookery up` makes an empty one",
             code="STREAM_MISMATCH",
@@ -94,7 +94,7 @@ def check_stream(spec: StreamSpec, streams: Streams) -> Finding:
         return Finding(check=check, detail=f"{streams[spec.name]['state']['messages']} messages")
     return Finding(
         check=check,
-        verdict=Verdict.FAIL,
+        verdict=CheckVerdict.FAIL,
         detail="; ".join(wrong),
         hint=f"nats stream edit {spec.name}, or serve another realm",
         code="STREAM_MISMATCH",
@@ -108,7 +108,7 @@ def check_clock(journal: dict[str, Any], now_ms: int) -> Finding:
         return Finding(check="clock", detail=f"{skew_ms} ms from the server's")
     return Finding(
         check="clock",
-        verdict=Verdict.WARN,
+        verdict=CheckVerdict.WARN,
         detail=f"{skew_ms} ms from the server's: timers fire that much early or late",
         hint="synchronise both clocks (NTP)",
     )
@@ -117,9 +117,9 @@ def check_clock(journal: dict[str, Any], now_ms: int) -> Finding:
 async def check_chain(journal: JetStreamJournal, end: int) -> Finding:
     """The last messages only: ``rookery journal verify`` looks at all of them."""
     after = max(0, end - _SPOT_MESSAGES)
-    chain = ChainAudit(Extent.TAIL if after else Extent.WHOLE)
+    chain = ChainAudit(AuditScope.TAIL if after else AuditScope.WHOLE)
     try:
-        async with asyncio.timeout(_CHAIN_PATIENCE_S):  # A scan waits out whatever happens.
+        async with asyncio.timeout(_CHAIN_TIMEOUT_S):  # A scan waits out whatever happens.
             async for page in journal.scan(Filter(), after):
                 for stored in page:
                     chain.add(stored)

@@ -10,17 +10,17 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
-from rookery.bus.server.store import Store, default_store, find_running, usable, with_token
+from rookery.bus.server.store import Store, check_usable, default_store, find_running, with_token
 from rookery.ops.config import Config
 from rookery.schemas.errors import Failed, Refused
 
-__all__ = ["find_url", "no_server", "store_of", "url_of"]
+__all__ = ["find_server_url", "no_server_error", "server_url", "store_of"]
 
 
 def store_of(config: Config) -> Store:
     """The store directory of the embedded server, whether or not it is there yet."""
     store = Store(Path(config.store) if config.store else default_store())
-    with usable(store.path):
+    with check_usable(store.path):
         place = next(path for path in (store.path, *store.path.parents) if path.exists())
     if not (place.is_dir() and os.access(place, os.R_OK | os.W_OK | os.X_OK)):
         raise Refused(
@@ -31,7 +31,7 @@ def store_of(config: Config) -> Store:
     return store
 
 
-def find_url(config: Config) -> str | None:
+def find_server_url(config: Config) -> str | None:
     """The server's URL, token included; ``None`` if none is configured and none runs."""
     if not config.url:
         return find_running(store_of(config).path)
@@ -40,15 +40,15 @@ def find_url(config: Config) -> str | None:
     return config.url
 
 
-def url_of(config: Config) -> str:
+def server_url(config: Config) -> str:
     """The server's URL, token included, or ``Failed`` SERVER_UNREACHABLE."""
-    url = find_url(config)
+    url = find_server_url(config)
     if url is None:
-        raise no_server(config)
+        raise no_server_error(config)
     return url
 
 
-def no_server(config: Config) -> Failed:
+def no_server_error(config: Config) -> Failed:
     """Nobody is there to be asked, and what to do about it."""
     return Failed(
         "SERVER_UNREACHABLE",

@@ -12,14 +12,14 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Final, NamedTuple
 
-from rookery.actors.approvals.dispatchers.webhook_signing import SeenOnce, WebhookKey
-from rookery.ops.http_server import Listening
+from rookery.actors.approvals.dispatchers.webhook_signing import ReplayGuard, WebhookKey
+from rookery.ops.http_server import HttpServer
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.codec import JSON, decode_command, encode_json
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.run import ErrorObject
 
-__all__ = ["PATH", "Callback", "CallbackServer"]
+__all__ = ["PATH", "WebhookCallback", "WebhookCallbackServer"]
 
 PATH: Final = "/approvals/answers"
 BODY_BYTES_MAX: Final = 64 << 10
@@ -31,43 +31,43 @@ Decide = Callable[[DecideApproval, str], object]
 """Put an answer to its approval under a message id; what is said to it, or ``CodedError``."""
 
 
-class _Said(NamedTuple):
+class _CallbackReply(NamedTuple):
     status: HTTPStatus
     body: bytes
 
 
-class Callback:
+class WebhookCallback:
     """What is made of a request, whichever way it comes."""
 
     def __init__(self, key: WebhookKey, now_ms: Callable[[], int], decide: Decide) -> None:
         self._key, self._now_ms, self._decide = key, now_ms, decide
-        self._seen, self._lock = SeenOnce(), threading.Lock()
+        self._seen, self._lock = ReplayGuard(), threading.Lock()
 
-    def take(self, headers: Mapping[str, str], body: bytes) -> _Said:
+    def handle(self, headers: Mapping[str, str], body: bytes) -> _CallbackReply:
         """Names of ``headers`` are in lower case."""
         try:
-            message_id = self._key.check(headers, body, self._now_ms())
+            message_id = self._key.verify(headers, body, self._now_ms())
             answer = decode_command(
                 body, DecideApproval, content_type=headers.get("content-type", "")
             )
             with self._lock:
-                if not self._seen.note(message_id, self._now_ms()):
+                if not self._seen.add(message_id, self._now_ms()):
                     raise Refused("IDEMPOTENCY_KEY_REUSED", "an answer of this id came before")
             try:
-                return _Said(HTTPStatus.OK, encode_json(self._decide(answer, message_id)))
+                return _CallbackReply(HTTPStatus.OK, encode_json(self._decide(answer, message_id)))
             except Failed:
                 with self._lock:
                     self._seen.forget(message_id)
                 raise
         except CodedError as error:
             told = ErrorObject(code=error.code, message=error.message, hint=error.hint or None)
-            return _Said(_status_of(error), encode_json({"error": told}))
+            return _CallbackReply(_status_of(error), encode_json({"error": told}))
 
 
-class CallbackServer(Listening):
-    """Serves a ``Callback``."""
+class WebhookCallbackServer(HttpServer):
+    """Serves a ``WebhookCallback``."""
 
-    def __init__(self, host: str, port: int, callback: Callback) -> None:
+    def __init__(self, host: str, port: int, callback: WebhookCallback) -> None:
         hint = "choose another approvals.callback_port; 0 takes a free one"
         super().__init__(host, port, _handler(callback), what="callback", hint=hint)
 
@@ -76,7 +76,7 @@ class CallbackServer(Listening):
         return super().url + PATH
 
 
-def _handler(callback: Callback) -> type[BaseHTTPRequestHandler]:
+def _handler(callback: WebhookCallback) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             length = self.headers.get("Content-Length", "")
@@ -88,9 +88,9 @@ def _handler(callback: Callback) -> type[BaseHTTPRequestHandler]:
                 self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             else:
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                self._say(callback.take(headers, self.rfile.read(int(length))))
+                self._say(callback.handle(headers, self.rfile.read(int(length))))
 
-        def _say(self, said: _Said) -> None:
+        def _say(self, said: _CallbackReply) -> None:
             self.send_response(said.status)
             self.send_header("Content-Type", JSON)
             self.send_header("Content-Length", str(len(said.body)))

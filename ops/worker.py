@@ -11,10 +11,10 @@ from rookery.bus.nats.connection import Connection
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.subjects import Subjects
-from rookery.bus.workers.server import NatsWorkbench
+from rookery.bus.workers.server import NatsWorkerEndpoint
 from rookery.ops.config import Config
 from rookery.ops.process_identity import process_name
-from rookery.ops.server_url import url_of
+from rookery.ops.server_url import server_url
 
 __all__ = ["WorkerProcess"]
 
@@ -32,11 +32,11 @@ class WorkerProcess:
         self.name, self._drain_s = process_name(), config.node.drain_timeout_s
         self._loop, subjects = LoopThread(), Subjects(config.realm)
         self._connection = connection = Connection(
-            url_of(config), credentials=config.server.credentials_file, name="rookery-worker"
+            server_url(config), credentials=config.server.credentials_file, name="rookery-worker"
         )
         blobs = JetStreamBlobs(Bucket(connection, subjects.blobs_bucket))
         self._worker = Worker(
-            NatsWorkbench(connection, subjects, blobs, surface),
+            NatsWorkerEndpoint(connection, subjects, blobs, surface),
             registry,
             name=self.name,
             concurrency=concurrency,

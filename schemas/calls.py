@@ -14,37 +14,37 @@ from rookery.schemas.capability import ApprovalPolicy
 from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits, SideEffect
 
 __all__ = [
-    "ApprovalNoted",
-    "ApprovalUnwanted",
-    "ApprovalWanted",
-    "Arguments",
-    "AskedCall",
-    "CallAllowed",
-    "CallDenied",
+    "ActiveRunQuery",
+    "ActiveRunView",
+    "AllowCall",
+    "ApprovalAcknowledged",
+    "AvailableTool",
+    "CallArguments",
     "CallOutcome",
+    "CallProgress",
     "CallsQuery",
     "CallsView",
-    "DrivingQuery",
-    "DrivingView",
+    "DenyCall",
     "ForkPoint",
     "ForkedRun",
-    "HistoryBroken",
-    "KnownCall",
-    "Move",
-    "Offer",
-    "OfferedTool",
-    "RunParked",
-    "RunReady",
-    "StepTaken",
+    "ParkRun",
+    "RecordRunEnd",
+    "RecordStep",
+    "ReplySubjectsQuery",
+    "ReplySubjectsView",
+    "ReportBrokenHistory",
+    "RequestApproval",
+    "RequestedCall",
+    "RunEndRecorded",
+    "RunEnvironment",
     "ToolFault",
-    "TurnNoted",
-    "TurnOver",
-    "WaitingQuery",
-    "WaitingView",
+    "TurnInput",
+    "UnparkRun",
+    "WithdrawApproval",
 ]
 
 
-class OfferedTool(msgspec.Struct, frozen=True, kw_only=True):
+class AvailableTool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool as a program sees it."""
 
     name: str
@@ -54,7 +54,7 @@ class OfferedTool(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a program awaits it; calls awaited together go out together."""
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+class RunEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is given. Nothing else of the node it started on has a say in how it goes."""
 
     language: Language
@@ -66,7 +66,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """In force for the run."""
     session_limits: SessionLimits | UnsetType = UNSET
     """Those of its session then, if they are not the defaults."""
-    tools: tuple[OfferedTool, ...] = ()
+    tools: tuple[AvailableTool, ...] = ()
     catalogue: str = ""
     """Digest, in the blob store, of the JSON list of what the tools declared."""
 
@@ -90,7 +90,7 @@ class ForkedRun(msgspec.Struct, frozen=True, kw_only=True):
     of: ForkPoint
     begun_at_ms: int
     """When the other one began, which is when its program thinks that it began."""
-    offer: Offer
+    offer: RunEnvironment
     """What the other one was given: with anything else its program might not come to the fork."""
     batches: int
     """In how many batches its calls had been answered."""
@@ -98,12 +98,12 @@ class ForkedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Digest, in the blob store, of the JSON list of those batches, lists of calls themselves."""
 
 
-class Arguments(msgspec.Struct, frozen=True, kw_only=True):
+class CallArguments(msgspec.Struct, frozen=True, kw_only=True):
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
 
 
-class AskedCall(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call as a driver asked for it."""
 
     operation_id: str
@@ -113,7 +113,7 @@ class AskedCall(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     """SHA3-256 of the canonical ``{"args", "kwargs"}``."""
     awaited: bool = False
-    arguments: Arguments | UnsetType = UNSET
+    arguments: CallArguments | UnsetType = UNSET
     arguments_blob: str | UnsetType = UNSET
     """Digest of the arguments in the blob store, where they are too large to stand here."""
 
@@ -137,20 +137,20 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
 # --- between a driver and its actors, inside one node -----------------------------------------
 
 
-class Move(msgspec.Struct, frozen=True):
+class TurnInput(msgspec.Struct, frozen=True):
     """One input of turn_execution, by the names of ``machines.md``."""
 
     input: str
     params: dict[str, Any] = {}
 
 
-class StepTaken(msgspec.Struct, frozen=True, kw_only=True):
+class RecordStep(msgspec.Struct, frozen=True, kw_only=True):
     """What a driver has come to: the next step of its run, put on record as a whole."""
 
     run_id: str
     number: int
     """Counts from 1 in every run; one that is on record already is a conflict."""
-    moves: tuple[Move, ...] = ()
+    moves: tuple[TurnInput, ...] = ()
     answered: bool = True
     """Whether what the step before waited for has come; not if the run ends meanwhile."""
     given: tuple[str, ...] | UnsetType = UNSET
@@ -160,7 +160,7 @@ class StepTaken(msgspec.Struct, frozen=True, kw_only=True):
     came the answers."""
     timer_ms: int | UnsetType = UNSET
     """What is wanted next is waited for so long, and then the program goes on without."""
-    calls: tuple[AskedCall, ...] = ()
+    calls: tuple[RequestedCall, ...] = ()
     """Of the move ``llm_returned_tool_calls``."""
     result: RunResult | UnsetType = UNSET
     """Of a step that ends the run."""
@@ -169,7 +169,7 @@ class StepTaken(msgspec.Struct, frozen=True, kw_only=True):
     """Whether what the run did to its session stands."""
 
 
-class RunParked(msgspec.Struct, frozen=True, kw_only=True):
+class ParkRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run waits for somebody, and its program's memory is in the blob store."""
 
     run_id: str
@@ -181,20 +181,20 @@ class RunParked(msgspec.Struct, frozen=True, kw_only=True):
     """Whether calls of several steps are open: the first that comes is told."""
 
 
-class RunReady(msgspec.Struct, frozen=True, kw_only=True):
+class UnparkRun(msgspec.Struct, frozen=True, kw_only=True):
     """What a parked run waited for has come."""
 
     run_id: str
 
 
-class DrivingQuery(msgspec.Struct, frozen=True, kw_only=True):
+class ActiveRunQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Ask how far a run has come; leaves no fact."""
 
     run_id: str
 
 
-class DrivingView(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a run has come: the answer to ``DrivingQuery``, ``StepTaken`` and ``RunParked``."""
+class ActiveRunView(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a run has come: the answer to ``ActiveRunQuery``, ``RecordStep`` and ``ParkRun``."""
 
     run_id: str
     steps: int = 0
@@ -206,10 +206,10 @@ class DrivingView(msgspec.Struct, frozen=True, kw_only=True):
     request: RunRequest | UnsetType = UNSET
     """Without code and inputs where they stand in the blob."""
     request_blob: str | UnsetType = UNSET
-    offer: Offer | UnsetType = UNSET
-    calls: tuple[AskedCall, ...] = ()
+    offer: RunEnvironment | UnsetType = UNSET
+    calls: tuple[RequestedCall, ...] = ()
     """What the last step waits for."""
-    beside: tuple[AskedCall, ...] = ()
+    beside: tuple[RequestedCall, ...] = ()
     """Under way since earlier steps, and not waited for."""
     timer_ms: int | UnsetType = UNSET
     """How long it waits at most."""
@@ -226,23 +226,23 @@ class DrivingView(msgspec.Struct, frozen=True, kw_only=True):
     forked: ForkedRun | UnsetType = UNSET
 
 
-class WaitingQuery(msgspec.Struct, frozen=True, kw_only=True):
+class ReplySubjectsQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Ask who holds the line for a run's end; leaves no fact."""
 
     run_id: str
 
 
-class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
+class ReplySubjectsView(msgspec.Struct, frozen=True, kw_only=True):
     reply_to: tuple[str, ...] = ()
 
 
-class TurnOver(msgspec.Struct, frozen=True, kw_only=True):
+class RecordRunEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Tell the session that a run of it has ended on record, should it not know that."""
 
     run_id: str
 
 
-class HistoryBroken(msgspec.Struct, frozen=True, kw_only=True):
+class ReportBrokenHistory(msgspec.Struct, frozen=True, kw_only=True):
     """Tell the session, or its turn, that a family of it cannot be folded any more."""
 
     family: str
@@ -250,7 +250,7 @@ class HistoryBroken(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-class TurnNoted(msgspec.Struct, frozen=True):
+class RunEndRecorded(msgspec.Struct, frozen=True):
     """The session knows of it."""
 
 
@@ -260,7 +260,7 @@ class CallsQuery(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
 
 
-class KnownCall(msgspec.Struct, frozen=True, kw_only=True):
+class CallProgress(msgspec.Struct, frozen=True, kw_only=True):
     operation_id: str
     outcome: CallOutcome | UnsetType = UNSET
     """Unset: nothing yet."""
@@ -268,7 +268,7 @@ class KnownCall(msgspec.Struct, frozen=True, kw_only=True):
     """The code of what it waits for, if that may take long."""
 
 
-class ApprovalWanted(msgspec.Struct, frozen=True, kw_only=True):
+class RequestApproval(msgspec.Struct, frozen=True, kw_only=True):
     """A call wants an approval: what approvals are told of it."""
 
     operation_id: str
@@ -286,17 +286,17 @@ class ApprovalWanted(msgspec.Struct, frozen=True, kw_only=True):
     arguments_ref: str
 
 
-class ApprovalUnwanted(msgspec.Struct, frozen=True, kw_only=True):
+class WithdrawApproval(msgspec.Struct, frozen=True, kw_only=True):
     """The run has ended, and nobody wants the call any more."""
 
     operation_id: str
 
 
-class ApprovalNoted(msgspec.Struct, frozen=True):
+class ApprovalAcknowledged(msgspec.Struct, frozen=True):
     """Approvals know of it."""
 
 
-class CallAllowed(msgspec.Struct, frozen=True, kw_only=True):
+class AllowCall(msgspec.Struct, frozen=True, kw_only=True):
     """A grant for exactly this call was consumed: it may be made."""
 
     operation_id: str
@@ -304,7 +304,7 @@ class CallAllowed(msgspec.Struct, frozen=True, kw_only=True):
     grant_id: str
 
 
-class CallDenied(msgspec.Struct, frozen=True, kw_only=True):
+class DenyCall(msgspec.Struct, frozen=True, kw_only=True):
     """The call may not be made."""
 
     operation_id: str
@@ -312,4 +312,4 @@ class CallDenied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallsView(msgspec.Struct, frozen=True, kw_only=True):
-    calls: tuple[KnownCall, ...] = ()
+    calls: tuple[CallProgress, ...] = ()

@@ -19,7 +19,7 @@ import msgspec
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.typed_ids import read, written
+from rookery.schemas.typed_ids import decode_typed_text, encode_typed_text
 from rookery.schemas.upcast import NO_UPCASTS, Upcasts
 from rookery.schemas.validation_hints import hint_for
 
@@ -48,7 +48,7 @@ depth of anybody's stack."""
 F = TypeVar("F", bound=Fact)
 S = TypeVar("S")
 
-encode_json = msgspec.json.Encoder(enc_hook=written).encode
+encode_json = msgspec.json.Encoder(enc_hook=encode_typed_text).encode
 _raw_facts = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _RESTARTS = b".history_restarted.v1"
@@ -73,7 +73,7 @@ class FactCodec(Generic[F]):
     def __init__(self, union: Any, upcasts: Upcasts = NO_UPCASTS) -> None:
         self.names = wire_names(union)
         self._upcasts = upcasts
-        self._decode = msgspec.json.Decoder(list[union], dec_hook=read).decode
+        self._decode = msgspec.json.Decoder(list[union], dec_hook=decode_typed_text).decode
 
     def decode(self, body: bytes) -> list[F]:
         """The facts of a message. The fast path knows every tag; the other one explains."""
@@ -129,10 +129,10 @@ def decode_command(
     if _nested_too_deeply(text):
         raise Refused("INVALID_JSON", f"the body is nested deeper than {NESTING_MAX} levels")
     try:
-        checked = msgspec.json.decode(text, type=strict(kind), dec_hook=read)
+        checked = msgspec.json.decode(text, type=strict(kind), dec_hook=decode_typed_text)
         if type(checked) is kind:
             return checked
-        return msgspec.json.decode(text, type=kind, dec_hook=read)
+        return msgspec.json.decode(text, type=kind, dec_hook=decode_typed_text)
     except msgspec.ValidationError as error:
         message = str(error)
         code = "UNKNOWN_FIELD" if "unknown field" in message else "INVALID_ARGUMENT"
@@ -146,11 +146,11 @@ def strict(kind: type[S]) -> type[S]:
 
     Where that takes another class it is called ``...Input``, so that a schema can hold both.
     """
-    return cast("type[S]", _twin(kind))  # type: ignore[arg-type] # Every type is hashable.
+    return cast("type[S]", _strict_twin(kind))  # type: ignore[arg-type] # Every type is hashable.
 
 
 @cache
-def _twin(kind: Any) -> Any:
+def _strict_twin(kind: Any) -> Any:
     if not issubclass(kind, msgspec.Struct):
         return kind
     changed = []

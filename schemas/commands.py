@@ -23,33 +23,34 @@ from rookery.schemas.calls import ToolFault
 from rookery.schemas.integers import Unsigned
 from rookery.schemas.lists import RunList, RunState, ToolList
 from rookery.schemas.machines.views import (
-    ApprovalsAnswer,
+    ApprovalsReply,
     LeaseView,
-    PeersAnswer,
-    SurfacesAnswer,
-    TurnsAnswer,
+    PeersReply,
+    SurfacesReply,
+    TurnsReply,
 )
 from rookery.schemas.run import (
     ErrorObject,
     Language,
     Metrics,
-    NoneOrMore,
+    NonNegativeLimit,
+    PositiveLimit,
     RunRequest,
     RunResult,
     RunStatus,
     SessionLimits,
     SessionMeta,
-    SomeOfIt,
     StackDepth,
 )
 
 __all__ = [
-    "ANSWERS",
     "COMMANDS",
+    "REPLIES",
     "ApprovalDue",
     "ApproverReceipt",
     "CallReceipt",
     "Cancel",
+    "ChangeApprover",
     "ChangeLimits",
     "CreateSession",
     "DecideApproval",
@@ -59,7 +60,6 @@ __all__ = [
     "ForkRun",
     "GrantReceipt",
     "HandleInput",
-    "NameApprover",
     "ReplayQuery",
     "ReplayReport",
     "ResolveCall",
@@ -134,7 +134,7 @@ class ApprovalDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Nobody has answered for a while; else its time is over."""
 
 
-class NameApprover(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ChangeApprover(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Say whose key counts (verb ``approvers``, key: ``_approvers``). The first approver of a realm
     is taken as named, unless it has a root key; every later change an approver's key signs, or that
     one.
@@ -170,11 +170,11 @@ class ChangeLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Give a session other limits, from its next run on (verb ``limits``). What is left out stays
     as it is."""
 
-    memory_mb: SomeOfIt | UnsetType = UNSET
-    cpu_ms: SomeOfIt | UnsetType = UNSET
-    wall_ms: SomeOfIt | UnsetType = UNSET
-    max_stdout_bytes: NoneOrMore | UnsetType = UNSET
-    max_external_calls: NoneOrMore | UnsetType = UNSET
+    memory_mb: PositiveLimit | UnsetType = UNSET
+    cpu_ms: PositiveLimit | UnsetType = UNSET
+    wall_ms: PositiveLimit | UnsetType = UNSET
+    max_stdout_bytes: NonNegativeLimit | UnsetType = UNSET
+    max_external_calls: NonNegativeLimit | UnsetType = UNSET
     max_stack_depth: StackDepth | UnsetType = UNSET
 
     def of(self, limits: SessionLimits) -> SessionLimits:
@@ -402,7 +402,7 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "decide": DecideApproval,
     "grants": RevokeGrant,
     "approval_due": ApprovalDue,
-    "approvers": NameApprover,
+    "approvers": ChangeApprover,
     "pending": PendingQuery,
     "granted": GrantedQuery,
     "session": SessionQuery,
@@ -418,17 +418,17 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "fork": ForkRun,
 }
 
-ANSWERS: dict[str, Any] = {
+REPLIES: dict[str, Any] = {
     "run": RunAnswer | RunReceipt,
     "validate": RunAnswer,
     "cancel": RunReceipt,
     "resolve": CallReceipt,
     "admission": SessionView,
-    "turns": TurnsAnswer,
-    "surfaces": SurfacesAnswer,
+    "turns": TurnsReply,
+    "surfaces": SurfacesReply,
     "leases": LeaseView,
-    "peers": PeersAnswer,
-    "approvals": ApprovalsAnswer,
+    "peers": PeersReply,
+    "approvals": ApprovalsReply,
     "decide": DecisionReceipt,
     "grants": GrantReceipt,
     "approval_due": DecisionReceipt,

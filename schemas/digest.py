@@ -11,14 +11,14 @@ from hashlib import sha3_256
 import msgspec
 
 from rookery.schemas.errors import Refused
-from rookery.schemas.typed_ids import written
+from rookery.schemas.typed_ids import encode_typed_text
 
 __all__ = ["ZERO_CHAIN", "canonical_json", "chain", "digest_bytes", "digest_json"]
 
 ZERO_CHAIN = ""
 """The chain digest before an entity's first message."""
 
-_encode = msgspec.json.Encoder(order="deterministic", enc_hook=written).encode
+_encode = msgspec.json.Encoder(order="deterministic", enc_hook=encode_typed_text).encode
 
 
 def canonical_json(value: object) -> bytes:
@@ -68,4 +68,4 @@ def _refuse_non_finite(value: object) -> None:
             case msgspec.Struct() as struct:
                 open_values.extend(getattr(struct, name) for name in struct.__struct_fields__)
             case other:
-                open_values.append(msgspec.to_builtins(other, enc_hook=written))
+                open_values.append(msgspec.to_builtins(other, enc_hook=encode_typed_text))

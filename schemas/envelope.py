@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass
 
-__all__ = ["Command", "EntityId", "Fact", "HistoryRestart", "Mode", "Sealed", "stamp"]
+__all__ = ["Command", "EntityId", "Fact", "HistoryRestart", "Mode", "Sealed", "fill_envelope"]
 
 
 class EntityId(NamedTuple):
@@ -92,13 +92,13 @@ class Command(msgspec.Struct, Generic[Body], frozen=True, kw_only=True, gc=False
     mode: Mode = Mode.QUEUE
     reply_to: str = ""
     """Subject that gets the terminal answer; empty if nobody asked for one."""
-    waits: bool = False
+    caller_waits: bool = False
     """Whoever asked holds the line, and is told how things stand if it may take long."""
     traceparent: str = ""
     arrived_ms: int = 0
     """When it came to us, however much later it is decided: by the server's clock if the inbox
     kept it, by the node's if its sender held the line; 0 if it was made inside."""
-    repeated: bool = False
+    is_duplicate: bool = False
     """The same id and body were worked off before; only concerns that ask for repeats see it."""
     blob: str = ""
     """Digest of the body in the blob store, where it was too large to stand in a fact."""
@@ -106,7 +106,7 @@ class Command(msgspec.Struct, Generic[Body], frozen=True, kw_only=True, gc=False
     """Of a reaction: where the fact stands that it is to."""
 
 
-def stamp(
+def fill_envelope(
     fact: Fact,
     *,
     id: str,  # noqa: A002 - the wire's name.

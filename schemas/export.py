@@ -20,7 +20,7 @@ import msgspec
 from rookery.schemas import capability, commands, run, typed_ids
 from rookery.schemas.approvals import records as approval_record
 from rookery.schemas.codec import JSON, MSGPACK, strict, wire_names
-from rookery.schemas.commands import ANSWERS, COMMANDS
+from rookery.schemas.commands import COMMANDS, REPLIES
 from rookery.schemas.envelope import Mode, Sealed
 from rookery.schemas.errors import CODES
 from rookery.schemas.facts.approval import APPROVAL_FACTS
@@ -119,8 +119,8 @@ def asyncapi() -> Document:
         summary = _summary(kind)
         for door, trait in (("cmd", "durable"), ("api", "request")):
             messages[f"{door}.{verb}"] = _message(strict(kind).__name__, summary, trait)
-        messages[f"answer.{verb}"] = _answer_message(ANSWERS[verb])
-        _add_doors(channels, operations, verb)
+        messages[f"answer.{verb}"] = _reply_message(REPLIES[verb])
+        _add_request_channels(channels, operations, verb)
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -151,7 +151,7 @@ def _definitions(prefix: str) -> Document:
     for union in FAMILIES.values():
         for name, fact in wire_names(union).items():
             _merge(made, fact, prefix, name)
-    answers = [struct for answer in ANSWERS.values() for struct in _members(answer)]
+    answers = [struct for answer in REPLIES.values() for struct in _members(answer)]
     exchanged: list[type] = [Sealed, *map(strict, COMMANDS.values()), *answers]
     for struct in (*exchanged, *_public_structs()):
         _merge(made, struct, prefix, struct.__name__)
@@ -169,7 +169,7 @@ def _public_structs() -> Iterable[type[msgspec.Struct]]:
 def _merge(made: Document, struct: type, prefix: str, name: str) -> None:
     """Add ``struct`` as ``name``. One name never stands for two different things."""
     _, found = msgspec.json.schema_components(
-        [struct], schema_hook=typed_ids.schema, ref_template=prefix + "{name}"
+        [struct], schema_hook=typed_ids.typed_text_schema, ref_template=prefix + "{name}"
     )
     root = found.pop(struct.__name__)
     for key, schema in {**found, name: {**root, "title": name}}.items():
@@ -189,7 +189,7 @@ def _add_feed(channels: Document, operations: Document, family: str) -> None:
     operations[f"publish.{name}"] = _operation("send", name, "facts")
 
 
-def _add_doors(channels: Document, operations: Document, verb: str) -> None:
+def _add_request_channels(channels: Document, operations: Document, verb: str) -> None:
     durable, request, answer = f"cmd.{verb}", f"api.{verb}", f"answer.{verb}"
     address = COMMAND_ADDRESS.replace("{verb}", verb)
     channels[durable] = _channel(address, {"command": durable})
@@ -245,7 +245,7 @@ def _message(schema: str, summary: str, trait: str = "") -> Document:
     return message
 
 
-def _answer_message(answer: Any) -> Document:
+def _reply_message(answer: Any) -> Document:
     structs = _members(answer)
     if len(structs) == 1:
         return _message(structs[0].__name__, _summary(structs[0]))

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-__all__ = ["U64_MAX", "Unsigned", "saturated", "unix_ms"]
+__all__ = ["U64_MAX", "Unsigned", "saturate", "unix_ms"]
 
 U64_MAX: Final = 2**64 - 1
 
@@ -18,11 +18,11 @@ Unsigned = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """A parameter: bounds of msgspec fit 64 bits with a sign."""
 
 
-def saturated(number: int) -> int:
+def saturate(number: int) -> int:
     """``number``, or the largest there is."""
     return min(number, U64_MAX)
 
 
 def unix_ms(since_epoch_ns: int) -> int:
     """Milliseconds of a clock that reads ``since_epoch_ns``; none before 1970."""
-    return saturated(max(since_epoch_ns // 1_000_000, 0))
+    return saturate(max(since_epoch_ns // 1_000_000, 0))

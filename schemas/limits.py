@@ -16,7 +16,7 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest, SessionLimits
 from rookery.schemas.validation_hints import range_of
 
-__all__ = ["check_limits", "check_run_limits", "limit_hint", "unless_default"]
+__all__ = ["check_limits", "check_run_limits", "limit_hint", "unset_if_default"]
 
 _RANGES: Final = {
     field.name: told
@@ -41,7 +41,7 @@ def check_run_limits(request: RunRequest) -> None:
         _check("timeout_ms", request.timeout_ms)
 
 
-def unless_default(limits: SessionLimits) -> SessionLimits | UnsetType:
+def unset_if_default(limits: SessionLimits) -> SessionLimits | UnsetType:
     """What is to be written of a session's limits: nothing of one that was given none."""
     return UNSET if limits == SessionLimits() else limits
 

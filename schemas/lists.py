@@ -35,10 +35,10 @@ class RunState(StrEnum):
 
     @property
     def is_end(self) -> bool:
-        return self not in _ON_THEIR_WAY
+        return self not in _UNFINISHED
 
 
-_ON_THEIR_WAY: Final = (
+_UNFINISHED: Final = (
     RunState.QUEUED,
     RunState.RUNNING,
     RunState.WAITING_FOR_APPROVAL,

@@ -100,25 +100,25 @@ class CallStatus(StrEnum):
 U16_MAX, U32_MAX = (1 << 16) - 1, (1 << 32) - 1
 
 
-def _told(least: int, most: int) -> Meta:
+def _documented_range(least: int, most: int) -> Meta:
     """A range that schemas and hints tell and that the door judges (``limits``): decoding does not,
     for what stands in a fact is never refused."""
     return Meta(extra_json_schema={"minimum": least, "maximum": most})
 
 
-SomeOfIt = Annotated[int, _told(1, U32_MAX)]
-NoneOrMore = Annotated[int, _told(0, U32_MAX)]
-StackDepth = Annotated[int, _told(1, U16_MAX)]
+PositiveLimit = Annotated[int, _documented_range(1, U32_MAX)]
+NonNegativeLimit = Annotated[int, _documented_range(0, U32_MAX)]
+StackDepth = Annotated[int, _documented_range(1, U16_MAX)]
 
 
 class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one run may use."""
 
-    memory_mb: SomeOfIt = 64
-    cpu_ms: SomeOfIt = 2_000
-    wall_ms: SomeOfIt = 5_000
-    max_stdout_bytes: NoneOrMore = 65_536
-    max_external_calls: NoneOrMore = 32
+    memory_mb: PositiveLimit = 64
+    cpu_ms: PositiveLimit = 2_000
+    wall_ms: PositiveLimit = 5_000
+    max_stdout_bytes: NonNegativeLimit = 65_536
+    max_external_calls: NonNegativeLimit = 32
     max_stack_depth: StackDepth = 256
 
 
@@ -194,7 +194,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     language: Language = Language.PYTHON
     code: str = ""
     inputs: dict[str, Any] = {}
-    timeout_ms: SomeOfIt | None = None
+    timeout_ms: PositiveLimit | None = None
     limits: SessionLimits | None = None
     return_snapshot: bool = False
     validate_only: bool = False

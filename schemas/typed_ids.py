@@ -3,7 +3,7 @@
 An id is never empty, over 512 bytes or with control characters, neither when it is made nor when
 it is read, and it does not show: ``repr`` and ``str`` say its type only, ``as_str`` is its text.
 What an id points at, and whether that exists, is not known here. msgspec learns of these types by
-``written`` and ``read``, its two hooks; every codec of ours has them.
+``encode_typed_text`` and ``decode_typed_text``, its two hooks; every codec of ours has them.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ __all__ = [
     "ToolCallId",
     "TurnId",
     "TypedText",
-    "read",
-    "schema",
-    "written",
+    "decode_typed_text",
+    "encode_typed_text",
+    "typed_text_schema",
 ]
 
 ID_BYTES_MAX: Final = 512
@@ -269,21 +269,21 @@ class DedupeKey(Identifier):
 # --- msgspec's hooks ------------------------------------------------------------------------------
 
 
-def written(value: object) -> str:
+def encode_typed_text(value: object) -> str:
     """``enc_hook``: the bare string of a typed text."""
     if isinstance(value, TypedText):
         return value.as_str()
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
 
 
-def read(kind: type, value: object) -> object:
+def decode_typed_text(kind: type, value: object) -> object:
     """``dec_hook``: a typed text of a bare string, checked."""
     if issubclass(kind, TypedText) and isinstance(value, str):
         return kind(value)
     raise TypeError(f"expected `{kind.__name__}`, got `{type(value).__name__}`")
 
 
-def schema(kind: type) -> dict[str, Any]:
+def typed_text_schema(kind: type) -> dict[str, Any]:
     """``schema_hook``: what a typed text looks like."""
     if issubclass(kind, TypedText):
         return {"title": kind.__name__, **kind.SCHEMA}

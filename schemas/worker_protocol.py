@@ -18,20 +18,20 @@ from rookery.schemas.capability import Capability
 
 __all__ = [
     "GRACE_MS",
-    "Answered",
-    "CallSaid",
-    "CallState",
-    "Catalogue",
-    "CrewSaid",
-    "Health",
+    "AttemptReport",
+    "AttemptState",
     "Job",
     "JobAnswer",
-    "JobEnd",
-    "JobUnknown",
-    "NotBegun",
+    "JobAnswered",
+    "JobNotStarted",
+    "JobOutcome",
+    "JobOutcomeUnknown",
     "RunningJob",
     "ServedTool",
-    "WorkerSaid",
+    "WorkerCatalogue",
+    "WorkerHealth",
+    "WorkerReport",
+    "WorkerReports",
 ]
 
 GRACE_MS: Final = 1_000
@@ -45,7 +45,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     tool: str
     """As the worker calls it."""
     body: bytes
-    """``Arguments`` as JSON."""
+    """``CallArguments`` as JSON."""
     left_ms: int
     """So long the answer is wanted, from when this is read: clocks are not compared."""
     call_id: str = ""
@@ -68,29 +68,29 @@ class JobAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: ToolFault | UnsetType = UNSET
 
 
-class Answered(msgspec.Struct, frozen=True):
+class JobAnswered(msgspec.Struct, frozen=True):
     """A worker has answered, with a ``JobAnswer``."""
 
     body: bytes
 
 
-class NotBegun(msgspec.Struct, frozen=True):
+class JobNotStarted(msgspec.Struct, frozen=True):
     """Nobody has begun, and nobody will: to ask again is safe."""
 
     reason: str
-    nobody: bool = False
+    no_worker: bool = False
     """No worker serves the tool; else those asked had no room, or are about to leave."""
-    called_off: bool = False
+    cancelled: bool = False
     """This attempt is not to begin anywhere: it was called off, or a later one has come."""
 
 
-class JobUnknown(msgspec.Struct, frozen=True):
+class JobOutcomeUnknown(msgspec.Struct, frozen=True):
     """Nobody can say whether the tool has acted."""
 
     reason: str
 
 
-JobEnd = Answered | NotBegun | JobUnknown
+JobOutcome = JobAnswered | JobNotStarted | JobOutcomeUnknown
 
 
 class ServedTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ class ServedTool(msgspec.Struct, frozen=True, kw_only=True):
     awaited: bool = False
 
 
-class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerCatalogue(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker serves."""
 
     worker: str
@@ -114,7 +114,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""
 
 
-class CallState(StrEnum):
+class AttemptState(StrEnum):
     """What became of an attempt of a call at one worker."""
 
     RUNNING = "running"
@@ -122,45 +122,45 @@ class CallState(StrEnum):
     """It was answered; the answer follows if it is still kept."""
     UNKNOWN = "unknown"
     """The worker had it and cannot say, or has had a later attempt."""
-    NOT_BEGUN = "not-begun"
+    NOT_STARTED = "not-begun"
     """The worker has not begun it as far back as it remembers, and never will."""
 
 
-class CallSaid(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's word on one attempt it was asked after."""
 
     call: str
     attempt: int
-    state: CallState
+    state: AttemptState
     id: str = ""
     """Of the job, if it runs."""
 
 
-class Health(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
     """How a worker is doing."""
 
     worker: str
     draining: bool = False
     running: tuple[RunningJob, ...] = ()
-    calls: tuple[CallSaid, ...] = ()
+    calls: tuple[AttemptReport, ...] = ()
     """Those it was asked after."""
     remembers_ms: int = 0
     """So far back it knows of all calls; a worker that was started anew knows of none before."""
 
 
-class WorkerSaid(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     """One worker's word on an attempt, as a node hears it."""
 
     worker: str
-    state: CallState | None = None
+    state: AttemptState | None = None
     """``None`` from a worker that does not answer such questions."""
     remembers_ms: int = 0
 
 
-class CrewSaid(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerReports(msgspec.Struct, frozen=True, kw_only=True):
     """What the workers of a surface said of an attempt."""
 
-    workers: tuple[WorkerSaid, ...] = ()
+    workers: tuple[WorkerReport, ...] = ()
     """Those that answered."""
     answer: bytes | None = None
     """The attempt's ``JobAnswer``, if a worker keeps it."""

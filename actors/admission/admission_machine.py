@@ -18,14 +18,20 @@ from rookery.actors.admission.lifecycle_machine import (
     RuntimeEffectFact,
     SubmitRunPrimitive,
 )
-from rookery.actors.kernel.machines.machine import Input, Machine, Row, RowEffect, put
+from rookery.actors.kernel.machines.machine import (
+    Machine,
+    MachineInput,
+    Transition,
+    TransitionEffect,
+    set_fields,
+)
 from rookery.actors.kernel.machines.session_host import (
     ATTACHED,
     IDLE,
     RETIRED,
     RUNNING,
-    Host,
     HostPhase,
+    SessionHost,
     session_registered,
 )
 from rookery.schemas.facts import session as facts
@@ -44,25 +50,25 @@ class PostAdmissionSignalKind(StrEnum):
 # --- effects ------------------------------------------------------------------------------------
 
 
-class ResolveAdmission(RowEffect, frozen=True, kw_only=True):
+class ResolveAdmission(TransitionEffect, frozen=True, kw_only=True):
     """The work that arrived is to be classified."""
 
 
-class IngressAccepted(RowEffect, frozen=True, kw_only=True):
+class IngressAccepted(TransitionEffect, frozen=True, kw_only=True):
     """The input is ours to end."""
 
 
-class PostAdmissionSignal(RowEffect, frozen=True, kw_only=True):
+class PostAdmissionSignal(TransitionEffect, frozen=True, kw_only=True):
     """The session's loop is to look at its queue."""
 
     signal: PostAdmissionSignalKind
 
 
-class InitiateRecycle(RowEffect, frozen=True, kw_only=True):
+class InitiateRecycle(TransitionEffect, frozen=True, kw_only=True):
     """The runtime is to be set up anew."""
 
 
-class RecordTerminalOutcome(RowEffect, frozen=True, kw_only=True):
+class RecordTerminalOutcome(TransitionEffect, frozen=True, kw_only=True):
     """The failed turn's outcome is to be kept."""
 
 
@@ -78,8 +84,8 @@ BOUNDARY_CANCEL = RuntimeEffectFact(
 
 # --- when rows hold -----------------------------------------------------------------------------
 
-When = Callable[[Host, Any], bool]
-RunEnded = facts.RunCommitted | facts.RunFailed | facts.RunRolledBack
+Guard = Callable[[SessionHost, Any], bool]
+RunEndFact = facts.RunCommitted | facts.RunFailed | facts.RunRolledBack
 
 
 def queued(asked: facts.InputAccepted) -> bool:
@@ -94,14 +100,14 @@ def interrupt_yielding(asked: facts.InputAccepted) -> bool:
     return asked.interrupt_yielding and not asked.immediate
 
 
-def turn_failed_with_cause(_: Host, asked: facts.RunFailed) -> bool:
+def turn_failed_with_cause(_: SessionHost, asked: facts.RunFailed) -> bool:
     return asked.turn_phase == "Failed" and asked.terminal_cause_kind not in (None, "Unknown")
 
 
-def ends_here(home: HostPhase, also: When | None) -> When:
+def ends_here(home: HostPhase, also: Guard | None) -> Guard:
     """Whether this ends the current run, and the run came from ``home``."""
 
-    def when(host: Host, asked: RunEnded) -> bool:
+    def when(host: SessionHost, asked: RunEndFact) -> bool:
         if host.phase is not RUNNING or host.pre_run_phase is not home:
             return False
         return host.current_run_id == asked.run and (also is None or also(host, asked))
@@ -109,7 +115,7 @@ def ends_here(home: HostPhase, also: When | None) -> When:
     return when
 
 
-def prepare_from(home: HostPhase) -> Callable[[Host, facts.RunPrepared], Host]:
+def prepare_from(home: HostPhase) -> Callable[[SessionHost, facts.RunPrepared], SessionHost]:
     return lambda host, asked: replace(
         host, phase=RUNNING, current_run_id=asked.run, pre_run_phase=home
     )
@@ -122,27 +128,27 @@ recycle = {"active_fence_token": None, "current_run_id": None}
 
 _ACCEPT = ("input_id", "immediate", "interrupt_yielding", "wake_if_idle")
 _INPUTS = {
-    "ingest": Input(facts.WorkIngested, ("runtime_id", "work_id", "origin")),
-    "accept_with_completion": Input(facts.InputAccepted, _ACCEPT),
-    "accept_without_wake": Input(facts.InputAccepted, ("input_id",)),
-    "prepare": Input(facts.RunPrepared, ("run_id",)),
-    "commit": Input(facts.RunCommitted, ("input_id", "run_id")),
-    "recycle": Input(facts.Recycled),
-    "fail_run": Input(facts.RunFailed, ("run_id",)),
-    "rollback_run": Input(facts.RunRolledBack, ("run_id",)),
+    "ingest": MachineInput(facts.WorkIngested, ("runtime_id", "work_id", "origin")),
+    "accept_with_completion": MachineInput(facts.InputAccepted, _ACCEPT),
+    "accept_without_wake": MachineInput(facts.InputAccepted, ("input_id",)),
+    "prepare": MachineInput(facts.RunPrepared, ("run_id",)),
+    "commit": MachineInput(facts.RunCommitted, ("input_id", "run_id")),
+    "recycle": MachineInput(facts.Recycled),
+    "fail_run": MachineInput(facts.RunFailed, ("run_id",)),
+    "rollback_run": MachineInput(facts.RunRolledBack, ("run_id",)),
 }
 
 
-def _ends(
-    on: str, name: str, also: When | None = None, effects: tuple[RowEffect, ...] = ()
-) -> list[Row]:
+def _endings(
+    on: str, name: str, also: Guard | None = None, effects: tuple[TransitionEffect, ...] = ()
+) -> list[Transition]:
     """The three rows of an input that ends the current run: back to where the run came from."""
     return [
-        Row(
+        Transition(
             f"{name}To{home}",
             on,
             ends_here(home, also),
-            put(phase=home, current_run_id=None, pre_run_phase=None),
+            set_fields(phase=home, current_run_id=None, pre_run_phase=None),
             effects,
         )
         for home in (IDLE, ATTACHED, RETIRED)
@@ -150,57 +156,57 @@ def _ends(
 
 
 # fmt: off
-_ROWS = (
-    Row("Ingest", "ingest",
+_TRANSITIONS = (
+    Transition("Ingest", "ingest",
         lambda h, _: h.phase in (IDLE, ATTACHED, RUNNING) and session_registered(h),
         effects=(ResolveAdmission(),)),
-    Row("AcceptWithCompletionIdleQueued", "accept_with_completion",
+    Transition("AcceptWithCompletionIdleQueued", "accept_with_completion",
         lambda h, a: h.phase is IDLE and session_registered(h) and queued(a),
         effects=(ACCEPTED, WAKE)),
-    Row("AcceptWithCompletionIdleImmediate", "accept_with_completion",
+    Transition("AcceptWithCompletionIdleImmediate", "accept_with_completion",
         lambda h, a: h.phase is IDLE and session_registered(h) and immediate(a),
         effects=(ACCEPTED, AT_ONCE)),
-    Row("AcceptWithCompletionAttachedImmediate", "accept_with_completion",
+    Transition("AcceptWithCompletionAttachedImmediate", "accept_with_completion",
         lambda h, a: h.phase is ATTACHED and session_registered(h) and immediate(a),
         effects=(ACCEPTED, AT_ONCE, SUBMIT)),
-    Row("AcceptWithCompletionAttachedQueued", "accept_with_completion",
+    Transition("AcceptWithCompletionAttachedQueued", "accept_with_completion",
         lambda h, a: h.phase is ATTACHED and session_registered(h) and queued(a),
         effects=(ACCEPTED, WAKE)),
-    Row("AcceptWithCompletionRunningQueuedPassive", "accept_with_completion",
+    Transition("AcceptWithCompletionRunningQueuedPassive", "accept_with_completion",
         lambda h, a: h.phase is RUNNING and session_registered(h)
         and queued(a) and not a.wake_if_idle,
         effects=(ACCEPTED,)),
-    Row("AcceptWithCompletionRunningQueuedWakeIfIdle", "accept_with_completion",
+    Transition("AcceptWithCompletionRunningQueuedWakeIfIdle", "accept_with_completion",
         lambda h, a: h.phase is RUNNING and session_registered(h) and queued(a) and a.wake_if_idle,
         effects=(ACCEPTED, WAKE)),
-    Row("AcceptWithCompletionRunningInterruptYielding", "accept_with_completion",
+    Transition("AcceptWithCompletionRunningInterruptYielding", "accept_with_completion",
         lambda h, a: h.phase is RUNNING and session_registered(h) and interrupt_yielding(a),
         effects=(ACCEPTED, YIELD, BOUNDARY_CANCEL)),
-    Row("AcceptWithCompletionRunningImmediate", "accept_with_completion",
+    Transition("AcceptWithCompletionRunningImmediate", "accept_with_completion",
         lambda h, a: h.phase is RUNNING and session_registered(h) and immediate(a),
         effects=(ACCEPTED, AT_ONCE, BOUNDARY_CANCEL)),
-    Row("AcceptWithoutWake", "accept_without_wake",
+    Transition("AcceptWithoutWake", "accept_without_wake",
         lambda h, _: h.phase in (IDLE, ATTACHED, RUNNING) and session_registered(h),
         effects=(ACCEPTED,)),
-    Row("PrepareIdle", "prepare",
+    Transition("PrepareIdle", "prepare",
         lambda h, _: h.phase is IDLE and session_registered(h),
         prepare_from(IDLE),
         (SUBMIT,)),
-    Row("PrepareAttached", "prepare",
+    Transition("PrepareAttached", "prepare",
         lambda h, _: h.phase is ATTACHED and session_registered(h),
         prepare_from(ATTACHED),
         (SUBMIT,)),
-    *_ends("commit", "CommitRunning"),
-    Row("RecycleFromIdleOrRetired", "recycle",
+    *_endings("commit", "CommitRunning"),
+    Transition("RecycleFromIdleOrRetired", "recycle",
         lambda h, _: h.phase in (IDLE, RETIRED) and session_registered(h),
-        put(phase=IDLE, **recycle),
+        set_fields(phase=IDLE, **recycle),
         (InitiateRecycle(),)),
-    Row("RecycleFromAttached", "recycle",
+    Transition("RecycleFromAttached", "recycle",
         lambda h, _: h.phase is ATTACHED and session_registered(h),
-        put(phase=ATTACHED, **recycle),
+        set_fields(phase=ATTACHED, **recycle),
         (InitiateRecycle(),)),
-    *_ends("fail_run", "FailRunning", turn_failed_with_cause, (RecordTerminalOutcome(),)),
-    *_ends("rollback_run", "RollbackRun"),
+    *_endings("fail_run", "FailRunning", turn_failed_with_cause, (RecordTerminalOutcome(),)),
+    *_endings("rollback_run", "RollbackRun"),
 )
 # fmt: on
 
@@ -208,8 +214,8 @@ ADMISSION = Machine(
     "session_admission",
     handle="SessionAdmissionHandle",
     phases=tuple(HostPhase),
-    initial=Host(),
+    initial=SessionHost(),
     inputs=_INPUTS,
-    rows=_ROWS,
+    rows=_TRANSITIONS,
     invariants=HOST_INVARIANTS,
 )

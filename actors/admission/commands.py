@@ -15,11 +15,11 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.admission.admission_machine import ADMISSION
-from rookery.actors.admission.facts import Decision
+from rookery.actors.admission.facts import AdmissionFacts
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.admission.state import Admission, EndedInput
 from rookery.actors.kernel.machines.machine import RejectionKind, TransitionRejected
-from rookery.schemas.calls import HistoryBroken
+from rookery.schemas.calls import ReportBrokenHistory
 from rookery.schemas.commands import Cancel, ChangeLimits, CreateSession, HandleInput
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import Refused
@@ -32,20 +32,20 @@ from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionMeta
 
 __all__ = [
     "NO_TURN",
-    "Quotas",
-    "SeenTurn",
+    "AdmissionQuotas",
+    "ObservedTurn",
     "TurnEnd",
     "accept",
     "cancel",
     "change_limits",
     "check_language",
     "create",
-    "finish",
-    "handle",
-    "lose",
-    "of_session",
-    "restored",
+    "end_lost_run",
+    "end_run",
+    "handle_input",
+    "open_from_snapshot",
     "unknown_session",
+    "with_session_id",
 ]
 
 TurnEnd = Completed | Failed | Cancelled
@@ -54,7 +54,7 @@ DEFAULT_SESSION = RunRequest().session_id
 TURN_AT_REST = (None, "Ready", "Completed", "Failed", "Cancelled")
 
 
-class Quotas(NamedTuple):
+class AdmissionQuotas(NamedTuple):
     """The realm's limits, and its load as the caller sees it."""
 
     queued_max: int
@@ -64,39 +64,39 @@ class Quotas(NamedTuple):
     in_flight: int
 
 
-class SeenTurn(NamedTuple):
+class ObservedTurn(NamedTuple):
     """What is known of the current run's turn."""
 
     phase: str | None = None
     terminal_cause_kind: str | None = None
 
 
-NO_TURN = SeenTurn()
+NO_TURN = ObservedTurn()
 
 
 def accept(
-    state: Admission, command: Command[RunRequest], *, now_ms: int, quotas: Quotas
+    state: Admission, command: Command[RunRequest], *, now_ms: int, quotas: AdmissionQuotas
 ) -> list[facts.SessionFact]:
     """Take a run in, opening the session if need be, and prepare it if the session is free."""
-    if command.repeated:
-        return _again(state, command, now_ms)
-    request = of_session(command.key, command.body)
+    if command.is_duplicate:
+        return _accept_duplicate(state, command, now_ms)
+    request = with_session_id(command.key, command.body)
     _check_quotas(state, quotas)
-    decision = Decision(state, command, now_ms)
+    decision = AdmissionFacts(state, command, now_ms)
     decision.open()
     decision.accept(command, request)
-    return decision.settle()
+    return decision.finish()
 
 
 def create(
     state: Admission, command: Command[CreateSession], *, now_ms: int
 ) -> list[facts.SessionFact]:
     """Open the session before its first run. If it is open as it was asked for, nothing follows."""
-    if command.repeated:
+    if command.is_duplicate:
         return []
     asked, meta = command.body, state.meta
     check_limits(asked.limits)
-    decision = Decision(state, command, now_ms)
+    decision = AdmissionFacts(state, command, now_ms)
     if not state.is_open:
         decision.open(asked.language)
     elif (meta.language, meta.limits) != (asked.language, asked.limits):
@@ -105,47 +105,45 @@ def create(
             f"there is a session {command.key}, with another language or other limits",
             hint=f"rookery sessions show {command.key}",
         )
-    decision.limit(asked.limits)
-    return decision.settle()
+    decision.set_limits(asked.limits)
+    return decision.finish()
 
 
 def change_limits(
     state: Admission, command: Command[ChangeLimits], *, now_ms: int
 ) -> list[facts.SessionFact]:
     """Give the session other limits; a run that has started keeps its own."""
-    if command.repeated:
+    if command.is_duplicate:
         return []
     if not state.is_open:
         raise unknown_session(command.key)
-    decision = Decision(state, command, now_ms)
-    decision.limit(check_limits(command.body.of(state.meta.limits)))
+    decision = AdmissionFacts(state, command, now_ms)
+    decision.set_limits(check_limits(command.body.of(state.meta.limits)))
     return decision.facts
 
 
 def cancel(state: Admission, command: Command[Cancel], *, now_ms: int) -> list[facts.SessionFact]:
     """Withdraw an input that waits; ask the current run to end at its next boundary."""
-    found = state.of_run(command.body.run_id)
+    found = state.input_of_run(command.body.run_id)
     if found is None:
         raise Refused("INPUT_NOT_FOUND", f"session {command.key} has no run {command.body.run_id}")
-    if command.repeated or isinstance(found, EndedInput):
+    if command.is_duplicate or isinstance(found, EndedInput):
         return []
-    decision, reason = Decision(state, command, now_ms), command.body.reason
+    decision, reason = AdmissionFacts(state, command, now_ms), command.body.reason
     if found is state.current:
         asked = facts.BoundaryCancelRequested(run=found.run_id, reason=reason, now=command.body.now)
-        decision.ask(LIFECYCLE, "CancelAfterBoundary", asked)
+        decision.transition(LIFECYCLE, "CancelAfterBoundary", asked)
     else:
-        decision.note(
-            facts.InputCancelled(run=found.run_id, input_id=found.input_id, reason=reason)
-        )
-    return decision.settle()
+        decision.add(facts.InputCancelled(run=found.run_id, input_id=found.input_id, reason=reason))
+    return decision.finish()
 
 
-def finish(state: Admission, command: Command[TurnEnd], *, now_ms: int) -> list[facts.SessionFact]:
+def end_run(state: Admission, command: Command[TurnEnd], *, now_ms: int) -> list[facts.SessionFact]:
     """The turn of the current run has ended: so has the run, and the next one may start."""
     fact, current = command.body, state.current
     if current is None or current.run_id != fact.run or state.host.current_run_id != fact.run:
         return []
-    decision = Decision(state, command, now_ms)
+    decision = AdmissionFacts(state, command, now_ms)
     if isinstance(fact, Failed):
         failed = facts.RunFailed(
             run=fact.run,
@@ -153,17 +151,17 @@ def finish(state: Admission, command: Command[TurnEnd], *, now_ms: int) -> list[
             terminal_cause_kind=fact.cause_kind.variant,
             ended_at_sequence=command.sequence,
         )
-        decision.ask(ADMISSION, "fail_run", failed)
+        decision.transition(ADMISSION, "fail_run", failed)
     else:
         committed = facts.RunCommitted(
             run=fact.run, input_id=current.input_id, ended_at_sequence=command.sequence
         )
-        decision.ask(ADMISSION, "commit", committed)
-    return decision.settle()
+        decision.transition(ADMISSION, "commit", committed)
+    return decision.finish()
 
 
-def lose(
-    state: Admission, command: Command[HistoryBroken], *, now_ms: int
+def end_lost_run(
+    state: Admission, command: Command[ReportBrokenHistory], *, now_ms: int
 ) -> list[facts.SessionFact]:
     """Nothing will come of the current run's turn any more: the run ends without it. What of it
     stands cannot be told from what is broken, and so neither can what the session remembers."""
@@ -175,53 +173,53 @@ def lose(
         message=f"the history of {said.family} cannot be folded: {said.message}",
         hint=f"rookery sessions destroy {command.key}",
     )
-    decision = Decision(state, command, now_ms)
+    decision = AdmissionFacts(state, command, now_ms)
     failed = facts.RunFailed(
         run=current.run_id,
         turn_phase="Failed",
         terminal_cause_kind=TurnTerminalCauseKind.FATAL_FAILURE.variant,
         error=error,
     )
-    decision.ask(ADMISSION, "fail_run", failed)
-    return decision.settle()
+    decision.transition(ADMISSION, "fail_run", failed)
+    return decision.finish()
 
 
-def restored(
+def open_from_snapshot(
     state: Admission, command: Command[SnapshotRestored], *, now_ms: int
 ) -> list[facts.SessionFact]:
     """A life of the session begins with a memory, and perhaps with a run: open it, unless an input
     was quicker."""
     fact = command.body
-    decision = Decision(state, command, now_ms)
+    decision = AdmissionFacts(state, command, now_ms)
     decision.open(fact.language, fact.build)
     if fact.generation == decision.state.generation:
         if fact.limits is not UNSET:
-            decision.limit(fact.limits)
+            decision.set_limits(fact.limits)
         if fact.run is not UNSET:
-            decision.go_on(fact)
-    return decision.settle()
+            decision.accept_forked(fact)
+    return decision.finish()
 
 
-def handle(
+def handle_input(
     state: Admission,
     command: Command[HandleInput],
     *,
     now_ms: int,
-    turn: SeenTurn = NO_TURN,
+    turn: ObservedTurn = NO_TURN,
     driven: bool = False,
 ) -> list[facts.SessionFact]:
     """Put an input to the session's machines by its name, as a handle method does. ``driven``: the
     current run is a node's to end."""
-    if command.repeated:
+    if command.is_duplicate:
         return []
     on, params = command.body.input, dict(command.body.params)
     machine = LIFECYCLE if on in LIFECYCLE.inputs else ADMISSION
     if on in machine.inputs and "session_id_in" in machine.inputs[on].params:
         _check_session(command.key, params.setdefault("session_id_in", command.key))
-    draft = _completed(state, on, machine.draft(on, params), turn)
-    decision = Decision(state, command, now_ms)
-    decision.ask(machine, on, draft)
-    decided = decision.settle()
+    draft = _fill_in(state, on, machine.candidate(on, params), turn)
+    decision = AdmissionFacts(state, command, now_ms)
+    decision.transition(machine, on, draft)
+    decided = decision.finish()
     if driven and state.current is not None and decision.state.current is not state.current:
         raise Refused(
             "GUARD_REJECTED",
@@ -231,9 +229,11 @@ def handle(
     return decided
 
 
-def _again(state: Admission, command: Command[RunRequest], now_ms: int) -> list[facts.SessionFact]:
+def _accept_duplicate(
+    state: Admission, command: Command[RunRequest], now_ms: int
+) -> list[facts.SessionFact]:
     """The same command once more: at most somebody else wants to know how it ends."""
-    found = state.of_command(command.id)
+    found = state.input_of_command(command.id)
     if found is None:
         raise Refused(
             "INPUT_NOT_FOUND",
@@ -245,19 +245,19 @@ def _again(state: Admission, command: Command[RunRequest], now_ms: int) -> list[
     told = command.reply_to in found.reply_to
     if not found.at_sequence if isinstance(found, EndedInput) else told:
         return []
-    decision = Decision(state, command, now_ms)
-    decision.note(
+    decision = AdmissionFacts(state, command, now_ms)
+    decision.add(
         facts.ReplyRequested(
             run=found.run_id,
             input_id=found.input_id,
             reply_to=command.reply_to,
-            reply_waits=command.waits,
+            reply_waits=command.caller_waits,
         )
     )
     return decision.facts
 
 
-def of_session(key: str, request: RunRequest) -> RunRequest:
+def with_session_id(key: str, request: RunRequest) -> RunRequest:
     """The request with its subject's session id; a default one is as good as none."""
     if request.session_id != DEFAULT_SESSION:
         _check_session(key, request.session_id)
@@ -287,7 +287,7 @@ def _check_session(key: str, given: object) -> None:
         )
 
 
-def _check_quotas(state: Admission, quotas: Quotas) -> None:
+def _check_quotas(state: Admission, quotas: AdmissionQuotas) -> None:
     if len(state.queue) >= quotas.queued_max:
         raise Refused(
             "QUOTA_EXCEEDED",
@@ -303,7 +303,7 @@ def _check_quotas(state: Admission, quotas: Quotas) -> None:
         )
 
 
-def _completed(state: Admission, on: str, draft: Any, turn: SeenTurn) -> Any:
+def _fill_in(state: Admission, on: str, draft: Any, turn: ObservedTurn) -> Any:
     """The draft of a handle method with what the method's caller cannot know."""
     match draft:
         case facts.InputAccepted() if on == "accept_without_wake":

@@ -12,25 +12,37 @@ from typing import Any
 import msgspec
 
 from rookery.actors.admission.commands import (
-    Quotas,
+    AdmissionQuotas,
     accept,
     cancel,
     change_limits,
     check_language,
     create,
-    finish,
-    handle,
-    lose,
-    of_session,
-    restored,
+    end_lost_run,
+    end_run,
+    handle_input,
+    open_from_snapshot,
     unknown_session,
+    with_session_id,
 )
-from rookery.actors.admission.evolve import answers, evolve
-from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.evolve import effects, evolve
+from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.admission.session_claims import ClaimRegistry, SessionClaim
-from rookery.actors.admission.state import STATE_SCHEMA, Admission, EndedInput, dump, load
-from rookery.actors.kernel.decider import Effect, Look
-from rookery.schemas.calls import HistoryBroken, TurnNoted, TurnOver, WaitingQuery, WaitingView
+from rookery.actors.admission.state import (
+    STATE_SCHEMA,
+    Admission,
+    EndedInput,
+    decode_state,
+    encode_state,
+)
+from rookery.actors.kernel.decider import Effect, ReadScope
+from rookery.schemas.calls import (
+    RecordRunEnd,
+    ReplySubjectsQuery,
+    ReplySubjectsView,
+    ReportBrokenHistory,
+    RunEndRecorded,
+)
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
     COMMANDS,
@@ -50,28 +62,28 @@ from rookery.schemas.ids import check_session_id
 from rookery.schemas.limits import check_run_limits
 from rookery.schemas.run import RunRequest, SessionMeta
 
-__all__ = ["AdmissionConcern"]
+__all__ = ["AdmissionDecider"]
 
 _RULES: dict[type, Callable[..., Sequence[facts.SessionFact]]] = {
     CreateSession: create,
     ChangeLimits: change_limits,
     Cancel: cancel,
-    Completed: finish,
-    Failed: finish,
-    Cancelled: finish,
-    SnapshotRestored: restored,
-    HistoryBroken: lose,
+    Completed: end_run,
+    Failed: end_run,
+    Cancelled: end_run,
+    SnapshotRestored: open_from_snapshot,
+    ReportBrokenHistory: end_lost_run,
 }
 """What needs to know nothing but the session's state."""
 
-_LOOKING = frozenset((Cancel, TurnOver, HandleInput, HistoryBroken, SessionQuery))
+_READS_FIRST = frozenset((Cancel, RecordRunEnd, HandleInput, ReportBrokenHistory, SessionQuery))
 """What may rest on more than was handed over."""
 VERBS = ("run", "create", "limits", "cancel", "admission", "session")
 FENCED = (facts.Retired, facts.Destroyed, facts.Reset)
 """What closes a session may only stand if no family of it has moved on unseen."""
 
 
-class AdmissionConcern:
+class AdmissionDecider:
     """The rules of the family ``session``."""
 
     family = "session"
@@ -81,26 +93,26 @@ class AdmissionConcern:
     reacts_to: frozenset[str] = frozenset()
     observes: frozenset[str] = frozenset()
     has_effects = True
-    wants_repeats = True
-    keeps_bodies = True
-    restarts = facts.HistoryRestarted
+    handles_duplicates = True
+    stores_large_bodies = True
+    restart_fact = facts.HistoryRestarted
 
     def __init__(
         self,
         *,
         queued_max: int,
         in_flight_max: int,
-        realm_load: RealmLoad,
+        realm_load: InFlightCounter,
         claims: ClaimRegistry,
         driven: bool = False,
         judge: Callable[[RunRequest], None] = check_run_limits,
     ) -> None:
         """``driven``: the node takes the steps of its runs; else somebody outside ends them.
         ``judge``: ``Refused`` if no run could be made of a request, in whatever session."""
-        self._driven, self._judge = driven, judge
+        self._executes_runs, self._validate = driven, judge
         self.reacts_to = frozenset({"turn", "sandbox"}) if driven else frozenset()
         self._queued_max, self._in_flight_max = queued_max, in_flight_max
-        self._load, self._claims = realm_load, claims
+        self._in_flight, self._claims = realm_load, claims
         self._claimed: dict[str, SessionClaim] = {}
         """Of the sessions in memory here: inside one runtime nobody else may act as them."""
 
@@ -110,32 +122,34 @@ class AdmissionConcern:
     def initial(self, key: str) -> Admission:
         return Admission(meta=SessionMeta(id=key))
 
-    def diverts(self, command: Command[Any]) -> str:
+    def redirects_to(self, command: Command[Any]) -> str:
         """A request that is only to be validated is nothing to admit."""
         body = command.body
         asks = isinstance(body, RunRequest) and body.validate_only
-        return "validate" if asks and self._driven else ""
+        return "validate" if asks and self._executes_runs else ""
 
-    def looks_first(self, state: Admission, command: Command[Any]) -> Look | None:
+    def read_scope(self, state: Admission, command: Command[Any]) -> ReadScope | None:
         """The current run may have ended, and that was never handed over; so may a memory have been
         given to a session that does not know of it. A run that is known to somebody else stands."""
-        if not self._driven or type(command.body) not in _LOOKING:
+        if not self._executes_runs or type(command.body) not in _READS_FIRST:
             return None
         found: object = None
         match command.body:
             case Cancel(run_id=run_id):
-                found = state.of_run(run_id)
+                found = state.input_of_run(run_id)
                 if found is None:
-                    return Look.ALL
-            case TurnOver(run_id=run_id):
-                found = state.of_run(run_id)
-            case HandleInput(input="Destroy") | HistoryBroken():
+                    return ReadScope.ALL
+            case RecordRunEnd(run_id=run_id):
+                found = state.input_of_run(run_id)
+            case HandleInput(input="Destroy") | ReportBrokenHistory():
                 found = state.current
             case SessionQuery() if not state.is_open:
-                return Look.OTHERS
-        return Look.OTHERS if found is not None and found is state.current else None
+                return ReadScope.OTHERS
+        return ReadScope.OTHERS if found is not None and found is state.current else None
 
-    def when_broken(self, key: str, command: Command[Any], error: CodedError) -> Sequence[Effect]:
+    def effects_when_damaged(
+        self, key: str, command: Command[Any], error: CodedError
+    ) -> Sequence[Effect]:
         """Whoever asked is told; nobody else waits for a session."""
         del key, command, error
         return ()
@@ -144,7 +158,7 @@ class AdmissionConcern:
         self, state: Admission, command: Command[Any], *, now_ms: int
     ) -> Sequence[facts.SessionFact]:
         if (
-            not isinstance(command.body, SessionQuery | WaitingQuery)
+            not isinstance(command.body, SessionQuery | ReplySubjectsQuery)
             and command.key not in self._claimed
         ):
             self._claimed[command.key] = self._claims.try_acquire(command.key)
@@ -156,12 +170,14 @@ class AdmissionConcern:
                     hint="ask a node whose driver is its sandbox",
                 )
             case RunRequest() as request:
-                self._check(state, of_session(command.key, request), repeated=command.repeated)
-                in_flight = self._load.with_session(command.key, state.owed)
-                quotas = Quotas(self._queued_max, self._in_flight_max, in_flight)
+                self._check(
+                    state, with_session_id(command.key, request), repeated=command.is_duplicate
+                )
+                in_flight = self._in_flight.total_with(command.key, state.pending_count)
+                quotas = AdmissionQuotas(self._queued_max, self._in_flight_max, in_flight)
                 return accept(state, command, now_ms=now_ms, quotas=quotas)
             case HandleInput():
-                return handle(state, command, now_ms=now_ms, driven=self._driven)
+                return handle_input(state, command, now_ms=now_ms, driven=self._executes_runs)
             case SessionQuery() if not state.meta.created_at:
                 raise unknown_session(command.key)
             case body:
@@ -172,8 +188,8 @@ class AdmissionConcern:
         """What was taken in once is not judged again."""
         if repeated:
             return
-        self._judge(request)
-        if self._driven and state.is_open:
+        self._validate(request)
+        if self._executes_runs and state.is_open:
             check_language(state.meta, request.language)
 
     def evolve(self, state: Admission, fact: facts.SessionFact) -> Admission:
@@ -183,45 +199,45 @@ class AdmissionConcern:
         del fact
         return state
 
-    def answer(
+    def reply(
         self, state: Admission, command: Command[Any], left: Sequence[Fact]
     ) -> msgspec.Struct | None:
         """A run's receipt waits for its end, which for a repeated one may be long past."""
         del left
         match command.body:
-            case TurnOver() | HistoryBroken():
-                return TurnNoted()
-            case WaitingQuery(run_id=run_id):
-                waiting = state.of_run(run_id)
-                return WaitingView(reply_to=getattr(waiting, "waits", ()))
+            case RecordRunEnd() | ReportBrokenHistory():
+                return RunEndRecorded()
+            case ReplySubjectsQuery(run_id=run_id):
+                waiting = state.input_of_run(run_id)
+                return ReplySubjectsView(reply_to=getattr(waiting, "waits", ()))
             case RunRequest():
-                found = state.of_command(command.id)
+                found = state.input_of_command(command.id)
                 if not isinstance(found, EndedInput) or found.at_sequence:
                     return None
                 receipt = state.receipt(found)
-                return RunAnswer.of_unstarted(receipt) if self._driven else receipt
+                return RunAnswer.of_unstarted(receipt) if self._executes_runs else receipt
             case Cancel(run_id=run_id):
-                found = state.of_run(run_id)
+                found = state.input_of_run(run_id)
                 return None if found is None else state.receipt(found)
             case _:
                 return state.view()
 
-    def fenced(self, decided: Sequence[Fact]) -> bool:
+    def must_be_fenced(self, decided: Sequence[Fact]) -> bool:
         return any(isinstance(fact, FENCED) for fact in decided)
 
     def effects(self, state: Admission, fact: facts.SessionFact) -> Sequence[Effect]:
-        return answers(state, fact)
+        return effects(state, fact)
 
-    def note(self, key: str, state: Admission | None) -> None:
+    def on_state(self, key: str, state: Admission | None) -> None:
         if state is None:
-            self._load.forget_own(key)
+            self._in_flight.drop_local(key)
             if (claim := self._claimed.pop(key, None)) is not None:
                 claim.close()
         else:
-            self._load.note_own(key, state.owed)
+            self._in_flight.set_local(key, state.pending_count)
 
     def dump(self, state: Admission) -> bytes:
-        return dump(state)
+        return encode_state(state)
 
     def load(self, data: bytes) -> Admission:
-        return load(data)
+        return decode_state(data)

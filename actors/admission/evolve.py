@@ -13,15 +13,15 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.admission.host_evolution import follow
-from rookery.actors.admission.state import Admission, EndedInput, OwedInput
+from rookery.actors.admission.host_evolution import evolve_host
+from rookery.actors.admission.state import Admission, EndedInput, PendingInput
 from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.machines.session_host import DESTROYED, Host
+from rookery.actors.kernel.machines.session_host import DESTROYED, SessionHost
 from rookery.schemas.commands import RunReceipt
 from rookery.schemas.facts import session as facts
 from rookery.schemas.run import ErrorObject, SessionLimits, SessionMeta
 
-__all__ = ["Await", "SendAnswer", "SendResult", "answers", "evolve"]
+__all__ = ["AwaitResult", "SendPastResult", "SendReceipt", "effects", "evolve"]
 
 _ENDS: dict[type, str] = {
     facts.RunCommitted: "committed",
@@ -32,7 +32,7 @@ _ENDS: dict[type, str] = {
 }
 
 
-class Await(Effect, frozen=True, kw_only=True):
+class AwaitResult(Effect, frozen=True, kw_only=True):
     """``reply_to`` holds the line until the run has ended, and is to hear of it at once."""
 
     reply_to: str
@@ -40,14 +40,14 @@ class Await(Effect, frozen=True, kw_only=True):
     run_id: str
 
 
-class SendAnswer(Effect, frozen=True, kw_only=True):
+class SendReceipt(Effect, frozen=True, kw_only=True):
     """Tell ``reply_to`` how the input it asked about ended. Telling it twice is harmless."""
 
     reply_to: str
     receipt: RunReceipt
 
 
-class SendResult(Effect, frozen=True, kw_only=True):
+class SendPastResult(Effect, frozen=True, kw_only=True):
     """Tell ``reply_to`` what the run came to, which the turn's last fact says."""
 
     reply_to: str
@@ -56,33 +56,33 @@ class SendResult(Effect, frozen=True, kw_only=True):
     at_sequence: int
 
 
-def answers(state: Admission, fact: facts.SessionFact) -> tuple[Effect, ...]:
+def effects(state: Admission, fact: facts.SessionFact) -> tuple[Effect, ...]:
     """Whom to tell because of ``fact``; ``state`` is the one after it, or a later one."""
     if isinstance(fact, facts.InputAccepted):
-        return _awaited(state, fact)
+        return _await_effects(state, fact)
     again = isinstance(fact, facts.ReplyRequested)
     if (type(fact) not in _ENDS and not again) or fact.run is UNSET:
         return ()
-    ended = state.ended.of_run(str(fact.run))
+    ended = state.ended.input_of_run(str(fact.run))
     if ended is None:
         return ()
     asking = (fact.reply_to,) if isinstance(fact, facts.ReplyRequested) else ended.reply_to
-    return tuple(_answer(state, ended, reply_to) for reply_to in asking)
+    return tuple(_reply_effect(state, ended, reply_to) for reply_to in asking)
 
 
-def _awaited(state: Admission, fact: facts.InputAccepted) -> tuple[Effect, ...]:
+def _await_effects(state: Admission, fact: facts.InputAccepted) -> tuple[Effect, ...]:
     run_id, reply_to = str(fact.run), str(fact.reply_to)
-    if not fact.reply_waits or not isinstance(state.of_run(run_id), OwedInput):
+    if not fact.reply_waits or not isinstance(state.input_of_run(run_id), PendingInput):
         return ()
     key = f"{run_id}/{reply_to}/awaited"
-    return (Await(key=key, reply_to=reply_to, session=state.meta.id, run_id=run_id),)
+    return (AwaitResult(key=key, reply_to=reply_to, session=state.meta.id, run_id=run_id),)
 
 
-def _answer(state: Admission, ended: EndedInput, reply_to: str) -> Effect:
+def _reply_effect(state: Admission, ended: EndedInput, reply_to: str) -> Effect:
     key = f"{ended.run_id}/{reply_to}"
     if not ended.at_sequence:
-        return SendAnswer(key=key, reply_to=reply_to, receipt=state.receipt(ended))
-    return SendResult(
+        return SendReceipt(key=key, reply_to=reply_to, receipt=state.receipt(ended))
+    return SendPastResult(
         key=key,
         reply_to=reply_to,
         session=state.meta.id,
@@ -94,19 +94,19 @@ def _answer(state: Admission, ended: EndedInput, reply_to: str) -> Effect:
 def evolve(state: Admission, fact: facts.SessionFact) -> Admission:
     """The state after ``fact``."""
     if isinstance(fact, facts.HistoryRestarted):
-        return _over(state, fact)
-    state = replace(state, generation=fact.generation, host=follow(state.host, fact))
+        return _restart(state, fact)
+    state = replace(state, generation=fact.generation, host=evolve_host(state.host, fact))
     fold = _FOLDS.get(type(fact))
     return state if fold is None else fold(state, fact)
 
 
-def _over(state: Admission, fact: facts.HistoryRestarted) -> Admission:
+def _restart(state: Admission, fact: facts.HistoryRestarted) -> Admission:
     """All that is known is that there was such a life."""
     meta = SessionMeta(id=state.meta.id, created_at=fact.at_ms, last_used_at=fact.at_ms)
-    return Admission(meta=meta, host=Host(phase=DESTROYED), generation=fact.generation)
+    return Admission(meta=meta, host=SessionHost(phase=DESTROYED), generation=fact.generation)
 
 
-def _begin(state: Admission, fact: facts.Initialized) -> Admission:
+def _initialize(state: Admission, fact: facts.Initialized) -> Admission:
     meta = replace(
         state.meta, created_at=fact.at_ms, last_used_at=fact.at_ms, limits=SessionLimits()
     )
@@ -115,13 +115,13 @@ def _begin(state: Admission, fact: facts.Initialized) -> Admission:
     return replace(state, meta=meta)
 
 
-def _limit(state: Admission, fact: facts.LimitsSet) -> Admission:
+def _set_limits(state: Admission, fact: facts.LimitsSet) -> Admission:
     return replace(state, meta=replace(state.meta, limits=fact.limits))
 
 
 def _enqueue(state: Admission, fact: facts.InputAccepted) -> Admission:
     urgent = fact.immediate or fact.interrupt_yielding
-    accepted = OwedInput(
+    accepted = PendingInput(
         input_id=fact.input_id,
         run_id="" if fact.run is UNSET else fact.run,
         command_id=fact.cause[0] if fact.cause else "",
@@ -131,7 +131,7 @@ def _enqueue(state: Admission, fact: facts.InputAccepted) -> Admission:
         waits=(str(fact.reply_to),) if fact.reply_waits else (),
     )
     queue = state.queue
-    if (same := _waiting(queue, fact.input_id)) is not None:
+    if (same := _find_queued(queue, fact.input_id)) is not None:
         queue = _without(queue, same)
     place = sum(waiting.urgent for waiting in queue) if urgent else len(queue)
     meta = replace(state.meta, last_used_at=fact.at_ms)
@@ -140,11 +140,11 @@ def _enqueue(state: Admission, fact: facts.InputAccepted) -> Admission:
     return replace(state, meta=meta, queue=(*queue[:place], accepted, *queue[place:]))
 
 
-def _take_up(state: Admission, fact: facts.RunPrepared | facts.QueuedRunDrained) -> Admission:
+def _make_current(state: Admission, fact: facts.RunPrepared | facts.QueuedRunDrained) -> Admission:
     """The run is the current one; so is its input, unless somebody prepared a run of their own."""
     if state.current is not None and state.current.input_id == fact.input_id:
         return state
-    found = None if fact.input_id is UNSET else _waiting(state.queue, fact.input_id)
+    found = None if fact.input_id is UNSET else _find_queued(state.queue, fact.input_id)
     queue = state.queue if found is None else _without(state.queue, found)
     return replace(state, current=found, queue=queue)
 
@@ -157,7 +157,7 @@ def _end_run(
     why = fact.error if isinstance(fact, facts.RunFailed) else UNSET
     error = None if why is UNSET else why
     if owed is None and isinstance(fact, facts.RunCommitted):
-        named = _waiting(state.queue, fact.input_id)
+        named = _find_queued(state.queue, fact.input_id)
         owed = named if named is not None and not named.run_id else None
     return state if owed is None else _end(state, owed, fact, error)
 
@@ -165,7 +165,7 @@ def _end_run(
 def _end_unstarted(state: Admission, fact: facts.InputCancelled | facts.InputRefused) -> Admission:
     current = state.current
     ours = current is not None and current.input_id == fact.input_id
-    owed = current if ours else _waiting(state.queue, fact.input_id)
+    owed = current if ours else _find_queued(state.queue, fact.input_id)
     error = fact.error if isinstance(fact, facts.InputRefused) else None
     return state if owed is None else _end(state, owed, fact, error)
 
@@ -176,7 +176,7 @@ def _sequence(fact: facts.SessionFact) -> int:
 
 
 def _end(
-    state: Admission, owed: OwedInput, fact: facts.SessionFact, error: ErrorObject | None
+    state: Admission, owed: PendingInput, fact: facts.SessionFact, error: ErrorObject | None
 ) -> Admission:
     """``owed`` leaves the queue, or the host's side, for the memory."""
     ended = EndedInput(
@@ -195,8 +195,8 @@ def _end(
     return replace(state, queue=_without(state.queue, owed), ended=remembered)
 
 
-def _listen(state: Admission, fact: facts.ReplyRequested) -> Admission:
-    def told(owed: OwedInput) -> OwedInput:
+def _add_reply_subject(state: Admission, fact: facts.ReplyRequested) -> Admission:
+    def told(owed: PendingInput) -> PendingInput:
         ours = owed.input_id == fact.input_id
         waits = (*owed.waits, fact.reply_to) if fact.reply_waits else owed.waits
         reply_to = (*owed.reply_to, fact.reply_to)
@@ -206,25 +206,25 @@ def _listen(state: Admission, fact: facts.ReplyRequested) -> Admission:
     return replace(state, current=current, queue=tuple(told(owed) for owed in state.queue))
 
 
-def _waiting(queue: tuple[OwedInput, ...], input_id: str) -> OwedInput | None:
+def _find_queued(queue: tuple[PendingInput, ...], input_id: str) -> PendingInput | None:
     return next((waiting for waiting in queue if waiting.input_id == input_id), None)
 
 
-def _without(queue: tuple[OwedInput, ...], owed: OwedInput) -> tuple[OwedInput, ...]:
+def _without(queue: tuple[PendingInput, ...], owed: PendingInput) -> tuple[PendingInput, ...]:
     place = queue.index(owed)
     return queue[:place] + queue[place + 1 :]
 
 
 _FOLDS: dict[type, Callable[[Admission, Any], Admission]] = {
-    facts.Initialized: _begin,
-    facts.LimitsSet: _limit,
+    facts.Initialized: _initialize,
+    facts.LimitsSet: _set_limits,
     facts.InputAccepted: _enqueue,
-    facts.RunPrepared: _take_up,
-    facts.QueuedRunDrained: _take_up,
+    facts.RunPrepared: _make_current,
+    facts.QueuedRunDrained: _make_current,
     facts.RunCommitted: _end_run,
     facts.RunFailed: _end_run,
     facts.RunRolledBack: _end_run,
     facts.InputCancelled: _end_unstarted,
     facts.InputRefused: _end_unstarted,
-    facts.ReplyRequested: _listen,
+    facts.ReplyRequested: _add_reply_subject,
 }

@@ -15,10 +15,10 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.admission.evolve import Await, SendAnswer, SendResult
+from rookery.actors.admission.evolve import AwaitResult, SendPastResult, SendReceipt
 from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.effect_runner import Performer
-from rookery.bus.ports import Answer, Blobs, Door, Journal
+from rookery.actors.kernel.effect_runner import EffectHandler
+from rookery.bus.ports import Blobs, Journal, ReplyMessage, RequestEndpoint
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.commands import RunAnswer
 from rookery.schemas.errors import Failed
@@ -26,91 +26,93 @@ from rookery.schemas.facts.turn import TURN_FACTS, Cancelled, Completed, TurnFac
 from rookery.schemas.facts.turn import Failed as TurnFailed
 from rookery.schemas.run import RunResult
 
-__all__ = ["Results", "performers"]
+__all__ = ["RunReplies", "handlers"]
 
 T = TypeVar("T")
 RECENT_MAX = 256
 AWAITED_MAX = 10_000
-ROOM_BYTES = 1 << 10
+ENVELOPE_BYTES = 1 << 10
 """For what an answer says beside its result: whose it is."""
 CODEC: FactCodec[TurnFact] = FactCodec(TURN_FACTS)
 
 
-class Results:
+class RunReplies:
     """What runs came to. Lives on the bus's loop."""
 
-    def __init__(self, journal: Journal, blobs: Blobs, door: Door) -> None:
-        self._journal, self._blobs, self._door = journal, blobs, door
+    def __init__(self, journal: Journal, blobs: Blobs, door: RequestEndpoint) -> None:
+        self._journal, self._blobs, self._request_endpoint = journal, blobs, door
         self._recent: OrderedDict[str, RunResult] = OrderedDict()
-        self._awaited: OrderedDict[str, Await] = OrderedDict()
+        self._waiting: OrderedDict[str, AwaitResult] = OrderedDict()
         """By run."""
-        self._told: OrderedDict[str, Await] = OrderedDict()
+        self._replied: OrderedDict[str, AwaitResult] = OrderedDict()
         """By reply."""
 
-    def expect(self, awaited: Await) -> None:
+    def add_waiting(self, awaited: AwaitResult) -> None:
         """Somebody holds the line."""
-        _put(self._awaited, awaited.run_id, awaited, AWAITED_MAX)
+        _put_bounded(self._waiting, awaited.run_id, awaited, AWAITED_MAX)
 
-    def note(self, run_id: str, result: RunResult) -> None:
+    def publish(self, run_id: str, result: RunResult) -> None:
         """This is what the run has come to, and stands."""
-        _put(self._recent, run_id, result, RECENT_MAX)
-        awaited = self._awaited.pop(run_id, None)
+        _put_bounded(self._recent, run_id, result, RECENT_MAX)
+        awaited = self._waiting.pop(run_id, None)
         if awaited is not None:
             said = RunAnswer.of(result, run_id, awaited.session)
-            self._door.answer([Answer(awaited.reply_to, encode_json(said))])
-            _put(self._told, awaited.reply_to, awaited, AWAITED_MAX)
+            self._request_endpoint.reply([ReplyMessage(awaited.reply_to, encode_json(said))])
+            _put_bounded(self._replied, awaited.reply_to, awaited, AWAITED_MAX)
 
-    def was_told(self, reply_to: str) -> bool:
+    def pop_replied(self, reply_to: str) -> bool:
         """Whoever held the line knows; asked once."""
-        return self._told.pop(reply_to, None) is not None
+        return self._replied.pop(reply_to, None) is not None
 
-    async def of(self, session: str, run_id: str, at_sequence: int) -> RunAnswer:
+    async def result_of(self, session: str, run_id: str, at_sequence: int) -> RunAnswer:
         """The result in the fact at ``at_sequence``, as much of it as goes into an answer."""
         if (known := self._recent.get(run_id)) is not None:
             return RunAnswer.of(known, run_id, session)
         stored = await self._journal.at(at_sequence)
         for fact in () if stored is None else CODEC.decode(stored.body):
             if isinstance(fact, Completed | TurnFailed | Cancelled) and fact.run == run_id:
-                return await self._as_answer(fact, run_id, session)
+                return await self._to_reply(fact, run_id, session)
         raise Failed("FACT_UNKNOWN", f"message {at_sequence} has no end of run {run_id}")
 
-    async def _as_answer(
+    async def _to_reply(
         self, fact: Completed | TurnFailed | Cancelled, run_id: str, session: str
     ) -> RunAnswer:
         told = RunResult() if fact.result is UNSET else fact.result
         if fact.result_blob is UNSET:
             return RunAnswer.of(told, run_id, session)
         whole = await self._blobs.get(fact.result_blob)
-        if len(whole) + ROOM_BYTES <= self._door.answer_bytes_max:
+        if len(whole) + ENVELOPE_BYTES <= self._request_endpoint.reply_bytes_max:
             return RunAnswer.of(msgspec.json.decode(whole, type=RunResult), run_id, session)
         named = RunAnswer.of(told, run_id, session)
         return msgspec.structs.replace(named, result_blob=fact.result_blob)
 
 
-def performers(door: Door, results: Results | None) -> Mapping[type[Effect], Performer]:
+def handlers(
+    door: RequestEndpoint, results: RunReplies | None
+) -> Mapping[type[Effect], EffectHandler]:
     """What admission's effects come to. Without ``results``, nobody here drives runs."""
 
-    async def send_answer(effect: SendAnswer) -> None:
+    async def send_answer(effect: SendReceipt) -> None:
         receipt = effect.receipt
         _send(effect.reply_to, receipt if results is None else RunAnswer.of_unstarted(receipt))
 
-    async def send_result(effect: SendResult) -> None:
+    async def send_result(effect: SendPastResult) -> None:
         assert results is not None, "a result stands only where a node drove the run"
-        if not results.was_told(effect.reply_to):
-            answer = await results.of(effect.session, effect.run_id, effect.at_sequence)
+        if not results.pop_replied(effect.reply_to):
+            answer = await results.result_of(effect.session, effect.run_id, effect.at_sequence)
             _send(effect.reply_to, answer)
 
-    async def expect(effect: Await) -> None:
+    async def expect(effect: AwaitResult) -> None:
         if results is not None:
-            results.expect(effect)
+            results.add_waiting(effect)
 
     def _send(reply_to: str, said: msgspec.Struct) -> None:
-        door.answer([Answer(reply_to, encode_json(said))])
+        door.reply([ReplyMessage(reply_to, encode_json(said))])
 
-    return {Await: expect, SendAnswer: send_answer, SendResult: send_result}
+    return {AwaitResult: expect, SendReceipt: send_answer, SendPastResult: send_result}
 
 
-def _put(known: OrderedDict[str, T], key: str, value: T, count_max: int) -> None:
+def _put_bounded(known: OrderedDict[str, T], key: str, value: T, count_max: int) -> None:
     """Those of late are enough: who is not told at once is told soon."""
     known[key] = value
     if len(known) > count_max:

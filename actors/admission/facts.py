@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr, replace
 from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
-from rookery.actors.admission.state import Admission, OwedInput
+from rookery.actors.admission.state import Admission, PendingInput
 from rookery.actors.kernel.machines.machine import Machine
 from rookery.actors.kernel.machines.session_host import (
     ATTACHED,
@@ -27,7 +27,7 @@ from rookery.actors.kernel.machines.session_host import (
     RETIRED,
     RUNNING,
     STOPPED,
-    Host,
+    SessionHost,
 )
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.facts import session as facts
@@ -35,10 +35,10 @@ from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionLimits
 
-__all__ = ["Decision"]
+__all__ = ["AdmissionFacts"]
 
 
-class Decision:
+class AdmissionFacts:
     """The facts of one command, each folded before the next is decided."""
 
     def __init__(self, state: Admission, command: Command[Any], now_ms: int) -> None:
@@ -46,32 +46,32 @@ class Decision:
         self._command, self._now_ms = command, now_ms
         self._generation = state.generation
 
-    def note(self, fact: facts.SessionFact) -> None:
+    def add(self, fact: facts.SessionFact) -> None:
         """Add a fact nobody has seen yet; what else is to be stamped on it is the kernel's."""
         force_setattr(fact, "generation", self._generation)
         self.facts.append(fact)
         self.state = evolve(self.state, fact)
         force_setattr(fact, "phase", self.state.host.phase)
 
-    def ask(self, machine: Machine[Host], on: str, draft: Any) -> None:
-        self.note(machine.decide(self.state.host, on, draft))
+    def transition(self, machine: Machine[SessionHost], on: str, draft: Any) -> None:
+        self.add(machine.decide(self.state.host, on, draft))
 
     def open(self, language: Language | UnsetType = UNSET, build: str | UnsetType = UNSET) -> None:
         """Make the session one that takes inputs; a destroyed one begins another life."""
         if not self.state.is_open:
             self._generation += self.state.host.phase == DESTROYED
             begun = facts.Initialized(language=language, build=build)
-            self.note(LIFECYCLE.decide(Host(), "Initialize", begun))
+            self.add(LIFECYCLE.decide(SessionHost(), "Initialize", begun))
         host, key = self.state.host, self._command.key
         if host.session_id is None and host.phase in (IDLE, ATTACHED):
-            self.ask(LIFECYCLE, "RegisterSession", facts.Registered(session_id_in=key))
-            self.ask(
+            self.transition(LIFECYCLE, "RegisterSession", facts.Registered(session_id_in=key))
+            self.transition(
                 LIFECYCLE, "EnsureSessionWithExecutor", facts.ExecutorEnsured(session_id_in=key)
             )
 
-    def limit(self, limits: SessionLimits) -> None:
+    def set_limits(self, limits: SessionLimits) -> None:
         if limits != self.state.meta.limits:
-            self.note(facts.LimitsSet(limits=limits))
+            self.add(facts.LimitsSet(limits=limits))
 
     def accept(self, command: Command[RunRequest], request: RunRequest) -> None:
         """Draining is Running on the way back to Retired: to new inputs it is Retired already."""
@@ -81,8 +81,8 @@ class Decision:
         running, mode = host.phase == RUNNING, command.mode
         unwoken = mode is Mode.PASSIVE and not running
         draft = facts.InputAccepted(
-            run=self._derived("run"),
-            input_id=self._derived("input"),
+            run=self._derive_id("run"),
+            input_id=self._derive_id("input"),
             mode=mode,
             immediate=running and mode is Mode.INTERRUPT,
             interrupt_yielding=running and mode is Mode.STEER,
@@ -90,25 +90,25 @@ class Decision:
             request=replace(request, code="", inputs={}) if command.blob else request,
             request_blob=command.blob or UNSET,
             reply_to=command.reply_to or UNSET,
-            reply_waits=command.waits,
+            reply_waits=command.caller_waits,
         )
         on = "accept_without_wake" if unwoken else "accept_with_completion"
-        self.note(ADMISSION.decide(host, on, draft))
+        self.add(ADMISSION.decide(host, on, draft))
 
-    def go_on(self, fact: SnapshotRestored) -> None:
+    def accept_forked(self, fact: SnapshotRestored) -> None:
         """Take in the run that a fork begins with."""
         draft = facts.InputAccepted(
             run=fact.run,
-            input_id=self._derived("input"),
+            input_id=self._derive_id("input"),
             request=fact.request,
             request_blob=fact.request_blob,
             forked=fact.forked,
         )
-        self.note(ADMISSION.decide(self.state.host, "accept_with_completion", draft))
+        self.add(ADMISSION.decide(self.state.host, "accept_with_completion", draft))
 
-    def settle(self) -> list[facts.SessionFact]:
+    def finish(self) -> list[facts.SessionFact]:
         """Then what is owed to those who wait: no free session leaves a waking input waiting."""
-        for owed in self._stranded():
+        for owed in self._unable_to_start():
             error = ErrorObject(
                 code="SESSION_CLOSED",
                 message=f"session {self._command.key} is {self.state.host.phase}: "
@@ -116,18 +116,18 @@ class Decision:
                 hint="send it again under a new id",
             )
             run = owed.run_id or UNSET
-            self.note(facts.InputRefused(run=run, input_id=owed.input_id, error=error))
-        self._start()
+            self.add(facts.InputRefused(run=run, input_id=owed.input_id, error=error))
+        self._start_next()
         return self.facts
 
-    def _stranded(self) -> tuple[OwedInput, ...]:
+    def _unable_to_start(self) -> tuple[PendingInput, ...]:
         """Who can never start, or has lost the host."""
         state, host, current = self.state, self.state.host, self.state.current
         lost = () if current is None or host.current_run_id == current.run_id else (current,)
         closed = host.phase in (STOPPED, DESTROYED) or host.session_id is None
         return (*lost, *state.queue) if closed else lost
 
-    def _start(self) -> None:
+    def _start_next(self) -> None:
         """Start whose turn it is, if the session is free and somebody woke it."""
         host, queue = self.state.host, self.state.queue
         following = next((waiting for waiting in queue if waiting.run_id), None)
@@ -139,14 +139,16 @@ class Decision:
             self._drain(following.run_id, following)
         elif host.phase in (IDLE, ATTACHED) and any(w.waking and w.run_id for w in queue):
             prepared = facts.RunPrepared(run=following.run_id, input_id=following.input_id)
-            self.ask(ADMISSION, "prepare", prepared)
+            self.transition(ADMISSION, "prepare", prepared)
 
-    def _drain(self, run_id: str, owed: OwedInput | None) -> None:
+    def _drain(self, run_id: str, owed: PendingInput | None) -> None:
         """Also for a run the session was retired under: as a drained one it can be committed."""
         input_id = UNSET if owed is None else owed.input_id
-        self.ask(LIFECYCLE, "DrainQueuedRun", facts.QueuedRunDrained(run=run_id, input_id=input_id))
+        self.transition(
+            LIFECYCLE, "DrainQueuedRun", facts.QueuedRunDrained(run=run_id, input_id=input_id)
+        )
 
-    def _derived(self, what: str) -> str:
+    def _derive_id(self, what: str) -> str:
         command = self._command
         generation = str(self._generation)
         return derived_uuid7(self._now_ms, command.key, generation, command.id, what)

@@ -11,8 +11,8 @@ from typing import Any
 from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.kernel.machines.authority import Authority
-from rookery.actors.kernel.machines.machine import RowEffect
-from rookery.actors.kernel.machines.session_host import Host
+from rookery.actors.kernel.machines.machine import TransitionEffect
+from rookery.actors.kernel.machines.session_host import SessionHost
 from rookery.schemas.seed.ingress import InputSource
 
 __all__ = ["SessionAdmissionHandle", "SessionLifecycle"]
@@ -24,11 +24,11 @@ class SessionLifecycle:
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
 
-    def apply(self, on: str, **params: Any) -> tuple[RowEffect, ...]:
+    def apply(self, on: str, **params: Any) -> tuple[TransitionEffect, ...]:
         return self._authority.apply(LIFECYCLE, on, params)
 
     @property
-    def host(self) -> Host:
+    def host(self) -> SessionHost:
         return self._authority.host
 
 

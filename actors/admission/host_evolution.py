@@ -9,28 +9,28 @@ from __future__ import annotations
 from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.kernel.machines.machine import Machine
-from rookery.actors.kernel.machines.session_host import DESTROYED, Host
+from rookery.actors.kernel.machines.session_host import DESTROYED, SessionHost
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.facts import session as facts
 
-__all__ = ["follow", "moved"]
+__all__ = ["apply_input", "evolve_host"]
 
-_MACHINES: dict[type, Machine[Host]] = {
+_MACHINES: dict[type, Machine[SessionHost]] = {
     asked.fact: machine for machine in (LIFECYCLE, ADMISSION) for asked in machine.inputs.values()
 }
 
 
-def follow(host: Host, fact: facts.SessionFact) -> Host:
+def evolve_host(host: SessionHost, fact: facts.SessionFact) -> SessionHost:
     """The host after ``fact``. Total. A destroyed host takes nothing: what comes is a new one's."""
     if isinstance(fact, facts.HistoryRestarted):
-        return Host(phase=DESTROYED)
+        return SessionHost(phase=DESTROYED)
     machine = _MACHINES.get(type(fact))
     if machine is None:
         return host
-    return machine.evolve(Host() if host.phase is DESTROYED else host, fact)
+    return machine.evolve(SessionHost() if host.phase is DESTROYED else host, fact)
 
 
-def moved(host: Host, asked: HandleInput) -> Host:
+def apply_input(host: SessionHost, asked: HandleInput) -> SessionHost:
     """The host after an input of admission's, for whoever has a host of its own; or a rejection."""
-    draft = ADMISSION.draft(asked.input, asked.params)
+    draft = ADMISSION.candidate(asked.input, asked.params)
     return ADMISSION.evolve(host, ADMISSION.decide(host, asked.input, draft))

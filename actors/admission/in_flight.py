@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["RealmLoad"]
+__all__ = ["InFlightCounter"]
 
 
-class RealmLoad:
+class InFlightCounter:
     """Told by the admission actor and by the view, from their threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._own: dict[str, int] = {}
+        self._local: dict[str, int] = {}
         self._seen: dict[str, int] = {}
         self._total = 0
 
@@ -25,29 +25,29 @@ class RealmLoad:
     def total(self) -> int:
         return self._total
 
-    def with_session(self, session: str, owed: int) -> int:
+    def total_with(self, session: str, owed: int) -> int:
         """The total, should ``session`` owe so many."""
-        return self._total - self._counted(session) + owed
+        return self._total - self._count(session) + owed
 
-    def note_own(self, session: str, owed: int) -> None:
+    def set_local(self, session: str, owed: int) -> None:
         """This node has decided, or read, that the session owes so many."""
         with self._lock:
-            self._total += owed - self._counted(session)
-            self._own[session] = owed
+            self._total += owed - self._count(session)
+            self._local[session] = owed
 
-    def note_seen(self, session: str, owed: int) -> None:
+    def set_seen(self, session: str, owed: int) -> None:
         """The journal says so; this node's own word is newer where there is one."""
         with self._lock:
-            before = self._counted(session)
+            before = self._count(session)
             self._seen[session] = owed
-            self._total += self._counted(session) - before
+            self._total += self._count(session) - before
 
-    def forget_own(self, session: str) -> None:
+    def drop_local(self, session: str) -> None:
         """The session has left this node's memory: its word stands until the view knows more."""
         with self._lock:
-            if session in self._own:
-                self._seen[session] = self._own.pop(session)
+            if session in self._local:
+                self._seen[session] = self._local.pop(session)
 
-    def _counted(self, session: str) -> int:
-        own = self._own.get(session)
+    def _count(self, session: str) -> int:
+        own = self._local.get(session)
         return self._seen.get(session, 0) if own is None else own

@@ -12,7 +12,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Input, Machine, Row, RowEffect, put
+from rookery.actors.kernel.machines.machine import (
+    Machine,
+    MachineInput,
+    Transition,
+    TransitionEffect,
+    set_fields,
+)
 from rookery.actors.kernel.machines.session_host import (
     ATTACHED,
     DESTROYED,
@@ -22,9 +28,9 @@ from rookery.actors.kernel.machines.session_host import (
     RETIRED,
     RUNNING,
     STOPPED,
-    Host,
     HostPhase,
     RegistrationPhase,
+    SessionHost,
     session_registered,
 )
 from rookery.schemas.facts import session as facts
@@ -35,60 +41,62 @@ __all__ = ["HOST_INVARIANTS", "LIFECYCLE", "RuntimeEffectFact", "SubmitRunPrimit
 # --- effects ------------------------------------------------------------------------------------
 
 
-class _OfBinding(RowEffect, frozen=True, kw_only=True):
+class _BindingEffect(TransitionEffect, frozen=True, kw_only=True):
     agent_runtime_id: str | None
     fence_token: int | None
 
 
-class RuntimeBound(_OfBinding, frozen=True, kw_only=True):
+class RuntimeBound(_BindingEffect, frozen=True, kw_only=True):
     """A runtime was bound to the session."""
 
 
-class RuntimeRetired(_OfBinding, frozen=True, kw_only=True):
+class RuntimeRetired(_BindingEffect, frozen=True, kw_only=True):
     """The runtime gets no new input."""
 
 
-class RuntimeDestroyed(_OfBinding, frozen=True, kw_only=True):
+class RuntimeDestroyed(_BindingEffect, frozen=True, kw_only=True):
     """The runtime's session is over."""
 
 
-class RuntimeNotice(RowEffect, frozen=True, kw_only=True):
+class RuntimeNotice(TransitionEffect, frozen=True, kw_only=True):
     """Something people may want to know of the runtime."""
 
     kind: str
     detail: str
 
 
-class RuntimeEffectFact(RowEffect, frozen=True, kw_only=True):
+class RuntimeEffectFact(TransitionEffect, frozen=True, kw_only=True):
     """Something the runtime is told to do."""
 
     kind: str
     reason: str
 
 
-class WakeInterrupt(RowEffect, frozen=True, kw_only=True):
+class WakeInterrupt(TransitionEffect, frozen=True, kw_only=True):
     """The current run is to yield now."""
 
 
-class RequestCancellationAtBoundary(RowEffect, frozen=True, kw_only=True):
+class RequestCancellationAtBoundary(TransitionEffect, frozen=True, kw_only=True):
     """The current run is to end at its next boundary."""
 
 
-class SubmitRunPrimitive(RowEffect, frozen=True, kw_only=True):
+class SubmitRunPrimitive(TransitionEffect, frozen=True, kw_only=True):
     """The prepared run's turn may start."""
 
 
-def of_binding(effect: type[_OfBinding]) -> Callable[[Host, object], _OfBinding]:
+def of_binding(effect: type[_BindingEffect]) -> Callable[[SessionHost, object], _BindingEffect]:
     return lambda host, _: effect(
         agent_runtime_id=host.active_runtime_id, fence_token=host.active_fence_token
     )
 
 
-def stop_executor(_: Host, asked: facts.ExecutorStopRequested) -> RuntimeEffectFact:
+def stop_executor(_: SessionHost, asked: facts.ExecutorStopRequested) -> RuntimeEffectFact:
     return RuntimeEffectFact(kind="StopRuntimeExecutor", reason=asked.reason)
 
 
-def cancel_after_boundary(_: Host, asked: facts.BoundaryCancelRequested) -> RuntimeEffectFact:
+def cancel_after_boundary(
+    _: SessionHost, asked: facts.BoundaryCancelRequested
+) -> RuntimeEffectFact:
     return RuntimeEffectFact(kind="CancelAfterBoundary", reason=asked.reason)
 
 
@@ -101,20 +109,20 @@ RECOVER_NOTICE = RuntimeNotice(kind="Recover", detail="runtime recovered")
 # --- what rows make of a host -------------------------------------------------------------------
 
 
-def bind(host: Host, asked: facts.BindingsPrepared) -> Host:
+def bind(host: SessionHost, asked: facts.BindingsPrepared) -> SessionHost:
     return replace(
         host, active_runtime_id=asked.agent_runtime_id, active_fence_token=asked.fence_token
     )
 
 
-forget_intents = put(silent_intents=frozenset())
-forget_run: dict[str, Any] = {
+clear_intents = set_fields(silent_intents=frozenset())
+CLEARED_RUN: dict[str, Any] = {
     "current_run_id": None,
     "pre_run_phase": None,
     "silent_intents": frozenset(),
 }
-destroy = put(phase=DESTROYED, registration_phase=RegistrationPhase.QUEUING, **forget_run)
-unregister = put(
+destroy = set_fields(phase=DESTROYED, registration_phase=RegistrationPhase.QUEUING, **CLEARED_RUN)
+unregister = set_fields(
     phase=IDLE,
     session_id=None,
     active_runtime_id=None,
@@ -128,15 +136,15 @@ unregister = put(
 # --- invariants ---------------------------------------------------------------------------------
 
 
-def fence_requires_bound_runtime(host: Host) -> bool:
+def fence_requires_bound_runtime(host: SessionHost) -> bool:
     return host.active_fence_token is None or host.active_runtime_id is not None
 
 
-def running_has_current_run(host: Host) -> bool:
+def running_has_current_run(host: SessionHost) -> bool:
     return host.phase != RUNNING or host.current_run_id is not None
 
 
-def current_run_only_while_running_or_retired(host: Host) -> bool:
+def current_run_only_while_running_or_retired(host: SessionHost) -> bool:
     return host.current_run_id is None or host.phase in (RUNNING, RETIRED)
 
 
@@ -150,103 +158,103 @@ HOST_INVARIANTS = (
 # --- the machine --------------------------------------------------------------------------------
 
 _INPUTS = {
-    "Initialize": Input(facts.Initialized),
-    "RegisterSession": Input(facts.Registered, ("session_id_in",)),
-    "UnregisterSession": Input(facts.Unregistered, ("session_id_in",)),
-    "PrepareBindings": Input(
+    "Initialize": MachineInput(facts.Initialized),
+    "RegisterSession": MachineInput(facts.Registered, ("session_id_in",)),
+    "UnregisterSession": MachineInput(facts.Unregistered, ("session_id_in",)),
+    "PrepareBindings": MachineInput(
         facts.BindingsPrepared, ("agent_runtime_id", "fence_token", "generation", "session_id_in")
     ),
-    "EnsureSessionWithExecutor": Input(facts.ExecutorEnsured, ("session_id_in",)),
-    "SetSilentIntents": Input(facts.SilentIntentsSet, ("session_id_in", "intents")),
-    "Retire": Input(facts.Retired, ("session_id_in",)),
-    "Reset": Input(facts.Reset),
-    "StopRuntimeExecutor": Input(facts.ExecutorStopRequested, ("reason",)),
-    "RuntimeExecutorExited": Input(facts.ExecutorExited),
-    "Destroy": Input(facts.Destroyed, ("session_id_in",)),
-    "Recover": Input(facts.Recovered),
-    "InterruptCurrentRun": Input(facts.RunInterruptRequested),
-    "CancelAfterBoundary": Input(facts.BoundaryCancelRequested, ("reason",)),
-    "DrainQueuedRun": Input(facts.QueuedRunDrained, ("run_id",)),
+    "EnsureSessionWithExecutor": MachineInput(facts.ExecutorEnsured, ("session_id_in",)),
+    "SetSilentIntents": MachineInput(facts.SilentIntentsSet, ("session_id_in", "intents")),
+    "Retire": MachineInput(facts.Retired, ("session_id_in",)),
+    "Reset": MachineInput(facts.Reset),
+    "StopRuntimeExecutor": MachineInput(facts.ExecutorStopRequested, ("reason",)),
+    "RuntimeExecutorExited": MachineInput(facts.ExecutorExited),
+    "Destroy": MachineInput(facts.Destroyed, ("session_id_in",)),
+    "Recover": MachineInput(facts.Recovered),
+    "InterruptCurrentRun": MachineInput(facts.RunInterruptRequested),
+    "CancelAfterBoundary": MachineInput(facts.BoundaryCancelRequested, ("reason",)),
+    "DrainQueuedRun": MachineInput(facts.QueuedRunDrained, ("run_id",)),
 }
 
 # fmt: off
-_ROWS = (
-    Row("Initialize", "Initialize",
+_TRANSITIONS = (
+    Transition("Initialize", "Initialize",
         lambda h, _: h.phase is INITIALIZING,
-        put(phase=IDLE)),
-    Row("RegisterSession", "RegisterSession",
+        set_fields(phase=IDLE)),
+    Transition("RegisterSession", "RegisterSession",
         lambda h, _: h.phase in LIVE,
         lambda h, a: replace(h, session_id=a.session_id_in)),
-    Row("UnregisterSession", "UnregisterSession",
+    Transition("UnregisterSession", "UnregisterSession",
         lambda h, a: h.phase in LIVE and h.session_id == a.session_id_in,
         unregister),
-    Row("PrepareBindingsIdle", "PrepareBindings",
+    Transition("PrepareBindingsIdle", "PrepareBindings",
         lambda h, _: h.phase is IDLE,
         lambda h, a: replace(bind(h, a), phase=ATTACHED),
         (of_binding(RuntimeBound),)),
-    Row("PrepareBindings", "PrepareBindings",
+    Transition("PrepareBindings", "PrepareBindings",
         lambda h, _: h.phase in (INITIALIZING, ATTACHED, RUNNING, RETIRED, STOPPED),
         bind,
         (of_binding(RuntimeBound),)),
-    Row("EnsureSessionWithExecutorIdle", "EnsureSessionWithExecutor",
+    Transition("EnsureSessionWithExecutorIdle", "EnsureSessionWithExecutor",
         lambda h, _: h.phase is IDLE,
-        put(phase=ATTACHED, registration_phase=RegistrationPhase.ACTIVE)),
-    Row("EnsureSessionWithExecutorActive", "EnsureSessionWithExecutor",
+        set_fields(phase=ATTACHED, registration_phase=RegistrationPhase.ACTIVE)),
+    Transition("EnsureSessionWithExecutorActive", "EnsureSessionWithExecutor",
         lambda h, _: h.phase in (ATTACHED, RUNNING),
-        put(registration_phase=RegistrationPhase.ACTIVE)),
-    Row("EnsureSessionWithExecutorInactive", "EnsureSessionWithExecutor",
+        set_fields(registration_phase=RegistrationPhase.ACTIVE)),
+    Transition("EnsureSessionWithExecutorInactive", "EnsureSessionWithExecutor",
         lambda h, _: h.phase in (RETIRED, STOPPED)),
-    Row("SetSilentIntents", "SetSilentIntents",
+    Transition("SetSilentIntents", "SetSilentIntents",
         lambda h, _: h.phase in (IDLE, ATTACHED, RUNNING, RETIRED) and session_registered(h),
         lambda h, a: replace(h, silent_intents=frozenset(a.intents))),
-    Row("SetSilentIntentsStopped", "SetSilentIntents",
+    Transition("SetSilentIntentsStopped", "SetSilentIntents",
         lambda h, _: h.phase is STOPPED and session_registered(h)),
-    Row("Retire", "Retire",
+    Transition("Retire", "Retire",
         lambda h, _: h.phase in (IDLE, ATTACHED, RUNNING),
-        put(phase=RETIRED),
+        set_fields(phase=RETIRED),
         (of_binding(RuntimeRetired),)),
-    Row("RetireAlreadyRetired", "Retire",
+    Transition("RetireAlreadyRetired", "Retire",
         lambda h, _: h.phase is RETIRED),
-    Row("Reset", "Reset",
+    Transition("Reset", "Reset",
         lambda h, _: h.phase in (INITIALIZING, IDLE, ATTACHED, RETIRED),
-        put(phase=IDLE, active_fence_token=None, **forget_run),
+        set_fields(phase=IDLE, active_fence_token=None, **CLEARED_RUN),
         (RESET_NOTICE,)),
-    Row("StopRuntimeExecutorUnbound", "StopRuntimeExecutor",
+    Transition("StopRuntimeExecutorUnbound", "StopRuntimeExecutor",
         lambda h, _: h.phase in (INITIALIZING, IDLE, RETIRED),
-        put(phase=STOPPED, **forget_run),
+        set_fields(phase=STOPPED, **CLEARED_RUN),
         (STOP_NOTICE, stop_executor)),
-    Row("StopRuntimeExecutorBound", "StopRuntimeExecutor",
+    Transition("StopRuntimeExecutorBound", "StopRuntimeExecutor",
         lambda h, _: h.phase in (ATTACHED, RUNNING),
-        forget_intents,
+        clear_intents,
         (STOP_NOTICE, stop_executor)),
-    Row("RuntimeExecutorExited", "RuntimeExecutorExited",
+    Transition("RuntimeExecutorExited", "RuntimeExecutorExited",
         lambda h, _: h.phase in (ATTACHED, RUNNING, RETIRED),
-        put(phase=STOPPED, **forget_run),
+        set_fields(phase=STOPPED, **CLEARED_RUN),
         (EXIT_NOTICE,)),
-    Row("RuntimeExecutorExitedIdle", "RuntimeExecutorExited",
+    Transition("RuntimeExecutorExitedIdle", "RuntimeExecutorExited",
         lambda h, _: h.phase is IDLE,
-        put(phase=STOPPED, silent_intents=frozenset()),
+        set_fields(phase=STOPPED, silent_intents=frozenset()),
         (EXIT_NOTICE,)),
-    Row("RuntimeExecutorExitedStopped", "RuntimeExecutorExited",
+    Transition("RuntimeExecutorExitedStopped", "RuntimeExecutorExited",
         lambda h, _: h.phase is STOPPED),
-    Row("DestroyInitializing", "Destroy",
+    Transition("DestroyInitializing", "Destroy",
         lambda h, _: h.phase is INITIALIZING and h.active_runtime_id is not None,
         destroy,
         (of_binding(RuntimeDestroyed),)),
-    Row("Destroy", "Destroy",
+    Transition("Destroy", "Destroy",
         lambda h, _: h.phase in LIVE,
         destroy,
         (of_binding(RuntimeDestroyed),)),
-    Row("Recover", "Recover",
+    Transition("Recover", "Recover",
         lambda h, _: h.phase in (INITIALIZING, IDLE, ATTACHED, RETIRED, STOPPED),
         effects=(RECOVER_NOTICE,)),
-    Row("InterruptCurrentRun", "InterruptCurrentRun",
+    Transition("InterruptCurrentRun", "InterruptCurrentRun",
         lambda h, _: h.phase in (ATTACHED, RUNNING),
         effects=(WakeInterrupt(), RequestCancellationAtBoundary())),
-    Row("CancelAfterBoundary", "CancelAfterBoundary",
+    Transition("CancelAfterBoundary", "CancelAfterBoundary",
         lambda h, _: h.phase in (ATTACHED, RUNNING),
         effects=(RequestCancellationAtBoundary(), cancel_after_boundary)),
-    Row("DrainQueuedRun", "DrainQueuedRun",
+    Transition("DrainQueuedRun", "DrainQueuedRun",
         lambda h, _: h.phase is RETIRED,
         lambda h, a: replace(h, phase=RUNNING, current_run_id=a.run, pre_run_phase=RETIRED),
         (SubmitRunPrimitive(),)),
@@ -257,8 +265,8 @@ LIFECYCLE = Machine(
     "session_lifecycle",
     handle="SessionLifecycle",
     phases=tuple(HostPhase),
-    initial=Host(),
+    initial=SessionHost(),
     inputs=_INPUTS,
-    rows=_ROWS,
+    rows=_TRANSITIONS,
     invariants=HOST_INVARIANTS,
 )

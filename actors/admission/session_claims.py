@@ -17,10 +17,10 @@ import msgspec
 from immutables import Map
 
 from rookery.actors.kernel.machines.machine import (
-    Input,
     Machine,
-    Row,
-    RowEffect,
+    MachineInput,
+    Transition,
+    TransitionEffect,
     TransitionRejected,
 )
 from rookery.schemas.errors import Refused
@@ -30,55 +30,55 @@ __all__ = ["CLAIM", "PROCESS_CLAIMS", "ClaimRegistry", "SessionClaim"]
 FREE, HELD = "Free", "Held"
 
 
-class Claims(msgspec.Struct, frozen=True, kw_only=True):
+class HeldClaims(msgspec.Struct, frozen=True, kw_only=True):
     """The identities that are held."""
 
     claims: Map[str, str] = Map()
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+class _ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     row: str = ""
 
 
-class Acquired(_Asked, frozen=True, kw_only=True):
+class ClaimAcquired(_ClaimParams, frozen=True, kw_only=True):
     """The identity is held from now on."""
 
 
-class Released(_Asked, frozen=True, kw_only=True):
+class ClaimReleased(_ClaimParams, frozen=True, kw_only=True):
     """The identity is free."""
 
 
-class ClaimGiven(RowEffect, frozen=True, kw_only=True, tag="SessionClaim"):
+class ClaimGiven(TransitionEffect, frozen=True, kw_only=True, tag="SessionClaim"):
     """A token for the identity is to be handed out."""
 
     session_id: str
 
 
-def free(held: Claims, asked: Released) -> Claims:
+def free_claim(held: HeldClaims, asked: ClaimReleased) -> HeldClaims:
     if asked.session_id not in held.claims:
         return held
-    return Claims(claims=held.claims.delete(asked.session_id))
+    return HeldClaims(claims=held.claims.delete(asked.session_id))
 
 
 CLAIM = Machine(
     "session_claim",
     handle="SessionClaimHandle",
     phases=(FREE, HELD),
-    initial=Claims(),
+    initial=HeldClaims(),
     inputs={
-        "try_acquire": Input(Acquired, ("session_id",)),
-        "release": Input(Released, ("session_id",)),
+        "try_acquire": MachineInput(ClaimAcquired, ("session_id",)),
+        "release": MachineInput(ClaimReleased, ("session_id",)),
     },
     rows=(
-        Row(
+        Transition(
             "TryAcquire",
             "try_acquire",
             lambda held, asked: asked.session_id not in held.claims,
-            lambda held, asked: Claims(claims=held.claims.set(asked.session_id, HELD)),
+            lambda held, asked: HeldClaims(claims=held.claims.set(asked.session_id, HELD)),
             (lambda _, asked: ClaimGiven(session_id=asked.session_id),),
         ),
-        Row("Release", "release", lambda *_: True, free),
+        Transition("Release", "release", lambda *_: True, free_claim),
     ),
     phase=lambda held, asked: held.claims.get(asked.session_id, FREE),
 )
@@ -96,10 +96,10 @@ class SessionClaim:
 
     def close(self) -> None:
         """Free the identity, unless it is no longer ours."""
-        self._registry.give_back(self.session_id, self.token)
+        self._registry.release_token(self.session_id, self.token)
 
     def __del__(self) -> None:
-        self._registry.dropped(self.session_id, self.token)
+        self._registry.release_later(self.session_id, self.token)
 
     def __enter__(self) -> SessionClaim:
         return self
@@ -121,16 +121,18 @@ class ClaimRegistry:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._state = Claims()
+        self._state = HeldClaims()
         self._holders: dict[str, object] = {}
-        self._dropped: deque[tuple[str, object]] = deque()
+        self._late_releases: deque[tuple[str, object]] = deque()
 
     def try_acquire(self, session_id: str) -> SessionClaim:
         """The claim on ``session_id``, or ``SESSION_IDENTITY_IN_USE``."""
         with self._lock:
-            self._free_dropped()
+            self._release_late()
             try:
-                fact = CLAIM.decide(self._state, "try_acquire", Acquired(session_id=session_id))
+                fact = CLAIM.decide(
+                    self._state, "try_acquire", ClaimAcquired(session_id=session_id)
+                )
             except TransitionRejected:
                 raise Refused(
                     "SESSION_IDENTITY_IN_USE", f"session identity already claimed: {session_id}"
@@ -145,26 +147,26 @@ class ClaimRegistry:
         with self._lock:
             self._release(session_id)
 
-    def give_back(self, session_id: str, token: object) -> None:
+    def release_token(self, session_id: str, token: object) -> None:
         """Free the identity if the claim with this token is the one that holds it."""
         with self._lock:
-            self._give_back(session_id, token)
+            self._release_token(session_id, token)
 
-    def dropped(self, session_id: str, token: object) -> None:
+    def release_later(self, session_id: str, token: object) -> None:
         """The same for a claim that is no more, as soon as anybody asks for one: memory is tidied
         at any moment, also while this thread holds the lock."""
-        self._dropped.append((session_id, token))
+        self._late_releases.append((session_id, token))
 
-    def _free_dropped(self) -> None:
-        while self._dropped:
-            self._give_back(*self._dropped.popleft())
+    def _release_late(self) -> None:
+        while self._late_releases:
+            self._release_token(*self._late_releases.popleft())
 
-    def _give_back(self, session_id: str, token: object) -> None:
+    def _release_token(self, session_id: str, token: object) -> None:
         if self._holders.get(session_id) is token:
             self._release(session_id)
 
     def _release(self, session_id: str) -> None:
-        fact = CLAIM.decide(self._state, "release", Released(session_id=session_id))
+        fact = CLAIM.decide(self._state, "release", ClaimReleased(session_id=session_id))
         self._state = CLAIM.evolve(self._state, fact)
         self._holders.pop(session_id, None)
 

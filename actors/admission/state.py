@@ -13,28 +13,28 @@ from typing import Any, Final
 import msgspec
 from immutables import Map
 
-from rookery.actors.kernel.machines.session_host import DESTROYED, INITIALIZING, Host
+from rookery.actors.kernel.machines.session_host import DESTROYED, INITIALIZING, SessionHost
 from rookery.schemas.commands import RunReceipt, SessionView
 from rookery.schemas.run import ErrorObject, SessionMeta
 
 __all__ = [
-    "ENDED_INPUTS_MAX",
-    "ENDED_MS",
+    "HISTORY_INPUTS_MAX",
+    "HISTORY_MS",
     "STATE_SCHEMA",
     "Admission",
     "EndedInput",
-    "EndedInputs",
-    "OwedInput",
-    "dump",
-    "load",
+    "InputHistory",
+    "PendingInput",
+    "decode_state",
+    "encode_state",
 ]
 
 STATE_SCHEMA = 2
-ENDED_MS = 24 * 3_600_000
-ENDED_INPUTS_MAX = 10_000
+HISTORY_MS = 24 * 3_600_000
+HISTORY_INPUTS_MAX = 10_000
 
 
-class OwedInput(msgspec.Struct, frozen=True, kw_only=True):
+class PendingInput(msgspec.Struct, frozen=True, kw_only=True):
     """An accepted input: it waits in the queue, or its run is the current one."""
 
     input_id: str
@@ -68,7 +68,7 @@ class EndedInput(msgspec.Struct, frozen=True, kw_only=True):
 _NONE: Final[Map[Any, Any]] = Map()
 
 
-class EndedInputs:
+class InputHistory:
     """A persistent memory in the order of ending: adding makes a new one and leaves the old."""
 
     __slots__ = ("_by_command", "_by_run", "_first", "_inputs", "_next")
@@ -91,34 +91,34 @@ class EndedInputs:
         return (self._inputs[number] for number in range(self._first, self._next))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, EndedInputs) and list(self) == list(other)
+        return isinstance(other, InputHistory) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 
-    def of_command(self, command_id: str) -> EndedInput | None:
+    def input_of_command(self, command_id: str) -> EndedInput | None:
         number = self._by_command.get(command_id)
         return None if number is None else self._inputs[number]
 
-    def of_run(self, run_id: str) -> EndedInput | None:
+    def input_of_run(self, run_id: str) -> EndedInput | None:
         number = self._by_run.get(run_id)
         return None if number is None else self._inputs[number]
 
-    def add(self, ended: EndedInput) -> EndedInputs:
+    def add(self, ended: EndedInput) -> InputHistory:
         """With ``ended``, and without what is too old or too many by now."""
         inputs, number = self._inputs.set(self._next, ended), self._next
         by_command = self._by_command.set(ended.command_id, number)
         by_run = self._by_run.set(ended.run_id, number) if ended.run_id else self._by_run
-        first, oldest_ms = self._first, ended.ended_at_ms - ENDED_MS
-        while number - first >= ENDED_INPUTS_MAX or inputs[first].ended_at_ms < oldest_ms:
+        first, oldest_ms = self._first, ended.ended_at_ms - HISTORY_MS
+        while number - first >= HISTORY_INPUTS_MAX or inputs[first].ended_at_ms < oldest_ms:
             gone = inputs[first]
             inputs = inputs.delete(first)
-            by_command = _forget(by_command, gone.command_id, first)
-            by_run = _forget(by_run, gone.run_id, first)
+            by_command = _drop_index(by_command, gone.command_id, first)
+            by_run = _drop_index(by_run, gone.run_id, first)
             first += 1
-        return EndedInputs(inputs, by_command, by_run, first, number + 1)
+        return InputHistory(inputs, by_command, by_run, first, number + 1)
 
 
-def _forget(index: Map[str, int], key: str, number: int) -> Map[str, int]:
+def _drop_index(index: Map[str, int], key: str, number: int) -> Map[str, int]:
     """An id that was used again belongs to its later use."""
     return index.delete(key) if index.get(key) == number else index
 
@@ -127,14 +127,14 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     """One session as admission knows it."""
 
     meta: SessionMeta
-    host: Host = Host()
+    host: SessionHost = SessionHost()
     generation: int = 1
     """Which life of the session this is; destroying it ends one."""
-    queue: tuple[OwedInput, ...] = ()
+    queue: tuple[PendingInput, ...] = ()
     """In the order of their turns: urgent ones first, each kind as it arrived."""
-    current: OwedInput | None = None
+    current: PendingInput | None = None
     """The input whose run is the host's current one."""
-    ended: EndedInputs = EndedInputs()
+    ended: InputHistory = InputHistory()
 
     @property
     def is_open(self) -> bool:
@@ -142,21 +142,21 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
         return self.host.phase not in (INITIALIZING, DESTROYED)
 
     @property
-    def owed(self) -> int:
+    def pending_count(self) -> int:
         """How many inputs still have to come to an end."""
         return len(self.queue) + (self.current is not None)
 
-    def of_run(self, run_id: str) -> OwedInput | EndedInput | None:
+    def input_of_run(self, run_id: str) -> PendingInput | EndedInput | None:
         """The input behind a run; a bare input has none to be found by."""
         if not run_id:
             return None
-        return _find(self, "run_id", run_id) or self.ended.of_run(run_id)
+        return _find(self, "run_id", run_id) or self.ended.input_of_run(run_id)
 
-    def of_command(self, command_id: str) -> OwedInput | EndedInput | None:
+    def input_of_command(self, command_id: str) -> PendingInput | EndedInput | None:
         """The input a command brought."""
-        return _find(self, "command_id", command_id) or self.ended.of_command(command_id)
+        return _find(self, "command_id", command_id) or self.ended.input_of_command(command_id)
 
-    def receipt(self, found: OwedInput | EndedInput) -> RunReceipt:
+    def receipt(self, found: PendingInput | EndedInput) -> RunReceipt:
         """How far an input has come."""
         if isinstance(found, EndedInput):
             state, error = found.state, found.error
@@ -181,24 +181,24 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _find(state: Admission, field: str, value: str) -> OwedInput | None:
+def _find(state: Admission, field: str, value: str) -> PendingInput | None:
     """Latest first: whoever was just accepted is asked for most."""
     owed = state.queue if state.current is None else (state.current, *state.queue)
     return next((found for found in reversed(owed) if getattr(found, field) == value), None)
 
 
-def dump(state: Admission) -> bytes:
+def encode_state(state: Admission) -> bytes:
     """The state as a snapshot's bytes."""
     return msgspec.msgpack.encode(state, enc_hook=list)
 
 
-def load(data: bytes) -> Admission:
-    """The state ``dump`` wrote."""
-    return msgspec.msgpack.decode(data, type=Admission, dec_hook=_remembered)
+def decode_state(data: bytes) -> Admission:
+    """The state ``encode_state`` wrote."""
+    return msgspec.msgpack.decode(data, type=Admission, dec_hook=_decode_history)
 
 
-def _remembered(_: type[Any], saved: Any) -> EndedInputs:
-    ended = EndedInputs()
+def _decode_history(_: type[Any], saved: Any) -> InputHistory:
+    ended = InputHistory()
     for entry in msgspec.convert(saved, list[EndedInput]):
         ended = ended.add(entry)
     return ended

@@ -14,14 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rookery.actors.approvals.broker import rule
+from rookery.actors.approvals.broker import ruling_of
 from rookery.actors.approvals.dispatchers.port import Decision
-from rookery.actors.approvals.facts import Counted, Story
-from rookery.actors.approvals.malformed_answer import UnreadAnswer
-from rookery.actors.approvals.request_record import actor_ref, operation_of, request_of
+from rookery.actors.approvals.facts import ApprovalFacts, ValidAnswer
+from rookery.actors.approvals.malformed_answer import MalformedAnswer
+from rookery.actors.approvals.request_record import actor_ref, operation_of, to_request
 from rookery.actors.approvals.settings import ApprovalSettings
-from rookery.actors.approvals.signing import verify
-from rookery.actors.approvals.state import MESSAGE_MAX, Approver, Asked, SessionApprovals
+from rookery.actors.approvals.signing import verify_answer
+from rookery.actors.approvals.state import (
+    MESSAGE_MAX,
+    ApprovalRequestState,
+    Approver,
+    SessionApprovals,
+)
 from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
 from rookery.schemas.approvals.records import (
     ApprovalBrokerOutcome,
@@ -34,19 +39,19 @@ from rookery.schemas.facts import approval as facts
 from rookery.schemas.seed.policy import ApprovalDecisionKind
 from rookery.schemas.typed_ids import IdValidationError
 
-__all__ = ["Answers", "FindApprover", "receipt"]
+__all__ = ["AnswerRules", "FindApprover", "decision_receipt"]
 
 FindApprover = Callable[[str], Approver | None]
 """The approver a key id stands for, unless the key was revoked."""
 
 
-class Answers(NamedTuple):
+class AnswerRules(NamedTuple):
     """The rules, as this node can apply them."""
 
     settings: ApprovalSettings
     find_approver: FindApprover
 
-    def take(
+    def decide(
         self,
         state: SessionApprovals,
         session: str,
@@ -59,13 +64,13 @@ class Answers(NamedTuple):
         try:
             counted = self.check(state, session, answer, arrived_ms=arrived_ms)
         except Refused as refusal:
-            return self._refused(state, answer, refusal, now_ms)
-        story = Story(state, session, counted.asked)
-        ruling = rule(story.request, Decision(counted.decision))
-        story.answer(answer, counted).result(ruling)
-        return self.follow(story, ruling.outcome, answer, counted, now_ms=now_ms)
+            return self._refusal(state, answer, refusal, now_ms)
+        story = ApprovalFacts(state, session, counted.request_state)
+        ruling = ruling_of(story.request, Decision(counted.decision))
+        story.add_answer(answer, counted).add_result(ruling)
+        return self.consequences(story, ruling.outcome, answer, counted, now_ms=now_ms)
 
-    def look_at(
+    def check_only(
         self,
         state: SessionApprovals,
         session: str,
@@ -78,38 +83,38 @@ class Answers(NamedTuple):
         try:
             self.check_dispatched(state, session, answer, arrived_ms=arrived_ms)
         except Refused as refusal:
-            return self._refused(state, answer, refusal, now_ms)
+            return self._refusal(state, answer, refusal, now_ms)
         return ()
 
-    def note_unread(
-        self, state: SessionApprovals, unread: UnreadAnswer, *, now_ms: int
+    def refuse_malformed(
+        self, state: SessionApprovals, unread: MalformedAnswer, *, now_ms: int
     ) -> Sequence[Fact]:
         """Somebody sends what nobody can read."""
         answer = DecideApproval(approval_id=unread.approval_id)
-        return self._refused(state, answer, unread.refusal, now_ms)
+        return self._refusal(state, answer, unread.refusal, now_ms)
 
-    def counted(self, state: SessionApprovals, answer: DecideApproval) -> bool:
+    def is_recorded(self, state: SessionApprovals, answer: DecideApproval) -> bool:
         """Whether exactly this answer has been counted."""
-        asked = state.of_approval(answer.approval_id)
+        asked = state.request_of_approval(answer.approval_id)
         return asked is not None and asked.answer_digest == digest_json(answer)
 
     def check(
         self, state: SessionApprovals, session: str, answer: DecideApproval, *, arrived_ms: int
-    ) -> Counted:
+    ) -> ValidAnswer:
         """The answer, as far as it counts; ``Refused`` if it does not."""
         counted = self.check_dispatched(state, session, answer, arrived_ms=arrived_ms)
-        asked, agent = counted.asked, f"agent.{session}"
+        asked, agent = counted.request_state, f"agent.{session}"
         if answer.actor in (agent, session, asked.run, f"turn.{asked.run}"):
             raise Refused("SELF_APPROVAL", f"{answer.actor[:80]} has asked for this approval")
         return counted
 
     def check_dispatched(
         self, state: SessionApprovals, session: str, answer: DecideApproval, *, arrived_ms: int
-    ) -> Counted:
+    ) -> ValidAnswer:
         """The same of what a dispatcher brings, which the broker has a rule of its own for: who
         asks and answers itself has denied it."""
-        asked = _about(state, answer)
-        request = request_of(session, asked)
+        asked = _request_state_of(state, answer)
+        request = to_request(session, asked)
         try:
             decision = decision_from_token(answer.decision, actor_ref(request, answer.actor))
         except IdValidationError as error:
@@ -119,28 +124,28 @@ class Answers(NamedTuple):
             raise Refused("DECISION_UNKNOWN", f"{said!r} is no decision")
         if answer.request_digest != asked.request_digest:
             raise Refused("APPROVAL_MISMATCH", "the answer is about other arguments")
-        if not asked.pending:
+        if not asked.is_pending:
             raise Refused("APPROVAL_CLOSED", f"the approval is {asked.status}")
         if arrived_ms >= asked.due_ms:
             late_ms = arrived_ms - asked.due_ms
             raise Refused("APPROVAL_CLOSED", f"the answer came {late_ms} ms after its time")
-        return Counted(asked, decision, self._verified(answer), arrived_ms)
+        return ValidAnswer(asked, decision, self._verify(answer), arrived_ms)
 
-    def follow(
+    def consequences(
         self,
-        story: Story,
+        story: ApprovalFacts,
         outcome: ApprovalBrokerOutcome,
         answer: DecideApproval,
-        counted: Counted,
+        counted: ValidAnswer,
         *,
         now_ms: int,
     ) -> Sequence[Fact]:
         """What an end of asking leads to."""
         if not outcome.releases_tool_execution():
-            return story.close(outcome, _said(answer)).facts
-        story.approve().grant(now_ms + self.settings.grant_ttl_ms)
+            return story.add_closed(outcome, _reason_text(answer)).facts
+        story.add_approval().add_grant(now_ms + self.settings.grant_ttl_ms)
         if counted.decision.kind is ApprovalDecisionKind.APPROVED_FOR_SESSION:
-            asked = counted.asked
+            asked = counted.request_state
             granted = facts.SessionGrantIssued(
                 grant_id=f"session-grant.{asked.approval_id}",
                 approval_id=asked.approval_id,
@@ -154,7 +159,7 @@ class Answers(NamedTuple):
             story.facts.append(granted)
         return story.facts
 
-    def _verified(self, answer: DecideApproval) -> bool:
+    def _verify(self, answer: DecideApproval) -> bool:
         """Whether a known key stands for it; whoever claims one has to have it."""
         if not answer.key_id and not answer.signature:
             if self.settings.require_keys:
@@ -164,16 +169,16 @@ class Answers(NamedTuple):
         if approver is None or approver.name != answer.actor:
             text = f"{answer.key_id[:40]!r} is no key of {answer.actor[:80]!r}"
             raise Refused("APPROVER_UNKNOWN", text, hint="rookery approvers list")
-        if not verify(self.settings.realm, answer, approver.public_key):
+        if not verify_answer(self.settings.realm, answer, approver.public_key):
             raise Refused("SIGNATURE_INVALID", "something else was signed, or with another key")
         return True
 
-    def _refused(
+    def _refusal(
         self, state: SessionApprovals, answer: DecideApproval, refusal: Refused, now_ms: int
     ) -> Sequence[Fact]:
         """On record, unless there is nothing here to answer, or it was too often."""
         known = state.asked or state.approvals.statuses
-        if not known or state.refusals.too_many(now_ms):
+        if not known or state.refusals.is_exceeded(now_ms):
             raise refusal
         fact = facts.AnswerRefused(
             approval_id=answer.approval_id[:200],
@@ -187,8 +192,8 @@ class Answers(NamedTuple):
         return (fact,)
 
 
-def _about(state: SessionApprovals, answer: DecideApproval) -> Asked:
-    asked = state.of_approval(answer.approval_id)
+def _request_state_of(state: SessionApprovals, answer: DecideApproval) -> ApprovalRequestState:
+    asked = state.request_of_approval(answer.approval_id)
     if asked is not None:
         return asked
     if answer.approval_id not in state.approvals.statuses:
@@ -199,9 +204,9 @@ def _about(state: SessionApprovals, answer: DecideApproval) -> Asked:
     raise Refused("APPROVAL_CLOSED", "this asking is over", hint=hint)
 
 
-def receipt(state: SessionApprovals, answer: DecideApproval) -> DecisionReceipt | Refused:
+def decision_receipt(state: SessionApprovals, answer: DecideApproval) -> DecisionReceipt | Refused:
     """What whoever answered is told."""
-    asked = state.of_approval(answer.approval_id)
+    asked = state.request_of_approval(answer.approval_id)
     if asked is None:
         return Refused("APPROVAL_CLOSED", "this asking is over")
     return DecisionReceipt(
@@ -213,6 +218,6 @@ def receipt(state: SessionApprovals, answer: DecideApproval) -> DecisionReceipt 
     )
 
 
-def _said(answer: DecideApproval) -> str:
+def _reason_text(answer: DecideApproval) -> str:
     reason = f": {answer.reason}" if answer.reason else ""
     return f"{answer.actor}{reason}"

@@ -12,27 +12,31 @@ from collections.abc import Sequence
 from typing import Final
 
 from rookery.actors.approvals.settings import ApprovalSettings
-from rookery.actors.approvals.signing import key_id_of, read_public_key, verify_naming
+from rookery.actors.approvals.signing import key_id_of, read_public_key, verify_change
 from rookery.actors.approvals.state import APPROVERS_KEY, MESSAGE_MAX, SessionApprovals
-from rookery.schemas.commands import ApproverReceipt, NameApprover
+from rookery.schemas.commands import ApproverReceipt, ChangeApprover
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval as facts
 
-__all__ = ["approver_receipt", "check_naming", "name_approver"]
+__all__ = ["approver_receipt", "change_approver", "check_change"]
 
 _NAME: Final = re.compile(r"(?!agent\.)[A-Za-z0-9_.@+-]{1,64}")
 
 
-def name_approver(
-    state: SessionApprovals, key: str, asked: NameApprover, settings: ApprovalSettings, now_ms: int
+def change_approver(
+    state: SessionApprovals,
+    key: str,
+    asked: ChangeApprover,
+    settings: ApprovalSettings,
+    now_ms: int,
 ) -> Sequence[Fact]:
     """Add a key of the approver, or revoke all of them; or that somebody may not is on record."""
     changes = _changes(state, key, asked)
     try:
         _authorize(state, asked, settings, changes)
     except Refused as refusal:
-        if state.refusals.too_many(now_ms):
+        if state.refusals.is_exceeded(now_ms):
             raise
         refused = facts.ApproverRefused(
             name=asked.name,
@@ -44,8 +48,8 @@ def name_approver(
     return changes
 
 
-def check_naming(
-    state: SessionApprovals, key: str, asked: NameApprover, settings: ApprovalSettings
+def check_change(
+    state: SessionApprovals, key: str, asked: ChangeApprover, settings: ApprovalSettings
 ) -> None:
     """``Refused`` unless it stands, or might be said now."""
     _authorize(state, asked, settings, _changes(state, key, asked))
@@ -55,7 +59,7 @@ def approver_receipt(state: SessionApprovals, name: str) -> ApproverReceipt:
     return ApproverReceipt(name=name, key_ids=tuple(_keys_of(state, name)), changes=state.changes)
 
 
-def _changes(state: SessionApprovals, key: str, asked: NameApprover) -> Sequence[Fact]:
+def _changes(state: SessionApprovals, key: str, asked: ChangeApprover) -> Sequence[Fact]:
     if key != APPROVERS_KEY:
         raise Refused("INVALID_ARGUMENT", f"approvers stand under the key {APPROVERS_KEY}")
     if not _NAME.fullmatch(asked.name):
@@ -65,14 +69,14 @@ def _changes(state: SessionApprovals, key: str, asked: NameApprover) -> Sequence
             hint="1 to 64 letters, digits or _.@+- and nothing that looks like an agent's",
         )
     if asked.public_key:
-        return _added(state, asked)
+        return _add_key(state, asked)
     keys = _keys_of(state, asked.name)
     if not keys:
         raise Refused("APPROVER_UNKNOWN", f"no key of {asked.name} is known")
     return [facts.ApproverRevoked(name=asked.name, key_id=key_id) for key_id in keys]
 
 
-def _added(state: SessionApprovals, asked: NameApprover) -> Sequence[Fact]:
+def _add_key(state: SessionApprovals, asked: ChangeApprover) -> Sequence[Fact]:
     public_key = read_public_key(asked.public_key)
     key_id = key_id_of(public_key)
     known = state.approvers.get(key_id)
@@ -85,7 +89,7 @@ def _added(state: SessionApprovals, asked: NameApprover) -> Sequence[Fact]:
 
 def _authorize(
     state: SessionApprovals,
-    asked: NameApprover,
+    asked: ChangeApprover,
     settings: ApprovalSettings,
     changes: Sequence[Fact],
 ) -> None:
@@ -101,7 +105,7 @@ def _authorize(
         public_key = approver.public_key
     else:
         raise Refused("APPROVER_UNKNOWN", f"{asked.key_id[:40]!r} is no approver's key")
-    if not verify_naming(settings.realm, asked, public_key):
+    if not verify_change(settings.realm, asked, public_key):
         raise Refused("SIGNATURE_INVALID", "something else was signed, or with another key")
     if asked.change != state.changes + 1:
         text = f"this is signed as change {asked.change}, and the next one is {state.changes + 1}"

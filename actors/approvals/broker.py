@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, Protocol
 from rookery.actors.approvals.dispatchers.port import (
     Cancelled,
     Decision,
-    Dispatched,
     Dispatcher,
+    DispatchResult,
     Pending,
     Terms,
     TimedOut,
@@ -41,14 +41,14 @@ from rookery.schemas.seed.records import JournalRecord, JournalRecordBase
 from rookery.schemas.seed.refs import SourceKind
 
 __all__ = [
-    "Broker",
+    "ApprovalBroker",
     "Ruling",
     "RunJournal",
-    "base_of",
     "intent_record",
+    "record_base",
     "result_record",
-    "rule",
-    "rule_without_dispatcher",
+    "ruling_of",
+    "ruling_without_dispatcher",
 ]
 
 log = logging.getLogger(__name__)
@@ -82,32 +82,32 @@ class Ruling(NamedTuple):
 # --- the table ------------------------------------------------------------------------------------
 
 
-def rule(
+def ruling_of(
     request: ApprovalRequest, dispatched: Decision | TimedOut | Cancelled | Unavailable
 ) -> Ruling:
     """One row for every way asking can end."""
     match dispatched:
         case Decision(decision=decision):
-            return _rule_decision(request, decision)
+            return _ruling_of_decision(request, decision)
         case TimedOut():
             status, effect = ApprovalTerminalStatus.TIMED_OUT, EffectTerminalStatus.TIMED_OUT
-            return _without_decision(request, status, "approval.timeout", effect)
+            return _undecided(request, status, "approval.timeout", effect)
         case Cancelled():
             status, effect = ApprovalTerminalStatus.CANCELLED, EffectTerminalStatus.CANCELLED
-            return _without_decision(request, status, "approval.cancelled", effect)
+            return _undecided(request, status, "approval.cancelled", effect)
         case Unavailable(reason_code=reason_code):
             status = ApprovalTerminalStatus.DISPATCHER_UNAVAILABLE
-            return _without_decision(request, status, reason_code, EffectTerminalStatus.FAILED)
+            return _undecided(request, status, reason_code, EffectTerminalStatus.FAILED)
 
 
-def rule_without_dispatcher(request: ApprovalRequest) -> Ruling:
+def ruling_without_dispatcher(request: ApprovalRequest) -> Ruling:
     """Nobody can be asked: closed, whatever it is about."""
     reason_code = MissingDependency.APPROVAL_DISPATCHER.reason_code
     status = ApprovalTerminalStatus.DENIED
-    return _without_decision(request, status, reason_code, EffectTerminalStatus.FAILED)
+    return _undecided(request, status, reason_code, EffectTerminalStatus.FAILED)
 
 
-def _rule_decision(request: ApprovalRequest, decision: ApprovalDecision) -> Ruling:
+def _ruling_of_decision(request: ApprovalRequest, decision: ApprovalDecision) -> Ruling:
     """Whoever asks may not answer itself, whatever it says; then what was not offered."""
     if request.source.kind == SourceKind.EXTENSION and decision.actor_ref == request.source:
         return _denied(request, denied("approval.extension_self_response"))
@@ -135,7 +135,7 @@ def _denied(request: ApprovalRequest, decision: Denied) -> Ruling:
     return Ruling(outcome, EffectTerminalStatus.DENIED_BEFORE_EXECUTION)
 
 
-def _without_decision(
+def _undecided(
     request: ApprovalRequest,
     status: ApprovalTerminalStatus,
     reason_code: str,
@@ -153,7 +153,7 @@ def _without_decision(
 # --- records --------------------------------------------------------------------------------------
 
 
-def base_of(request: ApprovalRequest, seq: int, what: str) -> JournalRecordBase:
+def record_base(request: ApprovalRequest, seq: int, what: str) -> JournalRecordBase:
     """What every record about a request has."""
     return JournalRecordBase(
         journal_seq=seq,
@@ -171,13 +171,13 @@ def base_of(request: ApprovalRequest, seq: int, what: str) -> JournalRecordBase:
 
 def intent_record(request: ApprovalRequest, seq: int) -> JournalRecord:
     """Somebody is about to be asked."""
-    return approval_dispatch_intent_record(base_of(request, seq, "intent"), request)
+    return approval_dispatch_intent_record(record_base(request, seq, "intent"), request)
 
 
 def result_record(request: ApprovalRequest, seq: int, ruling: Ruling) -> JournalRecord:
     """Asking has ended so."""
     return approval_dispatch_result_record(
-        base_of(request, seq, "result"),
+        record_base(request, seq, "result"),
         request,
         ApprovalLifecycleStatus(ruling.outcome.status.value),
         ruling.effect,
@@ -189,19 +189,19 @@ def _recovery_record(request: ApprovalRequest, seq: int) -> JournalRecord:
     reason = "the result of an approval dispatch could not be put on record"
     pending = PendingSideEffect(
         effect_id=request.approval_dispatch_effect_id,
-        intent_record_id=base_of(request, seq, "intent").record_id,
+        intent_record_id=record_base(request, seq, "intent").record_id,
         unsafe_pending_reason=reason,
     )
     marker = RecoveryMarker(
         unsafe_pending=(pending,), recovery_reason=reason, policy_refs=request.policy_refs
     )
-    return JournalRecord.recovery(base_of(request, seq, "recovery"), marker)
+    return JournalRecord.recovery(record_base(request, seq, "recovery"), marker)
 
 
 # --- asking ---------------------------------------------------------------------------------------
 
 
-class Broker:
+class ApprovalBroker:
     """Asks for approvals of one run."""
 
     def __init__(self, journal: RunJournal, *, first_seq: int = 1) -> None:
@@ -219,28 +219,30 @@ class Broker:
         """How asking ended; only two statuses let a tool go on. ``AgentError`` if that cannot be
         said."""
         request.validate()
-        await self._append_unasked(request, intent_record(request, self._seq()))
+        await self._append_before_dispatch(request, intent_record(request, self._seq()))
         request_id = request.approval_request_id.as_str()
         if request_id in self._cancelled:
             self._cancelled.remove(request_id)
-            return await self._end_unasked(request, rule(request, Cancelled()))
+            return await self._end_before_dispatch(request, ruling_of(request, Cancelled()))
         if dispatcher is None:
-            return await self._end_unasked(request, rule_without_dispatcher(request))
-        dispatched = await _ask(request, dispatcher, terms)
+            return await self._end_before_dispatch(request, ruling_without_dispatcher(request))
+        dispatched = await _dispatch(request, dispatcher, terms)
         if isinstance(dispatched, Pending):
             return dispatched
-        return await self._end_asked(request, rule(request, dispatched))
+        return await self._end_after_dispatch(request, ruling_of(request, dispatched))
 
     def _seq(self) -> int:
         seq, self._next_seq = self._next_seq, self._next_seq + 1
         return seq
 
-    async def _end_unasked(self, request: ApprovalRequest, ruling: Ruling) -> ApprovalBrokerOutcome:
+    async def _end_before_dispatch(
+        self, request: ApprovalRequest, ruling: Ruling
+    ) -> ApprovalBrokerOutcome:
         record = result_record(request, self._seq(), ruling)
-        await self._append_unasked(request, record, ruling.outcome)
+        await self._append_before_dispatch(request, record, ruling.outcome)
         return ruling.outcome
 
-    async def _append_unasked(
+    async def _append_before_dispatch(
         self,
         request: ApprovalRequest,
         record: JournalRecord,
@@ -252,7 +254,9 @@ class Broker:
         except Exception as error:
             raise _journal_failure(request, error) from error
 
-    async def _end_asked(self, request: ApprovalRequest, ruling: Ruling) -> ApprovalBrokerOutcome:
+    async def _end_after_dispatch(
+        self, request: ApprovalRequest, ruling: Ruling
+    ) -> ApprovalBrokerOutcome:
         """Somebody knows of the request: if its end does not stand, then that nobody knows it."""
         seq = self._seq()
         try:
@@ -266,7 +270,9 @@ class Broker:
         return ruling.outcome
 
 
-async def _ask(request: ApprovalRequest, dispatcher: Dispatcher, terms: Terms) -> Dispatched:
+async def _dispatch(
+    request: ApprovalRequest, dispatcher: Dispatcher, terms: Terms
+) -> DispatchResult:
     try:
         return await dispatcher.dispatch(request, terms)
     except Exception:

@@ -12,37 +12,42 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.approvals.answers import Answers, FindApprover, receipt
-from rookery.actors.approvals.approvers import approver_receipt, check_naming, name_approver
-from rookery.actors.approvals.dispatch_results import Dispatches
+from rookery.actors.approvals.answers import AnswerRules, FindApprover, decision_receipt
+from rookery.actors.approvals.approvers import approver_receipt, change_approver, check_change
+from rookery.actors.approvals.dispatch_results import DispatchResultRules
 from rookery.actors.approvals.effects import (
+    BeginDispatch,
     CheckAnswer,
+    Confirmed,
     ConsumeGrant,
-    DispatchBegins,
     DispatchEnded,
-    DispatchLost,
-    Stands,
+    DispatchUnrecorded,
     effects,
-    unfinished,
+    pending_effects,
 )
-from rookery.actors.approvals.evolve import fold
-from rookery.actors.approvals.grants import consume, consumed, grant_receipt, revoke
-from rookery.actors.approvals.lifecycle_machine import APPROVALS, Approvals
-from rookery.actors.approvals.malformed_answer import UnreadAnswer, unread_answer
-from rookery.actors.approvals.requests import escalated, timed_out, unwanted, wanted
+from rookery.actors.approvals.evolve import evolve
+from rookery.actors.approvals.grants import consume, grant_receipt, is_consumed, revoke
+from rookery.actors.approvals.lifecycle_machine import APPROVALS, ApprovalStatuses
+from rookery.actors.approvals.malformed_answer import MalformedAnswer, malformed_answer
+from rookery.actors.approvals.requests import (
+    escalate_request,
+    expire_request,
+    request_approval,
+    withdraw_request,
+)
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.state import STATE_SCHEMA, SessionApprovals
 from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.history_restart import OTHER_VERSIONS, told_of_break
-from rookery.actors.kernel.machines.decider import MachinesConcern, Part
-from rookery.schemas.calls import ApprovalNoted, ApprovalUnwanted, ApprovalWanted
+from rookery.actors.kernel.history_restart import OTHER_VERSIONS, history_broken_effects
+from rookery.actors.kernel.machines.decider import MachineBinding, MachineDecider
+from rookery.schemas.calls import ApprovalAcknowledged, RequestApproval, WithdrawApproval
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
     COMMANDS,
     ApprovalDue,
+    ChangeApprover,
     DecideApproval,
     HandleInput,
-    NameApprover,
     RevokeGrant,
 )
 from rookery.schemas.envelope import Command, Fact
@@ -50,15 +55,15 @@ from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import approval as facts
 from rookery.schemas.machines.views import ApprovalView
 
-__all__ = ["ApprovalsConcern", "SessionApprovals"]
+__all__ = ["ApprovalsDecider", "SessionApprovals"]
 
 _VERBS = ("approvals", "decide", "grants", "approval_due", "approvers")
 
 
-_REFUSED = (facts.AnswerRefused, facts.ApproverRefused)
+_REFUSALS = (facts.AnswerRefused, facts.ApproverRefused)
 
 
-def _show(approvals: Approvals, params: Mapping[str, Any]) -> ApprovalView:
+def _approval_view(approvals: ApprovalStatuses, params: Mapping[str, Any]) -> ApprovalView:
     approval_id = str(params.get("approval_id", ""))
     return ApprovalView(
         approval_id=approval_id,
@@ -69,26 +74,26 @@ def _show(approvals: Approvals, params: Mapping[str, Any]) -> ApprovalView:
     )
 
 
-def _nobody(_: str) -> None:
+def _no_approver(_: str) -> None:
     return None
 
 
-class ApprovalsConcern(MachinesConcern):
+class ApprovalsDecider(MachineDecider):
     """The rules of the family ``approval``."""
 
     family = "approval"
     schema = STATE_SCHEMA
     verbs: Mapping[str, type[msgspec.Struct]] = {verb: COMMANDS[verb] for verb in _VERBS}
     codec: FactCodec[facts.ApprovalFact] = FactCodec(facts.APPROVAL_FACTS)
-    parts = (Part(APPROVALS, "approvals", _show),)
-    start = SessionApprovals()
-    wants_repeats = True
-    restarts = facts.HistoryRestarted
+    bindings = (MachineBinding(APPROVALS, "approvals", _approval_view),)
+    initial_state = SessionApprovals()
+    handles_duplicates = True
+    restart_fact = facts.HistoryRestarted
 
     def __init__(
         self,
         settings: ApprovalSettings,
-        find_approver: FindApprover = _nobody,
+        find_approver: FindApprover = _no_approver,
         *,
         calls: bool = True,
     ) -> None:
@@ -96,40 +101,40 @@ class ApprovalsConcern(MachinesConcern):
         super().__init__()
         self.has_effects = calls
         self._settings = settings
-        self._answers = Answers(self._settings, find_approver)
-        self._dispatches = Dispatches(self._answers)
+        self._answer_rules = AnswerRules(self._settings, find_approver)
+        self._dispatch_rules = DispatchResultRules(self._answer_rules)
 
     def decide(
         self, state: SessionApprovals, command: Command[Any], *, now_ms: int
     ) -> Sequence[Fact]:
-        if command.repeated:
-            return self._repeat(state, command, now_ms)
+        if command.is_duplicate:
+            return self._decide_duplicate(state, command, now_ms)
         session, settings = command.key, self._settings
         arrived_ms = command.arrived_ms or now_ms
         left: Sequence[Fact] = ()
         match command.body:
-            case ApprovalWanted() as said:
-                left = wanted(state, session, said, settings, now_ms=now_ms)
+            case RequestApproval() as said:
+                left = request_approval(state, session, said, settings, now_ms=now_ms)
             case DecideApproval() as answer:
-                left = self._answers.take(
+                left = self._answer_rules.decide(
                     state, session, answer, arrived_ms=arrived_ms, now_ms=now_ms
                 )
-            case UnreadAnswer() as unread:
-                left = self._answers.note_unread(state, unread, now_ms=now_ms)
+            case MalformedAnswer() as unread:
+                left = self._answer_rules.refuse_malformed(state, unread, now_ms=now_ms)
             case ConsumeGrant() as use:
                 left = consume(state, session, use, settings, now_ms=now_ms)
             case RevokeGrant() as asked:
                 by = asked.actor or command.id
                 left = revoke(state, session, asked, settings, by=by, now_ms=now_ms)
-            case ApprovalUnwanted() as said:
+            case WithdrawApproval() as said:
                 asked_for = state.asked.get(said.operation_id)
-                left = () if asked_for is None else unwanted(state, session, asked_for)
+                left = () if asked_for is None else withdraw_request(state, session, asked_for)
             case ApprovalDue() as due:
-                left = self._due(state, command, due)
-            case CheckAnswer() | DispatchEnded() | DispatchLost() as brought:
-                left = self._dispatches.take(state, session, brought, now_ms=now_ms)
-            case NameApprover() as named:
-                left = name_approver(state, session, named, settings, now_ms)
+                left = self._on_due(state, command, due)
+            case CheckAnswer() | DispatchEnded() | DispatchUnrecorded() as brought:
+                left = self._dispatch_rules.handle(state, session, brought, now_ms=now_ms)
+            case ChangeApprover() as named:
+                left = change_approver(state, session, named, settings, now_ms)
             case HandleInput(params=params):
                 self._refuse_reserved(session, params)
                 left = super().decide(state, command, now_ms=now_ms)
@@ -138,89 +143,91 @@ class ApprovalsConcern(MachinesConcern):
     def evolve(self, state: SessionApprovals, fact: Any) -> SessionApprovals:
         if isinstance(fact, facts.HistoryRestarted):
             return SessionApprovals(generation=fact.generation)
-        if type(fact) in self._of_fact:
+        if type(fact) in self._by_fact:
             after: SessionApprovals = super().evolve(state, fact)
             return after
-        return fold(state, fact)
+        return evolve(state, fact)
 
-    def answer(
+    def reply(
         self, state: SessionApprovals, command: Command[Any], facts_left: Sequence[Fact]
     ) -> msgspec.Struct | CodedError:
         for fact in facts_left:
-            if isinstance(fact, _REFUSED) and command.reply_to:
+            if isinstance(fact, _REFUSALS) and command.reply_to:
                 return self._refusal(command, fact)
-        said: msgspec.Struct | CodedError = ApprovalNoted()
+        said: msgspec.Struct | CodedError = ApprovalAcknowledged()
         match command.body:
             case HandleInput():
-                return super().answer(state, command, facts_left)
+                return super().reply(state, command, facts_left)
             case DecideApproval() as answer:
-                said = receipt(state, answer)
+                said = decision_receipt(state, answer)
             case RevokeGrant(grant_id=grant_id):
                 said = grant_receipt(state, grant_id)
-            case NameApprover(name=name):
+            case ChangeApprover(name=name):
                 said = approver_receipt(state, name)
             case ApprovalDue(approval_id=approval_id):
-                said = receipt(state, DecideApproval(approval_id=approval_id))
+                said = decision_receipt(state, DecideApproval(approval_id=approval_id))
             case ConsumeGrant() as use:
-                said = Stands(stands=consumed(state, use))
-            case DispatchBegins(approval_id=approval_id):
-                asked = state.of_approval(approval_id)
-                said = Stands(stands=asked is not None and asked.pending)
-            case CheckAnswer() | DispatchEnded() | DispatchLost():
-                said = Stands(stands=True)
+                said = Confirmed(confirmed=is_consumed(state, use))
+            case BeginDispatch(approval_id=approval_id):
+                asked = state.request_of_approval(approval_id)
+                said = Confirmed(confirmed=asked is not None and asked.is_pending)
+            case CheckAnswer() | DispatchEnded() | DispatchUnrecorded():
+                said = Confirmed(confirmed=True)
         return said
 
     def effects(self, state: SessionApprovals, fact: Fact) -> Sequence[Effect]:
         return effects(state, fact, self._settings)
 
-    def when_broken(self, key: str, command: Command[Any], error: CodedError) -> Sequence[Effect]:
+    def effects_when_damaged(
+        self, key: str, command: Command[Any], error: CodedError
+    ) -> Sequence[Effect]:
         """A run waits for its approvals. What another version can read is left to that."""
         if not self.has_effects or error.code in OTHER_VERSIONS:
             return ()
-        return told_of_break(self.family, key, command, error)
+        return history_broken_effects(self.family, key, command, error)
 
-    def unfinished(self, state: SessionApprovals, key: str) -> Sequence[Effect]:
-        return unfinished(state, key, self._settings) if self.has_effects else ()
+    def pending_effects(self, state: SessionApprovals, key: str) -> Sequence[Effect]:
+        return pending_effects(state, key, self._settings) if self.has_effects else ()
 
-    def unread(self, verb: str, body: bytes, error: CodedError) -> msgspec.Struct | None:
-        return unread_answer(body, error) if verb == "decide" else None
+    def on_malformed(self, verb: str, body: bytes, error: CodedError) -> msgspec.Struct | None:
+        return malformed_answer(body, error) if verb == "decide" else None
 
-    def _repeat(
+    def _decide_duplicate(
         self, state: SessionApprovals, command: Command[Any], now_ms: int
     ) -> Sequence[Fact]:
         """What was refused before is refused again; the rest is answered as it stands."""
         match command.body:
-            case DecideApproval() as answer if not self._answers.counted(state, answer):
+            case DecideApproval() as answer if not self._answer_rules.is_recorded(state, answer):
                 arrived_ms = command.arrived_ms or now_ms
-                self._answers.check(state, command.key, answer, arrived_ms=arrived_ms)
-            case UnreadAnswer() as unread:
+                self._answer_rules.check(state, command.key, answer, arrived_ms=arrived_ms)
+            case MalformedAnswer() as unread:
                 raise unread.refusal
-            case NameApprover() as named:
-                check_naming(state, command.key, named, self._settings)
+            case ChangeApprover() as named:
+                check_change(state, command.key, named, self._settings)
         return ()
 
     def _refusal(
         self, command: Command[Any], fact: facts.AnswerRefused | facts.ApproverRefused
     ) -> msgspec.Struct | Refused:
         if isinstance(command.body, CheckAnswer):
-            return Stands(stands=False)
-        if isinstance(command.body, UnreadAnswer):
+            return Confirmed(confirmed=False)
+        if isinstance(command.body, MalformedAnswer):
             return command.body.refusal
         return Refused(fact.code, fact.message)
 
-    def _due(
+    def _on_due(
         self, state: SessionApprovals, command: Command[Any], due: ApprovalDue
     ) -> Sequence[Fact]:
         """By the server's clock: ours may be behind, and the timer fires once. Whatever arrived
         before it stands before it in the inbox, and was worked off."""
         if not command.id.startswith("timer/"):
             raise Refused("GUARD_REJECTED", "only a timer says that an approval is due")
-        asked = state.of_approval(due.approval_id)
-        if asked is None or not asked.pending:
+        asked = state.request_of_approval(due.approval_id)
+        if asked is None or not asked.is_pending:
             return ()
         if due.escalate:
-            return escalated(state, command.key, asked, self._settings)
-        return timed_out(state, command.key, asked)
+            return escalate_request(state, command.key, asked, self._settings)
+        return expire_request(state, command.key, asked)
 
     def _refuse_reserved(self, session: str, params: Mapping[str, Any]) -> None:
         if str(params.get("approval_id", "")).startswith(f"{session}."):

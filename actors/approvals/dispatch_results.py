@@ -9,57 +9,57 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rookery.actors.approvals.answers import Answers
-from rookery.actors.approvals.broker import rule
+from rookery.actors.approvals.answers import AnswerRules
+from rookery.actors.approvals.broker import ruling_of
 from rookery.actors.approvals.dispatchers.port import Decision
-from rookery.actors.approvals.effects import CheckAnswer, DispatchEnded, DispatchLost
-from rookery.actors.approvals.facts import Story
-from rookery.actors.approvals.state import Asked, SessionApprovals
+from rookery.actors.approvals.effects import CheckAnswer, DispatchEnded, DispatchUnrecorded
+from rookery.actors.approvals.facts import ApprovalFacts
+from rookery.actors.approvals.state import ApprovalRequestState, SessionApprovals
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import approval as facts
 
-__all__ = ["Dispatches"]
+__all__ = ["DispatchResultRules"]
 
 
-class Dispatches(NamedTuple):
+class DispatchResultRules(NamedTuple):
     """The rules, as this node can apply them."""
 
-    answers: Answers
+    answers: AnswerRules
 
-    def take(
+    def handle(
         self,
         state: SessionApprovals,
         session: str,
-        said: CheckAnswer | DispatchEnded | DispatchLost,
+        said: CheckAnswer | DispatchEnded | DispatchUnrecorded,
         *,
         now_ms: int,
     ) -> Sequence[Fact]:
         if isinstance(said, CheckAnswer):
-            return self.answers.look_at(
+            return self.answers.check_only(
                 state, session, said.answer, arrived_ms=said.arrived_ms, now_ms=now_ms
             )
-        asked = state.of_approval(said.approval_id)
-        if asked is None or not asked.pending:
+        asked = state.request_of_approval(said.approval_id)
+        if asked is None or not asked.is_pending:
             return ()
-        if isinstance(said, DispatchLost):
-            return Story(state, session, asked).recovery(said.record).facts
-        return self._ended(state, session, asked, said, now_ms)
+        if isinstance(said, DispatchUnrecorded):
+            return ApprovalFacts(state, session, asked).add_recovery(said.record).facts
+        return self._on_ended(state, session, asked, said, now_ms)
 
-    def _ended(
+    def _on_ended(
         self,
         state: SessionApprovals,
         session: str,
-        asked: Asked,
+        asked: ApprovalRequestState,
         said: DispatchEnded,
         now_ms: int,
     ) -> Sequence[Fact]:
-        story, answer = Story(state, session, asked), said.answer
+        story, answer = ApprovalFacts(state, session, asked), said.answer
         if answer is None:
-            story.tell(facts.DispatchResulted, record=story.numbered(said.record))
-            return story.close(said.outcome).facts
+            story.add(facts.DispatchResulted, record=story.renumbered(said.record))
+            return story.add_closed(said.outcome).facts
         counted = self.answers.check_dispatched(state, session, answer, arrived_ms=said.arrived_ms)
-        ruling = rule(story.request, Decision(counted.decision))
+        ruling = ruling_of(story.request, Decision(counted.decision))
         if ruling.outcome.decision == counted.decision:
-            story.answer(answer, counted)
-        story.tell(facts.DispatchResulted, record=story.numbered(said.record))
-        return self.answers.follow(story, ruling.outcome, answer, counted, now_ms=now_ms)
+            story.add_answer(answer, counted)
+        story.add(facts.DispatchResulted, record=story.renumbered(said.record))
+        return self.answers.consequences(story, ruling.outcome, answer, counted, now_ms=now_ms)

@@ -12,36 +12,36 @@ from typing import Final
 import msgspec
 
 from rookery.actors.approvals.settings import ApprovalSettings
-from rookery.actors.approvals.state import Asked, Grant, GrantState, SessionApprovals
+from rookery.actors.approvals.state import ApprovalRequestState, Grant, GrantPhase, SessionApprovals
 from rookery.actors.kernel.decider import Effect
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.records import ApprovalBrokerOutcome
-from rookery.schemas.calls import KnownCall
+from rookery.schemas.calls import CallProgress
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import approval as facts
 from rookery.schemas.seed.records import JournalRecord
 
 __all__ = [
-    "Arm",
+    "ArmTimer",
+    "BeginDispatch",
     "CheckAnswer",
+    "Confirmed",
     "ConsumeGrant",
-    "Deny",
     "Dispatch",
-    "DispatchBegins",
     "DispatchEnded",
-    "DispatchLost",
-    "Release",
-    "Stands",
-    "StopAsking",
-    "TellWaiting",
+    "DispatchUnrecorded",
+    "NotifyWaiting",
+    "RefuseCall",
+    "ReleaseCall",
+    "StopDispatch",
     "effects",
-    "unfinished",
+    "pending_effects",
 ]
 
 WAITING: Final = "WAITING_FOR_APPROVAL"
 
 
-class Arm(Effect, frozen=True, kw_only=True):
+class ArmTimer(Effect, frozen=True, kw_only=True):
     """Have the approval looked at again when it is due."""
 
     session: str
@@ -54,23 +54,23 @@ class Dispatch(Effect, frozen=True, kw_only=True):
     """Put the request before these."""
 
     session: str
-    asked: Asked
+    request_state: ApprovalRequestState
     dispatchers: tuple[str, ...]
 
 
-class StopAsking(Effect, frozen=True, kw_only=True):
+class StopDispatch(Effect, frozen=True, kw_only=True):
     """Nobody need answer any more."""
 
     approval_id: str
 
 
-class TellWaiting(Effect, frozen=True, kw_only=True):
+class NotifyWaiting(Effect, frozen=True, kw_only=True):
     """Tell whoever waits for the call that it may take long."""
 
-    known: KnownCall
+    progress: CallProgress
 
 
-class Release(Effect, frozen=True, kw_only=True):
+class ReleaseCall(Effect, frozen=True, kw_only=True):
     """Have the call use its grant, and be made."""
 
     session: str
@@ -78,7 +78,7 @@ class Release(Effect, frozen=True, kw_only=True):
     grant: Grant
 
 
-class Deny(Effect, frozen=True, kw_only=True):
+class RefuseCall(Effect, frozen=True, kw_only=True):
     """Have the call fail."""
 
     session: str
@@ -89,7 +89,7 @@ class Deny(Effect, frozen=True, kw_only=True):
 # --- what is put to the actor ---------------------------------------------------------------------
 
 
-class DispatchBegins(msgspec.Struct, frozen=True, kw_only=True):
+class BeginDispatch(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody is about to be asked, if that is still wanted."""
 
     approval_id: str
@@ -113,7 +113,7 @@ class DispatchEnded(msgspec.Struct, frozen=True, kw_only=True):
     """When the answer came."""
 
 
-class DispatchLost(msgspec.Struct, frozen=True, kw_only=True):
+class DispatchUnrecorded(msgspec.Struct, frozen=True, kw_only=True):
     """Asking has ended, and how could not be put on record."""
 
     approval_id: str
@@ -128,10 +128,10 @@ class ConsumeGrant(msgspec.Struct, frozen=True, kw_only=True):
     request_digest: str
 
 
-class Stands(msgspec.Struct, frozen=True, kw_only=True):
+class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to all of these: whether it is so."""
 
-    stands: bool
+    confirmed: bool
 
 
 # --- what follows ---------------------------------------------------------------------------------
@@ -141,18 +141,22 @@ def effects(state: SessionApprovals, fact: Fact, settings: ApprovalSettings) -> 
     """What to do because of ``fact``."""
     match fact:
         case facts.Requested() | facts.DispatchIntended() | facts.Escalated():
-            asked = state.of_approval(fact.approval_id)
-            return () if asked is None or not asked.pending else _pending(fact, asked, settings)
+            asked = state.request_of_approval(fact.approval_id)
+            return (
+                ()
+                if asked is None or not asked.is_pending
+                else _request_effects(fact, asked, settings)
+            )
         case facts.Closed():
-            asked = state.of_approval(fact.approval_id)
-            return () if asked is None else _closed(fact)
+            asked = state.request_of_approval(fact.approval_id)
+            return () if asked is None else _close_effects(fact)
         case facts.GrantIssued():
             grant = state.grants.get(fact.grant_id)
-            return () if grant is None else _granted(fact, grant)
+            return () if grant is None else _grant_effects(fact, grant)
     return ()
 
 
-def unfinished(
+def pending_effects(
     state: SessionApprovals, session: str, settings: ApprovalSettings
 ) -> Sequence[Effect]:
     """What the askings of the last run call for, by what is on record of them alone."""
@@ -161,56 +165,64 @@ def unfinished(
         grant, key = state.grants.get(asked.grant_id), f"{asked.approval_id}/again"
         if asked.run != state.run:
             continue
-        if asked.pending:
-            found += _waiting(key, session, asked, settings)
+        if asked.is_pending:
+            found += _waiting_effects(key, session, asked, settings)
             names = settings.dispatchers
-            found.append(Dispatch(key=key, session=session, asked=asked, dispatchers=names))
+            found.append(Dispatch(key=key, session=session, request_state=asked, dispatchers=names))
         elif grant is None:
             message, operation = asked.reason_code, asked.operation_id
-            found.append(Deny(key=key, session=session, operation_id=operation, message=message))
-        elif grant.state in (GrantState.ISSUED, GrantState.CONSUMED):
-            found.append(Release(key=key, session=session, run_id=asked.run, grant=grant))
+            found.append(
+                RefuseCall(key=key, session=session, operation_id=operation, message=message)
+            )
+        elif grant.state in (GrantPhase.ISSUED, GrantPhase.CONSUMED):
+            found.append(ReleaseCall(key=key, session=session, run_id=asked.run, grant=grant))
     return found
 
 
-def _pending(
+def _request_effects(
     fact: facts.Requested | facts.DispatchIntended | facts.Escalated,
-    asked: Asked,
+    asked: ApprovalRequestState,
     settings: ApprovalSettings,
 ) -> Sequence[Effect]:
     session, key = fact.session, fact.id
     if not isinstance(fact, facts.Requested):
         names = fact.dispatchers
-        return (Dispatch(key=key, session=session, asked=asked, dispatchers=names),)
-    return _waiting(key, session, asked, settings)
+        return (Dispatch(key=key, session=session, request_state=asked, dispatchers=names),)
+    return _waiting_effects(key, session, asked, settings)
 
 
-def _waiting(key: str, session: str, asked: Asked, settings: ApprovalSettings) -> list[Effect]:
+def _waiting_effects(
+    key: str, session: str, asked: ApprovalRequestState, settings: ApprovalSettings
+) -> list[Effect]:
     approval_id = asked.approval_id
-    known = KnownCall(operation_id=asked.operation_id, waits_for=WAITING)
+    known = CallProgress(operation_id=asked.operation_id, waits_for=WAITING)
     found: list[Effect] = [
-        Arm(key=key, session=session, approval_id=approval_id, due_ms=asked.due_ms),
-        TellWaiting(key=key, known=known),
+        ArmTimer(key=key, session=session, approval_id=approval_id, due_ms=asked.due_ms),
+        NotifyWaiting(key=key, progress=known),
     ]
     if settings.escalate_to and settings.escalate_after_ms and not asked.escalated:
         due_ms = asked.asked_at_ms + settings.escalate_after_ms
         found.append(
-            Arm(key=key, session=session, approval_id=approval_id, due_ms=due_ms, escalate=True)
+            ArmTimer(
+                key=key, session=session, approval_id=approval_id, due_ms=due_ms, escalate=True
+            )
         )
     return found
 
 
-def _closed(fact: facts.Closed) -> Sequence[Effect]:
+def _close_effects(fact: facts.Closed) -> Sequence[Effect]:
     because = f": {fact.reason}" if fact.reason else ""
     message = f"{fact.reason_code}{because}"
     return (
-        StopAsking(key=fact.id, approval_id=fact.approval_id),
-        Deny(key=fact.id, session=fact.session, operation_id=fact.operation_id, message=message),
+        StopDispatch(key=fact.id, approval_id=fact.approval_id),
+        RefuseCall(
+            key=fact.id, session=fact.session, operation_id=fact.operation_id, message=message
+        ),
     )
 
 
-def _granted(fact: facts.GrantIssued, grant: Grant) -> Sequence[Effect]:
-    stop = StopAsking(key=fact.id, approval_id=fact.approval_id)
-    if grant.state not in (GrantState.ISSUED, GrantState.CONSUMED):
+def _grant_effects(fact: facts.GrantIssued, grant: Grant) -> Sequence[Effect]:
+    stop = StopDispatch(key=fact.id, approval_id=fact.approval_id)
+    if grant.state not in (GrantPhase.ISSUED, GrantPhase.CONSUMED):
         return (stop,)
-    return (stop, Release(key=fact.id, session=fact.session, run_id=str(fact.run), grant=grant))
+    return (stop, ReleaseCall(key=fact.id, session=fact.session, run_id=str(fact.run), grant=grant))

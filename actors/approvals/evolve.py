@@ -10,23 +10,23 @@ from msgspec.structs import replace
 
 from rookery.actors.approvals.state import (
     REFUSALS_WINDOW_MS,
+    ApprovalRequestState,
     Approver,
-    Asked,
     Grant,
-    GrantState,
-    Refusals,
+    GrantPhase,
+    RefusalWindow,
     SessionApprovals,
     SessionGrant,
 )
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
 from rookery.schemas.facts import approval as facts
 
-__all__ = ["fold"]
+__all__ = ["evolve"]
 
 State = SessionApprovals
 
 
-def fold(state: State, fact: Any) -> State:
+def evolve(state: State, fact: Any) -> State:
     """The session's approvals after ``fact``, which is none of approval_lifecycle's."""
     return _FOLDS[type(fact)](state, fact)
 
@@ -35,15 +35,15 @@ def fold(state: State, fact: Any) -> State:
 
 
 def _request(state: State, fact: facts.Requested) -> State:
-    return _recorded(_want(state, fact, due_ms=fact.due_ms), fact)
+    return _with_record_count(_with_request(state, fact, due_ms=fact.due_ms), fact)
 
 
 def _auto_allow(state: State, fact: facts.AutoAllowed) -> State:
-    return _want(state, fact, status=ApprovalLifecycleStatus.APPROVED)
+    return _with_request(state, fact, status=ApprovalLifecycleStatus.APPROVED)
 
 
-def _want(state: State, fact: facts.Requested | facts.AutoAllowed, **fields: Any) -> State:
-    asked = Asked(
+def _with_request(state: State, fact: facts.Requested | facts.AutoAllowed, **fields: Any) -> State:
+    asked = ApprovalRequestState(
         approval_id=fact.approval_id,
         operation_id=fact.operation_id,
         run=fact.run,
@@ -61,13 +61,13 @@ def _want(state: State, fact: facts.Requested | facts.AutoAllowed, **fields: Any
         asked_at_ms=fact.at_ms,
         **fields,
     )
-    state = _counted(state, fact)
+    state = _count_call(state, fact)
     return replace(state, asked=state.asked.set(fact.operation_id, asked))
 
 
 def _intend(state: State, fact: facts.DispatchIntended) -> State:
     status = ApprovalLifecycleStatus.DISPATCH_INTENT_RECORDED
-    return _change(_recorded(state, fact), fact, status=status)
+    return _change(_with_record_count(state, fact), fact, status=status)
 
 
 def _escalate(state: State, fact: facts.Escalated) -> State:
@@ -75,12 +75,12 @@ def _escalate(state: State, fact: facts.Escalated) -> State:
 
 
 def _result(state: State, fact: facts.DispatchResulted) -> State:
-    return _recorded(state, fact)
+    return _with_record_count(state, fact)
 
 
 def _answer(state: State, fact: facts.Answered) -> State:
     return _change(
-        _recorded(state, fact),
+        _with_record_count(state, fact),
         fact,
         status=ApprovalLifecycleStatus(fact.decision),
         answer_digest=fact.answer_digest,
@@ -91,13 +91,15 @@ def _answer(state: State, fact: facts.Answered) -> State:
 def _refuse(state: State, fact: facts.AnswerRefused | facts.ApproverRefused) -> State:
     refusals = state.refusals
     if fact.at_ms - refusals.since_ms >= REFUSALS_WINDOW_MS:
-        refusals = Refusals(since_ms=fact.at_ms)
+        refusals = RefusalWindow(since_ms=fact.at_ms)
     return replace(state, refusals=replace(refusals, count=refusals.count + 1))
 
 
 def _close(state: State, fact: facts.Closed) -> State:
     status = ApprovalLifecycleStatus(fact.status.value)
-    return _change(_recorded(state, fact), fact, status=status, reason_code=fact.reason_code)
+    return _change(
+        _with_record_count(state, fact), fact, status=status, reason_code=fact.reason_code
+    )
 
 
 # --- grants ---------------------------------------------------------------------------------------
@@ -127,7 +129,7 @@ def _grant_session(state: State, fact: facts.SessionGrantIssued) -> State:
     return replace(state, session_grants=state.session_grants.set(fact.grant_id, grant))
 
 
-def _grant_is(reached: GrantState) -> Callable[[State, Any], State]:
+def _set_grant_phase(reached: GrantPhase) -> Callable[[State, Any], State]:
     def of(state: State, fact: Any) -> State:
         grant_id = fact.grant_id
         if (of_call := state.grants.get(grant_id)) is not None:
@@ -168,9 +170,9 @@ _FOLDS: Final[dict[type, Callable[[State, Any], State]]] = {
     facts.AnswerRefused: _refuse,
     facts.Closed: _close,
     facts.GrantIssued: _grant,
-    facts.GrantConsumed: _grant_is(GrantState.CONSUMED),
-    facts.GrantExpired: _grant_is(GrantState.EXPIRED),
-    facts.GrantRevoked: _grant_is(GrantState.REVOKED),
+    facts.GrantConsumed: _set_grant_phase(GrantPhase.CONSUMED),
+    facts.GrantExpired: _set_grant_phase(GrantPhase.EXPIRED),
+    facts.GrantRevoked: _set_grant_phase(GrantPhase.REVOKED),
     facts.SessionGrantIssued: _grant_session,
     facts.ApproverAdded: _add,
     facts.ApproverRevoked: _revoke,
@@ -189,13 +191,13 @@ def _change(state: State, fact: Any, **fields: Any) -> State:
     return replace(state, asked=state.asked.set(fact.operation_id, replace(asked, **fields)))
 
 
-def _recorded(state: State, fact: Any) -> State:
+def _with_record_count(state: State, fact: Any) -> State:
     return replace(state, records=max(state.records, fact.record.journal_seq))
 
 
-def _counted(state: State, fact: facts.Requested | facts.AutoAllowed) -> State:
+def _count_call(state: State, fact: facts.Requested | facts.AutoAllowed) -> State:
     """A call, which counts once, however often it is asked for."""
-    state = _of_run(_of_life(state, fact.generation), fact.run)
+    state = _enter_run(_enter_generation(state, fact.generation), fact.run)
     if fact.attempt > 1:
         return state
     tool = fact.tool
@@ -206,23 +208,23 @@ def _counted(state: State, fact: facts.Requested | facts.AutoAllowed) -> State:
     )
 
 
-def _of_life(state: State, generation: int) -> State:
+def _enter_generation(state: State, generation: int) -> State:
     """With another life of the session, whatever was granted to this one is over."""
     if generation <= state.generation:
         return state
     return replace(state, generation=generation, session_grants=Map(), in_session=Map())
 
 
-def _of_run(state: State, run: str) -> State:
+def _enter_run(state: State, run: str) -> State:
     """Once another run wants something, what came to its end is asked for no more."""
     if run == state.run:
         return state
     asked, grants = state.asked, state.grants
     for operation_id, one in state.asked.items():
         grant = grants.get(one.grant_id)
-        if not one.pending and (grant is None or grant.state is not GrantState.ISSUED):
+        if not one.is_pending and (grant is None or grant.state is not GrantPhase.ISSUED):
             asked = asked.delete(operation_id)
     for grant_id, grant in state.grants.items():
-        if grant.state is not GrantState.ISSUED:
+        if grant.state is not GrantPhase.ISSUED:
             grants = grants.delete(grant_id)
     return replace(state, run=run, asked=asked, grants=grants, in_run=Map(), records=0)

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import force_setattr
 
-from rookery.actors.approvals.broker import Ruling, base_of, intent_record, result_record
+from rookery.actors.approvals.broker import Ruling, intent_record, record_base, result_record
 from rookery.actors.approvals.lifecycle_machine import APPROVALS
-from rookery.actors.approvals.request_record import request_of
-from rookery.actors.approvals.state import Asked, SessionApprovals
+from rookery.actors.approvals.request_record import to_request
+from rookery.actors.approvals.state import ApprovalRequestState, SessionApprovals
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.lifecycle import ApprovalAnswer
 from rookery.schemas.approvals.records import (
@@ -32,32 +32,32 @@ from rookery.schemas.facts import approval as facts
 from rookery.schemas.seed.records import JournalRecord, JournalRecordKind
 from rookery.schemas.typed_ids import ApprovalRequestId
 
-__all__ = ["Counted", "Story"]
+__all__ = ["ApprovalFacts", "ValidAnswer"]
 
 REASON_MAX: Final = 1_000
 
 
-class Counted(NamedTuple):
+class ValidAnswer(NamedTuple):
     """An answer that counts."""
 
-    asked: Asked
+    request_state: ApprovalRequestState
     decision: ApprovalDecision
     verified: bool
     arrived_ms: int
 
 
-class Story:
+class ApprovalFacts:
     """Grows by one step after the other."""
 
-    def __init__(self, state: SessionApprovals, session: str, asked: Asked) -> None:
+    def __init__(self, state: SessionApprovals, session: str, asked: ApprovalRequestState) -> None:
         self.facts: list[Fact] = []
-        self.request = request_of(session, asked)
-        self._machine, self._asked = state.approvals, asked
+        self.request = to_request(session, asked)
+        self._machine, self._request_state = state.approvals, asked
         self._seq = state.records if state.run == asked.run else 0
 
-    def tell(self, kind: type[Any], **fields: Any) -> Story:
+    def add(self, kind: type[Any], **fields: Any) -> ApprovalFacts:
         """One more fact of this asking."""
-        asked = self._asked
+        asked = self._request_state
         fact = kind(
             approval_id=asked.approval_id,
             operation_id=asked.operation_id,
@@ -68,28 +68,32 @@ class Story:
         self.facts.append(fact)
         return self
 
-    def request_it(self, dispatchers: Sequence[str], why: str) -> Story:
+    def add_request(self, dispatchers: Sequence[str], why: str) -> ApprovalFacts:
         """Somebody's word is asked for; before they are, that they will be is on record."""
         record = self._record("requested", RequestedRecord(request=self.request))
-        self.tell(
-            facts.Requested, **_call(self._asked), due_ms=self._asked.due_ms, why=why, record=record
+        self.add(
+            facts.Requested,
+            **_call_fields(self._request_state),
+            due_ms=self._request_state.due_ms,
+            why=why,
+            record=record,
         )
-        self._row("create_approval", approve_ok=True, deny_ok=True, expiry=True)
-        intent = intent_record(self.request, self._next())
-        return self.tell(facts.DispatchIntended, dispatchers=tuple(dispatchers), record=intent)
+        self._add_transition("create_approval", approve_ok=True, deny_ok=True, expiry=True)
+        intent = intent_record(self.request, self._next_seq())
+        return self.add(facts.DispatchIntended, dispatchers=tuple(dispatchers), record=intent)
 
-    def allow(self, **by: str) -> Story:
+    def add_auto_allowed(self, **by: str) -> ApprovalFacts:
         """Nobody has to be asked."""
-        return self.tell(facts.AutoAllowed, **_call(self._asked), **by)
+        return self.add(facts.AutoAllowed, **_call_fields(self._request_state), **by)
 
-    def answer(self, answer: DecideApproval, counted: Counted) -> Story:
+    def add_answer(self, answer: DecideApproval, counted: ValidAnswer) -> ApprovalFacts:
         """Somebody's answer counts."""
         decision = counted.decision
-        request_id = ApprovalRequestId(self._asked.approval_id)
+        request_id = ApprovalRequestId(self._request_state.approval_id)
         record = self._record(
             "responded", RespondedRecord(request_id=request_id, decision=decision)
         )
-        return self.tell(
+        return self.add(
             facts.Answered,
             decision=token_of(decision),
             actor=answer.actor,
@@ -102,28 +106,29 @@ class Story:
             record=record,
         )
 
-    def result(self, ruling: Ruling) -> Story:
+    def add_result(self, ruling: Ruling) -> ApprovalFacts:
         """Asking has ended so."""
-        record = result_record(self.request, self._next(), ruling)
-        return self.tell(facts.DispatchResulted, record=record)
+        record = result_record(self.request, self._next_seq(), ruling)
+        return self.add(facts.DispatchResulted, record=record)
 
-    def recovery(self, record: JournalRecord) -> Story:
+    def add_recovery(self, record: JournalRecord) -> ApprovalFacts:
         """Nobody knows how asking ended."""
-        return self.tell(facts.RecoveryRequired, record=self.numbered(record))
+        return self.add(facts.RecoveryRequired, record=self.renumbered(record))
 
-    def numbered(self, record: JournalRecord) -> JournalRecord:
+    def renumbered(self, record: JournalRecord) -> JournalRecord:
         """A record from outside, as this run counts: several of its calls may be asked about."""
-        seq = self._next()
+        seq = self._next_seq()
         millis = self.request.created_at_millis + seq
         return msgspec.structs.replace(record, journal_seq=seq, timestamp_millis=millis)
 
-    def close(self, outcome: ApprovalBrokerOutcome, reason: str = "") -> Story:
+    def add_closed(self, outcome: ApprovalBrokerOutcome, reason: str = "") -> ApprovalFacts:
         """It came to nothing. The inbox's view has no word for what nobody decided but that its
         time is over."""
         denied = DeniedRecord(
-            request_id=ApprovalRequestId(self._asked.approval_id), reason_code=outcome.reason_code
+            request_id=ApprovalRequestId(self._request_state.approval_id),
+            reason_code=outcome.reason_code,
         )
-        self.tell(
+        self.add(
             facts.Closed,
             status=outcome.status,
             reason_code=outcome.reason_code,
@@ -131,29 +136,29 @@ class Story:
             record=self._record("denied", denied),
         )
         if outcome.decision is None:
-            return self._row("observe_approval_expiry", expired=True)
-        return self._row("decide_approval", decision=ApprovalAnswer.DENY)
+            return self._add_transition("observe_approval_expiry", expired=True)
+        return self._add_transition("decide_approval", decision=ApprovalAnswer.DENY)
 
-    def grant(self, expires_at_ms: int, session_grant_id: str = "") -> Story:
+    def add_grant(self, expires_at_ms: int, session_grant_id: str = "") -> ApprovalFacts:
         """The call may be made, once, as it was shown."""
-        return self.tell(
+        return self.add(
             facts.GrantIssued,
-            grant_id=f"grant.{self._asked.approval_id}",
-            request_digest=self._asked.request_digest,
+            grant_id=f"grant.{self._request_state.approval_id}",
+            request_digest=self._request_state.request_digest,
             expires_at_ms=expires_at_ms,
             session_grant_id=session_grant_id,
         )
 
-    def approve(self) -> Story:
-        return self._row("decide_approval", decision=ApprovalAnswer.APPROVE)
+    def add_approval(self) -> ApprovalFacts:
+        return self._add_transition("decide_approval", decision=ApprovalAnswer.APPROVE)
 
-    def _row(self, on: str, **params: Any) -> Story:
+    def _add_transition(self, on: str, **params: Any) -> ApprovalFacts:
         """A row of approval_lifecycle, which takes every input."""
-        params["approval_id"] = self._asked.approval_id
-        fact = APPROVALS.decide(self._machine, on, APPROVALS.draft(on, params))
+        params["approval_id"] = self._request_state.approval_id
+        fact = APPROVALS.decide(self._machine, on, APPROVALS.candidate(on, params))
         self._machine = APPROVALS.evolve(self._machine, fact)
-        force_setattr(fact, "run", self._asked.run)
-        force_setattr(fact, "generation", self._asked.generation)
+        force_setattr(fact, "run", self._request_state.run)
+        force_setattr(fact, "generation", self._request_state.generation)
         self.facts.append(fact)
         return self
 
@@ -161,7 +166,9 @@ class Story:
         self, what: str, said: RequestedRecord | RespondedRecord | DeniedRecord
     ) -> JournalRecord:
         return JournalRecord.feature_record(
-            msgspec.structs.replace(base_of(self.request, self._next(), what), tags=("approval",)),
+            msgspec.structs.replace(
+                record_base(self.request, self._next_seq(), what), tags=("approval",)
+            ),
             JournalRecordKind.APPROVAL,
             event_family="approval",
             event_kind=f"approval_{what}",
@@ -169,12 +176,12 @@ class Story:
             payload=ApprovalRecord.of(said),
         )
 
-    def _next(self) -> int:
+    def _next_seq(self) -> int:
         self._seq += 1
         return self._seq
 
 
-def _call(asked: Asked) -> dict[str, Any]:
+def _call_fields(asked: ApprovalRequestState) -> dict[str, Any]:
     names = (
         "attempt",
         "tool",

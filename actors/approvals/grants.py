@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from rookery.actors.approvals.effects import ConsumeGrant
-from rookery.actors.approvals.requests import ask_anew
+from rookery.actors.approvals.requests import request_again
 from rookery.actors.approvals.settings import ApprovalSettings
-from rookery.actors.approvals.state import Grant, GrantState, SessionApprovals
+from rookery.actors.approvals.state import Grant, GrantPhase, SessionApprovals
 from rookery.schemas.commands import GrantReceipt, RevokeGrant
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval as facts
 
-__all__ = ["consume", "consumed", "grant_receipt", "revoke"]
+__all__ = ["consume", "grant_receipt", "is_consumed", "revoke"]
 
 
 def consume(
@@ -31,7 +31,7 @@ def consume(
 ) -> Sequence[Fact]:
     """A call is about to be made on the grant."""
     grant = state.grants.get(use.grant_id)
-    if grant is None or grant.state is not GrantState.ISSUED or not _covers(grant, use):
+    if grant is None or grant.state is not GrantPhase.ISSUED or not _covers(grant, use):
         return ()
     asked = state.asked.get(grant.operation_id)
     if asked is None or asked.grant_id != grant.grant_id:
@@ -54,13 +54,13 @@ def consume(
     why = "the grant was not used in time"
     if isinstance(lost, facts.GrantRevoked):
         why = "the session's grant was revoked"
-    return (lost, *ask_anew(state, session, asked, settings, why=why, now_ms=now_ms))
+    return (lost, *request_again(state, session, asked, settings, why=why, now_ms=now_ms))
 
 
-def consumed(state: SessionApprovals, use: ConsumeGrant) -> bool:
+def is_consumed(state: SessionApprovals, use: ConsumeGrant) -> bool:
     """Whether this call has used the grant, now or before."""
     grant = state.grants.get(use.grant_id)
-    return grant is not None and grant.state is GrantState.CONSUMED and _covers(grant, use)
+    return grant is not None and grant.state is GrantPhase.CONSUMED and _covers(grant, use)
 
 
 def revoke(
@@ -74,14 +74,14 @@ def revoke(
 ) -> Sequence[Fact]:
     """Somebody takes a grant back. Its call, if it has not been made, is asked for anew."""
     grant_id = asked_for.grant_id
-    found = _state(state, grant_id)
+    found = _grant_phase(state, grant_id)
     if found is None:
         raise Refused(
             "GRANT_NOT_FOUND",
             f"no grant {grant_id[:120]!r} in this session",
             hint="rookery approvals grants list",
         )
-    if found is not GrantState.ISSUED:
+    if found is not GrantPhase.ISSUED:
         return ()
     of_session = state.session_grants.get(grant_id)
     if of_session is not None:
@@ -95,11 +95,11 @@ def revoke(
         grant_id=grant_id, revoked_by=by, run=asked.run, generation=asked.generation
     )
     why = "the grant was revoked"
-    return (revoked, *ask_anew(state, session, asked, settings, why=why, now_ms=now_ms))
+    return (revoked, *request_again(state, session, asked, settings, why=why, now_ms=now_ms))
 
 
 def grant_receipt(state: SessionApprovals, grant_id: str) -> GrantReceipt:
-    found = _state(state, grant_id)
+    found = _grant_phase(state, grant_id)
     return GrantReceipt(grant_id=grant_id, state="" if found is None else found.value)
 
 
@@ -109,9 +109,9 @@ def _covers(grant: Grant, use: ConsumeGrant) -> bool:
 
 def _is_revoked(state: SessionApprovals, session_grant_id: str) -> bool:
     grant = state.session_grants.get(session_grant_id)
-    return grant is not None and grant.state is GrantState.REVOKED
+    return grant is not None and grant.state is GrantPhase.REVOKED
 
 
-def _state(state: SessionApprovals, grant_id: str) -> GrantState | None:
+def _grant_phase(state: SessionApprovals, grant_id: str) -> GrantPhase | None:
     found = state.grants.get(grant_id) or state.session_grants.get(grant_id)
     return None if found is None else found.state

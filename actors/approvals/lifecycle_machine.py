@@ -15,7 +15,12 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Input, Machine, Row, RowEffect
+from rookery.actors.kernel.machines.machine import (
+    Machine,
+    MachineInput,
+    Transition,
+    TransitionEffect,
+)
 from rookery.schemas.approvals.lifecycle import ApprovalAnswer, ApprovalRejection, ApprovalStatus
 from rookery.schemas.facts import approval as facts
 
@@ -24,16 +29,16 @@ __all__ = [
     "APPROVALS",
     "ApprovalLifecycleRejected",
     "ApprovalStatusResolved",
-    "Approvals",
+    "ApprovalStatuses",
 ]
 
 ABSENT = "absent"
 PENDING, APPROVED, DENIED, EXPIRED, CANCELLED = ApprovalStatus
 APPROVE, DENY = ApprovalAnswer
-Why = ApprovalRejection
+Rejection = ApprovalRejection
 
 
-class Approvals(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalStatuses(msgspec.Struct, frozen=True, kw_only=True):
     """The approvals of a session, by their ids; none is ever forgotten."""
 
     statuses: Map[str, ApprovalStatus] = Map()
@@ -45,69 +50,69 @@ class Approvals(msgspec.Struct, frozen=True, kw_only=True):
 # --- effects ------------------------------------------------------------------------------------
 
 
-class ApprovalStatusResolved(RowEffect, frozen=True, kw_only=True):
+class ApprovalStatusResolved(TransitionEffect, frozen=True, kw_only=True):
     """The approval stands here now, or still."""
 
     approval_id: str
     status: ApprovalStatus
 
 
-class ApprovalLifecycleRejected(RowEffect, frozen=True, kw_only=True):
+class ApprovalLifecycleRejected(TransitionEffect, frozen=True, kw_only=True):
     """What was asked came to nothing."""
 
     approval_id: str
     reason: ApprovalRejection
 
 
-Effect = Callable[[Approvals, Any], RowEffect]
+EffectFactory = Callable[[ApprovalStatuses, Any], TransitionEffect]
 
 
-def resolve(status: ApprovalStatus) -> Effect:
+def resolve(status: ApprovalStatus) -> EffectFactory:
     return lambda _, a: ApprovalStatusResolved(approval_id=a.approval_id, status=status)
 
 
-def reject(reason: ApprovalRejection) -> Effect:
+def reject(reason: ApprovalRejection) -> EffectFactory:
     return lambda _, a: ApprovalLifecycleRejected(approval_id=a.approval_id, reason=reason)
 
 
 # --- when rows hold -----------------------------------------------------------------------------
 
 
-def status(s: Approvals, a: Any) -> ApprovalStatus | None:
+def status(s: ApprovalStatuses, a: Any) -> ApprovalStatus | None:
     return s.statuses.get(a.approval_id)
 
 
-def exists(s: Approvals, a: Any) -> bool:
+def is_known(s: ApprovalStatuses, a: Any) -> bool:
     return a.approval_id in s.statuses
 
 
-def answerable(a: facts.Created | facts.Restored) -> bool:
+def is_answerable(a: facts.Created | facts.Restored) -> bool:
     return a.approve_ok or a.deny_ok
 
 
-def restores(wanted: ApprovalStatus) -> Callable[[Approvals, facts.Restored], bool]:
+def restores(wanted: ApprovalStatus) -> Callable[[ApprovalStatuses, facts.Restored], bool]:
     """Whether the record is a new one that says ``wanted``, and nothing against it."""
 
-    def when(s: Approvals, a: facts.Restored) -> bool:
-        return not exists(s, a) and a.status is wanted and consistent(a)
+    def when(s: ApprovalStatuses, a: facts.Restored) -> bool:
+        return not is_known(s, a) and a.status is wanted and is_consistent(a)
 
     return when
 
 
-def consistent(a: facts.Restored) -> bool:
+def is_consistent(a: facts.Restored) -> bool:
     """Whether the record says what can be: a decision, and only a decided one's, was allowed."""
     if a.status is APPROVED:
         return a.approve_ok and a.decision is APPROVE
     if a.status is DENIED:
         return a.deny_ok and a.decision is DENY
-    return answerable(a) and a.decision is None
+    return is_answerable(a) and a.decision is None
 
 
-def due(s: Approvals, a: facts.ExpiryObserved) -> bool:
+def is_due(s: ApprovalStatuses, a: facts.ExpiryObserved) -> bool:
     return a.expired and s.has_expiry.get(a.approval_id, False)
 
 
-def allowed(s: Approvals, a: facts.Decided) -> bool:
+def is_allowed(s: ApprovalStatuses, a: facts.Decided) -> bool:
     answers = s.approve_allowed if a.decision is APPROVE else s.deny_allowed
     return answers.get(a.approval_id, False)
 
@@ -115,8 +120,8 @@ def allowed(s: Approvals, a: facts.Decided) -> bool:
 # --- what rows make of the approvals ------------------------------------------------------------
 
 
-def enter(entered: ApprovalStatus) -> Callable[[Approvals, Any], Approvals]:
-    return lambda s, a: Approvals(
+def enter(entered: ApprovalStatus) -> Callable[[ApprovalStatuses, Any], ApprovalStatuses]:
+    return lambda s, a: ApprovalStatuses(
         statuses=s.statuses.set(a.approval_id, entered),
         approve_allowed=s.approve_allowed.set(a.approval_id, a.approve_ok),
         deny_allowed=s.deny_allowed.set(a.approval_id, a.deny_ok),
@@ -124,7 +129,7 @@ def enter(entered: ApprovalStatus) -> Callable[[Approvals, Any], Approvals]:
     )
 
 
-def become(reached: ApprovalStatus) -> Callable[[Approvals, Any], Approvals]:
+def set_status(reached: ApprovalStatus) -> Callable[[ApprovalStatuses, Any], ApprovalStatuses]:
     return lambda s, a: replace(s, statuses=s.statuses.set(a.approval_id, reached))
 
 
@@ -132,15 +137,17 @@ def become(reached: ApprovalStatus) -> Callable[[Approvals, Any], Approvals]:
 
 _TERMS = ("approve_ok", "deny_ok", "expiry")
 _INPUTS = {
-    "create_approval": Input(facts.Created, ("approval_id", *_TERMS)),
-    "restore_approval": Input(facts.Restored, ("approval_id", "status", *_TERMS, "decision")),
-    "observe_approval_expiry": Input(facts.ExpiryObserved, ("approval_id", "expired")),
-    "decide_approval": Input(facts.Decided, ("approval_id", "decision")),
+    "create_approval": MachineInput(facts.Created, ("approval_id", *_TERMS)),
+    "restore_approval": MachineInput(
+        facts.Restored, ("approval_id", "status", *_TERMS, "decision")
+    ),
+    "observe_approval_expiry": MachineInput(facts.ExpiryObserved, ("approval_id", "expired")),
+    "decide_approval": MachineInput(facts.Decided, ("approval_id", "decision")),
 }
 
 
-def _restores(wanted: ApprovalStatus) -> Row:
-    return Row(
+def _restores(wanted: ApprovalStatus) -> Transition:
+    return Transition(
         f"Restore{wanted}",
         "restore_approval",
         restores(wanted),
@@ -149,9 +156,9 @@ def _restores(wanted: ApprovalStatus) -> Row:
     )
 
 
-def _observes(wanted: ApprovalStatus) -> Row:
+def _observe_closed(wanted: ApprovalStatus) -> Transition:
     """Its time is no matter any more: it is told where it stands."""
-    return Row(
+    return Transition(
         f"ObserveExpiry{wanted}Noop",
         "observe_approval_expiry",
         lambda s, a: status(s, a) is wanted,
@@ -161,63 +168,63 @@ def _observes(wanted: ApprovalStatus) -> Row:
 
 # fmt: off
 _ROWS = (
-    Row("CreateRejectedEmptyAllowedDecisions", "create_approval",
-        lambda _, a: not answerable(a),
-        effects=(reject(Why.EMPTY_ALLOWED_DECISIONS),)),
-    Row("CreateRejectedAlreadyExists", "create_approval",
-        lambda s, a: answerable(a) and exists(s, a),
-        effects=(reject(Why.ALREADY_EXISTS),)),
-    Row("CreatePending", "create_approval",
-        lambda s, a: answerable(a) and not exists(s, a),
+    Transition("CreateRejectedEmptyAllowedDecisions", "create_approval",
+        lambda _, a: not is_answerable(a),
+        effects=(reject(Rejection.EMPTY_ALLOWED_DECISIONS),)),
+    Transition("CreateRejectedAlreadyExists", "create_approval",
+        lambda s, a: is_answerable(a) and is_known(s, a),
+        effects=(reject(Rejection.ALREADY_EXISTS),)),
+    Transition("CreatePending", "create_approval",
+        lambda s, a: is_answerable(a) and not is_known(s, a),
         enter(PENDING),
         (resolve(PENDING),)),
-    Row("RestoreRejectedDuplicate", "restore_approval",
-        exists,
-        effects=(reject(Why.ALREADY_EXISTS),)),
-    Row("RestoreRejectedEmptyAllowedDecisions", "restore_approval",
-        lambda s, a: not exists(s, a) and not answerable(a),
-        effects=(reject(Why.EMPTY_ALLOWED_DECISIONS),)),
+    Transition("RestoreRejectedDuplicate", "restore_approval",
+        is_known,
+        effects=(reject(Rejection.ALREADY_EXISTS),)),
+    Transition("RestoreRejectedEmptyAllowedDecisions", "restore_approval",
+        lambda s, a: not is_known(s, a) and not is_answerable(a),
+        effects=(reject(Rejection.EMPTY_ALLOWED_DECISIONS),)),
     _restores(PENDING),
     _restores(EXPIRED),
     _restores(CANCELLED),
     _restores(APPROVED),
     _restores(DENIED),
-    Row("RestoreRejectedInvalidRecord", "restore_approval",
-        lambda s, a: not exists(s, a) and answerable(a) and not consistent(a),
-        effects=(reject(Why.INVALID_RESTORED_RECORD),)),
-    Row("ObserveExpiryRejectedMissing", "observe_approval_expiry",
-        lambda s, a: not exists(s, a),
-        effects=(reject(Why.NOT_FOUND),)),
-    Row("ObserveExpiryExpiresPending", "observe_approval_expiry",
-        lambda s, a: status(s, a) is PENDING and due(s, a),
-        become(EXPIRED),
+    Transition("RestoreRejectedInvalidRecord", "restore_approval",
+        lambda s, a: not is_known(s, a) and is_answerable(a) and not is_consistent(a),
+        effects=(reject(Rejection.INVALID_RESTORED_RECORD),)),
+    Transition("ObserveExpiryRejectedMissing", "observe_approval_expiry",
+        lambda s, a: not is_known(s, a),
+        effects=(reject(Rejection.NOT_FOUND),)),
+    Transition("ObserveExpiryExpiresPending", "observe_approval_expiry",
+        lambda s, a: status(s, a) is PENDING and is_due(s, a),
+        set_status(EXPIRED),
         (resolve(EXPIRED),)),
-    Row("ObserveExpiryPendingNoop", "observe_approval_expiry",
-        lambda s, a: status(s, a) is PENDING and not due(s, a),
+    Transition("ObserveExpiryPendingNoop", "observe_approval_expiry",
+        lambda s, a: status(s, a) is PENDING and not is_due(s, a),
         effects=(resolve(PENDING),)),
-    _observes(APPROVED),
-    _observes(DENIED),
-    _observes(EXPIRED),
-    _observes(CANCELLED),
-    Row("DecideRejectedMissing", "decide_approval",
-        lambda s, a: not exists(s, a),
-        effects=(reject(Why.NOT_FOUND),)),
-    Row("DecideRejectedExpired", "decide_approval",
+    _observe_closed(APPROVED),
+    _observe_closed(DENIED),
+    _observe_closed(EXPIRED),
+    _observe_closed(CANCELLED),
+    Transition("DecideRejectedMissing", "decide_approval",
+        lambda s, a: not is_known(s, a),
+        effects=(reject(Rejection.NOT_FOUND),)),
+    Transition("DecideRejectedExpired", "decide_approval",
         lambda s, a: status(s, a) is EXPIRED,
-        effects=(reject(Why.EXPIRED),)),
-    Row("DecideRejectedAlreadyDecided", "decide_approval",
+        effects=(reject(Rejection.EXPIRED),)),
+    Transition("DecideRejectedAlreadyDecided", "decide_approval",
         lambda s, a: status(s, a) in (APPROVED, DENIED, CANCELLED),
-        effects=(reject(Why.ALREADY_DECIDED),)),
-    Row("DecideRejectedNotAllowed", "decide_approval",
-        lambda s, a: status(s, a) is PENDING and not allowed(s, a),
-        effects=(reject(Why.INVALID_DECISION),)),
-    Row("DecideApprove", "decide_approval",
-        lambda s, a: status(s, a) is PENDING and a.decision is APPROVE and allowed(s, a),
-        become(APPROVED),
+        effects=(reject(Rejection.ALREADY_DECIDED),)),
+    Transition("DecideRejectedNotAllowed", "decide_approval",
+        lambda s, a: status(s, a) is PENDING and not is_allowed(s, a),
+        effects=(reject(Rejection.INVALID_DECISION),)),
+    Transition("DecideApprove", "decide_approval",
+        lambda s, a: status(s, a) is PENDING and a.decision is APPROVE and is_allowed(s, a),
+        set_status(APPROVED),
         (resolve(APPROVED),)),
-    Row("DecideDeny", "decide_approval",
-        lambda s, a: status(s, a) is PENDING and a.decision is DENY and allowed(s, a),
-        become(DENIED),
+    Transition("DecideDeny", "decide_approval",
+        lambda s, a: status(s, a) is PENDING and a.decision is DENY and is_allowed(s, a),
+        set_status(DENIED),
         (resolve(DENIED),)),
 )
 # fmt: on
@@ -226,7 +233,7 @@ APPROVALS = Machine(
     "approval_lifecycle",
     handle="ApprovalLifecycle",
     phases=(ABSENT, *ApprovalStatus),
-    initial=Approvals(),
+    initial=ApprovalStatuses(),
     inputs=_INPUTS,
     rows=_ROWS,
     phase=lambda s, a: s.statuses.get(a.approval_id, ABSENT),

@@ -13,13 +13,13 @@ import msgspec
 
 from rookery.schemas.errors import CodedError, Refused
 
-__all__ = ["UnreadAnswer", "unread_answer"]
+__all__ = ["MalformedAnswer", "malformed_answer"]
 
-LOOKED_AT_BYTES: Final = 64 << 10
+SEARCHED_BYTES: Final = 64 << 10
 _APPROVAL_ID: Final = re.compile(rb'"approval_id"\s*:\s*"([A-Za-z0-9_.-]{1,200})"')
 
 
-class UnreadAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class MalformedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What came as an answer and is none."""
 
     approval_id: str
@@ -33,10 +33,10 @@ class UnreadAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return Refused(self.code, self.message, hint=self.hint)
 
 
-def unread_answer(body: bytes, error: CodedError) -> UnreadAnswer:
+def malformed_answer(body: bytes, error: CodedError) -> MalformedAnswer:
     """What is decided on instead of ``body``, which could not be read because of ``error``."""
-    named = _APPROVAL_ID.search(body, 0, LOOKED_AT_BYTES)
-    return UnreadAnswer(
+    named = _APPROVAL_ID.search(body, 0, SEARCHED_BYTES)
+    return MalformedAnswer(
         approval_id="" if named is None else named[1].decode(),
         code=error.code,
         message=error.message,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rookery.actors.approvals.dispatchers.port import Terms
-from rookery.actors.approvals.state import Asked
+from rookery.actors.approvals.state import ApprovalRequestState
 from rookery.schemas.approvals.records import ApprovalRequest
 from rookery.schemas.capability import ApprovalPolicy, AutoApproval
 from rookery.schemas.digest import digest_bytes
@@ -46,9 +46,9 @@ __all__ = [
     "approval_id_of",
     "operation_of",
     "policy_id",
-    "request_of",
-    "summary_of",
-    "terms_of",
+    "redacted_summary",
+    "to_request",
+    "to_terms",
 ]
 
 _EFFECTS: Final = {
@@ -82,7 +82,7 @@ def policy_id(policy: ApprovalPolicy) -> str:
     return f"approval.{policy.value}"
 
 
-def request_of(session: str, asked: Asked) -> ApprovalRequest:
+def to_request(session: str, asked: ApprovalRequestState) -> ApprovalRequest:
     """What is put before somebody."""
     effect_class, risk = _EFFECTS[asked.side_effect]
     return ApprovalRequest(
@@ -112,7 +112,7 @@ def request_of(session: str, asked: Asked) -> ApprovalRequest:
     )
 
 
-def terms_of(asked: Asked) -> Terms:
+def to_terms(asked: ApprovalRequestState) -> Terms:
     return Terms(request_digest=asked.request_digest, due_ms=asked.due_ms)
 
 
@@ -123,17 +123,17 @@ def actor_ref(request: ApprovalRequest, actor: str) -> SourceRef:
     return SourceRef.new(actor, SourceKind.USER)
 
 
-def summary_of(name: str, arguments: Any) -> str:
+def redacted_summary(name: str, arguments: Any) -> str:
     """A call without the values of its arguments."""
     if isinstance(arguments, Mapping):
-        parts = [f"{key[:40]}: {_shape(value)}" for key, value in arguments.items()]
+        parts = [f"{key[:40]}: {_describe_type(value)}" for key, value in arguments.items()]
     else:
-        parts = [_shape(value) for value in arguments]
+        parts = [_describe_type(value) for value in arguments]
     more = [f"{len(parts) - NAMES_MAX} more"] if len(parts) > NAMES_MAX else []
     return f"{name[:128]}({', '.join([*parts[:NAMES_MAX], *more])})"
 
 
-def _shape(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     match value:
         case None:
             return "null"

@@ -24,30 +24,30 @@ import msgspec
 
 from rookery.actors.approvals.rule_functions import (
     FUNCTIONS,
-    CallSeen,
+    Evaluator,
+    RuleInput,
     RuleUndecided,
-    Says,
     both,
     compare,
     constant,
+    contains,
     either,
     list_of,
+    member,
     negation,
-    part_of,
-    truth,
-    within,
-    word,
+    require_bool,
+    variable,
 )
 from rookery.schemas.capability import AutoApproval, Capability
 from rookery.schemas.errors import Refused
 
-__all__ = ["CallSeen", "Rule", "RuleUndecided", "check_rule"]
+__all__ = ["ApprovalRule", "RuleInput", "RuleUndecided", "check_rule"]
 
 TEXT_MAX: Final = 2_000
 DEPTH_MAX: Final = 32
 
 
-class Rule:
+class ApprovalRule:
     """One rule, read."""
 
     def __init__(self, text: str) -> None:
@@ -55,21 +55,21 @@ class Rule:
         if len(text) > TEXT_MAX:
             raise _invalid(f"it has {len(text)} characters, the limit is {TEXT_MAX}")
         self.text = text
-        self._says = _Reader(text).read()
+        self._evaluate = _RuleParser(text).parse()
 
     @classmethod
-    def of(cls, text: str) -> Rule:
+    def of(cls, text: str) -> ApprovalRule:
         """The same for the same text: reading it once is enough."""
-        return _rule(text)
+        return _cached_rule(text)
 
-    def allows(self, call: CallSeen) -> bool:
+    def allows(self, call: RuleInput) -> bool:
         """Whether it is true of the call; ``RuleUndecided`` if that cannot be said."""
-        return truth(self._says(call))
+        return require_bool(self._evaluate(call))
 
 
 @lru_cache(maxsize=512)
-def _rule(text: str) -> Rule:
-    return Rule(text)
+def _cached_rule(text: str) -> ApprovalRule:
+    return ApprovalRule(text)
 
 
 def check_rule(capability: Capability) -> None:
@@ -78,7 +78,7 @@ def check_rule(capability: Capability) -> None:
     if not isinstance(policy, AutoApproval):
         return
     try:
-        Rule.of(policy.auto.rule)
+        ApprovalRule.of(policy.auto.rule)
     except Refused as refusal:
         text = f"{capability.name[:80]}: {refusal.message}"
         raise Refused("RULE_INVALID", text, hint=refusal.hint) from None
@@ -105,7 +105,7 @@ class _Token(NamedTuple):
     at: int
 
 
-class _Reader:
+class _RuleParser:
     """Reads by descent: one method for every way an expression can go on."""
 
     def __init__(self, text: str) -> None:
@@ -113,8 +113,8 @@ class _Reader:
         self._next = 0
         self._depth = 0
 
-    def read(self) -> Says:
-        says = self._any_of()
+    def parse(self) -> Evaluator:
+        says = self._or_expression()
         if self._token.kind != "end":
             raise self._unexpected("the end")
         return says
@@ -123,7 +123,7 @@ class _Reader:
     def _token(self) -> _Token:
         return self._tokens[self._next]
 
-    def _take(self, *texts: str) -> str:
+    def _accept(self, *texts: str) -> str:
         """The next token, if it is one of these words or signs."""
         token = self._token
         if token.kind not in ("word", "sign") or token.text not in texts:
@@ -131,8 +131,8 @@ class _Reader:
         self._next += 1
         return token.text
 
-    def _want(self, text: str) -> None:
-        if not self._take(text):
+    def _expect(self, text: str) -> None:
+        if not self._accept(text):
             raise self._unexpected(text)
 
     def _unexpected(self, wanted: str) -> Refused:
@@ -140,91 +140,91 @@ class _Reader:
         found = token.text or "the end"
         return _invalid(f"expected {wanted} and found {found} at character {token.at + 1}")
 
-    def _any_of(self) -> Says:
+    def _or_expression(self) -> Evaluator:
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise _invalid(f"it is nested deeper than {DEPTH_MAX} levels")
-        left = self._all_of()
-        while self._take("or"):
-            left = either(left, self._all_of())
+        left = self._and_expression()
+        while self._accept("or"):
+            left = either(left, self._and_expression())
         self._depth -= 1
         return left
 
-    def _all_of(self) -> Says:
-        left = self._negated()
-        while self._take("and"):
-            left = both(left, self._negated())
+    def _and_expression(self) -> Evaluator:
+        left = self._not_expression()
+        while self._accept("and"):
+            left = both(left, self._not_expression())
         return left
 
-    def _negated(self) -> Says:
+    def _not_expression(self) -> Evaluator:
         times = 0
-        while self._take("not"):
+        while self._accept("not"):
             times += 1
-        says = self._compared()
+        says = self._comparison()
         return negation(says, odd=bool(times % 2)) if times else says
 
-    def _compared(self) -> Says:
+    def _comparison(self) -> Evaluator:
         left = self._value()
-        if sign := self._take("==", "!=", "<", "<=", ">", ">="):
+        if sign := self._accept("==", "!=", "<", "<=", ">", ">="):
             return compare(sign, left, self._value())
-        if self._take("in"):
-            return within(left, self._value(), wanted=True)
-        if self._take("not"):
-            self._want("in")
-            return within(left, self._value(), wanted=False)
+        if self._accept("in"):
+            return contains(left, self._value(), wanted=True)
+        if self._accept("not"):
+            self._expect("in")
+            return contains(left, self._value(), wanted=False)
         return left
 
-    def _value(self) -> Says:
+    def _value(self) -> Evaluator:
         token = self._token
-        if self._take("("):
-            says = self._any_of()
-            self._want(")")
+        if self._accept("("):
+            says = self._or_expression()
+            self._expect(")")
             return says
-        if self._take("["):
-            return list_of(self._until("]"))
+        if self._accept("["):
+            return list_of(self._list_until("]"))
         self._next += token.kind in ("number", "text", "word")
         match token.kind:
             case "number" | "text":
                 return constant(_literal(token))
             case "word" if token.text in _LITERALS:
                 return constant(_LITERALS[token.text])
-            case "word" if token.text in FUNCTIONS and self._take("("):
-                return self._called(token.text)
-            case "word" if token.text in CallSeen._fields:
-                return self._path(word(token.text))
+            case "word" if token.text in FUNCTIONS and self._accept("("):
+                return self._function_call(token.text)
+            case "word" if token.text in RuleInput._fields:
+                return self._path(variable(token.text))
         self._next -= token.kind in ("number", "text", "word")
         raise self._unexpected("a value")
 
-    def _until(self, close: str) -> list[Says]:
-        found: list[Says] = []
-        while not self._take(close):
+    def _list_until(self, close: str) -> list[Evaluator]:
+        found: list[Evaluator] = []
+        while not self._accept(close):
             if found:
-                self._want(",")
-            found.append(self._any_of())
+                self._expect(",")
+            found.append(self._or_expression())
         return found
 
-    def _called(self, name: str) -> Says:
+    def _function_call(self, name: str) -> Evaluator:
         takes, function = FUNCTIONS[name]
-        given = self._until(")")
+        given = self._list_until(")")
         if len(given) != takes:
             raise _invalid(f"{name} takes {takes} values, given {len(given)}")
         return lambda call: function(*(says(call) for says in given))
 
-    def _path(self, says: Says) -> Says:
+    def _path(self, says: Evaluator) -> Evaluator:
         while True:
-            if self._take("."):
+            if self._accept("."):
                 token = self._token
                 if token.kind != "word":
                     raise self._unexpected("a name")
                 self._next += 1
-                says = part_of(says, token.text)
-            elif self._take("["):
+                says = member(says, token.text)
+            elif self._accept("["):
                 token = self._token
                 if token.kind not in ("number", "text"):
                     raise self._unexpected("a name or a number")
                 self._next += 1
-                says = part_of(says, _literal(token))
-                self._want("]")
+                says = member(says, _literal(token))
+                self._expect("]")
             else:
                 return says
 

@@ -12,23 +12,23 @@ from Crypto.PublicKey import ECC
 from Crypto.Signature import eddsa
 from msgspec.structs import asdict, replace
 
-from rookery.schemas.approvals.decision import DecideApproval, signed_bytes
-from rookery.schemas.commands import NameApprover
+from rookery.schemas.approvals.decision import DecideApproval, bytes_to_sign
+from rookery.schemas.commands import ChangeApprover
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import Refused
 
 __all__ = [
     "Signer",
+    "bytes_to_sign",
+    "change_bytes",
     "key_id_of",
-    "naming_bytes",
     "read_private_key",
     "read_public_key",
-    "signed_bytes",
-    "verify",
-    "verify_naming",
+    "verify_answer",
+    "verify_change",
 ]
 
-NAMING_DOMAIN: Final = "rookery.approver.naming.v1"
+CHANGE_DOMAIN: Final = "rookery.approver.naming.v1"
 """A signature over the naming of an approver is one over no answer."""
 KEY_BYTES: Final = 32
 KEY_ID_DIGITS: Final = 16
@@ -60,36 +60,36 @@ class Signer:
     def sign(self, realm: str, answer: DecideApproval) -> DecideApproval:
         """The answer as this key's."""
         named = replace(answer, key_id=self.key_id, signature="")
-        return replace(named, signature=self._signature(signed_bytes(realm, named)))
+        return replace(named, signature=self._signature(bytes_to_sign(realm, named)))
 
-    def sign_naming(self, realm: str, naming: NameApprover) -> NameApprover:
+    def sign_change(self, realm: str, naming: ChangeApprover) -> ChangeApprover:
         """The naming of an approver as this key's."""
         named = replace(naming, key_id=self.key_id, signature="")
-        return replace(named, signature=self._signature(naming_bytes(realm, named)))
+        return replace(named, signature=self._signature(change_bytes(realm, named)))
 
     def _signature(self, said: bytes) -> str:
         signature: bytes = eddsa.new(self._key, _MODE).sign(said)
         return signature.hex()
 
 
-def verify(realm: str, answer: DecideApproval, public_key: str) -> bool:
+def verify_answer(realm: str, answer: DecideApproval, public_key: str) -> bool:
     """Whether exactly this was signed, for this realm, with the key."""
-    return _verified(signed_bytes(realm, answer), answer.signature, public_key)
+    return _is_valid_signature(bytes_to_sign(realm, answer), answer.signature, public_key)
 
 
-def verify_naming(realm: str, naming: NameApprover, public_key: str) -> bool:
+def verify_change(realm: str, naming: ChangeApprover, public_key: str) -> bool:
     """The same of the naming of an approver."""
-    return _verified(naming_bytes(realm, naming), naming.signature, public_key)
+    return _is_valid_signature(change_bytes(realm, naming), naming.signature, public_key)
 
 
-def naming_bytes(realm: str, naming: NameApprover) -> bytes:
+def change_bytes(realm: str, naming: ChangeApprover) -> bytes:
     """What is signed: everything it says, and the realm it says it in."""
     said = asdict(naming)
     del said["signature"]
-    return canonical_json({"domain": NAMING_DOMAIN, "realm": realm, **said})
+    return canonical_json({"domain": CHANGE_DOMAIN, "realm": realm, **said})
 
 
-def _verified(said: bytes, signature: str, public_key: str) -> bool:
+def _is_valid_signature(said: bytes, signature: str, public_key: str) -> bool:
     try:
         key = eddsa.import_public_key(bytes.fromhex(public_key))
         eddsa.new(key, _MODE).verify(said, bytes.fromhex(signature))
@@ -104,7 +104,7 @@ def key_id_of(public_key: str) -> str:
 
 def read_private_key(text: str) -> Signer:
     """The private key a PEM file holds."""
-    key = _imported(text)
+    key = _import_key(text)
     if not key.has_private():
         raise Refused("INVALID_ARGUMENT", "the file holds a public key, not a private one")
     return Signer(key.seed)
@@ -114,35 +114,35 @@ def read_public_key(text: str) -> str:
     """The public key a file holds, in hex: PEM, OpenSSH's one line, or hex itself."""
     stripped = text.strip()
     if len(stripped) == 2 * KEY_BYTES:
-        return _hex(_sound(_raw(stripped)))
-    return _hex(_sound(_imported(stripped)))
+        return _hex(_require_sound(_import_raw_key(stripped)))
+    return _hex(_require_sound(_import_key(stripped)))
 
 
-def _imported(text: str) -> ECC.EccKey:
+def _import_key(text: str) -> ECC.EccKey:
     try:
         key = ECC.import_key(text)
     except (ValueError, IndexError, TypeError):
         key = None
     if key is None or key.curve != "Ed25519":
-        raise _no_key()
+        raise _invalid_key()
     return key
 
 
-def _raw(digits: str) -> ECC.EccKey:
+def _import_raw_key(digits: str) -> ECC.EccKey:
     try:
         return eddsa.import_public_key(bytes.fromhex(digits))
     except ValueError:
-        raise _no_key() from None
+        raise _invalid_key() from None
 
 
-def _sound(key: ECC.EccKey) -> ECC.EccKey:
+def _require_sound(key: ECC.EccKey) -> ECC.EccKey:
     """On a point of small order anybody can sign."""
     if (key.pointQ * 8).is_point_at_infinity():
-        raise _no_key()
+        raise _invalid_key()
     return key
 
 
-def _no_key() -> Refused:
+def _invalid_key() -> Refused:
     return Refused(
         "INVALID_ARGUMENT",
         "the file holds no Ed25519 key",

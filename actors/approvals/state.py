@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 from immutables import Map
 
-from rookery.actors.approvals.lifecycle_machine import Approvals
+from rookery.actors.approvals.lifecycle_machine import ApprovalStatuses
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
 from rookery.schemas.run import SideEffect
 
@@ -21,11 +21,11 @@ __all__ = [
     "REFUSALS_MAX",
     "REFUSALS_WINDOW_MS",
     "STATE_SCHEMA",
+    "ApprovalRequestState",
     "Approver",
-    "Asked",
     "Grant",
-    "GrantState",
-    "Refusals",
+    "GrantPhase",
+    "RefusalWindow",
     "SessionApprovals",
     "SessionGrant",
 ]
@@ -40,7 +40,7 @@ APPROVERS_KEY = "_approvers"
 """The one entity of the realm's approvers."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalRequestState(msgspec.Struct, frozen=True, kw_only=True):
     """One call, as somebody was asked about it last."""
 
     approval_id: str
@@ -69,7 +69,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     escalated: bool = False
 
     @property
-    def pending(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether an answer would count."""
         return self.status in _PENDING
 
@@ -80,7 +80,7 @@ _PENDING = (
 )
 
 
-class GrantState(StrEnum):
+class GrantPhase(StrEnum):
     ISSUED = "issued"
     CONSUMED = "consumed"
     EXPIRED = "expired"
@@ -96,7 +96,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     request_digest: str
     expires_at_ms: int
     session_grant_id: str = ""
-    state: GrantState = GrantState.ISSUED
+    state: GrantPhase = GrantPhase.ISSUED
 
 
 class SessionGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,16 +107,16 @@ class SessionGrant(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     generation: int
     expires_at_ms: int
-    state: GrantState = GrantState.ISSUED
+    state: GrantPhase = GrantPhase.ISSUED
 
 
-class Refusals(msgspec.Struct, frozen=True, kw_only=True):
+class RefusalWindow(msgspec.Struct, frozen=True, kw_only=True):
     """How many refused answers were recorded in the present minute."""
 
     since_ms: int = 0
     count: int = 0
 
-    def too_many(self, now_ms: int) -> bool:
+    def is_exceeded(self, now_ms: int) -> bool:
         """Whether the next one is refused and not recorded."""
         return now_ms - self.since_ms < REFUSALS_WINDOW_MS and self.count >= REFUSALS_MAX
 
@@ -132,12 +132,12 @@ class Approver(msgspec.Struct, frozen=True, kw_only=True):
 class SessionApprovals(msgspec.Struct, frozen=True, kw_only=True):
     """All there is under one key."""
 
-    approvals: Approvals = Approvals()
+    approvals: ApprovalStatuses = ApprovalStatuses()
     """approval_lifecycle's view of it."""
     generation: int = 0
     run: str = ""
     """The last run that wanted anything."""
-    asked: Map[str, Asked] = Map()
+    asked: Map[str, ApprovalRequestState] = Map()
     """By operation."""
     grants: Map[str, Grant] = Map()
     session_grants: Map[str, SessionGrant] = Map()
@@ -146,13 +146,13 @@ class SessionApprovals(msgspec.Struct, frozen=True, kw_only=True):
     in_session: Map[str, int] = Map()
     records: int = 0
     """Records of the run so far."""
-    refusals: Refusals = Refusals()
+    refusals: RefusalWindow = RefusalWindow()
     approvers: Map[str, Approver] = Map()
     """By key id; only under ``_approvers``."""
     changes: int = 0
     """How often an approver was added or revoked."""
 
-    def of_approval(self, approval_id: str) -> Asked | None:
+    def request_of_approval(self, approval_id: str) -> ApprovalRequestState | None:
         """The call of an approval, asked for this time."""
         operation_id = approval_id.split(".")[1] if "." in approval_id else ""
         asked = self.asked.get(operation_id)

@@ -15,23 +15,23 @@ from typing import Any
 
 from msgspec import UNSET
 
-from rookery.actors.execution.driver import Wants
-from rookery.actors.execution.history import Reader
-from rookery.actors.execution.pending_calls import Board, OpenCalls
-from rookery.actors.execution.step_recorder import RunOver, RunRecord
-from rookery.actors.sandbox.contract import Answer, Call
-from rookery.actors.turns.run_state import calls_wanted
-from rookery.schemas.calls import AskedCall
+from rookery.actors.execution.driver import CallsRequested
+from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.execution.pending_calls import CallNotifierPort, PendingCalls
+from rookery.actors.execution.step_recorder import RunEnded, StepRecorder
+from rookery.actors.sandbox.contract import ProgramCall, ToolResult
+from rookery.actors.turns.run_state import request_calls
+from rookery.schemas.calls import RequestedCall
 from rookery.schemas.errors import Refused
 
-__all__ = ["Calling", "RunParks"]
+__all__ = ["CallCoordinator", "ParkRequested"]
 
 BATCH_CALLS_MAX = 500
 SLACK_MS = 20
 """A run whose time is up is ended by its sandbox; this is for the case that it is at rest."""
 
 
-class RunParks(Exception):
+class ParkRequested(Exception):
     """The run waits for something that may take long."""
 
     def __init__(self, code: str, operations: tuple[str, ...], *, split: bool) -> None:
@@ -39,28 +39,30 @@ class RunParks(Exception):
         self.code, self.operations, self.split = code, operations, split
 
 
-class Calling:
-    """One run's. Used on the loop. Whoever waits hears of the run's end as ``RunOver``, of its time
-    being up as ``TimeoutError``, and that it is to be parked as ``RunParks``."""
+class CallCoordinator:
+    """One run's. Used on the loop. Whoever waits hears of the run's end as ``RunEnded``, of its
+    time being up as ``TimeoutError``, and that it is to be parked as ``ParkRequested``."""
 
-    def __init__(self, record: RunRecord, board: Board, reader: Reader, limit_ms: int) -> None:
-        self._record, self._board, self._reader = record, board, reader
-        self._limit_ms, self._began_s = limit_ms, 0.0
-        self._open = OpenCalls(board)
-        self._split = False
+    def __init__(
+        self, record: StepRecorder, board: CallNotifierPort, reader: RunHistoryReader, limit_ms: int
+    ) -> None:
+        self._recorder, self._notifier, self._reader = record, board, reader
+        self._limit_ms, self._started_s = limit_ms, 0.0
+        self._pending = PendingCalls(board)
+        self._has_mixed_steps = False
         """Whether calls of several steps may be open."""
-        self._again = False
+        self._has_resumed_calls = False
         """Whether calls are open that the driver has waited for before."""
         self._stopping = asyncio.Event()
 
-    async def take_up(self, calls: Sequence[AskedCall], *, split: bool = False) -> None:
+    async def resume(self, calls: Sequence[RequestedCall], *, split: bool = False) -> None:
         """The run's time begins. These calls are under way since before; ``split``: the driver was
         not always told of all it waited for."""
-        self._began_s = _now_s()
-        self._split = self._again = split
+        self._started_s = _now_s()
+        self._has_mixed_steps = self._has_resumed_calls = split
         if calls:
-            self._open.add(calls)
-            await self._recall()
+            self._pending.add(calls)
+            await self._reload_outcomes()
 
     def stop(self) -> None:
         """Nobody is to wait any more."""
@@ -68,7 +70,7 @@ class Calling:
 
     # --- what is wanted ---------------------------------------------------------------------------
 
-    async def answers(self, wants: Wants) -> tuple[dict[int, Answer], int]:
+    async def request_and_wait(self, wants: CallsRequested) -> tuple[dict[int, ToolResult], int]:
         """Put what is wanted on record, unless it is, and wait for what comes of it: the answers,
         and how far the driver's clock goes on with them. Calls that are wanted no more are given
         up."""
@@ -77,86 +79,86 @@ class Calling:
                 f"{len(wants.calls)} calls are awaited together, at most {BATCH_CALLS_MAX} can be"
             )
             raise Refused("EXTERNAL_CALLS_EXCEEDED", text)
-        gone = self._gone(wants)
-        new = [call for call in wants.calls if call.id not in self._open]
-        stands = bool(new or gone) or not self._record.only_time_passed
+        gone = self._dropped(wants)
+        new = [call for call in wants.calls if call.id not in self._pending]
+        stands = bool(new or gone) or not self._recorder.has_only_time_passed
         if stands:
-            await self._want(wants, new)
+            await self._record_request(wants, new)
         for call in gone:
-            self._board.give_up(self._record.run_id, call.operation_id)
+            self._notifier.drop(self._recorder.run_id, call.operation_id)
         try:
-            return await self.come([call.id for call in wants.calls], wants.timer_ms)
-        except RunParks:
+            return await self.wait([call.id for call in wants.calls], wants.timer_ms)
+        except ParkRequested:
             if not stands:
-                await self._want(wants, [])
+                await self._record_request(wants, [])
             raise
 
-    def _gone(self, wants: Wants) -> list[AskedCall]:
+    def _dropped(self, wants: CallsRequested) -> list[RequestedCall]:
         """A synchronous call says nothing of those that are awaited."""
         if not all(call.awaited for call in wants.calls):
             return []
-        return self._open.give_up({call.id for call in wants.calls})
+        return self._pending.drop_except({call.id for call in wants.calls})
 
-    async def _want(self, wants: Wants, new: Sequence[Call]) -> None:
-        calls = await self._record.asked(new)
-        self._split |= len(self._open) > 0 and any(call.awaited for call in calls)
-        self._open.add(calls)
-        barrier = [self._record.operation_id(call.id) for call in wants.calls]
-        moves = (*wants.moves, *calls_wanted(calls, barrier, self._open.operations))
-        recovering = self._record.recovering
-        await self._record.want(moves, calls, wants.timer_ms)
+    async def _record_request(self, wants: CallsRequested, new: Sequence[ProgramCall]) -> None:
+        calls = await self._recorder.to_requested_calls(new)
+        self._has_mixed_steps |= len(self._pending) > 0 and any(call.awaited for call in calls)
+        self._pending.add(calls)
+        barrier = [self._recorder.operation_id(call.id) for call in wants.calls]
+        moves = (*wants.inputs, *request_calls(calls, barrier, self._pending.operations))
+        recovering = self._recorder.is_recovering
+        await self._recorder.record_request(moves, calls, wants.timer_ms)
         if recovering:
-            await self._recall()
+            await self._reload_outcomes()
 
-    async def _recall(self) -> None:
+    async def _reload_outcomes(self) -> None:
         """Of what was asked before, something may have come already."""
-        operations = set(self._open.operations)
-        for known in await self._record.known_calls():
+        operations = set(self._pending.operations)
+        for known in await self._recorder.fetch_calls():
             if known.operation_id in operations and (known.outcome is not UNSET or known.waits_for):
-                self._board.tell(known)
+                self._notifier.notify(known)
 
     # --- what comes of it -------------------------------------------------------------------------
 
-    async def come(
+    async def wait(
         self, numbers: Sequence[int], timer_ms: int | None
-    ) -> tuple[dict[int, Answer], int]:
+    ) -> tuple[dict[int, ToolResult], int]:
         """What came of the calls, and how far the driver's clock goes on with that."""
         began_s = _now_s()
-        answered = await self._answered(numbers, began_s, timer_ms)
+        answered = await self._wait_answered(numbers, began_s, timer_ms)
         passed_ms = 0
-        if self._open.are_awaited(numbers) and (timer_ms is not None or self._again):
+        if self._pending.are_awaited(numbers) and (timer_ms is not None or self._has_resumed_calls):
             passed_ms = _passed_ms(began_s, timer_ms, some=bool(answered))
         whole = len(answered) == len(numbers)
-        given = UNSET if whole else tuple(map(self._record.operation_id, answered))
-        self._record.told(given, passed_ms)
+        given = UNSET if whole else tuple(map(self._recorder.operation_id, answered))
+        self._recorder.set_answers(given, passed_ms)
         answers = {
-            number: await self._reader.answer(outcome)
-            for number, outcome in self._open.take(answered)
+            number: await self._reader.to_tool_result(outcome)
+            for number, outcome in self._pending.pop(answered)
         }
-        self._again = len(self._open) > 0
-        self._split &= self._again
+        self._has_resumed_calls = len(self._pending) > 0
+        self._has_mixed_steps &= self._has_resumed_calls
         return answers, passed_ms
 
-    async def _answered(
+    async def _wait_answered(
         self, numbers: Sequence[int], began_s: float, timer_ms: int | None
     ) -> list[int]:
         """Calls of one step are answered together, unless the driver's time comes first; once there
         are calls of several steps, whatever comes is told at once."""
-        open_calls = self._open
+        open_calls = self._pending
         while True:
-            open_calls.listen()
+            open_calls.collect()
             answered = open_calls.answered(numbers)
-            if len(answered) == len(numbers) or (self._split and answered):
+            if len(answered) == len(numbers) or (self._has_mixed_steps and answered):
                 return answered
-            if not open_calls.going:
-                waiting = open_calls.waiting(numbers)
+            if not open_calls.any_running:
+                waiting = open_calls.waiting_codes(numbers)
                 code = next(iter(waiting.values()))
-                raise RunParks(code, tuple(waiting), split=self._split)
+                raise ParkRequested(code, tuple(waiting), split=self._has_mixed_steps)
             left_s = None if timer_ms is None else began_s + timer_ms / 1000 - _now_s()
             if left_s is not None and left_s <= 0:
                 return answered
             told = asyncio.wait(
-                open_calls.expected, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                open_calls.futures, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
             )
             await self._wait(told)
 
@@ -172,12 +174,12 @@ class Calling:
             if not waiting.done():
                 waiting.cancel()
         if self._stopping.is_set():
-            raise RunOver
+            raise RunEnded
         waiting.result()
 
     @property
     def _left_ms(self) -> float:
-        return max(0.0, self._limit_ms - (_now_s() - self._began_s) * 1000)
+        return max(0.0, self._limit_ms - (_now_s() - self._started_s) * 1000)
 
 
 def _passed_ms(began_s: float, timer_ms: int | None, *, some: bool) -> int:

@@ -2,7 +2,7 @@
 
 A driver is told what its run was given, then what its calls came to, and each time says what it
 wants next. It knows no facts and no journal; its synchronous calls it makes itself, through
-``MakeCall``, in the middle of a step.
+``SyncCall``, in the middle of a step.
 """
 
 from __future__ import annotations
@@ -14,76 +14,96 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from rookery.actors.execution.history import plain
-from rookery.actors.sandbox.contract import Answer, AnswerCall, Call, Outcome, Tool, Waiting
+from rookery.actors.execution.history import without_limits
+from rookery.actors.sandbox.contract import (
+    CallTool,
+    Outcome,
+    ProgramCall,
+    SuspendedRun,
+    Tool,
+    ToolResult,
+)
 from rookery.actors.sandbox.sandbox import Sandbox
-from rookery.actors.sandbox.sessions.recorded_runs import Batch
-from rookery.schemas.calls import Move, Offer
+from rookery.actors.sandbox.sessions.recorded_runs import ResultBatch
+from rookery.schemas.calls import RunEnvironment, TurnInput
 from rookery.schemas.run import RunRequest, RunResult
 
-__all__ = ["Driver", "Ends", "Given", "MakeCall", "Moves", "SandboxDriver", "Step", "Wants"]
+__all__ = [
+    "CallsRequested",
+    "Driver",
+    "Finished",
+    "RunInput",
+    "SandboxDriver",
+    "Step",
+    "SyncCall",
+    "TurnInputs",
+]
 
-MakeCall = Callable[[Call], Awaitable[Answer | None]]
+SyncCall = Callable[[ProgramCall], Awaitable[ToolResult | None]]
 """Make a synchronous call on the bus's loop; ``None``: not now, the step is to end here."""
 
 
-class Given(NamedTuple):
+class RunInput(NamedTuple):
     """What a run is given."""
 
     run_id: str
     session: str
     request: RunRequest
-    offer: Offer
+    environment: RunEnvironment
     tools: Sequence[Tool]
     now_ms: int
-    known: Sequence[Batch]
+    recorded: Sequence[ResultBatch]
     """What it was told before it was interrupted, step by step; of moves alone, nothing."""
 
 
-class Wants(NamedTuple):
+class CallsRequested(NamedTuple):
     """These calls, answered together."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[ProgramCall, ...]
     """All that it waits for, also those it has waited for before."""
-    moves: tuple[Move, ...] = ()
+    inputs: tuple[TurnInput, ...] = ()
     """What the turn does before, beside what wanting calls is anyway."""
     timer_ms: int | None = None
     """It goes on after this time, whatever is answered by then."""
 
 
-class Moves(NamedTuple):
+class TurnInputs(NamedTuple):
     """Something has happened to the turn that calls for nothing, and is to stand before it goes
     on."""
 
-    moves: tuple[Move, ...]
+    inputs: tuple[TurnInput, ...]
 
 
-class Ends(NamedTuple):
+class Finished(NamedTuple):
     """The run is over."""
 
     result: RunResult
     kept: bool
     """Whether what it did to its session stands."""
-    moves: tuple[Move, ...] | None = None
+    inputs: tuple[TurnInput, ...] | None = None
     """How the turn gets there, if not as its result says."""
 
 
-Step = Wants | Moves | Ends
+Step = CallsRequested | TurnInputs | Finished
 
 
 class Driver(Protocol):
     """Takes one run's steps. Used on the bus's loop. While a step is under way, the run's time is
     the driver's to mind."""
 
-    async def begin(self, given: Given, call: MakeCall) -> Step:
+    async def begin(self, given: RunInput, call: SyncCall) -> Step:
         """The first step."""
 
-    async def wake(
-        self, given: Given, answers: Mapping[int, Answer], call: MakeCall, advance_ms: int = 0
+    async def resume_parked(
+        self,
+        given: RunInput,
+        answers: Mapping[int, ToolResult],
+        call: SyncCall,
+        advance_ms: int = 0,
     ) -> Step:
         """The next step of a run that was parked."""
 
-    async def go_on(self, answers: Mapping[int, Answer], advance_ms: int = 0) -> Step:
+    async def next_step(self, answers: Mapping[int, ToolResult], advance_ms: int = 0) -> Step:
         """The next step, ``advance_ms`` later by the driver's clock. Without answers, moves stand
         now, or time has passed and nothing else happened."""
 
@@ -99,41 +119,49 @@ class SandboxDriver:
         self._sandbox = sandbox
         self._loop = asyncio.get_running_loop()
         self._session = ""
-        self._answer: AnswerCall = _not_now
+        self._answer: CallTool = _no_answer
 
-    async def begin(self, given: Given, call: MakeCall) -> Step:
-        self._take(given, call)
+    async def begin(self, given: RunInput, call: SyncCall) -> Step:
+        self._set_run(given, call)
         request = msgspec.structs.replace(
-            plain(given.request), session_id=given.session, limits=given.offer.limits
+            without_limits(given.request), session_id=given.session, limits=given.environment.limits
         )
         started = self._sandbox.submit(
-            request, now_ms=given.now_ms, answer=self._answer, tools=given.tools, known=given.known
+            request,
+            now_ms=given.now_ms,
+            answer=self._answer,
+            tools=given.tools,
+            known=given.recorded,
         )
         return self._step(await asyncio.wrap_future(started))
 
-    async def wake(
-        self, given: Given, answers: Mapping[int, Answer], call: MakeCall, advance_ms: int = 0
+    async def resume_parked(
+        self,
+        given: RunInput,
+        answers: Mapping[int, ToolResult],
+        call: SyncCall,
+        advance_ms: int = 0,
     ) -> Step:
-        self._take(given, call)
-        return await self.go_on(answers, advance_ms)
+        self._set_run(given, call)
+        return await self.next_step(answers, advance_ms)
 
-    async def go_on(self, answers: Mapping[int, Answer], advance_ms: int = 0) -> Step:
+    async def next_step(self, answers: Mapping[int, ToolResult], advance_ms: int = 0) -> Step:
         going = self._sandbox.submit_resume(
             self._session, answers, advance_ms=advance_ms, answer=self._answer
         )
         return self._step(await asyncio.wrap_future(going))
 
     async def stop(self) -> RunResult | None:
-        return await self._sandbox.aside(self._sandbox.cancel, self._session)
+        return await self._sandbox.in_thread(self._sandbox.cancel, self._session)
 
-    def _take(self, given: Given, call: MakeCall) -> None:
+    def _set_run(self, given: RunInput, call: SyncCall) -> None:
         self._session = given.session
 
-        def answer(asked: Call) -> Answer | None:
+        def answer(asked: ProgramCall) -> ToolResult | None:
             """In the sandbox's thread, which stands still meanwhile."""
             if asked.awaited:
                 return None  # They go out together.
-            made = asyncio.run_coroutine_threadsafe(_of(call(asked)), self._loop)
+            made = asyncio.run_coroutine_threadsafe(_await_result(call(asked)), self._loop)
             try:
                 return made.result()
             except (FutureCancelled, asyncio.CancelledError):
@@ -142,14 +170,14 @@ class SandboxDriver:
         self._answer = answer
 
     def _step(self, outcome: Outcome) -> Step:
-        if isinstance(outcome, Waiting):
-            return Wants(outcome.calls, timer_ms=outcome.timer_ms)
-        return Ends(outcome, self._sandbox.last_run_counts(self._session))
+        if isinstance(outcome, SuspendedRun):
+            return CallsRequested(outcome.calls, timer_ms=outcome.timer_ms)
+        return Finished(outcome, self._sandbox.last_run_kept(self._session))
 
 
-async def _of(made: Awaitable[Answer | None]) -> Answer | None:
+async def _await_result(made: Awaitable[ToolResult | None]) -> ToolResult | None:
     return await made
 
 
-def _not_now(_call: Call) -> Answer | None:
+def _no_answer(_call: ProgramCall) -> ToolResult | None:
     return None

@@ -14,12 +14,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.execution.step_inputs import GivenBatch, GivenSteps
+from rookery.actors.execution.step_inputs import AnsweredBatch, StepInputs
 from rookery.actors.kernel.history_restart import last_restart
-from rookery.actors.sandbox.contract import Answer, Tool, ToolFailure
-from rookery.actors.sandbox.sessions.recorded_runs import Batch, RecordedCall, RecordedRun
-from rookery.bus.ports import Blobs, Journal, Stored
-from rookery.schemas.calls import CallOutcome, ForkedRun, Offer, ToolFault
+from rookery.actors.sandbox.contract import Tool, ToolFailure, ToolResult
+from rookery.actors.sandbox.sessions.recorded_runs import RecordedCall, RecordedRun, ResultBatch
+from rookery.bus.ports import Blobs, Journal, StoredMessage
+from rookery.schemas.calls import CallOutcome, ForkedRun, RunEnvironment, ToolFault
 from rookery.schemas.capability import Capability
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import EntityId, Fact
@@ -27,14 +27,14 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.facts import sandbox, tool, turn
 from rookery.schemas.run import RunRequest, RunResult
 
-__all__ = ["History", "Kept", "PastRun", "Reader", "plain"]
+__all__ = ["PastRun", "RunHistoryReader", "SessionHistory", "SnapshotFact", "without_limits"]
 
 _CODECS: Final[Mapping[str, FactCodec[Any]]] = {
     "turn": FactCodec(turn.TURN_FACTS),
     "tool": FactCodec(tool.TOOL_FACTS),
     "sandbox": FactCodec(sandbox.SANDBOX_FACTS),
 }
-Kept = sandbox.SnapshotKept | sandbox.SnapshotRestored
+SnapshotFact = sandbox.SnapshotKept | sandbox.SnapshotRestored
 
 
 @dataclass(kw_only=True)
@@ -42,13 +42,13 @@ class PastRun:
     """One driven run."""
 
     run_id: str
-    offer: Offer
+    environment: RunEnvironment
     request: RunRequest
     request_blob: str | UnsetType = UNSET
     now_ms: int
     generation: int
     started_at_sequence: int
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[ResultBatch] = field(default_factory=list)
     """One a step, but for the last: what it went on with, nothing where it wanted nothing. Those of
     the run it was forked from come first."""
     boundaries: list[int] = field(default_factory=list)
@@ -66,34 +66,34 @@ class PastRun:
 
 
 @dataclass(kw_only=True)
-class History:
+class SessionHistory:
     """A session's life from where its memory was last kept."""
 
-    base: Kept | None
+    base: SnapshotFact | None
     runs: list[PastRun]
 
 
-class Reader:
+class RunHistoryReader:
     """Reads histories. Lives on the bus's loop."""
 
     def __init__(self, journal: Journal, blobs: Blobs) -> None:
         self._journal, self._blobs = journal, blobs
         self._catalogues: dict[str, dict[str, Capability]] = {}
 
-    async def last_kept(self, session: str, generation: int) -> Kept | None:
+    async def last_snapshot(self, session: str, generation: int) -> SnapshotFact | None:
         """Where the memory of this life of the session was kept."""
         stored = await self._journal.last(EntityId("sandbox", session))
         if stored is None:
             return None
         kept = _CODECS["sandbox"].decode(stored.body)[-1]
-        return kept if isinstance(kept, Kept) and kept.generation == generation else None
+        return kept if isinstance(kept, SnapshotFact) and kept.generation == generation else None
 
-    async def kept_before(self, session: str, run: PastRun) -> Kept | None:
+    async def snapshot_before(self, session: str, run: PastRun) -> SnapshotFact | None:
         """Where the memory was kept last, of those places that know nothing of the run."""
         of_life = [
             fact
             for _, fact in await self._facts("sandbox", session, 0)
-            if isinstance(fact, Kept)
+            if isinstance(fact, SnapshotFact)
             and fact.generation == run.generation
             and fact.after_sequence < run.started_at_sequence
         ]
@@ -103,16 +103,16 @@ class Reader:
         """How a driven run began; ``Refused`` if there was none of this id in the session."""
         for stored, fact in await self._facts("turn", session, 0):
             if isinstance(fact, turn.Started) and fact.run == run_id and fact.offer is not UNSET:
-                return await self._begun(stored.sequence, fact, fact.offer)
+                return await self._past_run(stored.sequence, fact, fact.offer)
         raise Refused("RUN_NOT_FOUND", f"no node has driven a run {run_id} in session {session}")
 
-    async def history(self, session: str, generation: int) -> History:
+    async def history(self, session: str, generation: int) -> SessionHistory:
         """All that is needed to bring the session back as it stands."""
-        base = await self.last_kept(session, generation)
-        return History(base=base, runs=await self.runs(session, generation, base))
+        base = await self.last_snapshot(session, generation)
+        return SessionHistory(base=base, runs=await self.runs(session, generation, base))
 
     async def runs(
-        self, session: str, generation: int, base: Kept | None, until: str = ""
+        self, session: str, generation: int, base: SnapshotFact | None, until: str = ""
     ) -> list[PastRun]:
         """The driven runs after ``base``, oldest first, the run ``until`` last, if it is given; the
         last may not have ended."""
@@ -120,36 +120,36 @@ class Reader:
         outcomes = await self._outcomes(session, after)
         answered_at = {operation: at for operation, (at, _) in outcomes.items()}
         runs: list[PastRun] = []
-        steps: list[GivenSteps] = []
+        steps: list[StepInputs] = []
         for stored, fact in await self._facts("turn", session, after):
             if fact.generation != generation:
                 continue
             match fact:
-                case turn.Started(offer=Offer() as offer):
+                case turn.Started(offer=RunEnvironment() as offer):
                     if runs and runs[-1].run_id == until:
                         break
-                    runs.append(await self._begun(stored.sequence, fact, offer))
-                    steps.append(GivenSteps(answered_at))
+                    runs.append(await self._past_run(stored.sequence, fact, offer))
+                    steps.append(StepInputs(answered_at))
                 case turn.Completed() | turn.Failed() | turn.Cancelled() if (
                     runs and runs[-1].run_id == fact.run
                 ):
                     runs[-1].ended_at_sequence, runs[-1].kept = stored.sequence, fact.kept
                     runs[-1].result, runs[-1].result_blob = fact.result, fact.result_blob
             if steps:
-                steps[-1].follow(stored.sequence, fact)
+                steps[-1].add_fact(stored.sequence, fact)
         for run, taken in zip(runs, steps, strict=True):
             for given in taken.batches():
                 run.batches.append(await self._batch(given, outcomes))
                 run.boundaries.append(given.boundary)
         return runs
 
-    async def known(self, forked: ForkedRun | UnsetType) -> list[Batch]:
+    async def forked_answers(self, forked: ForkedRun | UnsetType) -> list[ResultBatch]:
         """What a run was told before it began, as the one it goes on from."""
         if forked is UNSET:
             return []
         told = await self._blobs.get(forked.known_blob)
-        batches = msgspec.json.decode(told, type=list[Batch | tuple[RecordedCall, ...]])
-        return [one if isinstance(one, Batch) else Batch(calls=one) for one in batches]
+        batches = msgspec.json.decode(told, type=list[ResultBatch | tuple[RecordedCall, ...]])
+        return [one if isinstance(one, ResultBatch) else ResultBatch(calls=one) for one in batches]
 
     async def request(self, request: Any, blob: Any) -> RunRequest:
         """A run's request, whole."""
@@ -163,7 +163,7 @@ class Reader:
             return msgspec.json.decode(await self._blobs.get(run.result_blob), type=RunResult)
         return RunResult() if run.result is UNSET else run.result
 
-    async def answer(self, outcome: CallOutcome) -> Answer:
+    async def to_tool_result(self, outcome: CallOutcome) -> ToolResult:
         """What a program is told of an outcome. No call takes no time: then a sandbox would take
         its own, which another one could not repeat."""
         value, failure = outcome.value, None
@@ -171,9 +171,9 @@ class Reader:
             value = msgspec.json.decode(await self._blobs.get(outcome.value_blob))
         if isinstance(outcome.error, ToolFault):
             failure = ToolFailure(outcome.error.code, outcome.error.message)
-        return Answer(value, failure, max(1, outcome.duration_ms))
+        return ToolResult(value, failure, max(1, outcome.duration_ms))
 
-    async def tools(self, offer: Offer) -> tuple[Tool, ...]:
+    async def tools(self, offer: RunEnvironment) -> tuple[Tool, ...]:
         """The tools a run was offered, with what was declared of them then."""
         declared = await self._catalogue(offer.catalogue)
         return tuple(
@@ -187,21 +187,21 @@ class Reader:
             for offered in offer.tools
         )
 
-    async def recorded(self, run: PastRun) -> RecordedRun:
+    async def to_recorded(self, run: PastRun) -> RecordedRun:
         """The run as the sandbox runs it again."""
         return RecordedRun(
-            request=plain(run.request),
-            limits=run.offer.limits,
-            tools=await self.tools(run.offer),
+            request=without_limits(run.request),
+            limits=run.environment.limits,
+            tools=await self.tools(run.environment),
             now_ms=run.now_ms,
             batches=tuple(run.batches),
         )
 
-    async def _begun(self, sequence: int, fact: turn.Started, offer: Offer) -> PastRun:
-        known = await self.known(fact.forked)
+    async def _past_run(self, sequence: int, fact: turn.Started, offer: RunEnvironment) -> PastRun:
+        known = await self.forked_answers(fact.forked)
         return PastRun(
             run_id=fact.run,
-            offer=offer,
+            environment=offer,
             request=await self.request(fact.request, fact.request_blob),
             request_blob=fact.request_blob,
             now_ms=fact.at_ms if fact.forked is UNSET else fact.forked.begun_at_ms,
@@ -220,19 +220,19 @@ class Reader:
         return self._catalogues[digest]
 
     async def _batch(
-        self, given: GivenBatch, outcomes: Mapping[str, tuple[int, CallOutcome]]
-    ) -> Batch:
+        self, given: AnsweredBatch, outcomes: Mapping[str, tuple[int, CallOutcome]]
+    ) -> ResultBatch:
         calls = [
             RecordedCall(
                 number=call.number,
                 name=call.name,
                 digest=call.digest,
                 awaited=call.awaited,
-                answer=await self.answer(outcomes[call.operation_id][1]),
+                answer=await self.to_tool_result(outcomes[call.operation_id][1]),
             )
             for call in given.calls
         ]
-        return Batch(calls=tuple(calls), passed_ms=given.passed_ms, whole=given.whole)
+        return ResultBatch(calls=tuple(calls), passed_ms=given.passed_ms, whole=given.whole)
 
     async def _outcomes(self, session: str, after: int) -> dict[str, tuple[int, CallOutcome]]:
         """By operation; with each, where it stands."""
@@ -252,13 +252,15 @@ class Reader:
             outcomes[fact.operation_id] = stored.sequence, outcome
         return outcomes
 
-    async def _facts(self, family: str, session: str, after: int) -> list[tuple[Stored, Fact]]:
+    async def _facts(
+        self, family: str, session: str, after: int
+    ) -> list[tuple[StoredMessage, Fact]]:
         codec = _CODECS[family]
         found = await self._journal.read(EntityId(family, session), after)
         found = found[max(0, last_restart(found)) :]
         return [(stored, fact) for stored in found for fact in codec.decode(stored.body)]
 
 
-def plain(request: RunRequest) -> RunRequest:
+def without_limits(request: RunRequest) -> RunRequest:
     """The request with nothing in it that its offer has settled already."""
     return msgspec.structs.replace(request, limits=None, timeout_ms=None)

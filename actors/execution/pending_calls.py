@@ -11,34 +11,34 @@ from typing import Protocol
 
 from msgspec import UNSET
 
-from rookery.schemas.calls import AskedCall, CallOutcome, KnownCall
+from rookery.schemas.calls import CallOutcome, CallProgress, RequestedCall
 
-__all__ = ["Board", "OpenCalls"]
+__all__ = ["CallNotifierPort", "PendingCalls"]
 
 
-class Board(Protocol):
+class CallNotifierPort(Protocol):
     """Where outcomes of calls are told as soon as they stand."""
 
-    def expect(self, operation_id: str) -> asyncio.Future[KnownCall]:
+    def future(self, operation_id: str) -> asyncio.Future[CallProgress]:
         """What comes of the call."""
 
-    def tell(self, known: KnownCall) -> None:
+    def notify(self, known: CallProgress) -> None:
         """The call has come to this."""
 
-    def give_up(self, run_id: str, operation_id: str) -> None:
+    def drop(self, run_id: str, operation_id: str) -> None:
         """Nobody waits for the call any more."""
 
     def cancel_run(self, run_id: str) -> None:
         """Nobody waits for the run's calls any more."""
 
 
-class OpenCalls:
+class PendingCalls:
     """One run's. Used on the loop."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._calls: dict[int, AskedCall] = {}
-        self._expected: dict[int, asyncio.Future[KnownCall]] = {}
+    def __init__(self, board: CallNotifierPort) -> None:
+        self._notifier = board
+        self._calls: dict[int, RequestedCall] = {}
+        self._futures: dict[int, asyncio.Future[CallProgress]] = {}
         self._waits_for: dict[int, str] = {}
         self._outcomes: dict[int, CallOutcome] = {}
 
@@ -53,34 +53,34 @@ class OpenCalls:
         return [call.operation_id for call in self._calls.values()]
 
     @property
-    def expected(self) -> list[asyncio.Future[KnownCall]]:
+    def futures(self) -> list[asyncio.Future[CallProgress]]:
         """Done as soon as there is something to listen to."""
-        return list(self._expected.values())
+        return list(self._futures.values())
 
     @property
-    def going(self) -> bool:
+    def any_running(self) -> bool:
         """Whether any that is not answered waits for nobody."""
-        return len(self._expected) > len(self._waits_for)
+        return len(self._futures) > len(self._waits_for)
 
-    def add(self, calls: Iterable[AskedCall]) -> None:
+    def add(self, calls: Iterable[RequestedCall]) -> None:
         """To be said before anything can come of them."""
         for call in calls:
             self._calls[call.number] = call
-            self._expected[call.number] = self._board.expect(call.operation_id)
+            self._futures[call.number] = self._notifier.future(call.operation_id)
 
-    def listen(self) -> None:
+    def collect(self) -> None:
         """Take in what has been told."""
-        for number, told in tuple(self._expected.items()):
+        for number, told in tuple(self._futures.items()):
             if not told.done():
                 continue
             known = told.result()
             if known.outcome is UNSET:
                 self._waits_for[number] = known.waits_for
-                self._expected[number] = self._board.expect(known.operation_id)
+                self._futures[number] = self._notifier.future(known.operation_id)
             else:
                 self._outcomes[number] = known.outcome
                 self._waits_for.pop(number, None)
-                del self._expected[number]
+                del self._futures[number]
 
     def answered(self, numbers: Iterable[int]) -> list[int]:
         """Those of which something has come."""
@@ -90,20 +90,20 @@ class OpenCalls:
         """Not so of a synchronous call, which stands alone."""
         return all(self._calls[number].awaited for number in numbers)
 
-    def waiting(self, numbers: Iterable[int]) -> dict[str, str]:
+    def waiting_codes(self, numbers: Iterable[int]) -> dict[str, str]:
         """Those that wait for somebody: by operation, the code of what they wait for."""
         found = self._waits_for
         return {self._calls[n].operation_id: found[n] for n in numbers if n in found}
 
-    def take(self, numbers: Iterable[int]) -> list[tuple[int, CallOutcome]]:
+    def pop(self, numbers: Iterable[int]) -> list[tuple[int, CallOutcome]]:
         """What came of these, which are not open any more."""
         return [(self._calls.pop(number).number, self._outcomes.pop(number)) for number in numbers]
 
-    def give_up(self, kept: Container[int]) -> list[AskedCall]:
+    def drop_except(self, kept: Container[int]) -> list[RequestedCall]:
         """All others are not open any more; those of which nothing has come."""
-        self.listen()
+        self.collect()
         gone = [self._calls.pop(number) for number in tuple(self._calls) if number not in kept]
         for call in gone:
             self._waits_for.pop(call.number, None)
-            self._expected.pop(call.number, None)
+            self._futures.pop(call.number, None)
         return [call for call in gone if self._outcomes.pop(call.number, None) is None]

@@ -10,25 +10,25 @@ from collections.abc import Callable, Mapping
 
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.kernel.effect_runner import LeftToOthers
+from rookery.actors.kernel.effect_runner import NotExecutableHere
 from rookery.actors.sandbox.validate import check_new_request, limits_in_force
-from rookery.schemas.calls import Offer, OfferedTool
+from rookery.schemas.calls import AvailableTool, RunEnvironment
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
-__all__ = ["NodeOffers"]
+__all__ = ["RunProvisioner"]
 
 SEED_BYTES = 32
 
 
-class NodeOffers:
+class RunProvisioner:
     """One a node; called on any thread."""
 
     def __init__(
         self,
         *,
         builds: Mapping[Language, str],
-        tools: tuple[OfferedTool, ...],
+        tools: tuple[AvailableTool, ...],
         catalogue: str,
         limits_max: SessionLimits,
         entropy: Callable[[int], bytes],
@@ -38,33 +38,35 @@ class NodeOffers:
         self._max, self._entropy = limits_max, entropy
         self._digests = {tool.name: tool.schema_digest for tool in tools}
 
-    def judge(self, request: RunRequest) -> None:
+    def validate(self, request: RunRequest) -> None:
         """Whether there could be a run of this here, in whatever session."""
         check_new_request(request)
         self._build(request.language)
 
     def __call__(
         self, request: RunRequest, session_limits: SessionLimits | UnsetType = UNSET
-    ) -> Offer:
+    ) -> RunEnvironment:
         own = SessionLimits() if session_limits is UNSET else session_limits
-        return Offer(
+        return RunEnvironment(
             language=request.language,
             build=self._build(request.language),
             seed=self._entropy(SEED_BYTES).hex(),
-            limits=self._capped(limits_in_force(request, own)),
+            limits=self._cap(limits_in_force(request, own)),
             session_limits=session_limits,
             tools=self._tools,
             catalogue=self._catalogue,
         )
 
-    def expect(self, offer: Offer) -> None:
+    def require_tools(self, offer: RunEnvironment) -> None:
         """Before a run that was given this goes on: what is missing here may be elsewhere, but
         where a tool has become another one, the run cannot go on at all."""
         if missing := [tool.name for tool in offer.tools if tool.name not in self._digests]:
-            raise LeftToOthers(f"a run needs tools that are not here: {', '.join(missing)[:400]}")
-        self.check(offer)
+            raise NotExecutableHere(
+                f"a run needs tools that are not here: {', '.join(missing)[:400]}"
+            )
+        self.require_same_schemas(offer)
 
-    def check(self, offer: Offer) -> None:
+    def require_same_schemas(self, offer: RunEnvironment) -> None:
         """Whether what was given this can go on here."""
         for tool in offer.tools:
             if self._digests.get(tool.name) != tool.schema_digest:
@@ -84,7 +86,7 @@ class NodeOffers:
             )
         return build
 
-    def _capped(self, limits: SessionLimits) -> SessionLimits:
+    def _cap(self, limits: SessionLimits) -> SessionLimits:
         names = SessionLimits.__struct_fields__
         least = {name: min(getattr(limits, name), getattr(self._max, name)) for name in names}
         return SessionLimits(**least)

@@ -13,7 +13,7 @@ from functools import partial
 
 from msgspec import UnsetType
 
-from rookery.actors.execution.history import Kept, PastRun, Reader
+from rookery.actors.execution.history import PastRun, RunHistoryReader, SnapshotFact
 from rookery.actors.sandbox.contract import Tool
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.actors.sandbox.sessions.snapshot import (
@@ -23,20 +23,20 @@ from rookery.actors.sandbox.sessions.snapshot import (
     relabelled,
 )
 from rookery.bus.ports import Blobs
-from rookery.schemas.calls import Offer
+from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SessionLimits
 
-__all__ = ["Past"]
+__all__ = ["SessionRebuilder"]
 
 
-class Past:
+class SessionRebuilder:
     """One a node; lives on the bus's loop. ``key`` seals the realm's snapshots."""
 
     def __init__(
         self,
         sandbox: Sandbox,
-        reader: Reader,
+        reader: RunHistoryReader,
         blobs: Blobs,
         key: bytes,
         new_name: Callable[[], str],
@@ -45,21 +45,26 @@ class Past:
         self._key, self._new_name = key, new_name
 
     @asynccontextmanager
-    async def standing(
-        self, base: Kept | None, runs: Sequence[PastRun], begun: PastRun, *, anyhow: bool = False
+    async def rebuilt(
+        self,
+        base: SnapshotFact | None,
+        runs: Sequence[PastRun],
+        begun: PastRun,
+        *,
+        anyhow: bool = False,
     ) -> AsyncIterator[str]:
         """The name of a sandbox session that stands as after ``runs``, which followed ``base``.
         ``begun`` is the first run of its life, if there is no base. ``anyhow``: where the guest
         build that it began with is nowhere to be had, the own one will do for its runs."""
         data = None if base is None else await self._blobs.get(base.blob)
-        recorded = [await self.reader.recorded(run) for run in runs if run.kept]
-        tools = await self.reader.tools((runs[-1] if runs else begun).offer)
-        name, offer = self._new_name(), begun.offer
+        recorded = [await self.reader.to_recorded(run) for run in runs if run.kept]
+        tools = await self.reader.tools((runs[-1] if runs else begun).environment)
+        name, offer = self._new_name(), begun.environment
         build = offer.build
-        if anyhow and base is None and not await self.sandbox.aside(self._has, offer):
+        if anyhow and base is None and not await self.sandbox.in_thread(self._has_build, offer):
             build = ""
-        opening = self.sandbox.aside(
-            self.sandbox.reopen,
+        opening = self.sandbox.in_thread(
+            self.sandbox.rebuild,
             name,
             seed=bytes.fromhex(offer.seed),
             created_ms=begun.now_ms,
@@ -77,34 +82,34 @@ class Past:
         finally:
             await asyncio.wait({opened})  # A thread cannot be called off.
             if opened.exception() is None:
-                await self.sandbox.aside(self.sandbox.destroy, name)
+                await self.sandbox.in_thread(self.sandbox.destroy, name)
 
-    async def sealed(
+    async def snapshot(
         self,
         session: str,
-        base: Kept | None,
+        base: SnapshotFact | None,
         runs: Sequence[PastRun],
         begun: PastRun,
         limits: SessionLimits | UnsetType,
     ) -> Snapshot:
         """The session as it stood after ``runs``, and with these limits."""
-        async with self.standing(base, runs, begun) as name:
-            taken = await self.sandbox.aside(self.sandbox.snapshot, name)
-        return await self.labelled(taken.data, session_id=session, limits=limits)
+        async with self.rebuilt(base, runs, begun) as name:
+            taken = await self.sandbox.in_thread(self.sandbox.snapshot, name)
+        return await self.relabel(taken.data, session_id=session, limits=limits)
 
-    async def labelled(self, data: bytes, **changed: object) -> Snapshot:
+    async def relabel(self, data: bytes, **changed: object) -> Snapshot:
         """The snapshot, with another header."""
         return await asyncio.to_thread(partial(relabelled, self._key, data, **changed))
 
-    async def looked_into(self, data: bytes, offered: Sequence[Tool]) -> SnapshotHeader:
+    async def inspect(self, data: bytes, offered: Sequence[Tool]) -> SnapshotHeader:
         """What a snapshot says of itself; ``Refused`` unless a session may go on from it here."""
         tools = {tool.name: tool for tool in offered}
-        header, _ = await self.sandbox.aside(
+        header, _ = await self.sandbox.in_thread(
             open_snapshot, self._key, data, self.sandbox.require, tools
         )
         return header
 
-    def _has(self, offer: Offer) -> bool:
+    def _has_build(self, offer: RunEnvironment) -> bool:
         try:
             self.sandbox.require(offer.language, offer.build)
         except Refused:

@@ -17,16 +17,23 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.execution.calls import Calling, RunParks
-from rookery.actors.execution.driver import Driver, Ends, Given, Moves, Step, Wants
-from rookery.actors.execution.history import Reader
-from rookery.actors.execution.pending_calls import Board
-from rookery.actors.execution.step_recorder import RunOver, RunRecord
-from rookery.actors.kernel.local_ask import Ask
-from rookery.actors.sandbox.contract import Answer, Call, Tool
-from rookery.actors.sandbox.sessions.recorded_runs import Batch
+from rookery.actors.execution.calls import CallCoordinator, ParkRequested
+from rookery.actors.execution.driver import (
+    CallsRequested,
+    Driver,
+    Finished,
+    RunInput,
+    Step,
+    TurnInputs,
+)
+from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.execution.pending_calls import CallNotifierPort
+from rookery.actors.execution.step_recorder import RunEnded, StepRecorder
+from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.sandbox.contract import ProgramCall, Tool, ToolResult
+from rookery.actors.sandbox.sessions.recorded_runs import ResultBatch
 from rookery.bus.ports import Blobs
-from rookery.schemas.calls import DrivingView, Offer
+from rookery.schemas.calls import ActiveRunView, RunEnvironment
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.run import (
     Diagnostic,
@@ -37,176 +44,191 @@ from rookery.schemas.run import (
     Severity,
 )
 
-__all__ = ["Memory", "Work", "Works"]
+__all__ = ["ExecutionServices", "RunExecution", "SessionCachePort"]
 
 
-class Memory(Protocol):
+class SessionCachePort(Protocol):
     """What the drivers of a node remember of sessions from one run to the next."""
 
-    async def ready(
-        self, session: str, view: DrivingView, tools: Sequence[Tool]
-    ) -> Sequence[Batch]:
+    async def prepare(
+        self, session: str, view: ActiveRunView, tools: Sequence[Tool]
+    ) -> Sequence[ResultBatch]:
         """The session stands where the run begins; what the run was told before."""
 
-    async def require(self, offer: Offer) -> None:
+    async def require(self, offer: RunEnvironment) -> None:
         """``Refused`` if there is nothing here that could go on with such a run."""
 
-    async def wake(self, session: str, view: DrivingView, tools: Sequence[Tool]) -> None:
+    async def restore_parked(
+        self, session: str, view: ActiveRunView, tools: Sequence[Tool]
+    ) -> None:
         """The session stands where the run was parked."""
 
-    async def park(self, session: str, offer: Offer) -> tuple[str, str]:
+    async def park(self, session: str, offer: RunEnvironment) -> tuple[str, str]:
         """Keep the session with its waiting run, and let it go; the snapshot's id and blob."""
 
-    async def keep(self, session: str, offer: Offer) -> tuple[str, str, int]:
+    async def store_snapshot(self, session: str, offer: RunEnvironment) -> tuple[str, str, int]:
         """Keep the session as it stands; the snapshot's id, blob and size."""
 
-    async def ended(
-        self, session: str, view: DrivingView, result: RunResult, *, kept: bool
+    async def on_run_ended(
+        self, session: str, view: ActiveRunView, result: RunResult, *, kept: bool
     ) -> None:
         """The run is over, and so it stands."""
 
-    async def forget(self, session: str) -> None:
+    async def evict(self, session: str) -> None:
         """Whatever is remembered of the session is not to be trusted any more."""
 
 
-class Works(Protocol):
+class ExecutionServices(Protocol):
     """What every run on its way needs of its node."""
 
-    ask: Ask
-    board: Board
+    ask: AskActor
+    call_notifier: CallNotifierPort
     blobs: Blobs
-    reader: Reader
-    memory: Memory
+    reader: RunHistoryReader
+    session_cache: SessionCachePort
 
 
-class Work:
+class RunExecution:
     """Lives on the bus's loop."""
 
-    def __init__(self, works: Works, driver: Driver, session: str, view: DrivingView) -> None:
+    def __init__(
+        self, works: ExecutionServices, driver: Driver, session: str, view: ActiveRunView
+    ) -> None:
         assert view.offer is not UNSET
-        self._works, self._driver, self._session, self._view = works, driver, session, view
-        self._offer, self._limit_ms = view.offer, view.offer.limits.wall_ms
-        self._record = RunRecord(works.ask, works.blobs, session, view)
-        self._calling = Calling(self._record, works.board, works.reader, self._limit_ms)
-        self._why: Exception | None = None
+        self._services, self._driver, self._session, self._view = works, driver, session, view
+        self._environment, self._limit_ms = view.offer, view.offer.limits.wall_ms
+        self._recorder = StepRecorder(works.ask, works.blobs, session, view)
+        self._calls = CallCoordinator(
+            self._recorder, works.call_notifier, works.reader, self._limit_ms
+        )
+        self._call_error: Exception | None = None
         """Why a synchronous call could not be made."""
-        self._making: set[asyncio.Task[Any]] = set()
+        self._sync_calls: set[asyncio.Task[Any]] = set()
 
-    async def go(self) -> None:
+    async def run(self) -> None:
         """Until the run has ended or is parked."""
         goes_on = False
         try:
             step = await self._begin()
-            while not isinstance(step, Ends):
+            while not isinstance(step, Finished):
                 step = await self._next(step)
-        except RunOver:
-            await self._give_up()
+        except RunEnded:
+            await self._end_stopped()
             return
-        except RunParks as parks:
+        except ParkRequested as parks:
             goes_on = await self._park(parks)
             return
         finally:
             if not goes_on:  # What it waits for may have begun while it was being parked.
-                self._works.board.cancel_run(self._view.run_id)
-            for making in self._making:
+                self._services.call_notifier.cancel_run(self._view.run_id)
+            for making in self._sync_calls:
                 making.cancel()
         await self._end(step)
 
     async def stop(self) -> None:
         """Somebody wants the run to end now."""
-        self._calling.stop()
+        self._calls.stop()
         await self._driver.stop()
 
-    async def drop(self) -> None:
+    async def abandon(self) -> None:
         """The run is another node's, or begins anew: nothing here counts any more."""
-        self._calling.stop()
-        await self._works.memory.forget(self._session)
+        self._calls.stop()
+        await self._services.session_cache.evict(self._session)
 
     async def fail(self, why: CodedError) -> None:
         """The run cannot be driven: it ends without having been."""
         error = ErrorObject(code=why.code, message=why.message, hint=why.hint or None)
-        await self._works.memory.forget(self._session)
+        await self._services.session_cache.evict(self._session)
         failed = RunResult.failed(RunStatus.VALIDATION_ERROR, error, "", Metrics())
-        await self._end(Ends(failed, kept=False))
+        await self._end(Finished(failed, kept=False))
 
     # --- steps ------------------------------------------------------------------------------------
 
     async def _begin(self) -> Step:
-        works, session, view = self._works, self._session, self._view
-        tools = await works.reader.tools(self._offer)
+        works, session, view = self._services, self._session, self._view
+        tools = await works.reader.tools(self._environment)
         request = await works.reader.request(view.request, view.request_blob)
-        given = Given(view.run_id, session, request, self._offer, tools, view.started_at_ms, ())
+        given = RunInput(
+            view.run_id, session, request, self._environment, tools, view.started_at_ms, ()
+        )
         if view.snapshot_blob and view.calls:
-            await works.memory.wake(session, view, tools)
-            self._record.take_up(view.steps, answered=False)
-            await self._calling.take_up((*view.calls, *view.beside), split=view.split)
+            await works.session_cache.restore_parked(session, view, tools)
+            self._recorder.resume_at(view.steps, answered=False)
+            await self._calls.resume((*view.calls, *view.beside), split=view.split)
             timer_ms = None if view.timer_ms is UNSET else view.timer_ms
             numbers = [call.number for call in view.calls]
-            answers, advance_ms = await self._calling.come(numbers, timer_ms)
-            return await self._driver.wake(given, answers, self._make, advance_ms)
-        known = await works.memory.ready(session, view, tools)
+            answers, advance_ms = await self._calls.wait(numbers, timer_ms)
+            return await self._driver.resume_parked(given, answers, self._sync_call, advance_ms)
+        known = await works.session_cache.prepare(session, view, tools)
         steps = len(known) - (0 if view.forked is UNSET else view.forked.batches)
-        self._record.take_up(steps, answered=steps == view.steps)
-        await self._calling.take_up(view.beside, split=any(not batch.whole for batch in known))
-        return await self._driver.begin(given._replace(known=known), self._make)
+        self._recorder.resume_at(steps, answered=steps == view.steps)
+        await self._calls.resume(view.beside, split=any(not batch.whole for batch in known))
+        return await self._driver.begin(given._replace(recorded=known), self._sync_call)
 
-    async def _next(self, step: Wants | Moves) -> Step:
-        if self._why is not None:
-            raise self._why
-        if isinstance(step, Moves):
-            await self._record.take(step.moves)
-            return await self._driver.go_on({})
+    async def _next(self, step: CallsRequested | TurnInputs) -> Step:
+        if self._call_error is not None:
+            raise self._call_error
+        if isinstance(step, TurnInputs):
+            await self._recorder.record(step.inputs)
+            return await self._driver.next_step({})
         try:
-            answers, advance_ms = await self._calling.answers(step)
+            answers, advance_ms = await self._calls.request_and_wait(step)
         except TimeoutError:
-            late = await self._driver.go_on({}, self._limit_ms + 1)
-            return late if isinstance(late, Ends) else await self._out_of_time()
-        return await self._driver.go_on(answers, advance_ms)
+            late = await self._driver.next_step({}, self._limit_ms + 1)
+            return late if isinstance(late, Finished) else await self._wall_timeout()
+        return await self._driver.next_step(answers, advance_ms)
 
-    async def _make(self, call: Call) -> Answer | None:
+    async def _sync_call(self, call: ProgramCall) -> ToolResult | None:
         """A synchronous call, in the middle of a step. If the run's time is up meanwhile, the
         sandbox ends the run, and with it whoever waits here."""
         task = asyncio.current_task()
         assert task is not None
-        self._making.add(task)
+        self._sync_calls.add(task)
         try:
-            answers, _ = await self._calling.answers(Wants((call,)))
+            answers, _ = await self._calls.request_and_wait(CallsRequested((call,)))
             return answers[call.id]
         except TimeoutError:
             return await asyncio.Future()
-        except (RunOver, RunParks, CodedError) as why:
-            self._why = why
+        except (RunEnded, ParkRequested, CodedError) as why:
+            self._call_error = why
             return None
         finally:
-            self._making.discard(task)
+            self._sync_calls.discard(task)
 
-    async def _out_of_time(self) -> Ends:
+    async def _wall_timeout(self) -> Finished:
         """The driver does not see it."""
         stopped = await self._driver.stop() or RunResult()
         text = f"the run took longer than {self._limit_ms} ms"
         error = ErrorObject(code="TIMEOUT_WALL", message=text)
         result = RunResult.failed(RunStatus.TIMEOUT, error, stopped.stdout, stopped.metrics)
-        return Ends(result, kept=False)
+        return Finished(result, kept=False)
 
     # --- the last of them, and what the node remembers --------------------------------------------
 
-    async def _end(self, last: Ends) -> None:
+    async def _end(self, last: Finished) -> None:
         """What the run did to its session stands if the record says so."""
-        memory, session, result, kept = self._works.memory, self._session, last.result, last.kept
+        memory, session, result, kept = (
+            self._services.session_cache,
+            self._session,
+            last.result,
+            last.kept,
+        )
         if kept and result.snapshot_id is not None:
-            result = await self._snapshotted(result)
-        said = await self._record.end(result, kept=kept, moves=last.moves)
+            result = await self._with_snapshot(result)
+        said = await self._recorder.end(result, kept=kept, moves=last.inputs)
         stands = kept and said.ended in ("Completed", "Failed")
         if kept and not stands:
-            await memory.forget(session)
+            await memory.evict(session)
         else:
-            await memory.ended(session, self._view, result, kept=stands)
+            await memory.on_run_ended(session, self._view, result, kept=stands)
 
-    async def _snapshotted(self, result: RunResult) -> RunResult:
+    async def _with_snapshot(self, result: RunResult) -> RunResult:
         """A run that has come to its end has done what it did, also if its session is too large
         to be kept."""
         try:
-            snapshot_id, _, _ = await self._works.memory.keep(self._session, self._offer)
+            snapshot_id, _, _ = await self._services.session_cache.store_snapshot(
+                self._session, self._environment
+            )
         except Refused as refusal:
             said = Diagnostic(
                 severity=Severity.WARNING,
@@ -218,13 +240,13 @@ class Work:
             return msgspec.structs.replace(result, snapshot_id=None, diagnostics=diagnostics)
         return msgspec.structs.replace(result, snapshot_id=snapshot_id)
 
-    async def _give_up(self) -> None:
+    async def _end_stopped(self) -> None:
         """The run has ended by itself, or is to; its driver goes no further."""
         result = await self._driver.stop()
-        await self._works.memory.forget(self._session)
-        await self._record.give_up(result)
+        await self._services.session_cache.evict(self._session)
+        await self._recorder.end_stopped(result)
 
-    async def _park(self, parks: RunParks) -> bool:
+    async def _park(self, parks: ParkRequested) -> bool:
         """Whether the run is to go on when what it waits for has come."""
-        snapshot = await self._works.memory.park(self._session, self._offer)
-        return await self._record.park(parks.code, parks.operations, snapshot, split=parks.split)
+        snapshot = await self._services.session_cache.park(self._session, self._environment)
+        return await self._recorder.park(parks.code, parks.operations, snapshot, split=parks.split)

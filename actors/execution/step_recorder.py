@@ -13,52 +13,52 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.kernel.local_ask import Ask
-from rookery.actors.sandbox.contract import Call
-from rookery.actors.turns.run_state import cancelled_result, ended_at_rest, ending
+from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.sandbox.contract import ProgramCall
+from rookery.actors.turns.run_state import cancelled_result, end_run, end_unexecuted
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
 from rookery.schemas.calls import (
-    Arguments,
-    AskedCall,
+    ActiveRunView,
+    CallArguments,
+    CallProgress,
     CallsQuery,
     CallsView,
-    DrivingView,
-    KnownCall,
-    Move,
-    RunParked,
-    StepTaken,
+    ParkRun,
+    RecordStep,
+    RequestedCall,
+    TurnInput,
 )
 from rookery.schemas.codec import encode_json
 from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.run import RunResult, RunStatus
 
-__all__ = ["RunOver", "RunRecord"]
+__all__ = ["RunEnded", "StepRecorder"]
 
 BATCH_BYTES_MAX = 128 << 10
 """Of arguments in one step: two families put them into facts, and these have their limit."""
-WAKES_MAX = 1_000
+TIME_STEPS_MAX = 1_000
 """So often a program may see that time has passed before that stands."""
 
 
-class RunOver(Exception):
+class RunEnded(Exception):
     """The run has ended on record, or is to end now."""
 
 
-class RunRecord:
+class StepRecorder:
     """One run's, for as long as somebody drives it."""
 
-    def __init__(self, ask: Ask, blobs: Blobs, session: str, view: DrivingView) -> None:
+    def __init__(self, ask: AskActor, blobs: Blobs, session: str, view: ActiveRunView) -> None:
         self._ask, self._blobs, self._session, self._view = ask, blobs, session, view
         self.run_id = view.run_id
         self._steps = 0
         """How many steps the driver has taken, those of before included, but for its last."""
         self._answered = not view.calls
-        self._given: tuple[str, ...] | UnsetType = UNSET
+        self._answered_operations: tuple[str, ...] | UnsetType = UNSET
         """What the driver was given since the last step, if that was not all it waited for."""
         self._passed_ms: list[int] = []
         """How far its clock went on since then."""
 
-    def take_up(self, steps: int, *, answered: bool) -> None:
+    def resume_at(self, steps: int, *, answered: bool) -> None:
         """The driver stands where it has taken so many; whether it was told what it waited for."""
         self._steps, self._answered = steps, answered
 
@@ -69,19 +69,19 @@ class RunRecord:
         view = self._view
         return derived_uuid7(view.started_at_ms, self._session, view.run_id, str(number))
 
-    async def asked(self, calls: Sequence[Call]) -> tuple[AskedCall, ...]:
+    async def to_requested_calls(self, calls: Sequence[ProgramCall]) -> tuple[RequestedCall, ...]:
         """The calls of one step as they go on record: large arguments stand in the blob store."""
         room = min(IN_FACT_BYTES_MAX, BATCH_BYTES_MAX // max(1, len(calls)))
-        return tuple([await self._asked(call, room) for call in calls])
+        return tuple([await self._to_requested_call(call, room) for call in calls])
 
-    async def known_calls(self) -> tuple[KnownCall, ...]:
+    async def fetch_calls(self) -> tuple[CallProgress, ...]:
         """What the run has asked for so far, and what came of it."""
         query = CallsQuery(run_id=self.run_id)
         return (await self._ask("tool", self._session, query, CallsView)).calls
 
-    async def _asked(self, call: Call, room: int) -> AskedCall:
-        arguments = Arguments(args=call.args, kwargs=call.kwargs)
-        asked = AskedCall(
+    async def _to_requested_call(self, call: ProgramCall, room: int) -> RequestedCall:
+        arguments = CallArguments(args=call.args, kwargs=call.kwargs)
+        asked = RequestedCall(
             operation_id=self.operation_id(call.id),
             number=call.id,
             name=call.name,
@@ -98,43 +98,43 @@ class RunRecord:
     # --- steps ------------------------------------------------------------------------------------
 
     @property
-    def recovering(self) -> bool:
+    def is_recovering(self) -> bool:
         """Whether the next step stands already."""
         return self._steps < self._view.steps
 
     @property
-    def only_time_passed(self) -> bool:
+    def has_only_time_passed(self) -> bool:
         """The driver saw this since its last step, nothing else, and not too often: it need not
         stand before something follows from it."""
-        return self._given == () and len(self._passed_ms) < WAKES_MAX
+        return self._answered_operations == () and len(self._passed_ms) < TIME_STEPS_MAX
 
-    def told(self, given: tuple[str, ...] | UnsetType, passed_ms: int) -> None:
+    def set_answers(self, given: tuple[str, ...] | UnsetType, passed_ms: int) -> None:
         """What the driver is told, for its next step to say. ``given``: operations, if these are
         not all it waited for; ``passed_ms``: nothing, if its clock stands still."""
-        self._given, self._answered = given, True
+        self._answered_operations, self._answered = given, True
         if passed_ms:
             self._passed_ms.append(passed_ms)
 
-    async def want(
-        self, moves: tuple[Move, ...], calls: tuple[AskedCall, ...], timer_ms: int | None
+    async def record_request(
+        self, moves: tuple[TurnInput, ...], calls: tuple[RequestedCall, ...], timer_ms: int | None
     ) -> None:
         """The next step stands, after which the driver waits for calls."""
-        await self.take(moves, calls, timer_ms)
+        await self.record(moves, calls, timer_ms)
         self._answered = False
 
-    async def take(
+    async def record(
         self,
-        moves: tuple[Move, ...],
-        calls: tuple[AskedCall, ...] = (),
+        moves: tuple[TurnInput, ...],
+        calls: tuple[RequestedCall, ...] = (),
         timer_ms: int | None = None,
     ) -> None:
         """The next step stands, if it did not already, unless the run has ended meanwhile."""
         self._steps += 1
-        given, passed_ms = self._given, tuple(self._passed_ms)
-        self._given, self._passed_ms = UNSET, []
+        given, passed_ms = self._answered_operations, tuple(self._passed_ms)
+        self._answered_operations, self._passed_ms = UNSET, []
         if self._steps <= self._view.steps:
             return
-        step = StepTaken(
+        step = RecordStep(
             run_id=self.run_id,
             number=self._steps,
             given=given,
@@ -143,9 +143,9 @@ class RunRecord:
             calls=calls,
             timer_ms=UNSET if timer_ms is None else timer_ms,
         )
-        view = await self._ask("turn", self._session, step, DrivingView)
+        view = await self._ask("turn", self._session, step, ActiveRunView)
         if view.cancelling or view.ended:
-            raise RunOver
+            raise RunEnded
 
     # --- rest, and the end ------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class RunRecord:
         """Whether the run is to go on when what it waits for has come; ``snapshot``: its id and
         blob; ``split``: whether calls of several steps are open."""
         snapshot_id, blob = snapshot
-        parked = RunParked(
+        parked = ParkRun(
             run_id=self.run_id,
             code=code,
             snapshot_id=snapshot_id,
@@ -163,39 +163,39 @@ class RunRecord:
             waits_for=waits_for,
             split=split,
         )
-        view = await self._ask("turn", self._session, parked, DrivingView)
+        view = await self._ask("turn", self._session, parked, ActiveRunView)
         if view.cancelling:
-            await self._ask("turn", self._session, ended_at_rest(view), DrivingView)
+            await self._ask("turn", self._session, end_unexecuted(view), ActiveRunView)
         return not view.cancelling and not view.ended
 
     async def end(
-        self, result: RunResult, *, kept: bool, moves: tuple[Move, ...] | None = None
-    ) -> DrivingView:
+        self, result: RunResult, *, kept: bool, moves: tuple[TurnInput, ...] | None = None
+    ) -> ActiveRunView:
         """The run's last step, as its driver took it. It may have ended otherwise meanwhile."""
-        step = StepTaken(
+        step = RecordStep(
             run_id=self.run_id,
-            number=self._following,
+            number=self._next_number,
             answered=self._answered,
-            given=self._given,
+            given=self._answered_operations,
             passed_ms=tuple(self._passed_ms),
-            moves=ending(self.run_id, result) if moves is None else moves,
+            moves=end_run(self.run_id, result) if moves is None else moves,
             result=result,
             kept=kept,
         )
-        return await self._ask("turn", self._session, await self._fitting(step), DrivingView)
+        return await self._ask("turn", self._session, await self._with_blobs(step), ActiveRunView)
 
-    async def give_up(self, result: RunResult | None) -> None:
+    async def end_stopped(self, result: RunResult | None) -> None:
         """The run's last step, if its driver was stopped: that has come to nothing that counts."""
-        step = StepTaken(
+        step = RecordStep(
             run_id=self.run_id,
-            number=self._following,
+            number=self._next_number,
             answered=False,
-            moves=ending(self.run_id, cancelled_result(UNSET)),
+            moves=end_run(self.run_id, cancelled_result(UNSET)),
             result=cancelled_result(UNSET if result is None else result),
         )
-        await self._ask("turn", self._session, await self._fitting(step), DrivingView)
+        await self._ask("turn", self._session, await self._with_blobs(step), ActiveRunView)
 
-    async def _fitting(self, step: StepTaken) -> StepTaken:
+    async def _with_blobs(self, step: RecordStep) -> RecordStep:
         """A large result stands in the blob store."""
         result = step.result
         assert result is not UNSET, "only a last step has one"
@@ -211,6 +211,6 @@ class RunRecord:
         return msgspec.structs.replace(step, result=told, result_blob=blob)
 
     @property
-    def _following(self) -> int:
+    def _next_number(self) -> int:
         """The number of the step that ends the run, wherever its driver stands."""
         return max(self._steps, self._view.steps) + 1

@@ -1,8 +1,8 @@
 """The one way to be an actor: a family's entities, decided in batches, committed before they count.
 
 Per wake: drain the mailbox, decide what can be decided, hand it over; on the ack the draft becomes
-the state. It owns entities and their order. It refuses to own storage (``Hub``), rules
-(``Concern``) and waiting: it never blocks on anything.
+the state. It owns entities and their order. It refuses to own storage (``ActorContext``), rules
+(``Decider``) and waiting: it never blocks on anything.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import msgspec
 import pykka
 from msgspec import UNSET
 
-from rookery.actors.kernel.command_processor import Decisions
-from rookery.actors.kernel.committer import Commit, Outcomes
-from rookery.actors.kernel.context import Hub
-from rookery.actors.kernel.decider import Concern, Diverting, Effect, GoingOn
-from rookery.actors.kernel.delivery_decoder import unchecked, work_from
-from rookery.actors.kernel.entity import Entity, Origin, Work
+from rookery.actors.kernel.command_processor import CommandProcessor
+from rookery.actors.kernel.committer import Commit, CommitResults
+from rookery.actors.kernel.context import ActorContext
+from rookery.actors.kernel.decider import Decider, Effect, RedirectsToQuery, ResumesFromState
+from rookery.actors.kernel.delivery_decoder import decode_delivery, wrap_undecoded
+from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import (
-    Arrivals,
-    Caught,
-    Forget,
-    Handover,
-    Internal,
-    Kept,
-    Loaded,
+    BodyStored,
+    CommandsArrived,
+    DrainActor,
+    FactsCaughtUp,
+    FactsCommitted,
+    HistoryLoaded,
+    LoadFailed,
+    LocalCommand,
     Passivate,
-    Quiesce,
-    Resume,
-    Unread,
+    ReleaseEntities,
+    ResumeEffects,
 )
-from rookery.bus.ports import IN_FACT_BYTES_MAX, Rejected, Settled
+from rookery.bus.ports import IN_FACT_BYTES_MAX, Appended, AppendRejected
 from rookery.schemas.envelope import Command, EntityId
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.ids import reaction_id
@@ -57,33 +57,35 @@ class FamilyActor(pykka.ThreadingActor):
 
     use_daemon_thread = True
 
-    def __init__(self, concern: Concern, mailbox: Mailbox, hub: Hub) -> None:
+    def __init__(self, concern: Decider, mailbox: Mailbox, hub: ActorContext) -> None:
         super().__init__()
-        self._concern, self._mailbox, self._hub = concern, mailbox, hub
-        self._diverts = concern.diverts if isinstance(concern, Diverting) else _to_nobody
-        self._going_on = concern if isinstance(concern, GoingOn) else None
+        self._decider, self._mailbox, self._context = concern, mailbox, hub
+        self._redirects_to = (
+            concern.redirects_to if isinstance(concern, RedirectsToQuery) else _no_redirect
+        )
+        self._resumes = concern if isinstance(concern, ResumesFromState) else None
         self._entities: dict[str, Entity] = {}
         mailbox.entities = self._entities
         self._now_ms = hub.now_ms()
-        self._decisions = Decisions(
+        self._processor = CommandProcessor(
             concern, hub, mailbox, reload=self._load, catch_up=self._catch_up
         )
-        self._taken = 0
-        self._quiesced: Callable[[int], None] | None = None
-        self._forgotten: list[Callable[[], None]] = []
-        self._takes: dict[type, Callable[[Any], Sequence[Entity] | None]] = {
-            Arrivals: self._arrive,
-            Outcomes: self._conclude,
-            Handover: self._react,
-            Internal: self._internal,
-            Loaded: self._loaded,
-            Caught: self._caught,
-            Kept: self._kept,
-            Unread: self._unread,
-            Resume: self._resume,
-            Passivate: self._passivate,
-            Forget: self._forget,
-            Quiesce: self._quiesce,
+        self._message_count = 0
+        self._on_quiet: Callable[[int], None] | None = None
+        self._on_released: list[Callable[[], None]] = []
+        self._handlers: dict[type, Callable[[Any], Sequence[Entity] | None]] = {
+            CommandsArrived: self._on_commands,
+            CommitResults: self._on_results,
+            FactsCommitted: self._on_facts,
+            LocalCommand: self._on_local_command,
+            HistoryLoaded: self._on_loaded,
+            FactsCaughtUp: self._on_caught_up,
+            BodyStored: self._on_body_stored,
+            LoadFailed: self._on_load_failed,
+            ResumeEffects: self._on_resume_effects,
+            Passivate: self._on_passivate,
+            ReleaseEntities: self._on_release,
+            DrainActor: self._on_drain,
         }
 
     @staticmethod
@@ -94,23 +96,23 @@ class FamilyActor(pykka.ThreadingActor):
     def on_receive(self, message: Any) -> None:
         """One wake: everything that was posted meanwhile, worked off together."""
         del message
-        self._now_ms = self._hub.now_ms()
+        self._now_ms = self._context.now_ms()
         touched: dict[Entity, None] = {}
         for item in self._mailbox.drain():
-            for entity in self._take(item):
+            for entity in self._handle(item):
                 touched[entity] = None
         for entity in touched:
-            while entity.ready:
-                self._decisions.take(entity, self._now_ms)
-            if entity.read_anew:
-                self._go_on(entity)
-        self._hub.failpoints.hit("decided")
-        self._decisions.flush()
-        while self._forgotten:
-            self._forgotten.pop()()
-        self._hub.cached(self._concern.family, len(self._entities))
-        if self._quiesced is not None:
-            self._check_quiet(self._quiesced)
+            while entity.is_ready:
+                self._processor.process(entity, self._now_ms)
+            if entity.was_reloaded:
+                self._ensure_effects(entity)
+        self._context.failpoints.hit("decided")
+        self._processor.flush()
+        while self._on_released:
+            self._on_released.pop()()
+        self._context.report_cached(self._decider.family, len(self._entities))
+        if self._on_quiet is not None:
+            self._check_quiet(self._on_quiet)
 
     def on_failure(
         self,
@@ -120,298 +122,300 @@ class FamilyActor(pykka.ThreadingActor):
     ) -> None:
         """The kernel itself failed here: a successor starts from the journal."""
         del exception_type, exception_value, traceback  # pykka has logged them.
-        self._hub.actor_failed(self._concern)
+        self._context.actor_failed(self._decider)
 
-    def _take(self, item: object) -> Sequence[Entity]:
+    def _handle(self, item: object) -> Sequence[Entity]:
         """Each message has its method; those that concern entities say which."""
-        take = self._takes.get(type(item))
+        take = self._handlers.get(type(item))
         if take is None:
             raise TypeError(f"{type(item).__name__} is no message for an actor")
-        self._taken += not isinstance(item, Quiesce)
+        self._message_count += not isinstance(item, DrainActor)
         return take(item) or ()
 
     # --- commands and history -------------------------------------------------------------------
 
-    def _arrive(self, deliveries: Arrivals) -> list[Entity]:
-        self._hub.failpoints.hit("pulled")
+    def _on_commands(self, deliveries: CommandsArrived) -> list[Entity]:
+        self._context.failpoints.hit("pulled")
         touched: list[Entity] = []
-        now_s, bytes_max = perf_counter(), self._hub.payload_bytes_max
+        now_s, bytes_max = perf_counter(), self._context.payload_bytes_max
         for delivery in deliveries:
-            room = deliveries.room if delivery.position is None else None
+            room = deliveries.in_flight_limit if delivery.position is None else None
             try:
-                work = work_from(delivery, self._concern, now_s, bytes_max)
-                query = self._diverts(work.command)
+                work = decode_delivery(delivery, self._decider, now_s, bytes_max)
+                query = self._redirects_to(work.command)
             except CodedError as error:
-                self._decisions.refuse_delivery(delivery, error)
+                self._processor.refuse_undecoded(delivery, error)
             except Exception as error:  # A rule that raises anything else is a bug of ours.
                 log.exception("a command made its actor fail", extra={"id": delivery.id})
-                self._decisions.set_aside(unchecked(delivery, now_s), error)
+                self._processor.quarantine(wrap_undecoded(delivery, now_s), error)
             else:
                 if not query:
-                    work.room = room
-                    touched.append(self._take_in(work, len(delivery.body)))
+                    work.in_flight_limit = room
+                    touched.append(self._enqueue(work, len(delivery.body)))
                     continue
-                self._hub.divert(delivery, query)
+                self._context.redirect(delivery, query)
             if room is not None:
-                room.leave(len(delivery.body))
+                room.exit(len(delivery.body))
         return touched
 
-    def _take_in(self, work: Work, size_bytes: int) -> Entity:
-        entity = self._queue(work)
-        if size_bytes > IN_FACT_BYTES_MAX and self._concern.keeps_bodies:
-            entity.loads += 1
-            self._hub.keep(entity, work, self._mailbox)
+    def _enqueue(self, work: PendingCommand, size_bytes: int) -> Entity:
+        entity = self._add_pending(work)
+        if size_bytes > IN_FACT_BYTES_MAX and self._decider.stores_large_bodies:
+            entity.reads_in_flight += 1
+            self._context.store_body(entity, work, self._mailbox)
         return entity
 
-    def _kept(self, item: Kept) -> Sequence[Entity]:
-        item.work.command = msgspec.structs.replace(item.work.command, blob=item.digest)
-        return self._returned(item.home)
+    def _on_body_stored(self, item: BodyStored) -> Sequence[Entity]:
+        item.pending.command = msgspec.structs.replace(item.pending.command, blob=item.digest)
+        return self._on_read_done(item.entity)
 
-    def _internal(self, item: Internal) -> Sequence[Entity]:
-        return (self._queue(Work(item.command, "", perf_counter(), item.delivery)),)
+    def _on_local_command(self, item: LocalCommand) -> Sequence[Entity]:
+        return (self._add_pending(PendingCommand(item.command, "", perf_counter(), item.delivery)),)
 
-    def _queue(self, work: Work) -> Entity:
+    def _add_pending(self, work: PendingCommand) -> Entity:
         entity = self._entity(work.command.key)
-        entity.waiting.append(work)
+        entity.commands.append(work)
         return entity
 
     def _entity(self, key: str) -> Entity:
         entity = self._entities.get(key)
         if entity is None:
-            entity = Entity(EntityId(self._concern.family, key), self._concern)
+            entity = Entity(EntityId(self._decider.family, key), self._decider)
             self._entities[key] = entity
             self._load(entity)
         entity.touched_ms = self._now_ms
         return entity
 
     def _load(self, entity: Entity, *, whole: bool = False) -> None:
-        entity.loads += 1
-        entity.behind = entity.behind or bool(self._concern.observes)
-        self._hub.load(self._concern, entity, self._mailbox, whole=whole)
+        entity.reads_in_flight += 1
+        entity.needs_catch_up = entity.needs_catch_up or bool(self._decider.observes)
+        self._context.load(self._decider, entity, self._mailbox, whole=whole)
 
-    def _returned(self, entity: Entity) -> Sequence[Entity]:
+    def _on_read_done(self, entity: Entity) -> Sequence[Entity]:
         """A read is back; an entity that was let go of meanwhile has no use for it."""
-        entity.loads -= 1
-        if self._keeps(entity):
-            self._start_again(entity)
+        entity.reads_in_flight -= 1
+        if self._holds(entity):
+            self._restart_effects(entity)
             return (entity,)
-        self._decisions.disown(entity.let_go())
+        self._processor.release(entity.drain_pending())
         return ()
 
-    def _keeps(self, entity: Entity) -> bool:
+    def _holds(self, entity: Entity) -> bool:
         return self._entities.get(entity.id.key) is entity
 
-    def _loaded(self, item: Loaded) -> Sequence[Entity]:
-        entity = item.home
-        before = frozenset[object]() if entity.broken else self._called_for(entity)
-        entity.fold(self._concern, item.snapshot, item.tail)
-        if not self._keeps(entity):
+    def _on_loaded(self, item: HistoryLoaded) -> Sequence[Entity]:
+        entity = item.entity
+        before = frozenset[object]() if entity.load_error else self._required_effects(entity)
+        entity.fold(self._decider, item.snapshot, item.tail)
+        if not self._holds(entity):
             pass
-        elif entity.broken is not None and item.snapshot is not None:
-            log.warning("a snapshot is not used", extra={"code": entity.broken.code})
+        elif entity.load_error is not None and item.snapshot is not None:
+            log.warning("a snapshot is not used", extra={"code": entity.load_error.code})
             self._load(entity, whole=True)
         else:
-            self._decisions.note(entity.id.key, entity.state)
-            entity.read_anew = entity.broken is None and self._going_on is not None
-            entity.called_for = self._called_for(entity) - before
-            others = self._concern.reacts_to | self._concern.observes
-            behind = entity.behind or bool(others and entity.called_for)
-            if entity.broken is None and behind:
+            self._processor.report_state(entity.id.key, entity.state)
+            entity.was_reloaded = entity.load_error is None and self._resumes is not None
+            entity.required_effects = self._required_effects(entity) - before
+            others = self._decider.reacts_to | self._decider.observes
+            behind = entity.needs_catch_up or bool(others and entity.required_effects)
+            if entity.load_error is None and behind:
                 self._catch_up(entity)
-        return self._returned(entity)
+        return self._on_read_done(entity)
 
-    def _unread(self, item: Unread) -> Sequence[Entity]:
+    def _on_load_failed(self, item: LoadFailed) -> Sequence[Entity]:
         """What was asked for will not come. Without its body one command is lost, without its
         history the whole entity."""
-        entity, work = item.home, item.work
+        entity, work = item.entity, item.pending
         if work is None:
-            entity.broken = item.error
-        elif work in entity.waiting:
-            entity.waiting.remove(work)
-            self._decisions.refuse(entity, work, item.error)
-        return self._returned(entity)
+            entity.load_error = item.error
+        elif work in entity.commands:
+            entity.commands.remove(work)
+            self._processor.refuse(entity, work, item.error)
+        return self._on_read_done(entity)
 
-    def _start_again(self, entity: Entity) -> None:
+    def _restart_effects(self, entity: Entity) -> None:
         """Effects that waited for the state, whatever was read last: what is on its way may be what
         ends them. What cannot be folded keeps its tickets: a version that can finds them again."""
-        if entity.loads or entity.committing:
+        if entity.reads_in_flight or entity.committing:
             return
-        newest = max((sequence for sequence, _, _ in entity.resuming), default=0)
-        if newest > max(entity.sequence, entity.read_for) and not entity.broken:
-            entity.read_for = newest  # It was read before this fact came to be stored.
+        newest = max((sequence for sequence, _, _ in entity.effects_to_resume), default=0)
+        if newest > max(entity.sequence, entity.reread_sequence) and not entity.load_error:
+            entity.reread_sequence = newest  # It was read before this fact came to be stored.
             self._load(entity)
             return
-        resuming, entity.resuming = entity.resuming, []
-        for sequence, facts, ticket in () if entity.broken else resuming:
+        resuming, entity.effects_to_resume = entity.effects_to_resume, []
+        for sequence, facts, ticket in () if entity.load_error else resuming:
             try:
-                effects = [e for fact in facts for e in self._concern.effects(entity.state, fact)]
+                effects = [e for fact in facts for e in self._decider.effects(entity.state, fact)]
             except Exception:
                 log.exception("effects are left to a version that knows them")
             else:
-                self._hub.perform(entity.id.key, sequence, effects, ticket)
+                self._context.resume_effects(entity.id.key, sequence, effects, ticket)
 
-    def _go_on(self, entity: Entity) -> None:
+    def _ensure_effects(self, entity: Entity) -> None:
         """What was read calls for something, whoever was to see to it. It is begun when nothing is
         left to be decided: that may be what ends it. Where others are observed, only then is known
         what it is; begun twice, it comes to the same."""
-        if entity.broken is not None or not self._keeps(entity):
-            entity.read_anew = False
-        elif entity.idle:
-            entity.read_anew = False
-            effects = self._unfinished(entity)
-            if not self._concern.observes:
-                effects = [e for e in effects if (type(e), e.key) in entity.called_for]
+        if entity.load_error is not None or not self._holds(entity):
+            entity.was_reloaded = False
+        elif entity.is_idle:
+            entity.was_reloaded = False
+            effects = self._pending_effects(entity)
+            if not self._decider.observes:
+                effects = [e for e in effects if (type(e), e.key) in entity.required_effects]
             if effects:
-                self._hub.go_on(entity.id.key, entity.sequence, effects)
+                self._context.ensure_effects(entity.id.key, entity.sequence, effects)
 
-    def _called_for(self, entity: Entity) -> frozenset[object]:
-        return frozenset((type(effect), effect.key) for effect in self._unfinished(entity))
+    def _required_effects(self, entity: Entity) -> frozenset[object]:
+        return frozenset((type(effect), effect.key) for effect in self._pending_effects(entity))
 
-    def _unfinished(self, entity: Entity) -> Sequence[Effect]:
-        if self._going_on is None:
+    def _pending_effects(self, entity: Entity) -> Sequence[Effect]:
+        if self._resumes is None:
             return ()
         try:
-            return self._going_on.unfinished(entity.state, entity.id.key)
+            return self._resumes.pending_effects(entity.state, entity.id.key)
         except Exception:
             log.exception("what is unfinished is left to a version that knows it")
             return ()
 
     # --- reactions and effects ------------------------------------------------------------------
 
-    def _react(self, item: Handover) -> Sequence[Entity]:
+    def _on_facts(self, item: FactsCommitted) -> Sequence[Entity]:
         """Queue a reaction to each fact; whether it is due is asked when its turn comes. What is
         only observed waits in the journal for an entity that is not here."""
         family, key = item.source
-        if key not in self._entities and family not in self._concern.reacts_to:
-            for _, _, ticket in item.due:
-                ticket.close()
+        if key not in self._entities and family not in self._decider.reacts_to:
+            for _, _, ticket in item.numbered:
+                ticket.release()
             return ()
         entity = self._entity(key)
-        entity.reactions.extend(_reactions(item, self._concern.family))
+        entity.reactions.extend(_to_reactions(item, self._decider.family))
         return (entity,)
 
     def _catch_up(self, entity: Entity) -> None:
         """Fetch what other families did under this key since the last fact handled."""
-        entity.loads += 1
-        entity.behind = False
-        looking, entity.looking = entity.looking, False
-        self._hub.catch_up(self._concern, entity, self._mailbox, looking=looking)
+        entity.reads_in_flight += 1
+        entity.needs_catch_up = False
+        looking, entity.skips_unreadable = entity.skips_unreadable, False
+        self._context.catch_up(self._decider, entity, self._mailbox, looking=looking)
 
-    def _caught(self, item: Caught) -> Sequence[Entity]:
-        entity = item.home
-        missed = [w for handover in item.missed for w in _reactions(handover, self._concern.family)]
+    def _on_caught_up(self, item: FactsCaughtUp) -> Sequence[Entity]:
+        entity = item.entity
+        missed = [
+            w for handover in item.missed for w in _to_reactions(handover, self._decider.family)
+        ]
         for work in missed:
-            work.fetched = True
-        entity.put_back(missed)
-        entity.seen = max(entity.seen, item.seen)
-        return self._returned(entity)
+            work.from_journal = True
+        entity.requeue(missed)
+        entity.key_sequence = max(entity.key_sequence, item.key_sequence)
+        return self._on_read_done(entity)
 
-    def _resume(self, item: Resume) -> Sequence[Entity]:
+    def _on_resume_effects(self, item: ResumeEffects) -> Sequence[Entity]:
         """After a takeover: start again the effects of facts whose effects may not have ended."""
         entity = self._entity(item.key)
-        entity.resuming.append((item.sequence, item.facts, item.ticket))
-        self._start_again(entity)
+        entity.effects_to_resume.append((item.sequence, item.facts, item.hold))
+        self._restart_effects(entity)
         return (entity,)
 
     # --- what became of commits -----------------------------------------------------------------
 
-    def _conclude(self, outcomes: Outcomes) -> list[Entity]:
+    def _on_results(self, outcomes: CommitResults) -> list[Entity]:
         touched: list[Entity] = []
         for outcome in outcomes:
             commit = outcome.append
             assert isinstance(commit, Commit)
-            entity = commit.home
+            entity = commit.entity_record
             entity.committing = False
-            if isinstance(outcome, Settled):
-                entity.commit(commit.state, outcome.sequence, commit.chain, commit.facts)
-                entity.end(commit.works)
-                if entity.broken is not None:  # It begins anew.
+            if isinstance(outcome, Appended):
+                entity.apply_commit(commit.state, outcome.sequence, commit.chain, commit.facts)
+                entity.finish(commit.commands)
+                if entity.load_error is not None:  # It begins anew.
                     self._load(entity)
-            elif not self._keeps(entity):
-                self._decisions.disown(commit.works)
-            elif isinstance(outcome, Rejected):
-                self._reject(entity, commit.works, Failed(outcome.code, outcome.message))
+            elif not self._holds(entity):
+                self._processor.release(commit.commands)
+            elif isinstance(outcome, AppendRejected):
+                self._reject(entity, commit.commands, Failed(outcome.code, outcome.message))
             else:
-                self._decide_again(entity, commit)
-            if self._keeps(entity):
-                if entity.resuming:
-                    self._start_again(entity)
+                self._retry_conflicted(entity, commit)
+            if self._holds(entity):
+                if entity.effects_to_resume:
+                    self._restart_effects(entity)
                 touched.append(entity)
-        self._hub.failpoints.hit("evolved")
+        self._context.failpoints.hit("evolved")
         return touched
 
-    def _reject(self, entity: Entity, works: list[Work], error: Failed) -> None:
+    def _reject(self, entity: Entity, works: list[PendingCommand], error: Failed) -> None:
         """Nobody could store this message. What only was too much together goes one by one."""
-        self._decisions.note(entity.id.key, entity.state)
+        self._processor.report_state(entity.id.key, entity.state)
         if len(works) == 1:
-            self._decisions.refuse(entity, works[0], error)
+            self._processor.refuse(entity, works[0], error)
             return
         for work in works:
-            work.alone = True
-        entity.put_back(works)
+            work.commit_alone = True
+        entity.requeue(works)
 
-    def _decide_again(self, entity: Entity, commit: Commit) -> None:
+    def _retry_conflicted(self, entity: Entity, commit: Commit) -> None:
         """Somebody else wrote meanwhile. Who asked is told when it happens too often; to what
         stands one must react in any case."""
-        self._hub.observer.conflict(self._concern.family)
-        again: list[Work] = []
-        for work in commit.works:
+        self._context.metrics.conflict(self._decider.family)
+        again: list[PendingCommand] = []
+        for work in commit.commands:
             work.conflicts += 1
             if work.delivery is not None and work.conflicts > CONFLICTS_MAX:
                 error = Failed("CONFLICT", f"{entity.id} changed {work.conflicts} times meanwhile")
-                self._decisions.refuse(entity, work, error)
+                self._processor.refuse(entity, work, error)
             else:
                 again.append(work)
-        entity.put_back(again)
-        entity.behind = entity.behind or commit.fence is not None
+        entity.requeue(again)
+        entity.needs_catch_up = entity.needs_catch_up or commit.fence is not None
         self._load(entity)
 
     # --- keeping house --------------------------------------------------------------------------
 
-    def _forget(self, item: Forget) -> None:
-        self._forgotten.append(item.then)
-        for key in [key for key in self._entities if item.gone(key)]:
-            self._decisions.disown(self._entities.pop(key).let_go())
-            self._decisions.note(key, None)
+    def _on_release(self, item: ReleaseEntities) -> None:
+        self._on_released.append(item.on_done)
+        for key in [key for key in self._entities if item.is_lost(key)]:
+            self._processor.release(self._entities.pop(key).drain_pending())
+            self._processor.report_state(key, None)
 
-    def _passivate(self, item: Passivate) -> None:
+    def _on_passivate(self, item: Passivate) -> None:
         """Let go of idle entities; those with a long tail leave a snapshot behind."""
         for key, entity in list(self._entities.items()):
-            if entity.idle and entity.touched_ms < item.before_ms:
+            if entity.is_idle and entity.touched_ms < item.before_ms:
                 del self._entities[key]
-                self._decisions.note(key, None)
+                self._processor.report_state(key, None)
                 self._save(entity)
 
     def _save(self, entity: Entity) -> None:
-        if entity.count - entity.saved_count < SNAPSHOT_FACTS_MIN or entity.broken:
+        if entity.fact_count - entity.saved_fact_count < SNAPSHOT_FACTS_MIN or entity.load_error:
             return
         try:
-            snapshot = entity.snapshot(self._concern)
+            snapshot = entity.snapshot(self._decider)
         except Exception:
-            log.exception("no snapshot is kept", extra={"family": self._concern.family})
+            log.exception("no snapshot is kept", extra={"family": self._decider.family})
         else:
-            self._hub.save(entity.id, self._concern.schema, snapshot)
+            self._context.save(entity.id, self._decider.schema, snapshot)
 
-    def _quiesce(self, item: Quiesce) -> None:
-        self._quiesced = item.then
+    def _on_drain(self, item: DrainActor) -> None:
+        self._on_quiet = item.on_quiet
 
     def _check_quiet(self, then: Callable[[int], None]) -> None:
-        if all(entity.idle for entity in self._entities.values()):
-            self._quiesced = None
+        if all(entity.is_idle for entity in self._entities.values()):
+            self._on_quiet = None
             for entity in self._entities.values():
                 self._save(entity)
-            then(self._taken)
+            then(self._message_count)
 
 
-def _to_nobody(_command: Command[Any]) -> str:
+def _no_redirect(_command: Command[Any]) -> str:
     return ""
 
 
-def _reactions(item: Handover, family: str) -> list[Work]:
+def _to_reactions(item: FactsCommitted, family: str) -> list[PendingCommand]:
     now_s = perf_counter()
     source, sequence = item.source, item.sequence
     return [
-        Work(
+        PendingCommand(
             Command(
                 verb=source.family,
                 key=source.key,
@@ -422,8 +426,8 @@ def _reactions(item: Handover, family: str) -> list[Work]:
             ),
             "",
             now_s,
-            origin=Origin(source.family, number, sequence),
-            ticket=ticket,
+            source=ReactionSource(source.family, number, sequence),
+            hold=ticket,
         )
-        for number, fact, ticket in item.due
+        for number, fact, ticket in item.numbered
     ]

@@ -9,111 +9,116 @@ from time import perf_counter
 
 import msgspec
 
-from rookery.actors.kernel.completions import Closing
-from rookery.actors.kernel.decider import Concern
-from rookery.actors.kernel.delivery_decoder import error_answer
-from rookery.actors.kernel.entity import Work
-from rookery.actors.kernel.local_ask import Inside, is_inside
+from rookery.actors.kernel.completions import Completions
+from rookery.actors.kernel.decider import Decider
+from rookery.actors.kernel.delivery_decoder import error_reply
+from rookery.actors.kernel.entity import PendingCommand
+from rookery.actors.kernel.local_ask import LocalAsk, is_local
 from rookery.actors.kernel.mailbox import REQUESTS_BYTES_MAX, REQUESTS_MAX, Mailbox
-from rookery.actors.kernel.messages import Arrivals
-from rookery.actors.kernel.metrics import Observer
-from rookery.actors.kernel.task_set import Tasks
-from rookery.bus.ports import Answer, Bus, Delivery
+from rookery.actors.kernel.messages import CommandsArrived
+from rookery.actors.kernel.metrics import KernelMetrics
+from rookery.actors.kernel.task_set import TaskSet
+from rookery.bus.ports import Bus, Delivery, ReplyMessage
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError, Failed, Refused
 
-__all__ = ["Query", "Routing"]
+__all__ = ["CommandRouter", "QueryHandler"]
 
 log = logging.getLogger(__name__)
 
-Query = Callable[[Delivery], Awaitable[msgspec.Struct]]
+QueryHandler = Callable[[Delivery], Awaitable[msgspec.Struct]]
 """Answers a question about many entities; leaves no fact."""
 
 
-class Routing:
+class CommandRouter:
     """One a node."""
 
     def __init__(
         self,
         bus: Bus,
-        concerns: Sequence[Concern],
+        concerns: Sequence[Decider],
         mailboxes: Mapping[str, Mailbox],
-        queries: Mapping[str, Query],
-        observer: Observer,
+        queries: Mapping[str, QueryHandler],
+        observer: KernelMetrics,
         *,
         now_ms: Callable[[], int],
     ) -> None:
-        self._bus, self._queries, self._observer = bus, queries, observer
+        self._bus, self._queries, self._metrics = bus, queries, observer
         self._now_ms = now_ms
-        self._homes = {verb: mailboxes[c.family] for c in concerns for verb in c.verbs}
-        self.inside = Inside(mailboxes)
-        self.tasks = Tasks()
+        self._mailboxes = {verb: mailboxes[c.family] for c in concerns for verb in c.verbs}
+        self.local_ask = LocalAsk(mailboxes)
+        self.tasks = TaskSet()
         """Queries and burials."""
 
     @property
     def verbs(self) -> frozenset[str]:
         """What may be asked here."""
-        return frozenset((*self._homes, *self._queries))
+        return frozenset((*self._mailboxes, *self._queries))
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Hand a batch to the actors concerned, keeping its order for each of them. What nobody
         has stamped arrives now."""
-        batches: dict[Mailbox, Arrivals] = {}
+        batches: dict[Mailbox, CommandsArrived] = {}
         now_ms = self._now_ms()
         for delivery in deliveries:
             delivery.arrived_ms = delivery.arrived_ms or now_ms
-            home = self._homes.get(delivery.verb)
+            home = self._mailboxes.get(delivery.verb)
             if home is not None:
-                if delivery.position is None and not home.room.admit(len(delivery.body)):
-                    self._turn_away(delivery)
+                if delivery.position is None and not home.in_flight_limit.try_enter(
+                    len(delivery.body)
+                ):
+                    self._reject_overloaded(delivery)
                     continue
-                batches.setdefault(home, Arrivals(home.room)).append(delivery)
+                batches.setdefault(home, CommandsArrived(home.in_flight_limit)).append(delivery)
             elif delivery.verb in self._queries:
-                self.query(delivery, delivery.verb)
+                self.run_query(delivery, delivery.verb)
             else:
                 self._refuse_verb(delivery)
         for home, batch in batches.items():
             home.post(batch)
 
-    def query(self, delivery: Delivery, verb: str) -> None:
+    def run_query(self, delivery: Delivery, verb: str) -> None:
         """Have the query ``verb`` answer."""
-        self.tasks.begin(self._query(delivery, verb))
+        self.tasks.start(self._run_query(delivery, verb))
 
-    def tell(self, closing: Closing) -> None:
+    def complete(self, closing: Completions) -> None:
         """Tell whoever asked, free the inbox, bury what nobody waits for.
 
         No answer costs more than itself: whatever becomes of it, this does not raise, what is
         worked off is freed, and commits beside and after it go their way.
         """
         try:
-            if answers := self.inside.take(closing.answers):
-                self._bus.door.answer(answers)
+            if answers := self.local_ask.resolve_replies(closing.replies):
+                self._bus.request_endpoint.reply(answers)
         except Exception:  # Of a door that breaks its word. Whoever was not told asks again.
-            log.exception("%d answers were not given", len(closing.answers))
+            log.exception("%d answers were not given", len(closing.replies))
         if closing.positions:
             self._bus.inbox.done(closing.positions)
-        for delivery, error in closing.burials:
-            self.tasks.begin(self._bury(delivery, error))
+        for delivery, error in closing.dead_letters:
+            self.tasks.start(self._dead_letter_and_ack(delivery, error))
 
     def quarantine(
-        self, work: Work, error: CodedError, record: Callable[[Work, CodedError, int | None], None]
+        self,
+        work: PendingCommand,
+        error: CodedError,
+        record: Callable[[PendingCommand, CodedError, int | None], None],
     ) -> None:
         """Set a command aside: a dead letter, an answer, a fact."""
-        self.tasks.begin(self._quarantine(work, error, record))
+        self.tasks.start(self._quarantine(work, error, record))
 
     def _refuse_verb(self, delivery: Delivery) -> None:
         known = ", ".join(sorted(self.verbs))
         verb = delivery.verb[:80]
-        closing = Closing()
+        closing = Completions()
         closing.refuse(
             delivery, Refused("UNKNOWN_VERB", f"no verb {verb!r}", hint=f"known: {known}")
         )
-        self.tell(closing)
+        self.complete(closing)
 
-    def _turn_away(self, delivery: Delivery) -> None:
+    def _reject_overloaded(self, delivery: Delivery) -> None:
         """At once, with nothing decoded: the asker keeps its request and comes again."""
-        self._observer.command(delivery.verb, "overloaded", 0.0)
-        closing = Closing()
+        self._metrics.command(delivery.verb, "overloaded", 0.0)
+        closing = Completions()
         closing.refuse(
             delivery,
             Failed(
@@ -122,10 +127,10 @@ class Routing:
                 hint="send it again later under its id, or leave it in the inbox",
             ),
         )
-        self.tell(closing)
+        self.complete(closing)
 
-    async def _query(self, delivery: Delivery, verb: str) -> None:
-        closing, outcome, begun_s = Closing(), "refused", perf_counter()
+    async def _run_query(self, delivery: Delivery, verb: str) -> None:
+        closing, outcome, begun_s = Completions(), "refused", perf_counter()
         try:
             shown = encode_json(await self._queries[verb](delivery))
         except CodedError as error:
@@ -135,35 +140,38 @@ class Routing:
             closing.refuse(delivery, Failed("NODE_FAILED", f"{delivery.verb}: {error!r}"))
         else:
             if delivery.reply_to:
-                closing.answers.append(Answer(delivery.reply_to, shown))
-            closing.done(delivery)
+                closing.replies.append(ReplyMessage(delivery.reply_to, shown))
+            closing.ack(delivery)
             outcome = "unchanged"
-        self._observer.command(verb, outcome, perf_counter() - begun_s)
-        self.tell(closing)
+        self._metrics.command(verb, outcome, perf_counter() - begun_s)
+        self.complete(closing)
 
-    async def _bury(self, delivery: Delivery, error: CodedError) -> None:
-        await self._keep(delivery, error)
+    async def _dead_letter_and_ack(self, delivery: Delivery, error: CodedError) -> None:
+        await self._dead_letter(delivery, error)
         if delivery.position is not None:
             self._bus.inbox.done([delivery.position])
 
     async def _quarantine(
-        self, work: Work, error: CodedError, record: Callable[[Work, CodedError, int | None], None]
+        self,
+        work: PendingCommand,
+        error: CodedError,
+        record: Callable[[PendingCommand, CodedError, int | None], None],
     ) -> None:
         number = None
         if work.delivery is not None:
-            if not is_inside(work.delivery):
-                number = await self._keep(work.delivery, error)
+            if not is_local(work.delivery):
+                number = await self._dead_letter(work.delivery, error)
             if work.delivery.reply_to:
-                self.tell(Closing([error_answer(work.delivery.reply_to, error)]))
+                self.complete(Completions([error_reply(work.delivery.reply_to, error)]))
             if work.delivery.position is not None:
                 self._bus.inbox.done([work.delivery.position])
         record(work, error, number)
 
-    async def _keep(self, delivery: Delivery, error: CodedError) -> int | None:
+    async def _dead_letter(self, delivery: Delivery, error: CodedError) -> int | None:
         """The dead letter's number; ``None`` if not even that can be kept."""
         while True:
             try:
-                return await self._bus.inbox.bury(delivery, error.code, error.message)
+                return await self._bus.inbox.dead_letter(delivery, error.code, error.message)
             except Failed as failure:
                 log.warning("a dead letter waits for the server", extra={"code": failure.code})
                 await asyncio.sleep(0.5)

@@ -8,35 +8,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rookery.actors.kernel.delivery_decoder import error_answer
-from rookery.bus.ports import Answer, Delivery, Position
+from rookery.actors.kernel.delivery_decoder import error_reply
+from rookery.bus.ports import Delivery, InboxPosition, ReplyMessage
 from rookery.schemas.errors import CodedError
 
-__all__ = ["Closing"]
+__all__ = ["Completions"]
 
 
 @dataclass(slots=True)
-class Closing:
+class Completions:
     """The ends of any number of commands."""
 
-    answers: list[Answer] = field(default_factory=list)
-    positions: list[Position] = field(default_factory=list)
-    burials: list[tuple[Delivery, CodedError]] = field(default_factory=list)
+    replies: list[ReplyMessage] = field(default_factory=list)
+    positions: list[InboxPosition] = field(default_factory=list)
+    dead_letters: list[tuple[Delivery, CodedError]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.answers or self.positions or self.burials)
+        return bool(self.replies or self.positions or self.dead_letters)
 
-    def join(self, other: Closing) -> None:
+    def merge(self, other: Completions) -> None:
         """Take in what another closing holds."""
-        self.answers += other.answers
+        self.replies += other.replies
         self.positions += other.positions
-        self.burials += other.burials
+        self.dead_letters += other.dead_letters
 
-    def disowned(self) -> Closing:
+    def only_unowned(self) -> Completions:
         """What is true whoever has decided what meanwhile: that another node is to be asked."""
-        return Closing([answer for answer in self.answers if answer.code == "PARTITION_UNOWNED"])
+        return Completions(
+            [answer for answer in self.replies if answer.code == "PARTITION_UNOWNED"]
+        )
 
-    def done(self, delivery: Delivery | None) -> None:
+    def ack(self, delivery: Delivery | None) -> None:
         """The command is worked off and need not come again."""
         if delivery is not None and delivery.position is not None:
             self.positions.append(delivery.position)
@@ -44,7 +46,7 @@ class Closing:
     def refuse(self, delivery: Delivery, error: CodedError) -> None:
         """Whoever asked hears it; what nobody waits for is kept among the dead letters."""
         if delivery.reply_to:
-            self.answers.append(error_answer(delivery.reply_to, error))
-            self.done(delivery)
+            self.replies.append(error_reply(delivery.reply_to, error))
+            self.ack(delivery)
         elif delivery.position is not None:
-            self.burials.append((delivery, error))
+            self.dead_letters.append((delivery, error))

@@ -10,25 +10,25 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.completions import Closing
-from rookery.actors.kernel.decider import Concern, Effect
-from rookery.actors.kernel.entity import Entity, Work
+from rookery.actors.kernel.completions import Completions
+from rookery.actors.kernel.decider import Decider, Effect
+from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.metrics import Observer
-from rookery.actors.kernel.watermark import Ticket
-from rookery.bus.ports import Delivery, Snapshot
+from rookery.actors.kernel.metrics import KernelMetrics
+from rookery.actors.kernel.watermark import WatermarkHold
+from rookery.bus.ports import Delivery, EntitySnapshot
 from rookery.schemas.envelope import EntityId
 
-__all__ = ["Hub"]
+__all__ = ["ActorContext"]
 
 
-class Hub(Protocol):
+class ActorContext(Protocol):
     """A node as its actors see it."""
 
     node: str
     now_ms: Callable[[], int]
-    observer: Observer
+    metrics: KernelMetrics
     failpoints: Failpoints
     payload_bytes_max: int
     """Of a command's body."""
@@ -36,39 +36,41 @@ class Hub(Protocol):
     def next_message_id(self) -> str:
         """An id no other message has or will have, on any node."""
 
-    def commit(self, commits: Sequence[Commit], closing: Closing) -> None:
+    def commit(self, commits: Sequence[Commit], closing: Completions) -> None:
         """Make these durable, then tell; tell at once what needs no commit."""
 
-    def divert(self, delivery: Delivery, verb: str) -> None:
+    def redirect(self, delivery: Delivery, verb: str) -> None:
         """Have the query ``verb`` answer this."""
 
-    def load(self, concern: Concern, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
+    def load(self, concern: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
         """Fetch an entity's history, the ``whole`` of it or what is above its snapshot."""
 
     def catch_up(
-        self, concern: Concern, entity: Entity, mailbox: Mailbox, *, looking: bool
+        self, concern: Decider, entity: Entity, mailbox: Mailbox, *, looking: bool
     ) -> None:
         """Fetch what other families did under the entity's key above what it has handled;
         ``looking``: but for what can only be read by another version."""
 
-    def save(self, entity: EntityId, schema: int, snapshot: Snapshot) -> None:
+    def save(self, entity: EntityId, schema: int, snapshot: EntitySnapshot) -> None:
         """Keep a snapshot."""
 
-    def keep(self, entity: Entity, work: Work, mailbox: Mailbox) -> None:
+    def store_body(self, entity: Entity, work: PendingCommand, mailbox: Mailbox) -> None:
         """Put a command's large body into the blob store."""
 
-    def perform(self, key: str, sequence: int, effects: Sequence[Effect], ticket: Ticket) -> None:
+    def resume_effects(
+        self, key: str, sequence: int, effects: Sequence[Effect], ticket: WatermarkHold
+    ) -> None:
         """Start again the effects of a fact of ``key`` that stands at ``sequence``, on ``ticket``
         so far."""
 
-    def go_on(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
+    def ensure_effects(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
         """Start what the state of ``key`` after ``sequence`` calls for, unless it is under way."""
 
-    def quarantine(self, work: Work, error: Exception) -> None:
+    def quarantine(self, work: PendingCommand, error: Exception) -> None:
         """Set aside a command that made its actor fail again and again."""
 
-    def actor_failed(self, concern: Concern) -> None:
+    def actor_failed(self, concern: Decider) -> None:
         """The actor of this concern is gone; start another."""
 
-    def cached(self, family: str, entities: int) -> None:
+    def report_cached(self, family: str, entities: int) -> None:
         """How many entities the family's actor keeps."""

@@ -19,7 +19,15 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError
 
-__all__ = ["Concern", "Diverting", "Effect", "GoingOn", "Look", "Looking", "Recording"]
+__all__ = [
+    "Decider",
+    "Effect",
+    "ReadScope",
+    "ReadsBeforeDeciding",
+    "RecordsMalformed",
+    "RedirectsToQuery",
+    "ResumesFromState",
+]
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +37,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     key: str
 
 
-class Concern(Protocol):
+class Decider(Protocol):
     """The rules of one family."""
 
     family: str
@@ -47,9 +55,9 @@ class Concern(Protocol):
     others decided, which may lag behind."""
     has_effects: bool
     """Whether any fact of the family calls for an effect."""
-    wants_repeats: bool
+    handles_duplicates: bool
     """Whether ``decide`` is asked about a command that was worked off before."""
-    keeps_bodies: bool
+    stores_large_bodies: bool
     """Whether a body too large for a fact is kept as a blob, before anything is decided on it."""
 
     def check_key(self, key: str) -> None:
@@ -68,21 +76,21 @@ class Concern(Protocol):
     def observe(self, state: Any, fact: Any) -> Any:
         """Fold one fact of a family it ``observes``; total as well."""
 
-    def answer(
+    def reply(
         self, state: Any, command: Command[Any], facts: Sequence[Fact]
     ) -> msgspec.Struct | CodedError | None:
         """What to tell whoever asked, once it is durable; ``None`` if an effect will tell later.
         ``facts`` are those the command left just now: none if it changed nothing. An error is
         told of a command that was refused and has left a fact to say so."""
 
-    def fenced(self, facts: Sequence[Fact]) -> bool:
+    def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
         """Whether these facts may only stand if no other family of the key has moved on."""
 
     def effects(self, state: Any, fact: Any) -> Sequence[Effect]:
         """What to do because ``fact`` stands; ``state`` is the one after it or, where they start
         again after a crash, a later one."""
 
-    def note(self, key: str, state: Any | None) -> None:
+    def on_state(self, key: str, state: Any | None) -> None:
         """An entity's state as last decided or read, ``None`` when its actor lets go of it: for
         counts over entities, which no single state knows."""
 
@@ -94,24 +102,24 @@ class Concern(Protocol):
 
 
 @runtime_checkable
-class Recording(Protocol):
+class RecordsMalformed(Protocol):
     """A concern that has it on record when it is sent what it cannot read."""
 
-    def unread(self, verb: str, body: bytes, error: CodedError) -> msgspec.Struct | None:
+    def on_malformed(self, verb: str, body: bytes, error: CodedError) -> msgspec.Struct | None:
         """What to decide on instead of a body that does not have the verb's form; ``None`` if the
         refusal is to leave nothing."""
 
 
 @runtime_checkable
-class Diverting(Protocol):
+class RedirectsToQuery(Protocol):
     """A concern some of whose commands only ask: nothing is decided about those, no entity is
     touched, and a query of the node answers them."""
 
-    def diverts(self, command: Command[Any]) -> str:
+    def redirects_to(self, command: Command[Any]) -> str:
         """The verb of the query that answers; empty if the command is to be decided."""
 
 
-class Look(Enum):
+class ReadScope(Enum):
     """What is read from the journal before a command is decided."""
 
     OTHERS = auto()
@@ -121,18 +129,18 @@ class Look(Enum):
 
 
 @runtime_checkable
-class Looking(Protocol):
+class ReadsBeforeDeciding(Protocol):
     """A concern some of whose commands are decided on nothing but what the journal says by then."""
 
-    def looks_first(self, state: Any, command: Command[Any]) -> Look | None:
+    def read_scope(self, state: Any, command: Command[Any]) -> ReadScope | None:
         """What is read before ``command`` is decided."""
 
 
 @runtime_checkable
-class GoingOn(Protocol):
+class ResumesFromState(Protocol):
     """A concern whose states can say what they call for, without the facts that led to them."""
 
-    def unfinished(self, state: Any, key: str) -> Sequence[Effect]:
+    def pending_effects(self, state: Any, key: str) -> Sequence[Effect]:
         """What a state that was read from the journal calls for: the effects of its facts may have
         been lost with the node that was to see to them. Another owner may have begun them too, and
         so may this node: they come to the same, however often they are done."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-__all__ = ["MEMORY_COMMANDS_MAX", "MEMORY_MS", "CommandMemory"]
+__all__ = ["DEDUP_COMMANDS_MAX", "DEDUP_MS", "DedupWindow"]
 
-MEMORY_MS = 24 * 3_600_000
-MEMORY_COMMANDS_MAX = 10_000
+DEDUP_MS = 24 * 3_600_000
+DEDUP_COMMANDS_MAX = 10_000
 
 
-class CommandMemory:
+class DedupWindow:
     """Command ids in the order they were first seen, each with its body's digest."""
 
     def __init__(self, entries: Iterable[tuple[str, str, int]] = ()) -> None:
@@ -26,16 +26,16 @@ class CommandMemory:
     def __iter__(self) -> Iterator[tuple[str, str, int]]:
         return ((i, digest, at) for i, (digest, at) in self._seen.items())
 
-    def recall(self, command_id: str) -> str | None:
+    def digest_of(self, command_id: str) -> str | None:
         """The digest the command had, ``None`` if it is not remembered."""
         found = self._seen.get(command_id)
         return None if found is None else found[0]
 
-    def remember(self, command_id: str, digest: str, at_ms: int) -> None:
+    def add(self, command_id: str, digest: str, at_ms: int) -> None:
         """Forget what is too old, or too much with this one; then note it."""
         seen = self._seen
-        while seen and next(iter(seen.values()))[1] < at_ms - MEMORY_MS:
+        while seen and next(iter(seen.values()))[1] < at_ms - DEDUP_MS:
             del seen[next(iter(seen))]
         seen.setdefault(command_id, (digest, at_ms))
-        if len(seen) > MEMORY_COMMANDS_MAX:
+        if len(seen) > DEDUP_COMMANDS_MAX:
             del seen[next(iter(seen))]

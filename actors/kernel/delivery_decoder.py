@@ -11,21 +11,23 @@ from hashlib import sha3_256
 import msgspec
 from msgspec.structs import asdict
 
-from rookery.actors.kernel.decider import Concern, Recording
-from rookery.actors.kernel.entity import Work
-from rookery.bus.ports import Answer, Delivery
+from rookery.actors.kernel.decider import Decider, RecordsMalformed
+from rookery.actors.kernel.entity import PendingCommand
+from rookery.bus.ports import Delivery, ReplyMessage
 from rookery.schemas.codec import decode_command, encode_json
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.ids import check_command_id
 from rookery.schemas.run import ErrorObject
 
-__all__ = ["error_answer", "unchecked", "work_from"]
+__all__ = ["decode_delivery", "error_reply", "wrap_undecoded"]
 
 _MODES = {mode.value: mode for mode in Mode} | {"": Mode.QUEUE}
 
 
-def work_from(delivery: Delivery, concern: Concern, received_s: float, bytes_max: int) -> Work:
+def decode_delivery(
+    delivery: Delivery, concern: Decider, received_s: float, bytes_max: int
+) -> PendingCommand:
     """The work a delivery asks for, or a coded refusal."""
     if delivery.verb not in concern.verbs:
         known = ", ".join(sorted(concern.verbs))
@@ -45,38 +47,42 @@ def work_from(delivery: Delivery, concern: Concern, received_s: float, bytes_max
         verb=delivery.verb,
         key=delivery.key,
         id=delivery.id,
-        body=_read(delivery, concern, bytes_max),
+        body=_decode_body(delivery, concern, bytes_max),
         mode=mode,
         reply_to=delivery.reply_to,
-        waits=delivery.position is None and bool(delivery.reply_to),
+        caller_waits=delivery.position is None and bool(delivery.reply_to),
         traceparent=delivery.traceparent,
         arrived_ms=delivery.arrived_ms,
     )
     digest = sha3_256(delivery.body).hexdigest()[:16]
-    return Work(command, digest, received_s, delivery)
+    return PendingCommand(command, digest, received_s, delivery)
 
 
-def _read(delivery: Delivery, concern: Concern, bytes_max: int) -> msgspec.Struct:
+def _decode_body(delivery: Delivery, concern: Decider, bytes_max: int) -> msgspec.Struct:
     """The body, or what its concern would rather decide on than have it refused."""
     verb, body = delivery.verb, delivery.body
     content_type, kind = delivery.content_type, concern.verbs[verb]
     try:
         return decode_command(body, kind, content_type=content_type, bytes_max=bytes_max)
     except CodedError as error:
-        unread = concern.unread(verb, body, error) if isinstance(concern, Recording) else None
+        unread = (
+            concern.on_malformed(verb, body, error)
+            if isinstance(concern, RecordsMalformed)
+            else None
+        )
         if unread is None:
             raise
         return unread
 
 
-def unchecked(delivery: Delivery, received_s: float) -> Work:
+def wrap_undecoded(delivery: Delivery, received_s: float) -> PendingCommand:
     """A delivery that the rules themselves fail at, to be set aside."""
     command = Command(verb=delivery.verb, key=delivery.key, id=delivery.id, body=None)
-    return Work(command, "", received_s, delivery)
+    return PendingCommand(command, "", received_s, delivery)
 
 
-def error_answer(reply_to: str, error: CodedError) -> Answer:
+def error_reply(reply_to: str, error: CodedError) -> ReplyMessage:
     """What a refusal or a failure looks like on the wire."""
     shown = ErrorObject(code=error.code, message=error.message, hint=error.hint or None)
     body = encode_json({"error": {**asdict(shown), **error.details}})
-    return Answer(reply_to, body, error.code)
+    return ReplyMessage(reply_to, body, error.code)

@@ -4,7 +4,7 @@ An effect starts only after its fact is durable, and only while this node is cer
 is its own: an ack may come late. If the process dies, the next owner of the
 partition finds the fact on the horizon's books and starts the effect again; if only the partition
 is lost, its effects are given up here, for the same reason. So is what this node cannot do, and
-another one may: ``LeftToOthers``.
+another one may: ``NotExecutableHere``.
 """
 
 from __future__ import annotations
@@ -18,84 +18,84 @@ from typing import Any
 
 from rookery.actors.kernel.decider import Effect
 from rookery.actors.kernel.failpoints import Failpoints
-from rookery.actors.kernel.task_set import Tasks
-from rookery.actors.kernel.watermark import Horizon, Ticket
+from rookery.actors.kernel.task_set import TaskSet
+from rookery.actors.kernel.watermark import Watermark, WatermarkHold
 from rookery.schemas.errors import CODES, Failed, Refused
 
-__all__ = ["Effects", "LeftToOthers", "Performer"]
+__all__ = ["EffectHandler", "EffectRunner", "NotExecutableHere"]
 
 log = logging.getLogger(__name__)
 
-Performer = Callable[[Any], Awaitable[None]]
+EffectHandler = Callable[[Any], Awaitable[None]]
 RETRY_S = 0.5
 
 
-class LeftToOthers(Exception):
+class NotExecutableHere(Exception):
     """This node has not what it takes to perform an effect; ``str`` says what that is. Nothing was
     done, and nothing is until the key has another owner."""
 
 
-class Effects:
+class EffectRunner:
     """One a node; lives on the loop."""
 
     def __init__(
         self,
-        performers: Mapping[type[Effect], Performer],
-        horizon: Horizon,
+        performers: Mapping[type[Effect], EffectHandler],
+        horizon: Watermark,
         failpoints: Failpoints,
         acts_for: Callable[[str], bool],
     ) -> None:
         """``acts_for``: whether this node performs the effects of a key just now."""
-        self._performers, self._horizon = dict(performers), horizon
+        self._handlers, self._watermark = dict(performers), horizon
         self._failpoints, self._acts_for = failpoints, acts_for
-        self.tasks = Tasks()
-        self._under_way: dict[asyncio.Task[None], tuple[str, Ticket]] = {}
-        self._doing: Counter[tuple[type[Effect], str]] = Counter()
+        self.tasks = TaskSet()
+        self._holds: dict[asyncio.Task[None], tuple[str, WatermarkHold]] = {}
+        self._running: Counter[tuple[type[Effect], str]] = Counter()
 
-    def learn(self, performers: Mapping[type[Effect], Performer]) -> None:
+    def register(self, performers: Mapping[type[Effect], EffectHandler]) -> None:
         """Before anything starts: performers that need the actors they perform for."""
-        self._performers.update(performers)
+        self._handlers.update(performers)
 
     def start(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
         """Perform these, each on its own, because a fact of ``key`` stands at ``sequence``; what
         came to stand when the key was another node's already is found by that one."""
         self._failpoints.hit("effect_started")
         for effect in effects if self._acts_for(key) else ():
-            ticket = self._horizon.open(sequence)
-            task = self.tasks.begin(self._perform(key, effect, ticket))
-            self._under_way[task] = key, ticket
-            task.add_done_callback(self._under_way.__delitem__)
-            self._doing[type(effect), effect.key] += 1
-            task.add_done_callback(partial(self._done, effect))
+            ticket = self._watermark.hold(sequence)
+            task = self.tasks.start(self._run(key, effect, ticket))
+            self._holds[task] = key, ticket
+            task.add_done_callback(self._holds.__delitem__)
+            self._running[type(effect), effect.key] += 1
+            task.add_done_callback(partial(self._on_done, effect))
 
-    def go_on(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
+    def ensure_started(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
         """Perform these, unless it is done already: the state of ``key`` after ``sequence`` calls
         for them."""
-        missing = [e for e in effects if (type(e), e.key) not in self._doing]
+        missing = [e for e in effects if (type(e), e.key) not in self._running]
         self.start(key, sequence, missing)
 
-    def _done(self, effect: Effect, _: object) -> None:
-        self._doing[type(effect), effect.key] -= 1
-        if not self._doing[type(effect), effect.key]:
-            del self._doing[type(effect), effect.key]
+    def _on_done(self, effect: Effect, _: object) -> None:
+        self._running[type(effect), effect.key] -= 1
+        if not self._running[type(effect), effect.key]:
+            del self._running[type(effect), effect.key]
 
-    def busy(self, key: Callable[[str], bool]) -> bool:
+    def is_busy(self, key: Callable[[str], bool]) -> bool:
         """Whether an effect of such a key is under way."""
-        return any(key(of) for of, _ in self._under_way.values())
+        return any(key(of) for of, _ in self._holds.values())
 
-    def give_up(self, gone: Callable[[str], bool]) -> None:
+    def cancel_keys(self, gone: Callable[[str], bool]) -> None:
         """The next owner of these keys starts what has not ended here."""
-        for task, (key, ticket) in list(self._under_way.items()):
+        for task, (key, ticket) in list(self._holds.items()):
             if gone(key):
                 task.cancel()
-                ticket.close()
+                ticket.release()
 
-    async def _perform(self, key: str, effect: Effect, ticket: Ticket) -> None:
+    async def _run(self, key: str, effect: Effect, ticket: WatermarkHold) -> None:
         """Outages are waited out; anything else is a bug and is left for the next owner."""
         while self._acts_for(key):
             try:
-                await self._performers[type(effect)](effect)
-            except LeftToOthers as why:
+                await self._handlers[type(effect)](effect)
+            except NotExecutableHere as why:
                 log.warning("an effect is left to others: %s", why, extra={"key": effect.key})
                 return
             except Exception as error:
@@ -108,4 +108,4 @@ class Effects:
                 await asyncio.sleep(RETRY_S)
             else:
                 break
-        ticket.close()  # Done; or the next owner finds it above the horizon or by name.
+        ticket.release()  # Done; or the next owner finds it above the horizon or by name.

@@ -13,23 +13,23 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.kernel.decider import Concern
-from rookery.actors.kernel.dedup import CommandMemory
-from rookery.actors.kernel.history_restart import chain_end, last_number, last_restart
-from rookery.actors.kernel.mailbox import Room
-from rookery.actors.kernel.watermark import Ticket
-from rookery.bus.ports import Delivery, Snapshot, Stored
+from rookery.actors.kernel.decider import Decider
+from rookery.actors.kernel.dedup import DedupWindow
+from rookery.actors.kernel.history_restart import chain_end, last_fact_number, last_restart
+from rookery.actors.kernel.mailbox import InFlightLimit
+from rookery.actors.kernel.watermark import WatermarkHold
+from rookery.bus.ports import Delivery, EntitySnapshot, StoredMessage
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.ids import parse_reaction_id
 
-__all__ = ["Entity", "Origin", "Work", "chain_of"]
+__all__ = ["Entity", "PendingCommand", "ReactionSource", "chain_of_snapshot"]
 
 log = logging.getLogger(__name__)
 
 
-class Origin(NamedTuple):
+class ReactionSource(NamedTuple):
     """The fact a reaction is to, among those of its family under the same key."""
 
     family: str
@@ -37,7 +37,7 @@ class Origin(NamedTuple):
     sequence: int
 
 
-class Work(msgspec.Struct, eq=False):
+class PendingCommand(msgspec.Struct, eq=False):
     """A command waiting to be decided, with what is needed to answer it."""
 
     command: Command[Any]
@@ -46,49 +46,49 @@ class Work(msgspec.Struct, eq=False):
     received_s: float
     delivery: Delivery | None = None
     """The door's delivery; ``None`` for reactions and the kernel's own commands."""
-    origin: Origin | None = None
+    source: ReactionSource | None = None
     """Set if this is a reaction."""
-    ticket: Ticket | None = None
+    hold: WatermarkHold | None = None
     """Closed when a reaction has come to its end."""
-    room: Room | None = None
+    in_flight_limit: InFlightLimit | None = None
     """Left when a request has come to its end."""
     outcome: str = ""
     """``committed``, ``unchanged``, ``repeated`` or ``refused``, as last decided."""
-    alone: bool = False
+    commit_alone: bool = False
     """Its message was rejected together with others: it has the next one to itself."""
-    looked: bool = False
+    journal_read: bool = False
     """What other families did was read before it is decided."""
-    fetched: bool = False
+    from_journal: bool = False
     """This reaction came from the journal: of those before it, nothing more will come."""
     conflicts: int = 0
     failures: int = 0
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Nothing more will come of it."""
-        if self.ticket is not None:
-            self.ticket.close()
-        if self.room is not None and self.delivery is not None:
-            self.room.leave(len(self.delivery.body))
-            self.room = None
+        if self.hold is not None:
+            self.hold.release()
+        if self.in_flight_limit is not None and self.delivery is not None:
+            self.in_flight_limit.exit(len(self.delivery.body))
+            self.in_flight_limit = None
 
 
-class _Saved(msgspec.Struct, array_like=True):
+class _SnapshotBody(msgspec.Struct, array_like=True):
     """A snapshot's body."""
 
     state: bytes
     chain: str
-    count: int
-    seen: int
-    handled: dict[str, int]
-    memory: list[tuple[str, str, int]]
-    observed: dict[str, int] = {}
-    left: dict[str, int] = {}
+    fact_count: int
+    key_sequence: int
+    reacted_counts: dict[str, int]
+    dedup: list[tuple[str, str, int]]
+    observed_counts: dict[str, int] = {}
+    recorded_reactions: dict[str, int] = {}
 
 
-def chain_of(snapshot: Snapshot) -> str:
+def chain_of_snapshot(snapshot: EntitySnapshot) -> str:
     """The digest of the last message that the snapshot knows; empty if it makes no sense."""
     try:
-        return msgspec.msgpack.decode(snapshot.body, type=_Saved).chain
+        return msgspec.msgpack.decode(snapshot.body, type=_SnapshotBody).chain
     except msgspec.MsgspecError:
         return ""
 
@@ -97,103 +97,133 @@ class Entity:
     """An entity's record in its actor."""
 
     __slots__ = (
-        "behind", "broken", "called_for", "chain", "committing", "count", "handled", "id", "left",
-        "loads", "looking", "memory", "observed", "reactions", "read_anew", "read_for", "resuming",
-        "saved_count", "seen", "sequence", "state", "touched_ms", "waiting",
+        "chain",
+        "commands",
+        "committing",
+        "dedup",
+        "effects_to_resume",
+        "fact_count",
+        "id",
+        "key_sequence",
+        "load_error",
+        "needs_catch_up",
+        "observed_counts",
+        "reacted_counts",
+        "reactions",
+        "reads_in_flight",
+        "recorded_reactions",
+        "required_effects",
+        "reread_sequence",
+        "saved_fact_count",
+        "sequence",
+        "skips_unreadable",
+        "state",
+        "touched_ms",
+        "was_reloaded",
     )  # fmt: skip
 
-    def __init__(self, entity_id: EntityId, concern: Concern) -> None:
+    def __init__(self, entity_id: EntityId, concern: Decider) -> None:
         self.id = entity_id
-        self.loads = 0
+        self.reads_in_flight = 0
         """Reads under way: nothing may be decided before they are back."""
         self.committing = False
         """An append is under way: decisions wait and are then taken together."""
-        self.broken: CodedError | None = None
+        self.load_error: CodedError | None = None
         """Why its history cannot be folded; every command is answered with it."""
-        self.looking = False
+        self.skips_unreadable = False
         """A command is to be decided on what others did: on as much of that as can be read."""
-        self.behind = False
+        self.needs_catch_up = False
         """What other families did is to be fetched, as soon as its own history is there."""
-        self.read_anew = False
+        self.was_reloaded = False
         """Its history was read, and what that calls for has not been begun yet."""
-        self.called_for: frozenset[object] = frozenset()
+        self.required_effects: frozenset[object] = frozenset()
         """What that is, by kind and key. What is decided from then on has its effects by itself."""
-        self.reactions: deque[Work] = deque()
-        self.waiting: deque[Work] = deque()
+        self.reactions: deque[PendingCommand] = deque()
+        self.commands: deque[PendingCommand] = deque()
         """Commands, decided when no reaction is left: what stands comes before what is asked."""
-        self.resuming: list[tuple[int, list[Fact], Ticket]] = []
+        self.effects_to_resume: list[tuple[int, list[Fact], WatermarkHold]] = []
         """Facts, with their sequence, whose effects start again once the state is there."""
-        self.read_for = 0
+        self.reread_sequence = 0
         """It was read again to know this fact; once, since what is not there will not come."""
         self.touched_ms = 0
-        self.seen = 0
+        self.key_sequence = 0
         """What stands under the key has come here up to this sequence, as far as is known."""
-        self.handled: dict[str, int] = {}
+        self.reacted_counts: dict[str, int] = {}
         """How many facts of another family, under the same key, have been reacted to."""
-        self.left: dict[str, int] = {}
+        self.recorded_reactions: dict[str, int] = {}
         """The same up to the last one to which the reaction stands on record."""
         self.state: Any = None
         self.fold(concern, None, ())
 
-    def _reset(self, concern: Concern) -> None:
+    def _reset(self, concern: Decider) -> None:
         """Forget what the journal says, to read it again; what was reacted to stays true."""
         self.sequence = 0
         self.chain = ZERO_CHAIN
-        self.count = 0
-        self.saved_count = 0
-        self.memory = CommandMemory()
-        self.observed: dict[str, int] = {}
+        self.fact_count = 0
+        self.saved_fact_count = 0
+        self.dedup = DedupWindow()
+        self.observed_counts: dict[str, int] = {}
         """How many facts of another family, under the same key, are folded into the state."""
         self.state = concern.initial(self.id.key)
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether a decision may be taken now."""
-        return bool(self.reactions or self.waiting) and not self.loads and not self.committing
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is under way or waiting."""
-        return not (
-            self.reactions or self.waiting or self.loads or self.committing or self.resuming
+        return (
+            bool(self.reactions or self.commands)
+            and not self.reads_in_flight
+            and not self.committing
         )
 
-    def next(self) -> Work:
-        """Take out what is to be decided next."""
-        return (self.reactions or self.waiting).popleft()
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way or waiting."""
+        return not (
+            self.reactions
+            or self.commands
+            or self.reads_in_flight
+            or self.committing
+            or self.effects_to_resume
+        )
 
-    def put_back(self, works: Sequence[Work]) -> None:
+    def pop_next(self) -> PendingCommand:
+        """Take out what is to be decided next."""
+        return (self.reactions or self.commands).popleft()
+
+    def requeue(self, works: Sequence[PendingCommand]) -> None:
         """These were taken out, in this order, and come first again."""
         for work in reversed(works):
-            (self.waiting if work.origin is None else self.reactions).appendleft(work)
+            (self.commands if work.source is None else self.reactions).appendleft(work)
 
-    def let_go(self) -> list[Work]:
+    def drain_pending(self) -> list[PendingCommand]:
         """Everything that waits, for somebody else to do."""
-        works = [*self.reactions, *self.waiting]
+        works = [*self.reactions, *self.commands]
         self.reactions.clear()
-        self.waiting.clear()
-        for _, _, ticket in self.resuming:
-            ticket.close()
-        self.resuming.clear()
+        self.commands.clear()
+        for _, _, ticket in self.effects_to_resume:
+            ticket.release()
+        self.effects_to_resume.clear()
         return works
 
-    def fold(self, concern: Concern, snapshot: Snapshot | None, tail: Sequence[Stored]) -> None:
+    def fold(
+        self, concern: Decider, snapshot: EntitySnapshot | None, tail: Sequence[StoredMessage]
+    ) -> None:
         """Become what the journal says: a snapshot, if any, and the messages after it."""
-        self.broken = self._folded(concern, snapshot, (), tail)
-        if self.broken is None or snapshot is not None:
+        self.load_error = self._fold_from(concern, snapshot, (), tail)
+        if self.load_error is None or snapshot is not None:
             return
         anew = last_restart(tail)
         if anew >= 0:
-            self.broken = self._folded(concern, None, tail[:anew], tail[anew:])
-        if self.broken is not None:
-            self._folded(concern, None, tail, ())
+            self.load_error = self._fold_from(concern, None, tail[:anew], tail[anew:])
+        if self.load_error is not None:
+            self._fold_from(concern, None, tail, ())
 
-    def _folded(
+    def _fold_from(
         self,
-        concern: Concern,
-        snapshot: Snapshot | None,
-        left: Sequence[Stored],
-        tail: Sequence[Stored],
+        concern: Decider,
+        snapshot: EntitySnapshot | None,
+        left: Sequence[StoredMessage],
+        tail: Sequence[StoredMessage],
     ) -> CodedError | None:
         """Why the messages of ``tail`` cannot be folded, if so. What is ``left`` before them is
         not folded; they continue it all the same."""
@@ -203,7 +233,7 @@ class Entity:
                 self._restore(concern, snapshot)
             elif left:
                 self.sequence, self.chain = left[-1].sequence, chain_end(left)
-                self.count = last_number(self.id, left)
+                self.fact_count = last_fact_number(self.id, left)
             for stored in tail:
                 self._fold_message(concern, stored)
         except CodedError as error:
@@ -213,19 +243,19 @@ class Entity:
             return Failed("NODE_FAILED", f"{self.id} cannot be folded: {error!r}")
         return None
 
-    def _restore(self, concern: Concern, snapshot: Snapshot) -> None:
-        saved = msgspec.msgpack.decode(snapshot.body, type=_Saved)
+    def _restore(self, concern: Decider, snapshot: EntitySnapshot) -> None:
+        saved = msgspec.msgpack.decode(snapshot.body, type=_SnapshotBody)
         self.state = concern.load(saved.state)
         self.sequence, self.chain = snapshot.sequence, saved.chain
-        self.count = self.saved_count = saved.count
-        self.memory = CommandMemory(saved.memory)
-        self.observed = saved.observed
-        self.seen = max(self.seen, saved.seen)
-        for family, number in saved.handled.items():
-            self._reacted(family, number)
-        self.left |= saved.left
+        self.fact_count = self.saved_fact_count = saved.fact_count
+        self.dedup = DedupWindow(saved.dedup)
+        self.observed_counts = saved.observed_counts
+        self.key_sequence = max(self.key_sequence, saved.key_sequence)
+        for family, number in saved.reacted_counts.items():
+            self._mark_reacted(family, number)
+        self.recorded_reactions |= saved.recorded_reactions
 
-    def _fold_message(self, concern: Concern, stored: Stored) -> None:
+    def _fold_message(self, concern: Decider, stored: StoredMessage) -> None:
         linked = chain(self.chain, stored.body)
         if linked != stored.chain:
             raise Failed(
@@ -237,48 +267,48 @@ class Entity:
         state = self.state
         for fact in facts:
             state = concern.evolve(state, fact)
-        self.commit(state, stored.sequence, linked, facts)
+        self.apply_commit(state, stored.sequence, linked, facts)
 
-    def commit(self, state: Any, sequence: int, linked: str, facts: Sequence[Fact]) -> None:
+    def apply_commit(self, state: Any, sequence: int, linked: str, facts: Sequence[Fact]) -> None:
         """These facts are durable: the draft they made is the state."""
         self.state, self.sequence, self.chain = state, sequence, linked
-        self.seen = max(self.seen, sequence)
-        self.count += len(facts)
+        self.key_sequence = max(self.key_sequence, sequence)
+        self.fact_count += len(facts)
         for fact in facts:
             for cause in fact.cause:
                 if fact.cause_digest is not UNSET:
-                    self.memory.remember(cause, fact.cause_digest, fact.at_ms)
+                    self.dedup.add(cause, fact.cause_digest, fact.at_ms)
                 elif source := parse_reaction_id(cause):
-                    self._reacted(source[0], source[2])
-                    self.left[source[0]] = source[2]
+                    self._mark_reacted(source[0], source[2])
+                    self.recorded_reactions[source[0]] = source[2]
 
-    def end(self, works: Iterable[Work]) -> None:
+    def finish(self, works: Iterable[PendingCommand]) -> None:
         """These are decided for good."""
         for work in works:
-            if work.origin is not None:
-                family, number, sequence = work.origin
-                self.seen = max(self.seen, sequence)
-                self.observed[family] = max(self.observed.get(family, 0), number)
-                self._reacted(family, number)
-            work.end()
+            if work.source is not None:
+                family, number, sequence = work.source
+                self.key_sequence = max(self.key_sequence, sequence)
+                self.observed_counts[family] = max(self.observed_counts.get(family, 0), number)
+                self._mark_reacted(family, number)
+            work.finish()
 
-    def react_again(self) -> None:
+    def reset_reactions(self) -> None:
         """What led to nothing may have been decided on a state that was out of date."""
-        self.handled = dict(self.left)
+        self.reacted_counts = dict(self.recorded_reactions)
 
-    def known(self, concern: Concern) -> dict[str, int]:
+    def consumed_counts(self, concern: Decider) -> dict[str, int]:
         """How many facts of every other family need not come here again."""
-        observed = {family: self.observed.get(family, 0) for family in concern.observes}
-        return self.handled | observed
+        observed = {family: self.observed_counts.get(family, 0) for family in concern.observes}
+        return self.reacted_counts | observed
 
-    def _reacted(self, family: str, number: int) -> None:
-        self.handled[family] = max(self.handled.get(family, 0), number)
+    def _mark_reacted(self, family: str, number: int) -> None:
+        self.reacted_counts[family] = max(self.reacted_counts.get(family, 0), number)
 
-    def snapshot(self, concern: Concern) -> Snapshot:
+    def snapshot(self, concern: Decider) -> EntitySnapshot:
         """What ``fold`` needs to start from here."""
-        saved = _Saved(
-            concern.dump(self.state), self.chain, self.count, self.seen,
-            self.handled, list(self.memory), self.observed, self.left,
+        saved = _SnapshotBody(
+            concern.dump(self.state), self.chain, self.fact_count, self.key_sequence,
+            self.reacted_counts, list(self.dedup), self.observed_counts, self.recorded_reactions,
         )  # fmt: skip
-        self.saved_count = self.count
-        return Snapshot(self.sequence, msgspec.msgpack.encode(saved))
+        self.saved_fact_count = self.fact_count
+        return EntitySnapshot(self.sequence, msgspec.msgpack.encode(saved))

@@ -9,40 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rookery.actors.kernel.decider import Concern
+from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.messages import Handover
-from rookery.actors.kernel.watermark import Horizon
+from rookery.actors.kernel.messages import FactsCommitted
+from rookery.actors.kernel.watermark import Watermark
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.ids import parse_fact_id
 
-__all__ = ["Reactions"]
+__all__ = ["FactRouter"]
 
 
-class Reactions:
+class FactRouter:
     """One a node; called on the loop."""
 
     def __init__(
-        self, concerns: Sequence[Concern], mailboxes: Mapping[str, Mailbox], horizon: Horizon
+        self, concerns: Sequence[Decider], mailboxes: Mapping[str, Mailbox], horizon: Watermark
     ) -> None:
-        self._horizon = horizon
-        self._homes: dict[str, list[tuple[Mailbox, bool]]] = {}
+        self._watermark = horizon
+        self._subscribers: dict[str, list[tuple[Mailbox, bool]]] = {}
         for concern in concerns:
             for family in concern.reacts_to | concern.observes:
                 home = mailboxes[concern.family], family in concern.reacts_to
-                self._homes.setdefault(family, []).append(home)
+                self._subscribers.setdefault(family, []).append(home)
 
-    def hand_over(self, source: EntityId, sequence: int, facts: Sequence[Fact]) -> None:
+    def publish(self, source: EntityId, sequence: int, facts: Sequence[Fact]) -> None:
         """Let everybody react to the facts of one message; who only observes them, and has nothing
         of the key in memory, finds them in the journal when it has."""
-        for home, reacts in self._homes.get(source.family, ()):
+        for home, reacts in self._subscribers.get(source.family, ()):
             if reacts or source.key in home.entities:
-                home.post(self.handover(source, sequence, facts))
+                home.post(self.to_message(source, sequence, facts))
 
-    def handover(
+    def to_message(
         self, source: EntityId, sequence: int, facts: Sequence[Fact], after: int = 0
-    ) -> Handover:
+    ) -> FactsCommitted:
         """The facts of one message that are numbered above ``after``, on the horizon's books."""
         numbered = [(parse_fact_id(fact.id)[2], fact) for fact in facts]
-        due = [(n, fact, self._horizon.open(sequence)) for n, fact in numbered if n > after]
-        return Handover(source, sequence, due)
+        due = [(n, fact, self._watermark.hold(sequence)) for n, fact in numbered if n > after]
+        return FactsCommitted(source, sequence, due)

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import msgspec
 
 from rookery.actors.kernel.decider import Effect
-from rookery.bus.ports import Stored
+from rookery.bus.ports import StoredMessage
 from rookery.schemas.codec import restarts_history
 from rookery.schemas.digest import ZERO_CHAIN
 from rookery.schemas.envelope import Command, EntityId, HistoryRestart
@@ -22,17 +22,17 @@ from rookery.schemas.errors import CodedError
 from rookery.schemas.ids import reaction_id
 
 __all__ = [
-    "ASKS",
+    "HISTORY_COMMANDS",
     "OTHER_VERSIONS",
     "HistoryCheck",
     "HistoryView",
+    "NotifyHistoryBroken",
     "RestartHistory",
-    "Restarting",
-    "TellBroken",
+    "Restartable",
     "chain_end",
-    "last_number",
+    "history_broken_effects",
+    "last_fact_number",
     "last_restart",
-    "told_of_break",
 ]
 
 OTHER_VERSIONS: Final = frozenset(
@@ -42,7 +42,7 @@ OTHER_VERSIONS: Final = frozenset(
 _NUMBER: Final = rb'"id":"%b\.([0-9]{1,18})"'
 
 
-class TellBroken(Effect, frozen=True, kw_only=True):
+class NotifyHistoryBroken(Effect, frozen=True, kw_only=True):
     """Tell those who wait for the family that nothing will come of it any more."""
 
     session: str
@@ -78,38 +78,42 @@ class RestartHistory(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-ASKS: Final = frozenset((HistoryCheck, RestartHistory))
+HISTORY_COMMANDS: Final = frozenset((HistoryCheck, RestartHistory))
 """What the kernel answers itself, of any entity."""
 
 
 @runtime_checkable
-class Restarting(Protocol):
+class Restartable(Protocol):
     """A concern whose entities can begin anew."""
 
-    restarts: type[HistoryRestart]
+    restart_fact: type[HistoryRestart]
     """The fact that says so; folded, it is as if nothing stood before."""
 
-    def when_broken(self, key: str, command: Command[Any], error: CodedError) -> Sequence[Effect]:
+    def effects_when_damaged(
+        self, key: str, command: Command[Any], error: CodedError
+    ) -> Sequence[Effect]:
         """Whom to tell that ``command`` came to an entity that cannot be folded."""
 
 
-def told_of_break(
+def history_broken_effects(
     family: str, key: str, command: Command[Any], error: CodedError
-) -> tuple[TellBroken]:
+) -> tuple[NotifyHistoryBroken]:
     """Each time it is noticed anew."""
     name = f"broken/{family}/{command.id}"
     return (
-        TellBroken(key=name, session=key, family=family, code=error.code, message=error.message),
+        NotifyHistoryBroken(
+            key=name, session=key, family=family, code=error.code, message=error.message
+        ),
     )
 
 
-def last_restart(tail: Sequence[Stored]) -> int:
+def last_restart(tail: Sequence[StoredMessage]) -> int:
     """The place of the last message that begins a history anew; -1 if there is none."""
     places = (place for place, one in enumerate(tail) if restarts_history(one.body))
     return max(places, default=-1)
 
 
-def last_number(entity: EntityId, tail: Sequence[Stored]) -> int:
+def last_fact_number(entity: EntityId, tail: Sequence[StoredMessage]) -> int:
     """How many facts an entity has by its messages, damaged as they may be: the ids that can still
     be seen, and one for every message after those."""
     pattern = re.compile(_NUMBER % re.escape(f"{entity.family}.{entity.key}").encode())
@@ -119,7 +123,7 @@ def last_number(entity: EntityId, tail: Sequence[Stored]) -> int:
     return number
 
 
-def chain_end(tail: Sequence[Stored]) -> str:
+def chain_end(tail: Sequence[StoredMessage]) -> str:
     """What a further message continues."""
     last = tail[-1].chain if tail else ZERO_CHAIN
     return last if re.fullmatch("[0-9a-f]{64}", last) else ZERO_CHAIN

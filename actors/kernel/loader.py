@@ -12,19 +12,19 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from rookery.actors.kernel.decider import Concern
-from rookery.actors.kernel.entity import Entity, Work, chain_of
-from rookery.actors.kernel.fact_router import Reactions
+from rookery.actors.kernel.decider import Decider
+from rookery.actors.kernel.entity import Entity, PendingCommand, chain_of_snapshot
+from rookery.actors.kernel.fact_router import FactRouter
 from rookery.actors.kernel.history_restart import OTHER_VERSIONS
 from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.messages import Caught, Kept, Loaded, Unread
-from rookery.actors.kernel.task_set import Tasks
-from rookery.bus.ports import Bus, Filter, Snapshot, Stored
+from rookery.actors.kernel.messages import BodyStored, FactsCaughtUp, HistoryLoaded, LoadFailed
+from rookery.actors.kernel.task_set import TaskSet
+from rookery.bus.ports import Bus, EntitySnapshot, Filter, StoredMessage
 from rookery.schemas.codec import FactCodec, restarts_history
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CODES, CodedError, Failed
 
-__all__ = ["Fetching"]
+__all__ = ["EntityLoader"]
 
 log = logging.getLogger(__name__)
 
@@ -32,23 +32,23 @@ T = TypeVar("T")
 RETRY_S = 0.2
 
 
-class Fetching:
+class EntityLoader:
     """One a node; called on the loop."""
 
     def __init__(
-        self, bus: Bus, codecs: Mapping[str, FactCodec[Any]], reactions: Reactions
+        self, bus: Bus, codecs: Mapping[str, FactCodec[Any]], reactions: FactRouter
     ) -> None:
-        self._bus, self._codecs, self._reactions = bus, codecs, reactions
-        self.tasks = Tasks()
+        self._bus, self._codecs, self._fact_router = bus, codecs, reactions
+        self.tasks = TaskSet()
 
-    def load(self, concern: Concern, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
+    def load(self, concern: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
         """An entity's snapshot, unless the ``whole`` history is wanted, and the messages after."""
         load = self._load(concern, entity, mailbox, whole=whole)
-        self.tasks.begin(self._answered(load, mailbox, entity))
+        self.tasks.start(self._run_read(load, mailbox, entity))
 
     def catch_up(
         self,
-        concern: Concern,
+        concern: Decider,
         entity: Entity,
         mailbox: Mailbox,
         handled: dict[str, int],
@@ -59,56 +59,62 @@ class Fetching:
         that cannot be read is passed over if no version can read it, or if ``looking``; but not one
         that is to be folded."""
         catch_up = self._catch_up(concern, entity, mailbox, handled, looking=looking)
-        self.tasks.begin(self._answered(catch_up, mailbox, entity))
+        self.tasks.start(self._run_read(catch_up, mailbox, entity))
 
-    def keep(self, data: bytes, entity: Entity, work: Work, mailbox: Mailbox) -> None:
+    def store_body(
+        self, data: bytes, entity: Entity, work: PendingCommand, mailbox: Mailbox
+    ) -> None:
         """Put a command's large body into the blob store."""
-        keep = self._keep(data, entity, work, mailbox)
-        self.tasks.begin(self._answered(keep, mailbox, entity, work))
+        keep = self._store_body(data, entity, work, mailbox)
+        self.tasks.start(self._run_read(keep, mailbox, entity, work))
 
-    def save(self, entity: EntityId, schema: int, snapshot: Snapshot) -> None:
+    def save(self, entity: EntityId, schema: int, snapshot: EntitySnapshot) -> None:
         """Keep a snapshot; losing one loses nothing."""
-        self.tasks.begin(self._save(entity, schema, snapshot))
+        self.tasks.start(self._save(entity, schema, snapshot))
 
-    async def _answered(
+    async def _run_read(
         self,
         read: Coroutine[Any, Any, None],
         mailbox: Mailbox,
         entity: Entity,
-        work: Work | None = None,
+        work: PendingCommand | None = None,
     ) -> None:
         """Every read ends as a message, or its entity would wait for ever."""
         try:
             await read
         except CodedError as error:
-            mailbox.post(Unread(entity, work, error))
+            mailbox.post(LoadFailed(entity, work, error))
         except Exception as error:
             log.exception("a read failed for good", extra={"family": entity.id.family})
             failure = Failed("NODE_FAILED", f"{entity.id} cannot be read: {error!r}")
-            mailbox.post(Unread(entity, work, failure))
+            mailbox.post(LoadFailed(entity, work, failure))
 
     async def _load(
-        self, concern: Concern, entity: Entity, mailbox: Mailbox, *, whole: bool
+        self, concern: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool
     ) -> None:
         snapshot = None
         if not whole:
-            snapshot = await _persist(lambda: self._bus.snapshots.load(entity.id, concern.schema))
+            snapshot = await _retry(lambda: self._bus.snapshots.load(entity.id, concern.schema))
         after = snapshot.sequence if snapshot else 0
-        tail = await _persist(lambda: self._bus.journal.read(entity.id, after))
-        if snapshot is not None and not tail and not await self._is_of(entity.id, snapshot):
-            snapshot, tail = None, await _persist(lambda: self._bus.journal.read(entity.id))
-        mailbox.post(Loaded(entity, snapshot, tail))
+        tail = await _retry(lambda: self._bus.journal.read(entity.id, after))
+        if (
+            snapshot is not None
+            and not tail
+            and not await self._matches_journal(entity.id, snapshot)
+        ):
+            snapshot, tail = None, await _retry(lambda: self._bus.journal.read(entity.id))
+        mailbox.post(HistoryLoaded(entity, snapshot, tail))
 
     async def _catch_up(
         self,
-        concern: Concern,
+        concern: Decider,
         entity: Entity,
         mailbox: Mailbox,
         handled: dict[str, int],
         *,
         looking: bool,
     ) -> None:
-        stored = await _persist(lambda: self._under(entity.id.key))
+        stored = await _retry(lambda: self._all_of_key(entity.id.key))
         missed = []
         wanted = concern.reacts_to | concern.observes
         anew = {one.entity.family: one.sequence for one in stored if restarts_history(one.body)}
@@ -127,33 +133,35 @@ class Fetching:
                 log.error("a fact is passed over", extra={"code": error.code, "seq": one.sequence})
                 continue
             after = handled.get(family, 0)
-            missed.append(self._reactions.handover(one.entity, one.sequence, facts, after))
-        mailbox.post(Caught(entity, missed, stored[-1].sequence if stored else 0))
+            missed.append(self._fact_router.to_message(one.entity, one.sequence, facts, after))
+        mailbox.post(FactsCaughtUp(entity, missed, stored[-1].sequence if stored else 0))
 
-    async def _is_of(self, entity: EntityId, snapshot: Snapshot) -> bool:
+    async def _matches_journal(self, entity: EntityId, snapshot: EntitySnapshot) -> bool:
         """Whether the entity ends where the snapshot was taken: else another journal is in the
         place of its own."""
-        last = await _persist(lambda: self._bus.journal.last(entity))
+        last = await _retry(lambda: self._bus.journal.last(entity))
         if last is None or last.sequence != snapshot.sequence:
             return False
-        return last.chain == chain_of(snapshot)
+        return last.chain == chain_of_snapshot(snapshot)
 
-    async def _under(self, key: str) -> list[Stored]:
+    async def _all_of_key(self, key: str) -> list[StoredMessage]:
         pages = self._bus.journal.scan(Filter(key=key))
         return [stored async for page in pages for stored in page]
 
-    async def _keep(self, data: bytes, entity: Entity, work: Work, mailbox: Mailbox) -> None:
-        digest = await _persist(lambda: self._bus.blobs.put(data))
-        mailbox.post(Kept(entity, work, digest))
+    async def _store_body(
+        self, data: bytes, entity: Entity, work: PendingCommand, mailbox: Mailbox
+    ) -> None:
+        digest = await _retry(lambda: self._bus.blobs.put(data))
+        mailbox.post(BodyStored(entity, work, digest))
 
-    async def _save(self, entity: EntityId, schema: int, snapshot: Snapshot) -> None:
+    async def _save(self, entity: EntityId, schema: int, snapshot: EntitySnapshot) -> None:
         try:
             await self._bus.snapshots.save(entity, schema, snapshot)
         except CodedError as error:
             log.info("a snapshot was not kept", extra={"code": error.code})
 
 
-async def _persist(attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def _retry(attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Try until the server answers."""
     while True:
         try:

@@ -11,35 +11,38 @@ from typing import Any
 
 import pykka
 
-__all__ = ["Mailbox", "Room"]
+__all__ = ["InFlightLimit", "Mailbox"]
 
 REQUESTS_MAX = 16_384
 REQUESTS_BYTES_MAX = 64 << 20
 
 
-class Room:
+class InFlightLimit:
     """How many requests from the door one actor may have on its hands, from their arrival to their
     end. They are let in on the loop and end on the actor's thread: each side keeps numbers of its
     own, so neither needs a lock. What the inbox brings has bounds there, and what the node itself
     has to do always has room."""
 
     def __init__(self) -> None:
-        self._came = self._came_bytes = 0
-        self._ended = self._ended_bytes = 0
+        self._entered = self._entered_bytes = 0
+        self._exited = self._exited_bytes = 0
 
-    def admit(self, size_bytes: int) -> bool:
+    def try_enter(self, size_bytes: int) -> bool:
         """Let a request in, if there is room."""
-        waiting, waiting_bytes = self._came - self._ended, self._came_bytes - self._ended_bytes
+        waiting, waiting_bytes = (
+            self._entered - self._exited,
+            self._entered_bytes - self._exited_bytes,
+        )
         if waiting >= REQUESTS_MAX or waiting_bytes >= REQUESTS_BYTES_MAX:
             return False
-        self._came += 1
-        self._came_bytes += size_bytes
+        self._entered += 1
+        self._entered_bytes += size_bytes
         return True
 
-    def leave(self, size_bytes: int) -> None:
+    def exit(self, size_bytes: int) -> None:
         """A request that was let in has come to its end."""
-        self._ended += 1
-        self._ended_bytes += size_bytes
+        self._exited += 1
+        self._exited_bytes += size_bytes
 
 
 class Mailbox:
@@ -48,7 +51,7 @@ class Mailbox:
     def __init__(self) -> None:
         self._items: deque[object] = deque()
         self._woken = False
-        self.room = Room()
+        self.in_flight_limit = InFlightLimit()
         self._actor: pykka.ActorRef[Any] | None = None
         self.entities: Container[str] = ()
         """The keys its actor has in memory. Who is not among them reads the journal first."""
@@ -60,7 +63,9 @@ class Mailbox:
         """Wake this actor from now on, and at once if something is waiting already."""
         self._actor = actor
         self._woken = False
-        self.room = Room()  # What the last one had on its hands is lost with it.
+        self.in_flight_limit = (
+            InFlightLimit()
+        )  # What the last one had on its hands is lost with it.
         if self._items:
             self._wake()
 

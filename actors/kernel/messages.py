@@ -1,42 +1,42 @@
-"""What is posted to an actor's mailbox, besides the committer's ``Outcomes``."""
+"""What is posted to an actor's mailbox, besides the committer's ``CommitResults``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rookery.actors.kernel.entity import Entity, Work
-from rookery.actors.kernel.mailbox import Room
-from rookery.actors.kernel.watermark import Ticket
-from rookery.bus.ports import Delivery, Snapshot, Stored
+from rookery.actors.kernel.entity import Entity, PendingCommand
+from rookery.actors.kernel.mailbox import InFlightLimit
+from rookery.actors.kernel.watermark import WatermarkHold
+from rookery.bus.ports import Delivery, EntitySnapshot, StoredMessage
 from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import CodedError
 
 __all__ = [
-    "Arrivals",
-    "Caught",
-    "Forget",
-    "Handover",
-    "Internal",
-    "Kept",
-    "Loaded",
+    "BodyStored",
+    "CommandsArrived",
+    "DrainActor",
+    "FactsCaughtUp",
+    "FactsCommitted",
+    "HistoryLoaded",
+    "LoadFailed",
+    "LocalCommand",
     "Passivate",
-    "Quiesce",
-    "Resume",
-    "Unread",
+    "ReleaseEntities",
+    "ResumeEffects",
 ]
 
 
-class Arrivals(list[Delivery]):
+class CommandsArrived(list[Delivery]):
     """Commands that came through a door, in order."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: InFlightLimit) -> None:
         super().__init__()
-        self.room = room
+        self.in_flight_limit = room
         """What those of them that are requests leave when they end."""
 
 
-class Internal(NamedTuple):
+class LocalCommand(NamedTuple):
     """A command from inside the node."""
 
     command: Command[Any]
@@ -44,71 +44,71 @@ class Internal(NamedTuple):
     """Set if somebody waits for the answer."""
 
 
-class Handover(NamedTuple):
+class FactsCommitted(NamedTuple):
     """Facts another family committed under a key: to be reacted to."""
 
     source: EntityId
     sequence: int
-    due: list[tuple[int, Fact, Ticket]]
+    numbered: list[tuple[int, Fact, WatermarkHold]]
     """The facts, each with its number and its place on the horizon's books."""
 
 
-class Loaded(NamedTuple):
+class HistoryLoaded(NamedTuple):
     """An entity's history."""
 
-    home: Entity
+    entity: Entity
     """Who asked: by now its actor may have let go of it and keep another one under its key."""
-    snapshot: Snapshot | None
-    tail: list[Stored]
+    snapshot: EntitySnapshot | None
+    tail: list[StoredMessage]
 
 
-class Caught(NamedTuple):
+class FactsCaughtUp(NamedTuple):
     """What other families committed under a key since the last facts handled."""
 
-    home: Entity
-    missed: list[Handover]
-    seen: int
+    entity: Entity
+    missed: list[FactsCommitted]
+    key_sequence: int
     """Last sequence over all families of the key."""
 
 
-class Resume(NamedTuple):
+class ResumeEffects(NamedTuple):
     """Facts whose effects may not have ended: their node died."""
 
     key: str
     sequence: int
     facts: list[Fact]
-    ticket: Ticket
+    hold: WatermarkHold
     """Held until the effects are on the horizon's books themselves."""
 
 
-class Kept(NamedTuple):
+class BodyStored(NamedTuple):
     """A large body is in the blob store."""
 
-    home: Entity
-    work: Work
+    entity: Entity
+    pending: PendingCommand
     digest: str
 
 
-class Unread(NamedTuple):
+class LoadFailed(NamedTuple):
     """What an entity, or one of its commands, waited for will not come."""
 
-    home: Entity
-    work: Work | None
+    entity: Entity
+    pending: PendingCommand | None
     error: CodedError
 
 
-class Quiesce(NamedTuple):
+class DrainActor(NamedTuple):
     """Say so once nothing is under way any more; leave snapshots behind."""
 
-    then: Callable[[int], None]
+    on_quiet: Callable[[int], None]
     """Told how many messages the actor has worked off in its life."""
 
 
-class Forget(NamedTuple):
+class ReleaseEntities(NamedTuple):
     """Let go of keys that another node owns, or may have owned meanwhile."""
 
-    gone: Callable[[str], bool]
-    then: Callable[[], None]
+    is_lost: Callable[[str], bool]
+    on_done: Callable[[], None]
     """Told when nothing decided before is on its way any more."""
 
 

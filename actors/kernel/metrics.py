@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["Observer", "Unobserved"]
+__all__ = ["KernelMetrics", "NoMetrics"]
 
 
-class Observer(Protocol):
+class KernelMetrics(Protocol):
     """Called from actor threads and from the bus's loop; must be quick and must not raise."""
 
     def command(self, verb: str, outcome: str, seconds: float) -> None:
@@ -27,7 +27,7 @@ class Observer(Protocol):
         """An actor failed and started again from the journal."""
 
 
-class Unobserved:
+class NoMetrics:
     """Nobody measures."""
 
     def command(self, verb: str, outcome: str, seconds: float) -> None: ...

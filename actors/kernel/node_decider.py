@@ -13,24 +13,24 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.facts.node import NODE_FACTS
 
-__all__ = ["NodeRecord", "NodesConcern", "Record", "Recorded"]
+__all__ = ["FactRecorded", "NodeDecider", "NodeState", "RecordFact"]
 
 
-class Record(msgspec.Struct, frozen=True):
+class RecordFact(msgspec.Struct, frozen=True):
     """Put this fact on record. Only the kernel asks for it."""
 
     fact: Fact
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class FactRecorded(msgspec.Struct, frozen=True):
     """The fact is on record."""
 
 
-class NodeRecord(msgspec.Struct, frozen=True):
+class NodeState(msgspec.Struct, frozen=True):
     """Nothing is decided by what a node has put on record."""
 
 
-class NodesConcern:
+class NodeDecider:
     """Every node writes its own entity."""
 
     family = "node"
@@ -40,47 +40,49 @@ class NodesConcern:
     reacts_to: frozenset[str] = frozenset()
     observes: frozenset[str] = frozenset()
     has_effects = False
-    wants_repeats = False
-    keeps_bodies = False
+    handles_duplicates = False
+    stores_large_bodies = False
 
     def check_key(self, key: str) -> None:
         del key
 
-    def initial(self, key: str) -> NodeRecord:
+    def initial(self, key: str) -> NodeState:
         del key
-        return NodeRecord()
+        return NodeState()
 
-    def decide(self, state: NodeRecord, command: Command[Record], *, now_ms: int) -> Sequence[Fact]:
+    def decide(
+        self, state: NodeState, command: Command[RecordFact], *, now_ms: int
+    ) -> Sequence[Fact]:
         del state, now_ms
         return [command.body.fact]
 
-    def evolve(self, state: NodeRecord, fact: Fact) -> NodeRecord:
+    def evolve(self, state: NodeState, fact: Fact) -> NodeState:
         del fact
         return state
 
-    def observe(self, state: NodeRecord, fact: Fact) -> NodeRecord:
+    def observe(self, state: NodeState, fact: Fact) -> NodeState:
         del fact
         return state
 
-    def answer(
-        self, state: NodeRecord, command: Command[Record], facts: Sequence[Fact]
-    ) -> Recorded:
+    def reply(
+        self, state: NodeState, command: Command[RecordFact], facts: Sequence[Fact]
+    ) -> FactRecorded:
         del state, command, facts
-        return Recorded()
+        return FactRecorded()
 
-    def fenced(self, facts: Sequence[Fact]) -> bool:
+    def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
         del facts
         return False
 
-    def effects(self, state: NodeRecord, fact: Fact) -> Sequence[Effect]:
+    def effects(self, state: NodeState, fact: Fact) -> Sequence[Effect]:
         del state, fact
         return ()
 
-    def note(self, key: str, state: NodeRecord | None) -> None:
+    def on_state(self, key: str, state: NodeState | None) -> None:
         del key, state
 
-    def dump(self, state: NodeRecord) -> bytes:
+    def dump(self, state: NodeState) -> bytes:
         return msgspec.msgpack.encode(state)
 
-    def load(self, data: bytes) -> NodeRecord:
-        return msgspec.msgpack.decode(data, type=NodeRecord)
+    def load(self, data: bytes) -> NodeState:
+        return msgspec.msgpack.decode(data, type=NodeState)

@@ -12,31 +12,31 @@ from typing import Any, TypeVar, get_args, get_origin
 import msgspec
 from immutables import Map
 
-__all__ = ["dump", "load", "plain", "restored"]
+__all__ = ["decode_map", "decode_state", "encode_map", "encode_state"]
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def plain(value: Any) -> Any:
+def encode_map(value: Any) -> Any:
     """An ``enc_hook``: what a codec can write in place of a map."""
     if isinstance(value, Map):
         return dict(value)
     raise TypeError(f"a state cannot hold a {type(value).__name__}")
 
 
-def restored(kind: Any, value: Any) -> Any:
+def decode_map(kind: Any, value: Any) -> Any:
     """A ``dec_hook``: the map of type ``kind`` that was written as a dictionary."""
     if get_origin(kind) is not Map:
         raise TypeError(f"a state cannot hold a {kind}")
     plain_kind = GenericAlias(dict, get_args(kind))
-    return Map(msgspec.convert(value, plain_kind, dec_hook=restored))
+    return Map(msgspec.convert(value, plain_kind, dec_hook=decode_map))
 
 
-def dump(state: msgspec.Struct) -> bytes:
+def encode_state(state: msgspec.Struct) -> bytes:
     """The state as a snapshot's bytes, the same ones for equal states."""
-    return msgspec.msgpack.encode(state, enc_hook=plain, order="deterministic")
+    return msgspec.msgpack.encode(state, enc_hook=encode_map, order="deterministic")
 
 
-def load(data: bytes, kind: type[S]) -> S:
-    """The state ``dump`` wrote."""
-    return msgspec.msgpack.decode(data, type=kind, dec_hook=restored)
+def decode_state(data: bytes, kind: type[S]) -> S:
+    """The state ``encode_state`` wrote."""
+    return msgspec.msgpack.decode(data, type=kind, dec_hook=decode_map)

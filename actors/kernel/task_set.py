@@ -6,23 +6,23 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-__all__ = ["Tasks"]
+__all__ = ["TaskSet"]
 
 
-class Tasks:
+class TaskSet:
     """Used on the loop."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do this beside everything else."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until all have ended, those that are begun meanwhile too."""
         while self._running:
             await asyncio.wait(set(self._running))

@@ -10,87 +10,99 @@ from collections.abc import Sequence
 from typing import Any
 
 from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.completions import Closing
-from rookery.actors.kernel.decider import Concern, Effect
-from rookery.actors.kernel.delivery_decoder import error_answer
-from rookery.actors.kernel.entity import Entity, Origin, Work
-from rookery.actors.kernel.history_restart import ASKS, HistoryView
+from rookery.actors.kernel.completions import Completions
+from rookery.actors.kernel.decider import Decider, Effect
+from rookery.actors.kernel.delivery_decoder import error_reply
+from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
+from rookery.actors.kernel.history_restart import HISTORY_COMMANDS, HistoryView
 from rookery.actors.kernel.mailbox import Mailbox
-from rookery.bus.ports import Answer
+from rookery.bus.ports import ReplyMessage
 from rookery.schemas.codec import encode_facts, encode_json
 from rookery.schemas.digest import chain
-from rookery.schemas.envelope import Command, Fact, stamp
+from rookery.schemas.envelope import Command, Fact, fill_envelope
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.ids import fact_id
 
-__all__ = ["DRAFT_BYTES_MAX", "Draft"]
+__all__ = ["UNIT_BYTES_MAX", "UnitOfWork"]
 
-DRAFT_BYTES_MAX = 512 << 10
+UNIT_BYTES_MAX = 512 << 10
 """Payload and headers above the server's limit would close the connection; stay well below."""
-DRAFT_COMMANDS_MAX = 1_000
+UNIT_COMMANDS_MAX = 1_000
 
 
-class Draft:
+class UnitOfWork:
     """Grows by one command after the other, then becomes a ``Commit``."""
 
     __slots__ = (
-        "_concern", "_effects", "_entity", "_fenced", "_handled", "_ids", "_parts", "_seen",
-        "_size", "_source", "closing", "facts", "state", "works",
+        "_decider",
+        "_effects",
+        "_entity",
+        "_fenced",
+        "_ids",
+        "_key_sequence",
+        "_parts",
+        "_reacted",
+        "_size",
+        "_source",
+        "commands",
+        "completions",
+        "facts",
+        "state",
     )  # fmt: skip
 
-    def __init__(self, entity: Entity, concern: Concern, source: str) -> None:
-        self._entity, self._concern, self._source = entity, concern, source
+    def __init__(self, entity: Entity, concern: Decider, source: str) -> None:
+        self._entity, self._decider, self._source = entity, concern, source
         self.state: Any = entity.state
         self.facts: list[Fact] = []
-        self.works: list[Work] = []
+        self.commands: list[PendingCommand] = []
         """Everything decided since the first fact: decided again if the commit fails."""
-        self.closing = Closing()
+        self.completions = Completions()
         """How these end, once the facts are durable."""
         self._effects: list[Effect] = []
         self._fenced = False
-        self._seen = 0
-        self._handled: dict[str, int] = {}
+        self._key_sequence = 0
+        self._reacted: dict[str, int] = {}
         self._ids: dict[str, str] = {}
         self._parts: list[bytes] = []
         self._size = 2
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether the next command had better wait for the next message."""
-        works = self.works
-        if self._size >= DRAFT_BYTES_MAX // 2 or len(works) >= DRAFT_COMMANDS_MAX:
+        works = self.commands
+        if self._size >= UNIT_BYTES_MAX // 2 or len(works) >= UNIT_COMMANDS_MAX:
             return True
-        return bool(works) and works[-1].alone
+        return bool(works) and works[-1].commit_alone
 
-    def recall(self, command_id: str) -> str | None:
+    def duplicate_digest(self, command_id: str) -> str | None:
         """The digest of a command this entity has worked off, here or before."""
         found = self._ids.get(command_id)
-        return found if found is not None else self._entity.memory.recall(command_id)
+        return found if found is not None else self._entity.dedup.digest_of(command_id)
 
-    def handled(self, family: str) -> int:
+    def reacted_count(self, family: str) -> int:
         """How many facts of ``family`` have been reacted to, here or before."""
-        return max(self._handled.get(family, 0), self._entity.handled.get(family, 0))
+        return max(self._reacted.get(family, 0), self._entity.reacted_counts.get(family, 0))
 
-    def observed(self, family: str) -> int:
+    def observed_count(self, family: str) -> int:
         """How many facts of ``family`` the state knows of."""
-        return max(self._handled.get(family, 0), self._entity.observed.get(family, 0))
+        return max(self._reacted.get(family, 0), self._entity.observed_counts.get(family, 0))
 
     def observe(self, fact: Fact) -> None:
         """Fold in what another family decided; with nothing to commit before it, at once."""
-        self.state = self._concern.observe(self.state, fact)
+        self.state = self._decider.observe(self.state, fact)
         if not self.facts:
             self._entity.state = self.state
 
     def add(
-        self, work: Work, facts: Sequence[Fact], now_ms: int, causes: tuple[str, ...] = ()
+        self, work: PendingCommand, facts: Sequence[Fact], now_ms: int, causes: tuple[str, ...] = ()
     ) -> None:
         """Take in a command and the facts it causes. Raises without a trace if that cannot be:
         everything the rules say about the facts is asked before they are taken."""
-        concern, command, entity = self._concern, work.command, self._entity
+        concern, command, entity = self._decider, work.command, self._entity
         state = self.state
         effects: list[Effect] = []
-        for number, fact in enumerate(facts, entity.count + len(self.facts) + 1):
-            stamp(
+        for number, fact in enumerate(facts, entity.fact_count + len(self.facts) + 1):
+            fill_envelope(
                 fact,
                 id=fact_id(entity.id.family, entity.id.key, number),
                 at_ms=now_ms,
@@ -103,8 +115,8 @@ class Draft:
             state = concern.evolve(state, fact)
             if concern.has_effects:
                 effects += concern.effects(state, fact)
-        part = _encoded(facts)
-        fenced, answers = concern.fenced(facts), self.answers(command, state, facts)
+        part = _encode(facts)
+        fenced, answers = concern.must_be_fenced(facts), self.replies(command, state, facts)
         self.state = state
         self.facts += facts
         self._effects += effects
@@ -114,38 +126,38 @@ class Draft:
         self._size += len(part) + 1
         self.end(work, "committed", answers)
 
-    def answers(
+    def replies(
         self, command: Command[Any], state: Any, facts: Sequence[Fact] = ()
-    ) -> list[Answer]:
+    ) -> list[ReplyMessage]:
         """What to say to whoever asked, if it is to be said now."""
-        if type(command.body) in ASKS:
-            return [Answer(command.reply_to, encode_json(HistoryView()))]
-        shown = self._concern.answer(state, command, facts) if command.reply_to else None
+        if type(command.body) in HISTORY_COMMANDS:
+            return [ReplyMessage(command.reply_to, encode_json(HistoryView()))]
+        shown = self._decider.reply(state, command, facts) if command.reply_to else None
         if isinstance(shown, CodedError):
-            return [error_answer(command.reply_to, shown)]
-        return [] if shown is None else [Answer(command.reply_to, encode_json(shown))]
+            return [error_reply(command.reply_to, shown)]
+        return [] if shown is None else [ReplyMessage(command.reply_to, encode_json(shown))]
 
-    def end(self, work: Work, outcome: str, answers: Sequence[Answer]) -> None:
+    def end(self, work: PendingCommand, outcome: str, answers: Sequence[ReplyMessage]) -> None:
         """Note a command's end; it counts once the facts before it do."""
-        self._take(work, outcome)
-        self.closing.answers += answers
-        self.closing.done(work.delivery)
+        self._add_command(work, outcome)
+        self.completions.replies += answers
+        self.completions.ack(work.delivery)
 
-    def refuse(self, work: Work, error: CodedError) -> None:
+    def refuse(self, work: PendingCommand, error: CodedError) -> None:
         """Note a refusal; it counts once the facts it was decided on do."""
-        self._take(work, "refused")
+        self._add_command(work, "refused")
         if work.delivery is not None:
-            self.closing.refuse(work.delivery, error)
+            self.completions.refuse(work.delivery, error)
 
-    def _take(self, work: Work, outcome: str) -> None:
+    def _add_command(self, work: PendingCommand, outcome: str) -> None:
         work.outcome = outcome
-        self.works.append(work)
-        if work.origin is not None:
-            self._note(work.origin)
+        self.commands.append(work)
+        if work.source is not None:
+            self._mark_reacted(work.source)
 
-    def _note(self, origin: Origin) -> None:
-        self._handled[origin.family] = origin.number
-        self._seen = max(self._seen, origin.sequence)
+    def _mark_reacted(self, origin: ReactionSource) -> None:
+        self._reacted[origin.family] = origin.number
+        self._key_sequence = max(self._key_sequence, origin.sequence)
 
     def commit(self, message_id: str, mailbox: Mailbox, decided_s: float) -> Commit:
         """The journal message, and what to do once it is durable."""
@@ -157,23 +169,23 @@ class Draft:
             message_id=message_id,
             body=body,
             chain=chain(entity.chain, body),
-            fence=max(self._seen, entity.seen) if self._fenced else None,
+            fence=max(self._key_sequence, entity.key_sequence) if self._fenced else None,
             mailbox=mailbox,
-            home=entity,
+            entity_record=entity,
             facts=self.facts,
-            works=self.works,
+            commands=self.commands,
             state=self.state,
             effects=self._effects,
-            closing=self.closing,
+            completions=self.completions,
             decided_s=decided_s,
         )
 
 
-def _encoded(facts: Sequence[Fact]) -> bytes:
+def _encode(facts: Sequence[Fact]) -> bytes:
     part = encode_facts(facts)[1:-1]
-    if len(part) > DRAFT_BYTES_MAX:
+    if len(part) > UNIT_BYTES_MAX:
         raise Refused(
             "PAYLOAD_TOO_LARGE",
-            f"the facts of one command have {len(part)} bytes, the limit is {DRAFT_BYTES_MAX}",
+            f"the facts of one command have {len(part)} bytes, the limit is {UNIT_BYTES_MAX}",
         )
     return part

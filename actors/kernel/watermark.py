@@ -12,10 +12,10 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-__all__ = ["Horizon", "Standing", "Ticket"]
+__all__ = ["Watermark", "WatermarkHold", "WatermarkState"]
 
 
-class Standing(NamedTuple):
+class WatermarkState(NamedTuple):
     """How far all is done, and what is not."""
 
     through: int = 0
@@ -24,53 +24,53 @@ class Standing(NamedTuple):
     """but for these, in order."""
 
 
-class Ticket:
+class WatermarkHold:
     """Something that is still to be done; closing it twice is harmless."""
 
-    __slots__ = ("_book", "_horizon", "_sequence")
+    __slots__ = ("_holds", "_sequence", "_watermark")
 
-    def __init__(self, horizon: Horizon, book: dict[int, int], sequence: int) -> None:
-        self._horizon: Horizon | None = horizon
-        self._book, self._sequence = book, sequence
+    def __init__(self, horizon: Watermark, book: dict[int, int], sequence: int) -> None:
+        self._watermark: Watermark | None = horizon
+        self._holds, self._sequence = book, sequence
 
-    def close(self) -> None:
+    def release(self) -> None:
         """It is done, or came to nothing."""
-        if self._horizon is not None:
-            self._horizon.closed(self._book, self._sequence)
-            self._horizon = None
+        if self._watermark is not None:
+            self._watermark.on_released(self._holds, self._sequence)
+            self._watermark = None
 
 
-class Horizon:
+class Watermark:
     """Tickets are opened on the loop and closed anywhere."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last = 0
         """The highest sequence known to stand."""
-        self._called_for: dict[int, int] = {}
+        self._held_facts: dict[int, int] = {}
         """How many tickets are open, by the sequence of the fact."""
         self._appending: dict[int, int] = {}
         """The same of appends, by the lowest sequence they may get."""
 
-    def open(self, sequence: int) -> Ticket:
+    def hold(self, sequence: int) -> WatermarkHold:
         """The fact at ``sequence`` calls for something."""
-        return self._opened(self._called_for, sequence)
+        return self._hold(self._held_facts, sequence)
 
-    def open_next(self) -> Ticket:
+    def hold_next(self) -> WatermarkHold:
         """Something is about to be appended: it will stand above all that is known to stand."""
-        return self._opened(self._appending, self._last + 1)
+        return self._hold(self._appending, self._last + 1)
 
-    def passed(self, sequence: int) -> None:
+    def advance(self, sequence: int) -> None:
         """A fact stands at ``sequence``, and what it calls for has its tickets."""
         self._last = max(self._last, sequence)
 
-    def start_anew(self) -> None:
+    def reset(self) -> None:
         """Another journal is in the place of the one that all this was about."""
         with self._lock:
             self._last = 0
-            self._called_for, self._appending = {}, {}
+            self._held_facts, self._appending = {}, {}
 
-    def closed(self, book: dict[int, int], sequence: int) -> None:
+    def on_released(self, book: dict[int, int], sequence: int) -> None:
         """A ticket's own business."""
         with self._lock:
             book[sequence] -= 1
@@ -78,21 +78,21 @@ class Horizon:
                 del book[sequence]
 
     @property
-    def in_hand(self) -> int:
+    def held(self) -> int:
         """For how many facts something is to be done."""
-        return len(self._called_for)
+        return len(self._held_facts)
 
-    def now(self, unfinished_max: int) -> Standing:
+    def state(self, unfinished_max: int) -> WatermarkState:
         """Where the horizon stands: no higher than leaves so much unfinished below it."""
         with self._lock:
-            called_for = list(self._called_for)
+            called_for = list(self._held_facts)
             through = min(self._last, min(self._appending, default=self._last + 1) - 1)
         unfinished = sorted(sequence for sequence in called_for if sequence <= through)
         if len(unfinished) > unfinished_max:
             through = unfinished[unfinished_max] - 1
-        return Standing(through, tuple(unfinished[:unfinished_max]))
+        return WatermarkState(through, tuple(unfinished[:unfinished_max]))
 
-    def _opened(self, book: dict[int, int], sequence: int) -> Ticket:
+    def _hold(self, book: dict[int, int], sequence: int) -> WatermarkHold:
         with self._lock:
             book[sequence] = book.get(sequence, 0) + 1
-        return Ticket(self, book, sequence)
+        return WatermarkHold(self, book, sequence)

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import asdict
 
-from rookery.actors.kernel.machines.decider import MachinesConcern, Part
-from rookery.actors.kernel.machines.machine import RowEffect
+from rookery.actors.kernel.machines.decider import MachineBinding, MachineDecider
+from rookery.actors.kernel.machines.machine import TransitionEffect
 from rookery.actors.leases import lease_rules
 from rookery.actors.leases.lease_machine import LEASE
 from rookery.actors.leases.lease_rules import LeaseEntry
@@ -25,20 +25,20 @@ from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.lease import AuthLeaseSnapshot, LeaseKey
 from rookery.schemas.machines.views import LeaseView
 
-__all__ = ["KeptLease", "LeasesConcern"]
+__all__ = ["LeaseState", "LeasesDecider"]
 
 T = TypeVar("T")
 
 
-class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
+class _NoParams(msgspec.Struct, forbid_unknown_fields=True):
     """Parameters of a method that has none."""
 
 
-class _RefreshFailed(msgspec.Struct, forbid_unknown_fields=True):
+class _RefreshFailedParams(msgspec.Struct, forbid_unknown_fields=True):
     permanent: bool
 
 
-class _Snapshot(AuthLeaseSnapshot, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _BoundedSnapshot(AuthLeaseSnapshot, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One that comes from outside: its numbers are bounded."""
 
     expires_at: Unsigned | None = None
@@ -46,56 +46,58 @@ class _Snapshot(AuthLeaseSnapshot, frozen=True, kw_only=True, forbid_unknown_fie
     credential_published_at_millis: Unsigned | None = None
 
 
-class _Restore(msgspec.Struct, forbid_unknown_fields=True):
-    snapshot: _Snapshot
+class _RestoreParams(msgspec.Struct, forbid_unknown_fields=True):
+    snapshot: _BoundedSnapshot
     expires_at: Unsigned | None = None
 
 
-class KeptLease(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseState(msgspec.Struct, frozen=True, kw_only=True):
     """All there is to a key."""
 
     entry: LeaseEntry = LeaseEntry()
 
 
-def _show(entry: LeaseEntry, _: Mapping[str, Any]) -> LeaseView:
-    return LeaseView(**asdict(lease_rules.snapshot(entry)))
+def _lease_view(entry: LeaseEntry, _: Mapping[str, Any]) -> LeaseView:
+    return LeaseView(**asdict(lease_rules.lease_snapshot(entry)))
 
 
-class LeasesConcern(MachinesConcern):
+class LeasesDecider(MachineDecider):
     """The rules of the family ``lease``."""
 
     family = "lease"
     verbs: Mapping[str, type[msgspec.Struct]] = {"leases": COMMANDS["leases"]}
     codec: FactCodec[facts.LeaseFact] = FactCodec(facts.LEASE_FACTS)
-    parts = (Part(LEASE, "entry", _show, ("snapshot",)),)
-    start = KeptLease()
+    bindings = (MachineBinding(LEASE, "entry", _lease_view, ("snapshot",)),)
+    initial_state = LeaseState()
 
     def __init__(self) -> None:
         super().__init__()
-        self._asked |= dict.fromkeys(_METHODS, self.parts[0])
+        self._inputs |= dict.fromkeys(_METHODS, self.bindings[0])
         self._flows: dict[str, int] = {}
         self._flows_total = 0
 
     def check_key(self, key: str) -> None:
         LeaseKey.parse(key)
 
-    def ask(
-        self, state: KeptLease, key: str, on: str, params: Mapping[str, Any]
+    def decide_input(
+        self, state: LeaseState, key: str, on: str, params: Mapping[str, Any]
     ) -> Sequence[facts.LeaseFact]:
         entry, lease_key = state.entry, LeaseKey.parse(key)
         if (method := _METHODS.get(on)) is not None:
             return method(entry, lease_key, params)
-        flows = self._flows_total - self._flows.get(key, 0) + _outstanding(entry)
-        return (lease_rules.ask(entry, lease_key, on, params, outstanding_flows=flows),)
+        flows = self._flows_total - self._flows.get(key, 0) + _outstanding_flows(entry)
+        return (lease_rules.decide_input(entry, lease_key, on, params, outstanding_flows=flows),)
 
-    def evolve(self, state: KeptLease, fact: facts.LeaseFact) -> KeptLease:
-        return KeptLease(entry=lease_rules.evolve(state.entry, fact))
+    def evolve(self, state: LeaseState, fact: facts.LeaseFact) -> LeaseState:
+        return LeaseState(entry=lease_rules.evolve(state.entry, fact))
 
-    def told(self, state: KeptLease, fact: facts.LeaseFact) -> Sequence[RowEffect]:
+    def requested_effects(
+        self, state: LeaseState, fact: facts.LeaseFact
+    ) -> Sequence[TransitionEffect]:
         return lease_rules.effects(state.entry, fact)
 
-    def note(self, key: str, state: KeptLease | None) -> None:
-        flows = 0 if state is None else _outstanding(state.entry)
+    def on_state(self, key: str, state: LeaseState | None) -> None:
+        flows = 0 if state is None else _outstanding_flows(state.entry)
         self._flows_total += flows - self._flows.pop(key, 0)
         if flows:
             self._flows[key] = flows
@@ -109,28 +111,28 @@ Method = Callable[[LeaseEntry, LeaseKey, Mapping[str, Any]], Sequence[facts.Leas
 def _release(
     entry: LeaseEntry, _: LeaseKey, params: Mapping[str, Any]
 ) -> Sequence[facts.LeaseFact]:
-    _typed(params, _Nothing)
+    _convert_params(params, _NoParams)
     return (lease_rules.release_lease(entry),)
 
 
 def _release_lifecycle(
     entry: LeaseEntry, _: LeaseKey, params: Mapping[str, Any]
 ) -> Sequence[facts.LeaseFact]:
-    _typed(params, _Nothing)
+    _convert_params(params, _NoParams)
     return (lease_rules.release_credential_lifecycle(entry),)
 
 
 def _refresh_failed(
     entry: LeaseEntry, key: LeaseKey, params: Mapping[str, Any]
 ) -> Sequence[facts.LeaseFact]:
-    asked = _typed(params, _RefreshFailed)
+    asked = _convert_params(params, _RefreshFailedParams)
     return (lease_rules.refresh_failed(entry, key, permanent=asked.permanent),)
 
 
 def _restore(
     _entry: LeaseEntry, _key: LeaseKey, params: Mapping[str, Any]
 ) -> Sequence[facts.LeaseFact]:
-    asked = _typed(params, _Restore)
+    asked = _convert_params(params, _RestoreParams)
     snapshot = AuthLeaseSnapshot(**asdict(asked.snapshot))
     fact = lease_rules.restore_snapshot(snapshot, asked.expires_at)
     return () if fact is None else (fact,)
@@ -139,7 +141,7 @@ def _restore(
 def _undo_release(
     entry: LeaseEntry, _: LeaseKey, params: Mapping[str, Any]
 ) -> Sequence[facts.LeaseFact]:
-    _typed(params, _Nothing)
+    _convert_params(params, _NoParams)
     fact = lease_rules.undo_release(entry)
     return () if fact is None else (fact,)
 
@@ -153,7 +155,7 @@ _METHODS: Final[dict[str, Method]] = {
 }
 
 
-def _typed(params: Mapping[str, Any], kind: type[T]) -> T:
+def _convert_params(params: Mapping[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(params, kind)
     except msgspec.ValidationError as error:
@@ -161,5 +163,5 @@ def _typed(params: Mapping[str, Any], kind: type[T]) -> T:
         raise Refused(code, str(error)) from None
 
 
-def _outstanding(entry: LeaseEntry) -> int:
+def _outstanding_flows(entry: LeaseEntry) -> int:
     return 0 if entry.lease is None else entry.lease.outstanding_flows

@@ -63,7 +63,7 @@ class AuthLeaseHandle:
             fact = lease_rules.refresh_failed(
                 entry, lease_key, permanent=permanent, edition=edition
             )
-            self._fold(lease_key, fact)
+            self._evolve(lease_key, fact)
 
     def mark_reauth_required(self, lease_key: LeaseKey) -> None:
         self.apply(lease_key, "mark_reauth_required")
@@ -74,7 +74,7 @@ class AuthLeaseHandle:
             self.release_lease(lease_key)
             return
         with self._lock:
-            fact = lease_rules.ask(
+            fact = lease_rules.decide_input(
                 self._entry(lease_key),
                 lease_key,
                 on,
@@ -82,11 +82,11 @@ class AuthLeaseHandle:
                 outstanding_flows=self._outstanding_flows(),
                 edition=self._edition,
             )
-            self._fold(lease_key, fact)
+            self._evolve(lease_key, fact)
 
     def snapshot(self, lease_key: LeaseKey) -> AuthLeaseSnapshot:
         with self._lock:
-            return lease_rules.snapshot(self._entry(lease_key))
+            return lease_rules.lease_snapshot(self._entry(lease_key))
 
     # --- giving back ------------------------------------------------------------------------------
 
@@ -107,14 +107,14 @@ class AuthLeaseHandle:
         with self._lock:
             fact = lease_rules.restore_snapshot(snapshot, expires_at)
             if fact is not None:
-                self._fold(lease_key, fact)
+                self._evolve(lease_key, fact)
 
     def _release(
         self, lease_key: LeaseKey, release: Callable[[LeaseEntry], facts.LeaseFact]
     ) -> None:
         with self._lock:
             fact = release(self._entry(lease_key))
-            self._fold(lease_key, fact)
+            self._evolve(lease_key, fact)
             observers = list(self._observers)
         if not isinstance(fact, facts.Released) or not fact.flow_ids:
             return
@@ -129,19 +129,19 @@ class AuthLeaseHandle:
         with self._lock:
             undone = lease_rules.undo_release(self._entry(lease_key))
             if undone is not None:
-                self._fold(lease_key, undone)
+                self._evolve(lease_key, undone)
 
     # --- entries ----------------------------------------------------------------------------------
 
     def _publish(self, lease_key: LeaseKey, on: str, **params: Any) -> AuthLeaseTransition:
         with self._lock:
             self.apply(lease_key, on, **params)
-            return lease_rules.transition(self._entry(lease_key))
+            return lease_rules.lease_transition(self._entry(lease_key))
 
     def _entry(self, lease_key: LeaseKey) -> LeaseEntry:
         return self._entries.get(lease_key, _UNKNOWN)
 
-    def _fold(self, lease_key: LeaseKey, fact: facts.LeaseFact) -> None:
+    def _evolve(self, lease_key: LeaseKey, fact: facts.LeaseFact) -> None:
         force_setattr(fact, "at_ms", self._now_ms())
         after = lease_rules.evolve(self._entry(lease_key), fact)
         if after == _UNKNOWN:

@@ -12,11 +12,18 @@ from typing import Any
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Edition, Input, Machine, Row, RowEffect, put
+from rookery.actors.kernel.machines.machine import (
+    Edition,
+    Machine,
+    MachineInput,
+    Transition,
+    TransitionEffect,
+    set_fields,
+)
 from rookery.actors.leases.login_transitions import LOGIN_INPUTS, LOGIN_ROWS
-from rookery.actors.leases.state import INVARIANTS, Lease, event
+from rookery.actors.leases.state import INVARIANTS, Lease, emit_event
 from rookery.schemas.facts import lease as facts
-from rookery.schemas.integers import saturated
+from rookery.schemas.integers import saturate
 from rookery.schemas.machines.lease import AuthLeasePhase
 
 __all__ = ["LEASE", "WakeRefreshLoop"]
@@ -25,7 +32,7 @@ VALID, EXPIRING, REFRESHING, REAUTH_REQUIRED, RELEASED, EXPIRED = AuthLeasePhase
 SEED, HEAD = Edition
 
 
-class WakeRefreshLoop(RowEffect, frozen=True, kw_only=True):
+class WakeRefreshLoop(TransitionEffect, frozen=True, kw_only=True):
     """A newer credential is to be asked for."""
 
 
@@ -35,21 +42,21 @@ WAKE = WakeRefreshLoop()
 # --- when rows hold: what time it is ------------------------------------------------------------
 
 
-def expired(lease: Lease, asked: facts.FreshnessObserved) -> bool:
+def is_expired(lease: Lease, asked: facts.FreshnessObserved) -> bool:
     return lease.expires_at is not None and lease.expires_at <= asked.now_ts
 
 
-def in_window(lease: Lease, asked: facts.FreshnessObserved) -> bool:
+def is_in_window(lease: Lease, asked: facts.FreshnessObserved) -> bool:
     at = lease.expires_at
     return at is not None and asked.now_ts < at < asked.now_ts + asked.refresh_window_secs
 
 
-def before_window(lease: Lease, asked: facts.FreshnessObserved) -> bool:
+def is_before_window(lease: Lease, asked: facts.FreshnessObserved) -> bool:
     at = lease.expires_at
     return at is None or asked.now_ts + asked.refresh_window_secs <= at
 
 
-def still_good(_: Lease, asked: facts.RefreshCompleted) -> bool:
+def is_unexpired(_: Lease, asked: facts.RefreshCompleted) -> bool:
     return asked.new_expires_at is None or asked.now_ts < asked.new_expires_at
 
 
@@ -78,17 +85,17 @@ def refresh(lease: Lease, asked: facts.RefreshCompleted, **more: Any) -> Lease:
 
 
 def fail(lease: Lease, phase: AuthLeasePhase) -> Lease:
-    return replace(lease, phase=phase, refresh_attempt=saturated(lease.refresh_attempt + 1))
+    return replace(lease, phase=phase, refresh_attempt=saturate(lease.refresh_attempt + 1))
 
 
-clear = put(
+clear = set_fields(
     phase=REAUTH_REQUIRED,
     expires_at=None,
     last_refresh=None,
     refresh_attempt=0,
     credential_present=False,
 )
-release = put(
+release = set_fields(
     phase=RELEASED,
     credential_present=False,
     browser_flows=Map(),
@@ -101,93 +108,93 @@ release = put(
 # --- the machine --------------------------------------------------------------------------------
 
 _INPUTS = {
-    "acquire_lease": Input(facts.Acquired, ("expires_at_ts",)),
-    "mark_expiring": Input(facts.ExpiringMarked),
-    "begin_refresh": Input(facts.RefreshBegun),
-    "complete_refresh": Input(facts.RefreshCompleted, ("new_expires_at", "now_ts")),
-    "refresh_failed_transient": Input(facts.RefreshFailedTransient),
-    "refresh_failed_permanent": Input(facts.RefreshFailedPermanent),
-    "mark_reauth_required": Input(facts.ReauthRequired),
-    "clear_credential_lifecycle": Input(facts.CredentialCleared),
-    "release": Input(facts.Released),
+    "acquire_lease": MachineInput(facts.Acquired, ("expires_at_ts",)),
+    "mark_expiring": MachineInput(facts.ExpiringMarked),
+    "begin_refresh": MachineInput(facts.RefreshBegun),
+    "complete_refresh": MachineInput(facts.RefreshCompleted, ("new_expires_at", "now_ts")),
+    "refresh_failed_transient": MachineInput(facts.RefreshFailedTransient),
+    "refresh_failed_permanent": MachineInput(facts.RefreshFailedPermanent),
+    "mark_reauth_required": MachineInput(facts.ReauthRequired),
+    "clear_credential_lifecycle": MachineInput(facts.CredentialCleared),
+    "release": MachineInput(facts.Released),
     **LOGIN_INPUTS,
-    "observe_credential_freshness": Input(
+    "observe_credential_freshness": MachineInput(
         facts.FreshnessObserved, ("now_ts", "refresh_window_secs")
     ),
 }
 
 # fmt: off
 _ROWS = (
-    Row("Acquire", "acquire_lease",
+    Transition("Acquire", "acquire_lease",
         lambda *_: True,
         acquire,
-        (event,)),
-    Row("MarkExpiring", "mark_expiring",
+        (emit_event,)),
+    Transition("MarkExpiring", "mark_expiring",
         lambda s, _: s.phase is VALID,
-        put(phase=EXPIRING),
-        (event,)),
-    Row("BeginRefresh", "begin_refresh",
+        set_fields(phase=EXPIRING),
+        (emit_event,)),
+    Transition("BeginRefresh", "begin_refresh",
         lambda s, _: s.phase in (VALID, EXPIRING),
-        put(phase=REFRESHING),
-        (event, WAKE)),
-    Row("CompleteRefresh", "complete_refresh",
+        set_fields(phase=REFRESHING),
+        (emit_event, WAKE)),
+    Transition("CompleteRefresh", "complete_refresh",
         lambda s, _: s.phase is REFRESHING,
         refresh,
-        (event,), SEED),
-    Row("RefreshFailedTransient", "refresh_failed_transient",
+        (emit_event,), SEED),
+    Transition("RefreshFailedTransient", "refresh_failed_transient",
         lambda s, _: s.phase is REFRESHING,
         lambda s, _: fail(s, EXPIRING),
-        (event,)),
-    Row("RefreshFailedPermanent", "refresh_failed_permanent",
+        (emit_event,)),
+    Transition("RefreshFailedPermanent", "refresh_failed_permanent",
         lambda s, _: s.phase is REFRESHING,
         lambda s, _: fail(s, REAUTH_REQUIRED),
-        (event,)),
-    Row("MarkReauthRequired", "mark_reauth_required",
+        (emit_event,)),
+    Transition("MarkReauthRequired", "mark_reauth_required",
         lambda s, _: s.phase in (VALID, EXPIRING, REFRESHING),
-        put(phase=REAUTH_REQUIRED),
-        (event,)),
-    Row("ClearCredentialLifecycle", "clear_credential_lifecycle",
+        set_fields(phase=REAUTH_REQUIRED),
+        (emit_event,)),
+    Transition("ClearCredentialLifecycle", "clear_credential_lifecycle",
         lambda *_: True,
         clear,
-        (event,)),
-    Row("Release", "release",
+        (emit_event,)),
+    Transition("Release", "release",
         lambda *_: True,
         release,
-        (event,)),
+        (emit_event,)),
     *LOGIN_ROWS,
-    Row("FreshnessValid", "observe_credential_freshness",
-        lambda s, a: s.phase is VALID and before_window(s, a),
-        effects=(event,), edition=HEAD),
-    Row("FreshnessValidToExpiring", "observe_credential_freshness",
-        lambda s, a: s.phase is VALID and in_window(s, a),
-        put(phase=EXPIRING),
-        (event,), HEAD),
-    Row("FreshnessValidToExpired", "observe_credential_freshness",
-        lambda s, a: s.phase is VALID and expired(s, a),
-        put(phase=EXPIRED),
-        (event,), HEAD),
-    Row("FreshnessExpiring", "observe_credential_freshness",
-        lambda s, a: s.phase is EXPIRING and not expired(s, a),
-        effects=(event,), edition=HEAD),
-    Row("FreshnessExpiringToExpired", "observe_credential_freshness",
-        lambda s, a: s.phase is EXPIRING and expired(s, a),
-        put(phase=EXPIRED),
-        (event,), HEAD),
-    Row("FreshnessOther", "observe_credential_freshness",
+    Transition("FreshnessValid", "observe_credential_freshness",
+        lambda s, a: s.phase is VALID and is_before_window(s, a),
+        effects=(emit_event,), edition=HEAD),
+    Transition("FreshnessValidToExpiring", "observe_credential_freshness",
+        lambda s, a: s.phase is VALID and is_in_window(s, a),
+        set_fields(phase=EXPIRING),
+        (emit_event,), HEAD),
+    Transition("FreshnessValidToExpired", "observe_credential_freshness",
+        lambda s, a: s.phase is VALID and is_expired(s, a),
+        set_fields(phase=EXPIRED),
+        (emit_event,), HEAD),
+    Transition("FreshnessExpiring", "observe_credential_freshness",
+        lambda s, a: s.phase is EXPIRING and not is_expired(s, a),
+        effects=(emit_event,), edition=HEAD),
+    Transition("FreshnessExpiringToExpired", "observe_credential_freshness",
+        lambda s, a: s.phase is EXPIRING and is_expired(s, a),
+        set_fields(phase=EXPIRED),
+        (emit_event,), HEAD),
+    Transition("FreshnessOther", "observe_credential_freshness",
         lambda s, _: s.phase in (EXPIRED, REFRESHING, REAUTH_REQUIRED, RELEASED),
-        effects=(event,), edition=HEAD),
-    Row("BeginRefreshFromExpired", "begin_refresh",
+        effects=(emit_event,), edition=HEAD),
+    Transition("BeginRefreshFromExpired", "begin_refresh",
         lambda s, _: s.phase is EXPIRED,
-        put(phase=REFRESHING),
-        (event, WAKE), HEAD),
-    Row("MarkReauthRequiredFromExpired", "mark_reauth_required",
+        set_fields(phase=REFRESHING),
+        (emit_event, WAKE), HEAD),
+    Transition("MarkReauthRequiredFromExpired", "mark_reauth_required",
         lambda s, _: s.phase is EXPIRED,
-        put(phase=REAUTH_REQUIRED),
-        (event,), HEAD),
-    Row("CompleteRefreshGuarded", "complete_refresh",
-        lambda s, a: s.phase is REFRESHING and still_good(s, a),
+        set_fields(phase=REAUTH_REQUIRED),
+        (emit_event,), HEAD),
+    Transition("CompleteRefreshGuarded", "complete_refresh",
+        lambda s, a: s.phase is REFRESHING and is_unexpired(s, a),
         lambda s, a: refresh(s, a, credential_present=True),
-        (event,), HEAD),
+        (emit_event,), HEAD),
 )
 # fmt: on
 

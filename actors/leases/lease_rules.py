@@ -17,14 +17,14 @@ from msgspec.structs import replace
 from rookery.actors.kernel.machines.machine import (
     Edition,
     RejectionKind,
-    RowEffect,
+    TransitionEffect,
     TransitionRejected,
 )
 from rookery.actors.leases.lease_machine import LEASE, clear
 from rookery.actors.leases.state import Lease
 from rookery.actors.leases.status import REFRESH_WINDOW_SECS
 from rookery.schemas.facts import lease as facts
-from rookery.schemas.integers import U64_MAX, saturated
+from rookery.schemas.integers import U64_MAX, saturate
 from rookery.schemas.machines.lease import (
     AuthLeasePhase,
     AuthLeaseSnapshot,
@@ -36,16 +36,16 @@ __all__ = [
     "LeaseEntry",
     "LoginFlowsReleased",
     "ReleasedLease",
-    "ask",
+    "decide_input",
     "effects",
     "evolve",
+    "lease_snapshot",
+    "lease_transition",
     "refresh_failed",
     "release_credential_lifecycle",
     "release_lease",
     "replay_snapshot",
     "restore_snapshot",
-    "snapshot",
-    "transition",
     "undo_release",
 ]
 
@@ -85,7 +85,7 @@ class LeaseEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Until another credential is published."""
 
 
-class LoginFlowsReleased(RowEffect, frozen=True, kw_only=True):
+class LoginFlowsReleased(TransitionEffect, frozen=True, kw_only=True):
     """Whoever waits for these logins is to be told that they are over."""
 
     flow_ids: tuple[str, ...]
@@ -94,7 +94,7 @@ class LoginFlowsReleased(RowEffect, frozen=True, kw_only=True):
 # --- asking -------------------------------------------------------------------------------------
 
 
-def ask(
+def decide_input(
     entry: LeaseEntry,
     key: LeaseKey,
     on: str,
@@ -108,7 +108,9 @@ def ask(
     ``outstanding_flows`` are those of all keys together: the limit is checked against them before
     the lease checks its own. In the seed's edition every refusal is NoMatchingTransition.
     """
-    draft = LEASE.draft(on, {name: _known_expiry(name, value) for name, value in params.items()})
+    draft = LEASE.candidate(
+        on, {name: _known_expiry(name, value) for name, value in params.items()}
+    )
     if on == "release":
         return release_lease(entry)
     _check_registered(entry, key, on)
@@ -117,7 +119,7 @@ def ask(
         limit = draft.max_outstanding_flows
         reason = f"{outstanding_flows} logins are under way, the limit is {limit}"
         raise TransitionRejected(_context(on), reason, kind)
-    lease = _opened(entry, for_login=on in _ADMISSIONS)
+    lease = _open(entry, for_login=on in _ADMISSIONS)
     try:
         fact: facts.LeaseFact = LEASE.decide(lease, on, draft, edition=edition)
     except TransitionRejected as rejected:
@@ -133,7 +135,7 @@ def refresh_failed(
     """The refresh under way came to nothing: for good, or until it is tried again."""
     on = "refresh_failed_permanent" if permanent else "refresh_failed_transient"
     try:
-        return ask(entry, key, on, {}, edition=edition)
+        return decide_input(entry, key, on, {}, edition=edition)
     except TransitionRejected as rejected:
         context = _context("refresh_failed")
         raise TransitionRejected(context, rejected.reason, rejected.kind) from None
@@ -164,7 +166,7 @@ def undo_release(entry: LeaseEntry) -> facts.ReleaseUndone | None:
 
 
 def restore_snapshot(snapshot: AuthLeaseSnapshot, expires_at: int | None) -> facts.Restored | None:
-    """Put the lease where ``snapshot`` says it was; ``None`` if there is nothing to do."""
+    """Put the lease where ``lease_snapshot`` says it was; ``None`` if there is nothing to do."""
     if _holds_credential(snapshot) and expires_at is None:
         return None
     return facts.Restored(snapshot=snapshot, expires_at=_known_expiry("expires_at_ts", expires_at))
@@ -184,9 +186,9 @@ def replay_snapshot(
     told: list[facts.LeaseFact] = []
     for on, params in (
         ("acquire_lease", {"expires_at_ts": expires_at}),
-        *_steps_to(snapshot.phase, expires_at),
+        *_inputs_to(snapshot.phase, expires_at),
     ):
-        fact = ask(entry, key, on, params, edition=edition)
+        fact = decide_input(entry, key, on, params, edition=edition)
         told.append(fact)
         entry = evolve(entry, fact)
     return told
@@ -199,22 +201,22 @@ def evolve(entry: LeaseEntry, fact: facts.LeaseFact) -> LeaseEntry:
     """The entry after ``fact``."""
     match fact:
         case facts.Restored():
-            return _restored(entry, fact)
+            return _restore(entry, fact)
         case facts.ReleaseUndone():
-            return _unreleased(entry)
+            return _undo_release(entry)
         case facts.Released():
-            return _released(entry)
-    lease = LEASE.evolve(_opened(entry, for_login=isinstance(fact, _ADMITTED)), fact)
+            return _release(entry)
+    lease = LEASE.evolve(_open(entry, for_login=isinstance(fact, _ADMITTED)), fact)
     if not isinstance(fact, _PUBLISHED):
         return replace(entry, lease=lease)
     return LeaseEntry(
         lease=lease,
-        generation=saturated(entry.generation + 1),
+        generation=saturate(entry.generation + 1),
         credential_published_at_millis=fact.at_ms,
     )
 
 
-def effects(entry: LeaseEntry, fact: facts.LeaseFact) -> tuple[RowEffect, ...]:
+def effects(entry: LeaseEntry, fact: facts.LeaseFact) -> tuple[TransitionEffect, ...]:
     """What ``fact`` asks of the world; ``entry`` is the one after it."""
     match fact:
         case facts.Restored() | facts.ReleaseUndone():
@@ -229,7 +231,7 @@ def effects(entry: LeaseEntry, fact: facts.LeaseFact) -> tuple[RowEffect, ...]:
 # --- looking ------------------------------------------------------------------------------------
 
 
-def snapshot(entry: LeaseEntry) -> AuthLeaseSnapshot:
+def lease_snapshot(entry: LeaseEntry) -> AuthLeaseSnapshot:
     """The lease as it stands."""
     lease = entry.lease
     if lease is None:
@@ -244,7 +246,7 @@ def snapshot(entry: LeaseEntry) -> AuthLeaseSnapshot:
     )
 
 
-def transition(entry: LeaseEntry) -> AuthLeaseTransition:
+def lease_transition(entry: LeaseEntry) -> AuthLeaseTransition:
     """What publishing a credential answers."""
     return AuthLeaseTransition(entry.generation, entry.credential_published_at_millis)
 
@@ -268,14 +270,14 @@ def _check_registered(entry: LeaseEntry, key: LeaseKey, on: str) -> None:
         raise TransitionRejected(_context(on), f"no auth lease registered for lease_key `{key}`")
 
 
-def _opened(entry: LeaseEntry, *, for_login: bool) -> Lease:
+def _open(entry: LeaseEntry, *, for_login: bool) -> Lease:
     """The lease, or a new one; a login opens one that has no credential yet."""
     if entry.lease is not None:
         return entry.lease
     return Lease(phase=AuthLeasePhase.REAUTH_REQUIRED) if for_login else Lease()
 
 
-def _released(entry: LeaseEntry) -> LeaseEntry:
+def _release(entry: LeaseEntry) -> LeaseEntry:
     taken = None
     if entry.lease is not None:
         taken = ReleasedLease(
@@ -284,7 +286,7 @@ def _released(entry: LeaseEntry) -> LeaseEntry:
     return LeaseEntry(generation=entry.generation, released=taken)
 
 
-def _unreleased(entry: LeaseEntry) -> LeaseEntry:
+def _undo_release(entry: LeaseEntry) -> LeaseEntry:
     if entry.released is None:
         return entry
     return LeaseEntry(
@@ -299,7 +301,7 @@ def _holds_credential(snapshot: AuthLeaseSnapshot) -> bool:
     return snapshot.credential_present and not gone
 
 
-def _restored(entry: LeaseEntry, fact: facts.Restored) -> LeaseEntry:
+def _restore(entry: LeaseEntry, fact: facts.Restored) -> LeaseEntry:
     """Logins under way are kept: they lead to a newer credential either way."""
     said, lease = fact.snapshot, entry.lease or Lease()
     newest = max(entry.generation, said.generation)
@@ -319,7 +321,7 @@ def _restored(entry: LeaseEntry, fact: facts.Restored) -> LeaseEntry:
     return LeaseEntry(generation=said.generation)
 
 
-def _steps_to(
+def _inputs_to(
     phase: AuthLeasePhase | None, expires_at: int
 ) -> tuple[tuple[str, dict[str, int]], ...]:
     """The inputs from a credential just acquired to ``phase``."""

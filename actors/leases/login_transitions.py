@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Input, Row
-from rookery.actors.leases.state import BrowserFlow, DeviceFlow, Lease, event, outstanding
+from rookery.actors.kernel.machines.machine import MachineInput, Transition
+from rookery.actors.leases.state import BrowserFlow, DeviceFlow, Lease, count_flows, emit_event
 from rookery.schemas.facts import lease as facts
 from rookery.schemas.machines.lease import AuthLeasePhase as Phase
 
@@ -32,7 +32,7 @@ def has_capacity(lease: Lease, asked: Any) -> bool:
     return within and lease.phase in OPEN
 
 
-def of_browser_flow(lease: Lease, asked: BrowserFlowPresented) -> bool:
+def is_browser_flow(lease: Lease, asked: BrowserFlowPresented) -> bool:
     flow = lease.browser_flows.get(asked.flow_id)
     return (
         flow is not None
@@ -43,7 +43,7 @@ def of_browser_flow(lease: Lease, asked: BrowserFlowPresented) -> bool:
     )
 
 
-def of_device_flow(lease: Lease, asked: DeviceFlowPresented) -> bool:
+def is_device_flow(lease: Lease, asked: DeviceFlowPresented) -> bool:
     flow = lease.device_flows.get(asked.flow_id)
     return (
         flow is not None
@@ -64,7 +64,7 @@ def add_browser_flow(lease: Lease, asked: facts.BrowserFlowAdmitted) -> Lease:
     )
     flows = lease.browser_flows.set(asked.flow_id, flow)
     return replace(
-        lease, browser_flows=flows, outstanding_flows=outstanding(flows, lease.device_flows)
+        lease, browser_flows=flows, outstanding_flows=count_flows(flows, lease.device_flows)
     )
 
 
@@ -73,7 +73,7 @@ def drop_browser_flow(lease: Lease, asked: Any) -> Lease:
     if asked.flow_id in flows:
         flows = flows.delete(asked.flow_id)
     return replace(
-        lease, browser_flows=flows, outstanding_flows=outstanding(flows, lease.device_flows)
+        lease, browser_flows=flows, outstanding_flows=count_flows(flows, lease.device_flows)
     )
 
 
@@ -83,7 +83,7 @@ def add_device_flow(lease: Lease, asked: facts.DeviceFlowAdmitted) -> Lease:
     return replace(
         finish_poll(lease, asked),
         device_flows=flows,
-        outstanding_flows=outstanding(lease.browser_flows, flows),
+        outstanding_flows=count_flows(lease.browser_flows, flows),
     )
 
 
@@ -94,7 +94,7 @@ def drop_device_flow(lease: Lease, asked: Any) -> Lease:
     return replace(
         finish_poll(lease, asked),
         device_flows=flows,
-        outstanding_flows=outstanding(lease.browser_flows, flows),
+        outstanding_flows=count_flows(lease.browser_flows, flows),
     )
 
 
@@ -112,61 +112,61 @@ _BROWSER = ("flow_id", "provider", "redirect_uri", "now_millis")
 _DEVICE = ("flow_id", "provider", "now_millis")
 _ADMISSION = ("expires_at_millis", "max_outstanding_flows")
 LOGIN_INPUTS = {
-    "admit_oauth_browser_flow": Input(
+    "admit_oauth_browser_flow": MachineInput(
         facts.BrowserFlowAdmitted, ("flow_id", "provider", "redirect_uri", *_ADMISSION)
     ),
-    "verify_oauth_browser_flow": Input(facts.BrowserFlowVerified, _BROWSER),
-    "consume_oauth_browser_flow": Input(facts.BrowserFlowConsumed, _BROWSER),
-    "expire_oauth_browser_flow": Input(facts.BrowserFlowExpired, ("flow_id",)),
-    "admit_oauth_device_flow": Input(
+    "verify_oauth_browser_flow": MachineInput(facts.BrowserFlowVerified, _BROWSER),
+    "consume_oauth_browser_flow": MachineInput(facts.BrowserFlowConsumed, _BROWSER),
+    "expire_oauth_browser_flow": MachineInput(facts.BrowserFlowExpired, ("flow_id",)),
+    "admit_oauth_device_flow": MachineInput(
         facts.DeviceFlowAdmitted, ("flow_id", "provider", *_ADMISSION)
     ),
-    "verify_oauth_device_flow": Input(facts.DeviceFlowVerified, _DEVICE),
-    "begin_oauth_device_poll": Input(facts.DevicePollBegun, _DEVICE),
-    "finish_oauth_device_poll": Input(facts.DevicePollFinished, ("flow_id",)),
-    "consume_oauth_device_flow": Input(facts.DeviceFlowConsumed, _DEVICE),
-    "expire_oauth_device_flow": Input(facts.DeviceFlowExpired, ("flow_id",)),
+    "verify_oauth_device_flow": MachineInput(facts.DeviceFlowVerified, _DEVICE),
+    "begin_oauth_device_poll": MachineInput(facts.DevicePollBegun, _DEVICE),
+    "finish_oauth_device_poll": MachineInput(facts.DevicePollFinished, ("flow_id",)),
+    "consume_oauth_device_flow": MachineInput(facts.DeviceFlowConsumed, _DEVICE),
+    "expire_oauth_device_flow": MachineInput(facts.DeviceFlowExpired, ("flow_id",)),
 }
 
 # fmt: off
 LOGIN_ROWS = (
-    Row("AdmitOAuthBrowserFlow", "admit_oauth_browser_flow",
+    Transition("AdmitOAuthBrowserFlow", "admit_oauth_browser_flow",
         lambda s, a: has_capacity(s, a) and a.flow_id not in s.browser_flows,
         add_browser_flow,
-        (event,)),
-    Row("VerifyOAuthBrowserFlow", "verify_oauth_browser_flow",
-        of_browser_flow,
-        effects=(event,)),
-    Row("ConsumeOAuthBrowserFlow", "consume_oauth_browser_flow",
-        of_browser_flow,
+        (emit_event,)),
+    Transition("VerifyOAuthBrowserFlow", "verify_oauth_browser_flow",
+        is_browser_flow,
+        effects=(emit_event,)),
+    Transition("ConsumeOAuthBrowserFlow", "consume_oauth_browser_flow",
+        is_browser_flow,
         drop_browser_flow,
-        (event,)),
-    Row("ExpireOAuthBrowserFlow", "expire_oauth_browser_flow",
+        (emit_event,)),
+    Transition("ExpireOAuthBrowserFlow", "expire_oauth_browser_flow",
         lambda s, a: s.phase in OPEN and a.flow_id in s.browser_flows,
         drop_browser_flow,
-        (event,)),
-    Row("AdmitOAuthDeviceFlow", "admit_oauth_device_flow",
+        (emit_event,)),
+    Transition("AdmitOAuthDeviceFlow", "admit_oauth_device_flow",
         lambda s, a: has_capacity(s, a) and a.flow_id not in s.device_flows,
         add_device_flow,
-        (event,)),
-    Row("VerifyOAuthDeviceFlow", "verify_oauth_device_flow",
-        of_device_flow,
-        effects=(event,)),
-    Row("BeginOAuthDevicePoll", "begin_oauth_device_poll",
-        lambda s, a: of_device_flow(s, a) and a.flow_id not in s.device_polls,
+        (emit_event,)),
+    Transition("VerifyOAuthDeviceFlow", "verify_oauth_device_flow",
+        is_device_flow,
+        effects=(emit_event,)),
+    Transition("BeginOAuthDevicePoll", "begin_oauth_device_poll",
+        lambda s, a: is_device_flow(s, a) and a.flow_id not in s.device_polls,
         begin_poll,
-        (event,)),
-    Row("FinishOAuthDevicePoll", "finish_oauth_device_poll",
+        (emit_event,)),
+    Transition("FinishOAuthDevicePoll", "finish_oauth_device_poll",
         lambda s, a: s.phase in OPEN and a.flow_id in s.device_polls,
         finish_poll,
-        (event,)),
-    Row("ConsumeOAuthDeviceFlow", "consume_oauth_device_flow",
-        of_device_flow,
+        (emit_event,)),
+    Transition("ConsumeOAuthDeviceFlow", "consume_oauth_device_flow",
+        is_device_flow,
         drop_device_flow,
-        (event,)),
-    Row("ExpireOAuthDeviceFlow", "expire_oauth_device_flow",
+        (emit_event,)),
+    Transition("ExpireOAuthDeviceFlow", "expire_oauth_device_flow",
         lambda s, a: s.phase in OPEN and a.flow_id in s.device_flows,
         drop_device_flow,
-        (event,)),
+        (emit_event,)),
 )
 # fmt: on

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from immutables import Map
 
-from rookery.actors.kernel.machines.machine import RowEffect
+from rookery.actors.kernel.machines.machine import TransitionEffect
 from rookery.schemas.machines.lease import AuthLeasePhase
 
 __all__ = [
@@ -20,8 +20,8 @@ __all__ = [
     "DeviceFlow",
     "EmitLifecycleEvent",
     "Lease",
-    "event",
-    "outstanding",
+    "count_flows",
+    "emit_event",
 ]
 
 
@@ -57,22 +57,22 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     outstanding_flows: int = 0
 
 
-class EmitLifecycleEvent(RowEffect, frozen=True, kw_only=True):
+class EmitLifecycleEvent(TransitionEffect, frozen=True, kw_only=True):
     """The lease stands here now, or still."""
 
     new_state: AuthLeasePhase
 
 
-def event(lease: Lease, _: Any) -> RowEffect:
+def emit_event(lease: Lease, _: Any) -> TransitionEffect:
     return EmitLifecycleEvent(new_state=lease.phase)
 
 
-def outstanding(browser_flows: Mapping[str, Any], device_flows: Mapping[str, Any]) -> int:
+def count_flows(browser_flows: Mapping[str, Any], device_flows: Mapping[str, Any]) -> int:
     return len(browser_flows) + len(device_flows)
 
 
 def oauth_flow_membership_consistent(lease: Lease) -> bool:
-    return lease.device_polls <= set(lease.device_flows) and lease.outstanding_flows == outstanding(
+    return lease.device_polls <= set(lease.device_flows) and lease.outstanding_flows == count_flows(
         lease.browser_flows, lease.device_flows
     )
 

@@ -11,11 +11,16 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Input, Machine, Row, RowEffect
-from rookery.actors.kernel.machines.session_host import LIVE, Host
+from rookery.actors.kernel.machines.machine import (
+    Machine,
+    MachineInput,
+    Transition,
+    TransitionEffect,
+)
+from rookery.actors.kernel.machines.session_host import LIVE, SessionHost
 from rookery.schemas.facts import peer as facts
 
-__all__ = ["CONTEXT", "Context", "ContextPhase", "SessionContextAdvanced"]
+__all__ = ["CONTEXT", "ContextPhase", "SessionContext", "SessionContextAdvanced"]
 
 
 class ContextPhase(StrEnum):
@@ -24,21 +29,21 @@ class ContextPhase(StrEnum):
     TRACKING = "Tracking"
 
 
-class Context(msgspec.Struct, frozen=True, kw_only=True):
+class SessionContext(msgspec.Struct, frozen=True, kw_only=True):
     """The watermark of one session."""
 
-    host: Host = Host()
+    host: SessionHost = SessionHost()
     phase: ContextPhase = ContextPhase.TRACKING
     last_updated_at_ms: int = 0
 
 
-class SessionContextAdvanced(RowEffect, frozen=True, kw_only=True):
+class SessionContextAdvanced(TransitionEffect, frozen=True, kw_only=True):
     """Whoever watches the context is to be told, once."""
 
     updated_at_ms: int
 
 
-def newer(context: Context, asked: facts.ContextAdvanced) -> bool:
+def is_newer(context: SessionContext, asked: facts.ContextAdvanced) -> bool:
     return asked.updated_at_ms > context.last_updated_at_ms and context.host.phase in LIVE
 
 
@@ -46,13 +51,13 @@ CONTEXT = Machine(
     "session_context",
     handle="SessionContextHandle",
     phases=tuple(ContextPhase),
-    initial=Context(),
-    inputs={"context_advanced": Input(facts.ContextAdvanced, ("updated_at_ms",))},
+    initial=SessionContext(),
+    inputs={"context_advanced": MachineInput(facts.ContextAdvanced, ("updated_at_ms",))},
     rows=(
-        Row(
+        Transition(
             "ContextAdvanced",
             "context_advanced",
-            newer,
+            is_newer,
             lambda context, asked: replace(context, last_updated_at_ms=asked.updated_at_ms),
             (lambda _, asked: SessionContextAdvanced(updated_at_ms=asked.updated_at_ms),),
         ),

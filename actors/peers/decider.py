@@ -11,11 +11,15 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.admission.host_evolution import follow
-from rookery.actors.kernel.machines.decider import Part, SessionConcern, SessionState
-from rookery.actors.kernel.machines.session_host import Host
-from rookery.actors.peers.context_machine import CONTEXT, Context
-from rookery.actors.peers.drain_machine import DRAIN, Drain
+from rookery.actors.admission.host_evolution import evolve_host
+from rookery.actors.kernel.machines.decider import (
+    MachineBinding,
+    SessionMachineDecider,
+    SessionMachineState,
+)
+from rookery.actors.kernel.machines.session_host import SessionHost
+from rookery.actors.peers.context_machine import CONTEXT, SessionContext
+from rookery.actors.peers.drain_machine import DRAIN, CommsDrain
 from rookery.actors.peers.ingress_machine import INGRESS
 from rookery.actors.peers.interaction_machine import (
     INBOUND,
@@ -23,7 +27,7 @@ from rookery.actors.peers.interaction_machine import (
     InboundRequests,
     OutboundRequests,
 )
-from rookery.actors.peers.stream_machine import STREAMS, Streams
+from rookery.actors.peers.stream_machine import STREAMS, InteractionStreams
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS
 from rookery.schemas.facts import peer as facts
@@ -36,64 +40,64 @@ from rookery.schemas.machines.views import (
     SessionContextView,
 )
 
-__all__ = ["PeersConcern", "SessionPeers"]
+__all__ = ["PeersDecider", "SessionPeers"]
 
 Params = Mapping[str, Any]
 _EXCHANGE = ("corr_id",)
 
 
-class SessionPeers(SessionState, frozen=True, kw_only=True):
+class SessionPeers(SessionMachineState, frozen=True, kw_only=True):
     """The states of the machines; ingress has none beside the host."""
 
     outbound: OutboundRequests = OutboundRequests()
     inbound: InboundRequests = InboundRequests()
-    streams: Streams = Streams()
-    drain: Drain = Drain()
-    context: Context = Context()
+    streams: InteractionStreams = InteractionStreams()
+    drain: CommsDrain = CommsDrain()
+    context: SessionContext = SessionContext()
 
 
-def _show_ingress(host: Host, _: Params) -> PeerIngressView:
+def _ingress_view(host: SessionHost, _: Params) -> PeerIngressView:
     return PeerIngressView(host_phase=host.phase, silent_intents=tuple(sorted(host.silent_intents)))
 
 
-def _show_outbound(requests: OutboundRequests, params: Params) -> OutboundRequestView:
+def _outbound_view(requests: OutboundRequests, params: Params) -> OutboundRequestView:
     corr_id = str(params.get("corr_id", ""))
     return OutboundRequestView(corr_id=corr_id, state=requests.pending_peer_requests.get(corr_id))
 
 
-def _show_inbound(requests: InboundRequests, params: Params) -> InboundRequestView:
+def _inbound_view(requests: InboundRequests, params: Params) -> InboundRequestView:
     corr_id = str(params.get("corr_id", ""))
     return InboundRequestView(corr_id=corr_id, state=requests.inbound_peer_requests.get(corr_id))
 
 
-def _show_stream(streams: Streams, params: Params) -> InteractionStreamView:
+def _stream_view(streams: InteractionStreams, params: Params) -> InteractionStreamView:
     corr_id = str(params.get("corr_id", ""))
     return InteractionStreamView(corr_id=corr_id, state=streams.streams.get(corr_id))
 
 
-def _show_drain(drain: Drain, _: Params) -> CommsDrainView:
+def _drain_view(drain: CommsDrain, _: Params) -> CommsDrainView:
     return CommsDrainView(phase=drain.phase, drain_mode=drain.drain_mode)
 
 
-def _show_context(context: Context, _: Params) -> SessionContextView:
+def _context_view(context: SessionContext, _: Params) -> SessionContextView:
     return SessionContextView(watermark_ms=context.last_updated_at_ms)
 
 
-class PeersConcern(SessionConcern):
+class PeersDecider(SessionMachineDecider):
     """The rules of the family ``peer``."""
 
     family = "peer"
     verbs: Mapping[str, type[msgspec.Struct]] = {"peers": COMMANDS["peers"]}
     codec: FactCodec[facts.PeerFact] = FactCodec(facts.PEER_FACTS)
-    parts = (
-        Part(INGRESS, "host", _show_ingress),
-        Part(OUTBOUND, "outbound", _show_outbound, ("outbound_state",), _EXCHANGE),
-        Part(INBOUND, "inbound", _show_inbound, ("inbound_state",), _EXCHANGE),
-        Part(STREAMS, "streams", _show_stream, ("state",), _EXCHANGE),
-        Part(DRAIN, "drain", _show_drain),
-        Part(CONTEXT, "context", _show_context, ("current_watermark_ms",)),
+    bindings = (
+        MachineBinding(INGRESS, "host", _ingress_view),
+        MachineBinding(OUTBOUND, "outbound", _outbound_view, ("outbound_state",), _EXCHANGE),
+        MachineBinding(INBOUND, "inbound", _inbound_view, ("inbound_state",), _EXCHANGE),
+        MachineBinding(STREAMS, "streams", _stream_view, ("state",), _EXCHANGE),
+        MachineBinding(DRAIN, "drain", _drain_view),
+        MachineBinding(CONTEXT, "context", _context_view, ("current_watermark_ms",)),
     )
-    start = SessionPeers()
+    initial_state = SessionPeers()
 
-    def follow(self, host: Host, fact: Any) -> Host:
-        return follow(host, fact)
+    def evolve_host(self, host: SessionHost, fact: Any) -> SessionHost:
+        return evolve_host(host, fact)

@@ -12,18 +12,25 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Edition, Input, Machine, Row, RowEffect, put
+from rookery.actors.kernel.machines.machine import (
+    Edition,
+    Machine,
+    MachineInput,
+    Transition,
+    TransitionEffect,
+    set_fields,
+)
 from rookery.actors.kernel.machines.session_host import (
     ATTACHED,
     LIVE,
     RUNNING,
-    Host,
+    SessionHost,
     session_registered,
 )
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.machines.peer import DrainExitReason, DrainMode
 
-__all__ = ["DRAIN", "Drain", "DrainPhase"]
+__all__ = ["DRAIN", "CommsDrain", "DrainPhase"]
 
 
 class DrainPhase(StrEnum):
@@ -39,19 +46,19 @@ INACTIVE, DRAINING, HALTED, RESPAWNABLE = DrainPhase
 PERSISTENT_HOST, FAILED = DrainMode.PERSISTENT_HOST, DrainExitReason.FAILED
 
 
-class Drain(msgspec.Struct, frozen=True, kw_only=True):
+class CommsDrain(msgspec.Struct, frozen=True, kw_only=True):
     """The draining task of one session."""
 
-    host: Host = Host()
+    host: SessionHost = SessionHost()
     phase: DrainPhase = INACTIVE
     drain_mode: DrainMode | None = None
 
 
-class SpawnDrainTask(RowEffect, frozen=True, kw_only=True):
+class SpawnDrainTask(TransitionEffect, frozen=True, kw_only=True):
     """The task is to run; if it does, there is nothing to do."""
 
 
-class RuntimeNotice(RowEffect, frozen=True, kw_only=True):
+class RuntimeNotice(TransitionEffect, frozen=True, kw_only=True):
     """Something people may want to know of the runtime."""
 
     kind: str
@@ -62,47 +69,47 @@ SPAWN = SpawnDrainTask()
 EXIT_NOTICE = RuntimeNotice(kind="Drain", detail="drain exited")
 
 
-def live(drain: Drain, _: Any) -> bool:
+def is_live(drain: CommsDrain, _: Any) -> bool:
     return drain.host.phase in LIVE
 
 
-def registered(drain: Drain, _: Any) -> bool:
+def is_registered(drain: CommsDrain, _: Any) -> bool:
     return drain.host.session_id is not None and drain.host.phase in LIVE
 
 
-def respawnable(drain: Drain, asked: facts.DrainExitNotified) -> bool:
+def is_respawnable(drain: CommsDrain, asked: facts.DrainExitNotified) -> bool:
     """Only a persistent host's task is started again, and only if it failed."""
     return asked.reason is FAILED and drain.drain_mode is PERSISTENT_HOST
 
 
 # fmt: off
 _ROWS = (
-    Row("EnsureDrainRunning", "ensure_drain_running",
+    Transition("EnsureDrainRunning", "ensure_drain_running",
         lambda d, _: d.host.phase in (ATTACHED, RUNNING) and session_registered(d.host),
         effects=(SPAWN,)),
-    Row("SpawnDrain", "spawn_drain",
+    Transition("SpawnDrain", "spawn_drain",
         lambda d, _: d.phase is not DRAINING and d.host.phase in LIVE,
         lambda d, a: replace(d, phase=DRAINING, drain_mode=a.mode),
         (SPAWN,)),
-    Row("StopDrain", "stop_drain",
+    Transition("StopDrain", "stop_drain",
         lambda d, _: d.phase is DRAINING and d.host.phase in LIVE,
-        put(phase=HALTED)),
-    Row("DrainExitedClean", "drain_exited_clean", live,
-        put(phase=INACTIVE, drain_mode=None)),
-    Row("DrainExitedRespawnable", "drain_exited_respawnable", live,
-        put(phase=RESPAWNABLE)),
-    Row("NotifyDrainExited", "notify_drain_exited", registered,
+        set_fields(phase=HALTED)),
+    Transition("DrainExitedClean", "drain_exited_clean", is_live,
+        set_fields(phase=INACTIVE, drain_mode=None)),
+    Transition("DrainExitedRespawnable", "drain_exited_respawnable", is_live,
+        set_fields(phase=RESPAWNABLE)),
+    Transition("NotifyDrainExited", "notify_drain_exited", is_registered,
         effects=(EXIT_NOTICE,), edition=Edition.SEED),
-    Row("NotifyDrainExitedRunningRespawnable", "notify_drain_exited",
-        lambda d, a: d.phase is DRAINING and respawnable(d, a) and registered(d, a),
-        put(phase=RESPAWNABLE),
+    Transition("NotifyDrainExitedRunningRespawnable", "notify_drain_exited",
+        lambda d, a: d.phase is DRAINING and is_respawnable(d, a) and is_registered(d, a),
+        set_fields(phase=RESPAWNABLE),
         (EXIT_NOTICE,), Edition.HEAD),
-    Row("NotifyDrainExitedRunningStopped", "notify_drain_exited",
-        lambda d, a: d.phase is DRAINING and not respawnable(d, a) and registered(d, a),
-        put(phase=HALTED),
+    Transition("NotifyDrainExitedRunningStopped", "notify_drain_exited",
+        lambda d, a: d.phase is DRAINING and not is_respawnable(d, a) and is_registered(d, a),
+        set_fields(phase=HALTED),
         (EXIT_NOTICE,), Edition.HEAD),
-    Row("NotifyDrainExitedElsewhere", "notify_drain_exited",
-        lambda d, a: d.phase is not DRAINING and registered(d, a),
+    Transition("NotifyDrainExitedElsewhere", "notify_drain_exited",
+        lambda d, a: d.phase is not DRAINING and is_registered(d, a),
         effects=(EXIT_NOTICE,), edition=Edition.HEAD),
 )
 # fmt: on
@@ -111,14 +118,14 @@ DRAIN = Machine(
     "comms_drain",
     handle="CommsDrainHandle",
     phases=tuple(DrainPhase),
-    initial=Drain(),
+    initial=CommsDrain(),
     inputs={
-        "ensure_drain_running": Input(facts.DrainEnsured),
-        "spawn_drain": Input(facts.DrainSpawned, ("mode",)),
-        "stop_drain": Input(facts.DrainStopped),
-        "drain_exited_clean": Input(facts.DrainExitedClean),
-        "drain_exited_respawnable": Input(facts.DrainExitedRespawnable),
-        "notify_drain_exited": Input(facts.DrainExitNotified, ("reason",)),
+        "ensure_drain_running": MachineInput(facts.DrainEnsured),
+        "spawn_drain": MachineInput(facts.DrainSpawned, ("mode",)),
+        "stop_drain": MachineInput(facts.DrainStopped),
+        "drain_exited_clean": MachineInput(facts.DrainExitedClean),
+        "drain_exited_respawnable": MachineInput(facts.DrainExitedRespawnable),
+        "notify_drain_exited": MachineInput(facts.DrainExitNotified, ("reason",)),
     },
     rows=_ROWS,
     host_phase=lambda drain: drain.host.phase,

@@ -73,7 +73,7 @@ class PeerInteractionHandle:
         return self._authority.read(INBOUND).inbound_peer_requests.get(corr_id)
 
     def install_cleanup_observer(self, observer: PeerInteractionCleanupObserver) -> None:
-        self._authority.install(PeerInteractionCleanup, observer, _tell_of_request)
+        self._authority.install(PeerInteractionCleanup, observer, _notify_request_observer)
 
 
 class InteractionStreamHandle:
@@ -101,20 +101,20 @@ class InteractionStreamHandle:
         return self._authority.read(STREAMS).streams.get(corr_id)
 
     def install_cleanup_observer(self, observer: InteractionStreamCleanupObserver) -> None:
-        self._authority.install(InteractionStreamCleanup, observer, _tell_of_stream)
+        self._authority.install(InteractionStreamCleanup, observer, _notify_stream_observer)
 
     def _put(self, on: str, corr_id: str) -> None:
         self._authority.apply(STREAMS, on, {"corr_id": corr_id})
 
 
-def _tell_of_request(
+def _notify_request_observer(
     observer: PeerInteractionCleanupObserver, effect: PeerInteractionCleanup
 ) -> None:
     if _is_uuid(effect.corr_id):
         observer.on_peer_interaction_cleanup(effect.corr_id)
 
 
-def _tell_of_stream(
+def _notify_stream_observer(
     observer: InteractionStreamCleanupObserver, effect: InteractionStreamCleanup
 ) -> None:
     if _is_uuid(effect.corr_id):

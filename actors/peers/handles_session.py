@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from rookery.actors.kernel.machines.authority import Authority
-from rookery.actors.kernel.machines.machine import RejectionKind, RowEffect, TransitionRejected
+from rookery.actors.kernel.machines.machine import (
+    RejectionKind,
+    TransitionEffect,
+    TransitionRejected,
+)
 from rookery.actors.peers.context_machine import CONTEXT, SessionContextAdvanced
 from rookery.actors.peers.drain_machine import DRAIN
-from rookery.actors.peers.ingress_admission import admitted_envelope, admitted_plain_event, asked_of
+from rookery.actors.peers.ingress_admission import (
+    admit_envelope,
+    admit_plain_event,
+    classification_fact,
+)
 from rookery.actors.peers.ingress_machine import INGRESS, PeerIngressClassified
 from rookery.schemas.machines.peer import (
     DrainExitReason,
@@ -62,20 +70,20 @@ class PeerCommsHandle:
 
     def classify_external_envelope(self, facts: PeerIngressEnvelopeFacts) -> PeerIngressAdmission:
         on = "classify_external_envelope"
-        effects = self._authority.decide(INGRESS, on, asked_of(facts))
-        return admitted_envelope(facts, _classified(effects))
+        effects = self._authority.decide(INGRESS, on, classification_fact(facts))
+        return admit_envelope(facts, _classified(effects))
 
     def classify_plain_event(self, facts: PeerIngressPlainEventFacts) -> PeerIngressAdmission:
         asked = {"source_name": facts.source_name}
         effects = self._authority.apply(INGRESS, "classify_plain_event", asked)
-        return admitted_plain_event(facts, _classified(effects))
+        return admit_plain_event(facts, _classified(effects))
 
     def set_peer_ingress_context(self, keep_alive: bool) -> None:
         asked = {"keep_alive": keep_alive}
         self._authority.apply(INGRESS, "set_peer_ingress_context", asked)
 
 
-def _classified(effects: tuple[RowEffect, ...]) -> PeerIngressClassified:
+def _classified(effects: tuple[TransitionEffect, ...]) -> PeerIngressClassified:
     return next(effect for effect in effects if isinstance(effect, PeerIngressClassified))
 
 
@@ -85,7 +93,9 @@ class SessionContextAdvancedObserver(Protocol):
     def on_session_context_advanced(self, updated_at_ms: int) -> None: ...
 
 
-def _tell(observer: SessionContextAdvancedObserver, effect: SessionContextAdvanced) -> None:
+def _notify_observer(
+    observer: SessionContextAdvancedObserver, effect: SessionContextAdvanced
+) -> None:
     observer.on_session_context_advanced(effect.updated_at_ms)
 
 
@@ -109,7 +119,7 @@ class SessionContextHandle:
         return self._authority.read(CONTEXT).last_updated_at_ms
 
     def install_observer(self, observer: SessionContextAdvancedObserver) -> None:
-        self._authority.install(SessionContextAdvanced, observer, _tell)
+        self._authority.install(SessionContextAdvanced, observer, _notify_observer)
 
     def install_observer_with_baseline(self, observer: SessionContextAdvancedObserver) -> int:
         """The watermark; of what comes after it the observer is told."""

@@ -29,17 +29,17 @@ from rookery.schemas.machines.peer import (
     PeerIngressResponse,
 )
 
-__all__ = ["admitted_envelope", "admitted_plain_event", "asked_of"]
+__all__ = ["admit_envelope", "admit_plain_event", "classification_fact"]
 
 
-def asked_of(envelope: PeerIngressEnvelopeFacts) -> facts.EnvelopeClassified:
+def classification_fact(envelope: PeerIngressEnvelopeFacts) -> facts.EnvelopeClassified:
     """The draft ``classify_external_envelope`` is decided on."""
     seen: dict[str, Any] = {}
     match envelope.kind:
         case PeerIngressRequest(intent=intent, params=params):
-            seen = {"request_intent": intent, "lifecycle_peer_param": _peer_named_in(params)}
+            seen = {"request_intent": intent, "lifecycle_peer_param": _named_peer(params)}
         case PeerIngressLifecycle(kind=kind, params=params):
-            seen = {"lifecycle_kind": kind, "lifecycle_peer_param": _peer_named_in(params)}
+            seen = {"lifecycle_kind": kind, "lifecycle_peer_param": _named_peer(params)}
         case PeerIngressResponse(in_reply_to=request_id, status=status):
             seen = {"response_status": status, "in_reply_to": request_id}
         case PeerIngressAck(in_reply_to=request_id):
@@ -52,7 +52,7 @@ def asked_of(envelope: PeerIngressEnvelopeFacts) -> facts.EnvelopeClassified:
     )
 
 
-def admitted_envelope(
+def admit_envelope(
     envelope: PeerIngressEnvelopeFacts, classified: PeerIngressClassified
 ) -> PeerIngressAdmission:
     """The admission of ``envelope``, which was classed as ``classified``."""
@@ -60,7 +60,7 @@ def admitted_envelope(
     return _admission(classified, "" if notice else _text(envelope))
 
 
-def admitted_plain_event(
+def admit_plain_event(
     event: PeerIngressPlainEventFacts, classified: PeerIngressClassified
 ) -> PeerIngressAdmission:
     """The admission of ``event``, which was classed as ``classified``."""
@@ -83,7 +83,7 @@ def _admission(classified: PeerIngressClassified, text: str) -> PeerIngressAdmis
     )
 
 
-def _peer_named_in(params: Any) -> str | None:
+def _named_peer(params: Any) -> str | None:
     peer = params.get("peer") if isinstance(params, dict) else None
     return peer if isinstance(peer, str) and peer else None
 

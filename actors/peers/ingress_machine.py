@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rookery.actors.kernel.machines.machine import Input, Machine, Row, RowEffect
+from rookery.actors.kernel.machines.machine import (
+    Machine,
+    MachineInput,
+    Transition,
+    TransitionEffect,
+)
 from rookery.actors.kernel.machines.session_host import (
     ATTACHED,
     LIVE,
     RUNNING,
-    Host,
     HostPhase,
+    SessionHost,
     session_registered,
 )
 from rookery.schemas.facts import peer as facts
@@ -39,7 +44,7 @@ NOTICES = {
     "Retired": (PeerLifecycleKind.PEER_RETIRED, PeerInputClass.PEER_LIFECYCLE_RETIRED),
     "Unwired": (PeerLifecycleKind.PEER_UNWIRED, PeerInputClass.PEER_LIFECYCLE_UNWIRED),
 }
-ANSWERS = {
+RESPONSES = {
     ResponseStatus.ACCEPTED: PeerInputClass.RESPONSE_PROGRESS,
     ResponseStatus.COMPLETED: PeerInputClass.RESPONSE_TERMINAL,
     ResponseStatus.FAILED: PeerInputClass.RESPONSE_TERMINAL,
@@ -51,11 +56,11 @@ RESERVED_INTENTS = frozenset([SUPERVISOR_BRIDGE_INTENT, *PeerLifecycleKind])
 # --- effects --------------------------------------------------------------------------------------
 
 
-class EnqueueClassifiedEntry(RowEffect, frozen=True, kw_only=True):
+class EnqueueClassifiedEntry(TransitionEffect, frozen=True, kw_only=True):
     """The item is to wait for the session."""
 
 
-class PeerIngressClassified(RowEffect, frozen=True, kw_only=True):
+class PeerIngressClassified(TransitionEffect, frozen=True, kw_only=True):
     """The item is this."""
 
     cls: PeerInputClass
@@ -67,14 +72,14 @@ class PeerIngressClassified(RowEffect, frozen=True, kw_only=True):
     response_terminality: TerminalityClass | None = None
 
 
-Effects = tuple[RowEffect | Callable[[Host, Any], RowEffect], ...]
+EffectList = tuple[TransitionEffect | Callable[[SessionHost, Any], TransitionEffect], ...]
 ENQUEUE = EnqueueClassifiedEntry()
 
 
-def request(
+def classify_request(
     cls: PeerInputClass, auth: PeerIngressAuthDecision = PeerIngressAuthDecision.REQUIRED
-) -> Effects:
-    def classified(_: Host, asked: facts.EnvelopeClassified) -> RowEffect:
+) -> EffectList:
+    def classified(_: SessionHost, asked: facts.EnvelopeClassified) -> TransitionEffect:
         return PeerIngressClassified(
             cls=cls, kind=PeerIngressKind.REQUEST, auth=auth, request_id=asked.item_id
         )
@@ -82,10 +87,10 @@ def request(
     return (ENQUEUE, classified)
 
 
-def notice(cls: PeerInputClass, kind: PeerLifecycleKind) -> Effects:
+def classify_notice(cls: PeerInputClass, kind: PeerLifecycleKind) -> EffectList:
     """Only where it came as a request does it have an id to refer to."""
 
-    def classified(_: Host, asked: facts.EnvelopeClassified) -> RowEffect:
+    def classified(_: SessionHost, asked: facts.EnvelopeClassified) -> TransitionEffect:
         return PeerIngressClassified(
             cls=cls,
             kind=PeerIngressKind.REQUEST,
@@ -97,8 +102,8 @@ def notice(cls: PeerInputClass, kind: PeerLifecycleKind) -> Effects:
     return (ENQUEUE, classified)
 
 
-def answer(cls: PeerInputClass, terminality: TerminalityClass) -> Effects:
-    def classified(_: Host, asked: facts.EnvelopeClassified) -> RowEffect:
+def classify_response(cls: PeerInputClass, terminality: TerminalityClass) -> EffectList:
+    def classified(_: SessionHost, asked: facts.EnvelopeClassified) -> TransitionEffect:
         return PeerIngressClassified(
             cls=cls,
             kind=PeerIngressKind.RESPONSE,
@@ -109,53 +114,63 @@ def answer(cls: PeerInputClass, terminality: TerminalityClass) -> Effects:
     return (ENQUEUE, classified)
 
 
-def acknowledged(_: Host, asked: facts.EnvelopeClassified) -> RowEffect:
+def classify_ack(_: SessionHost, asked: facts.EnvelopeClassified) -> TransitionEffect:
     return PeerIngressClassified(
         cls=PeerInputClass.ACK, kind=PeerIngressKind.ACK, request_id=asked.in_reply_to
     )
 
 
-SAID = PeerIngressClassified(cls=PeerInputClass.ACTIONABLE_MESSAGE, kind=PeerIngressKind.MESSAGE)
-HAPPENED = PeerIngressClassified(cls=PeerInputClass.PLAIN_EVENT, kind=PeerIngressKind.PLAIN_EVENT)
+MESSAGE_CLASSIFIED = PeerIngressClassified(
+    cls=PeerInputClass.ACTIONABLE_MESSAGE, kind=PeerIngressKind.MESSAGE
+)
+PLAIN_EVENT_CLASSIFIED = PeerIngressClassified(
+    cls=PeerInputClass.PLAIN_EVENT, kind=PeerIngressKind.PLAIN_EVENT
+)
 EXEMPT = PeerIngressAuthDecision.SUPERVISOR_BRIDGE_EXEMPT
 
 
 # --- when rows hold -------------------------------------------------------------------------------
 
-When = Callable[[Host, facts.EnvelopeClassified], bool]
+Guard = Callable[[SessionHost, facts.EnvelopeClassified], bool]
 
 
-def listening(host: Host, _: Any = None) -> bool:
+def is_listening(host: SessionHost, _: Any = None) -> bool:
     return host.phase in (ATTACHED, RUNNING) and session_registered(host)
 
 
-def requested(intent: str) -> When:
-    return lambda h, a: a.envelope_kind is REQUEST and a.request_intent == intent and listening(h)
+def is_request(intent: str) -> Guard:
+    return lambda h, a: (
+        a.envelope_kind is REQUEST and a.request_intent == intent and is_listening(h)
+    )
 
 
-def befell(kind: PeerLifecycleKind) -> When:
-    return lambda h, a: a.envelope_kind is LIFECYCLE and a.lifecycle_kind is kind and listening(h)
+def is_notice(kind: PeerLifecycleKind) -> Guard:
+    return lambda h, a: (
+        a.envelope_kind is LIFECYCLE and a.lifecycle_kind is kind and is_listening(h)
+    )
 
 
-def answered(status: ResponseStatus) -> When:
-    return lambda h, a: a.envelope_kind is RESPONSE and a.response_status is status and listening(h)
+def is_response(status: ResponseStatus) -> Guard:
+    return lambda h, a: (
+        a.envelope_kind is RESPONSE and a.response_status is status and is_listening(h)
+    )
 
 
-def bridged(*, silent: bool) -> When:
+def is_bridge_request(*, silent: bool) -> Guard:
     return lambda h, a: (
         a.envelope_kind is REQUEST
         and a.request_intent == SUPERVISOR_BRIDGE_INTENT
         and (a.request_intent in h.silent_intents) is silent
-        and listening(h)
+        and is_listening(h)
     )
 
 
-def ordinary(*, silent: bool) -> When:
+def is_ordinary_request(*, silent: bool) -> Guard:
     return lambda h, a: (
         a.envelope_kind is REQUEST
         and a.request_intent not in RESERVED_INTENTS
         and (a.request_intent in h.silent_intents) is silent
-        and listening(h)
+        and is_listening(h)
     )
 
 
@@ -165,30 +180,32 @@ _ENVELOPE = "classify_external_envelope"
 
 # fmt: off
 _ROWS = (
-    Row("EnvelopeMessage", _ENVELOPE,
-        lambda h, a: a.envelope_kind is MESSAGE and listening(h),
-        effects=(ENQUEUE, SAID)),
-    *(Row(f"EnvelopeRequestPeer{word}", _ENVELOPE, requested(kind), effects=notice(cls, kind))
+    Transition("EnvelopeMessage", _ENVELOPE,
+        lambda h, a: a.envelope_kind is MESSAGE and is_listening(h),
+        effects=(ENQUEUE, MESSAGE_CLASSIFIED)),
+    *(Transition(f"EnvelopeRequestPeer{word}", _ENVELOPE, is_request(kind),
+          effects=classify_notice(cls, kind))
       for word, (kind, cls) in NOTICES.items()),
-    Row("EnvelopeRequestSupervisorSilent", _ENVELOPE, bridged(silent=True),
-        effects=request(PeerInputClass.SILENT_REQUEST, EXEMPT)),
-    Row("EnvelopeRequestSilent", _ENVELOPE, ordinary(silent=True),
-        effects=request(PeerInputClass.SILENT_REQUEST)),
-    Row("EnvelopeRequestSupervisor", _ENVELOPE, bridged(silent=False),
-        effects=request(PeerInputClass.ACTIONABLE_REQUEST, EXEMPT)),
-    Row("EnvelopeRequestActionable", _ENVELOPE, ordinary(silent=False),
-        effects=request(PeerInputClass.ACTIONABLE_REQUEST)),
-    *(Row(f"EnvelopeLifecycle{word}", _ENVELOPE, befell(kind), effects=notice(cls, kind))
+    Transition("EnvelopeRequestSupervisorSilent", _ENVELOPE, is_bridge_request(silent=True),
+        effects=classify_request(PeerInputClass.SILENT_REQUEST, EXEMPT)),
+    Transition("EnvelopeRequestSilent", _ENVELOPE, is_ordinary_request(silent=True),
+        effects=classify_request(PeerInputClass.SILENT_REQUEST)),
+    Transition("EnvelopeRequestSupervisor", _ENVELOPE, is_bridge_request(silent=False),
+        effects=classify_request(PeerInputClass.ACTIONABLE_REQUEST, EXEMPT)),
+    Transition("EnvelopeRequestActionable", _ENVELOPE, is_ordinary_request(silent=False),
+        effects=classify_request(PeerInputClass.ACTIONABLE_REQUEST)),
+    *(Transition(f"EnvelopeLifecycle{word}", _ENVELOPE, is_notice(kind),
+          effects=classify_notice(cls, kind))
       for word, (kind, cls) in NOTICES.items()),
-    *(Row(f"EnvelopeResponse{status.variant}", _ENVELOPE, answered(status),
-          effects=answer(cls, status.terminality))
-      for status, cls in ANSWERS.items()),
-    Row("EnvelopeAck", _ENVELOPE,
-        lambda h, a: a.envelope_kind is ACK and listening(h),
-        effects=(ENQUEUE, acknowledged)),
-    Row("PlainEvent", "classify_plain_event", listening,
-        effects=(ENQUEUE, HAPPENED)),
-    Row("SetPeerIngressContext", "set_peer_ingress_context",
+    *(Transition(f"EnvelopeResponse{status.variant}", _ENVELOPE, is_response(status),
+          effects=classify_response(cls, status.terminality))
+      for status, cls in RESPONSES.items()),
+    Transition("EnvelopeAck", _ENVELOPE,
+        lambda h, a: a.envelope_kind is ACK and is_listening(h),
+        effects=(ENQUEUE, classify_ack)),
+    Transition("PlainEvent", "classify_plain_event", is_listening,
+        effects=(ENQUEUE, PLAIN_EVENT_CLASSIFIED)),
+    Transition("SetPeerIngressContext", "set_peer_ingress_context",
         lambda h, _: h.phase in LIVE and session_registered(h)),
 )
 # fmt: on
@@ -197,9 +214,9 @@ INGRESS = Machine(
     "peer_ingress",
     handle="PeerCommsHandle",
     phases=tuple(HostPhase),
-    initial=Host(),
+    initial=SessionHost(),
     inputs={
-        _ENVELOPE: Input(
+        _ENVELOPE: MachineInput(
             facts.EnvelopeClassified,
             (
                 "item_id",
@@ -212,8 +229,8 @@ INGRESS = Machine(
                 "in_reply_to",
             ),
         ),
-        "classify_plain_event": Input(facts.PlainEventClassified, ("source_name",)),
-        "set_peer_ingress_context": Input(facts.IngressContextSet, ("keep_alive",)),
+        "classify_plain_event": MachineInput(facts.PlainEventClassified, ("source_name",)),
+        "set_peer_ingress_context": MachineInput(facts.IngressContextSet, ("keep_alive",)),
     },
     rows=_ROWS,
 )

@@ -14,8 +14,14 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Edition, Input, Machine, Row, RowEffect
-from rookery.actors.kernel.machines.session_host import LIVE, Host
+from rookery.actors.kernel.machines.machine import (
+    Edition,
+    Machine,
+    MachineInput,
+    Transition,
+    TransitionEffect,
+)
+from rookery.actors.kernel.machines.session_host import LIVE, SessionHost
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.machines.peer import (
     InboundPeerRequestState,
@@ -43,28 +49,30 @@ RECEIVED, REPLIED = InboundPeerRequestState
 class OutboundRequests(msgspec.Struct, frozen=True, kw_only=True):
     """Our requests that have no last answer yet."""
 
-    host: Host = Host()
+    host: SessionHost = SessionHost()
     pending_peer_requests: Map[str, OutboundPeerRequestState] = Map()
 
 
-class PeerInteractionStateChanged(RowEffect, frozen=True, kw_only=True):
+class PeerInteractionStateChanged(TransitionEffect, frozen=True, kw_only=True):
     """Our request has come this far."""
 
     corr_id: str
     new_state: OutboundPeerRequestState
 
 
-class PeerInteractionCleanup(RowEffect, frozen=True, kw_only=True):
+class PeerInteractionCleanup(TransitionEffect, frozen=True, kw_only=True):
     """Nobody needs what was kept for our request any more; told once for each time it was sent."""
 
     corr_id: str
 
 
-def awaited(requests: OutboundRequests, asked: Any) -> bool:
+def is_awaited(requests: OutboundRequests, asked: Any) -> bool:
     return asked.corr_id in requests.pending_peer_requests and requests.host.phase in LIVE
 
 
-def awaited_and(disposition: PeerTerminalDisposition) -> Callable[[OutboundRequests, Any], bool]:
+def is_awaited_with(
+    disposition: PeerTerminalDisposition,
+) -> Callable[[OutboundRequests, Any], bool]:
     return lambda requests, asked: (
         asked.disposition is disposition
         and asked.corr_id in requests.pending_peer_requests
@@ -85,11 +93,13 @@ def end_outbound(requests: OutboundRequests, asked: Any) -> OutboundRequests:
     return replace(requests, pending_peer_requests=pending.delete(asked.corr_id))
 
 
-def tell(state: OutboundPeerRequestState) -> Callable[[OutboundRequests, Any], RowEffect]:
+def emit_outbound_state(
+    state: OutboundPeerRequestState,
+) -> Callable[[OutboundRequests, Any], TransitionEffect]:
     return lambda _, asked: PeerInteractionStateChanged(corr_id=asked.corr_id, new_state=state)
 
 
-def clean_up(_: OutboundRequests, asked: Any) -> RowEffect:
+def emit_cleanup(_: OutboundRequests, asked: Any) -> TransitionEffect:
     return PeerInteractionCleanup(corr_id=asked.corr_id)
 
 
@@ -99,23 +109,23 @@ def only_unanswered_requests_are_kept(requests: OutboundRequests) -> bool:
 
 # fmt: off
 _OUTBOUND_ROWS = (
-    Row("RequestSent", "request_sent",
+    Transition("RequestSent", "request_sent",
         lambda r, a: a.corr_id not in r.pending_peer_requests and r.host.phase in LIVE,
-        put_outbound(SENT), (tell(SENT),)),
-    Row("ResponseProgress", "response_progress", awaited,
-        put_outbound(ACCEPTED_PROGRESS), (tell(ACCEPTED_PROGRESS),)),
-    Row("ResponseTerminalCompleted", "response_terminal",
-        awaited_and(PeerTerminalDisposition.COMPLETED),
-        end_outbound, (tell(COMPLETED), clean_up)),
-    Row("ResponseTerminalFailed", "response_terminal",
-        awaited_and(PeerTerminalDisposition.FAILED),
-        end_outbound, (tell(FAILED), clean_up)),
-    Row("RequestTimedOut", "request_timed_out", awaited,
-        end_outbound, (tell(TIMED_OUT), clean_up)),
-    Row("RequestSendFailed", "request_send_failed", awaited,
-        end_outbound, (tell(FAILED), clean_up), Edition.HEAD),
-    Row("ResponseRejected", "response_rejected", awaited,
-        end_outbound, (tell(FAILED), clean_up), Edition.HEAD),
+        put_outbound(SENT), (emit_outbound_state(SENT),)),
+    Transition("ResponseProgress", "response_progress", is_awaited,
+        put_outbound(ACCEPTED_PROGRESS), (emit_outbound_state(ACCEPTED_PROGRESS),)),
+    Transition("ResponseTerminalCompleted", "response_terminal",
+        is_awaited_with(PeerTerminalDisposition.COMPLETED),
+        end_outbound, (emit_outbound_state(COMPLETED), emit_cleanup)),
+    Transition("ResponseTerminalFailed", "response_terminal",
+        is_awaited_with(PeerTerminalDisposition.FAILED),
+        end_outbound, (emit_outbound_state(FAILED), emit_cleanup)),
+    Transition("RequestTimedOut", "request_timed_out", is_awaited,
+        end_outbound, (emit_outbound_state(TIMED_OUT), emit_cleanup)),
+    Transition("RequestSendFailed", "request_send_failed", is_awaited,
+        end_outbound, (emit_outbound_state(FAILED), emit_cleanup), Edition.HEAD),
+    Transition("ResponseRejected", "response_rejected", is_awaited,
+        end_outbound, (emit_outbound_state(FAILED), emit_cleanup), Edition.HEAD),
 )
 # fmt: on
 
@@ -125,12 +135,12 @@ OUTBOUND = Machine(
     phases=(ABSENT, SENT, ACCEPTED_PROGRESS),
     initial=OutboundRequests(),
     inputs={
-        "request_sent": Input(facts.RequestSent, ("corr_id", "dest")),
-        "response_progress": Input(facts.ResponseProgressed, ("corr_id",)),
-        "response_terminal": Input(facts.ResponseEnded, ("corr_id", "disposition")),
-        "request_timed_out": Input(facts.RequestTimedOut, ("corr_id",)),
-        "request_send_failed": Input(facts.RequestSendFailed, ("corr_id",)),
-        "response_rejected": Input(facts.ResponseRejected, ("corr_id",)),
+        "request_sent": MachineInput(facts.RequestSent, ("corr_id", "dest")),
+        "response_progress": MachineInput(facts.ResponseProgressed, ("corr_id",)),
+        "response_terminal": MachineInput(facts.ResponseEnded, ("corr_id", "disposition")),
+        "request_timed_out": MachineInput(facts.RequestTimedOut, ("corr_id",)),
+        "request_send_failed": MachineInput(facts.RequestSendFailed, ("corr_id",)),
+        "response_rejected": MachineInput(facts.ResponseRejected, ("corr_id",)),
     },
     rows=_OUTBOUND_ROWS,
     invariants=(only_unanswered_requests_are_kept,),
@@ -145,11 +155,11 @@ OUTBOUND = Machine(
 class InboundRequests(msgspec.Struct, frozen=True, kw_only=True):
     """Peers' requests that we still owe an answer."""
 
-    host: Host = Host()
+    host: SessionHost = SessionHost()
     inbound_peer_requests: Map[str, InboundPeerRequestState] = Map()
 
 
-class InboundPeerInteractionStateChanged(RowEffect, frozen=True, kw_only=True):
+class InboundPeerInteractionStateChanged(TransitionEffect, frozen=True, kw_only=True):
     """The peer's request has come this far."""
 
     corr_id: str
@@ -168,7 +178,9 @@ def reply(requests: InboundRequests, asked: facts.ResponseReplied) -> InboundReq
     return replace(requests, inbound_peer_requests=received.delete(asked.corr_id))
 
 
-def tell_inbound(state: InboundPeerRequestState) -> Callable[[InboundRequests, Any], RowEffect]:
+def emit_inbound_state(
+    state: InboundPeerRequestState,
+) -> Callable[[InboundRequests, Any], TransitionEffect]:
     return lambda _, asked: InboundPeerInteractionStateChanged(
         corr_id=asked.corr_id, new_state=state
     )
@@ -180,12 +192,12 @@ def only_unreplied_requests_are_kept(requests: InboundRequests) -> bool:
 
 # fmt: off
 _INBOUND_ROWS = (
-    Row("RequestReceived", "request_received",
+    Transition("RequestReceived", "request_received",
         lambda r, a: a.corr_id not in r.inbound_peer_requests and r.host.phase in LIVE,
-        receive, (tell_inbound(RECEIVED),)),
-    Row("ResponseReplied", "response_replied",
+        receive, (emit_inbound_state(RECEIVED),)),
+    Transition("ResponseReplied", "response_replied",
         lambda r, a: a.corr_id in r.inbound_peer_requests and r.host.phase in LIVE,
-        reply, (tell_inbound(REPLIED),)),
+        reply, (emit_inbound_state(REPLIED),)),
 )
 # fmt: on
 
@@ -195,8 +207,8 @@ INBOUND = Machine(
     phases=(ABSENT, RECEIVED),
     initial=InboundRequests(),
     inputs={
-        "request_received": Input(facts.RequestReceived, ("corr_id",)),
-        "response_replied": Input(facts.ResponseReplied, ("corr_id",)),
+        "request_received": MachineInput(facts.RequestReceived, ("corr_id",)),
+        "response_replied": MachineInput(facts.ResponseReplied, ("corr_id",)),
     },
     rows=_INBOUND_ROWS,
     invariants=(only_unreplied_requests_are_kept,),

@@ -14,8 +14,14 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Edition, Input, Machine, Row, RowEffect
-from rookery.actors.kernel.machines.session_host import LIVE, Host
+from rookery.actors.kernel.machines.machine import (
+    Edition,
+    Machine,
+    MachineInput,
+    Transition,
+    TransitionEffect,
+)
+from rookery.actors.kernel.machines.session_host import LIVE, SessionHost
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.machines.peer import InteractionStreamState
 
@@ -24,7 +30,7 @@ __all__ = [
     "RESERVATION_TTL_MS",
     "STREAMS",
     "InteractionStreamCleanup",
-    "Streams",
+    "InteractionStreams",
     "reservation_overdue",
 ]
 
@@ -33,21 +39,21 @@ RESERVED, ATTACHED, COMPLETED, EXPIRED, CLOSED_EARLY, ABANDONED = InteractionStr
 RESERVATION_TTL_MS: Final = 30_000
 
 
-class Streams(msgspec.Struct, frozen=True, kw_only=True):
+class InteractionStreams(msgspec.Struct, frozen=True, kw_only=True):
     """The streams somebody reads or said they will."""
 
-    host: Host = Host()
+    host: SessionHost = SessionHost()
     streams: Map[str, InteractionStreamState] = Map()
 
 
-class InteractionStreamStateChanged(RowEffect, frozen=True, kw_only=True):
+class InteractionStreamStateChanged(TransitionEffect, frozen=True, kw_only=True):
     """The stream has come this far."""
 
     corr_id: str
     new_state: InteractionStreamState
 
 
-class InteractionStreamCleanup(RowEffect, frozen=True, kw_only=True):
+class InteractionStreamCleanup(TransitionEffect, frozen=True, kw_only=True):
     """Nobody needs what was kept for the stream any more."""
 
     corr_id: str
@@ -61,54 +67,56 @@ class AbandonedStreamCleanup(
     abandon_reason: str
 
 
-Effect = Callable[[Streams, Any], RowEffect]
+EffectFactory = Callable[[InteractionStreams, Any], TransitionEffect]
 
 
-def stands(*states: InteractionStreamState) -> Callable[[Streams, Any], bool]:
+def is_in(*states: InteractionStreamState) -> Callable[[InteractionStreams, Any], bool]:
     return lambda s, asked: s.streams.get(asked.corr_id) in states and s.host.phase in LIVE
 
 
-def becomes(state: InteractionStreamState) -> Callable[[Streams, Any], Streams]:
+def set_state(
+    state: InteractionStreamState,
+) -> Callable[[InteractionStreams, Any], InteractionStreams]:
     return lambda s, asked: replace(s, streams=s.streams.set(asked.corr_id, state))
 
 
-def end(s: Streams, asked: Any) -> Streams:
+def end(s: InteractionStreams, asked: Any) -> InteractionStreams:
     if asked.corr_id not in s.streams:
         return s
     return replace(s, streams=s.streams.delete(asked.corr_id))
 
 
-def tell(state: InteractionStreamState) -> Effect:
+def emit_state(state: InteractionStreamState) -> EffectFactory:
     return lambda _, asked: InteractionStreamStateChanged(corr_id=asked.corr_id, new_state=state)
 
 
-def clean_up(_: Streams, asked: Any) -> RowEffect:
+def emit_cleanup(_: InteractionStreams, asked: Any) -> TransitionEffect:
     return InteractionStreamCleanup(corr_id=asked.corr_id)
 
 
-def clean_up_abandoned(_: Streams, asked: facts.StreamAbandoned) -> RowEffect:
+def emit_abandoned_cleanup(_: InteractionStreams, asked: facts.StreamAbandoned) -> TransitionEffect:
     return AbandonedStreamCleanup(corr_id=asked.corr_id, abandon_reason=asked.reason)
 
 
-def only_open_streams_are_kept(s: Streams) -> bool:
+def only_open_streams_are_kept(s: InteractionStreams) -> bool:
     return not any(state.is_terminal for state in s.streams.values())
 
 
 # fmt: off
 _ROWS = (
-    Row("Reserved", "reserved",
+    Transition("Reserved", "reserved",
         lambda s, a: a.corr_id not in s.streams and s.host.phase in LIVE,
-        becomes(RESERVED), (tell(RESERVED),)),
-    Row("Attached", "attached", stands(RESERVED),
-        becomes(ATTACHED), (tell(ATTACHED),)),
-    Row("Completed", "completed", stands(ATTACHED),
-        end, (tell(COMPLETED), clean_up)),
-    Row("Expired", "expired", stands(RESERVED),
-        end, (tell(EXPIRED), clean_up)),
-    Row("ClosedEarly", "closed_early", stands(ATTACHED),
-        end, (tell(CLOSED_EARLY), clean_up)),
-    Row("Abandoned", "abandoned", stands(RESERVED, ATTACHED),
-        end, (tell(ABANDONED), clean_up_abandoned), Edition.HEAD),
+        set_state(RESERVED), (emit_state(RESERVED),)),
+    Transition("Attached", "attached", is_in(RESERVED),
+        set_state(ATTACHED), (emit_state(ATTACHED),)),
+    Transition("Completed", "completed", is_in(ATTACHED),
+        end, (emit_state(COMPLETED), emit_cleanup)),
+    Transition("Expired", "expired", is_in(RESERVED),
+        end, (emit_state(EXPIRED), emit_cleanup)),
+    Transition("ClosedEarly", "closed_early", is_in(ATTACHED),
+        end, (emit_state(CLOSED_EARLY), emit_cleanup)),
+    Transition("Abandoned", "abandoned", is_in(RESERVED, ATTACHED),
+        end, (emit_state(ABANDONED), emit_abandoned_cleanup), Edition.HEAD),
 )
 # fmt: on
 
@@ -116,14 +124,14 @@ STREAMS = Machine(
     "interaction_stream",
     handle="InteractionStreamHandle",
     phases=(ABSENT, RESERVED, ATTACHED),
-    initial=Streams(),
+    initial=InteractionStreams(),
     inputs={
-        "reserved": Input(facts.StreamReserved, ("corr_id",)),
-        "attached": Input(facts.StreamAttached, ("corr_id",)),
-        "completed": Input(facts.StreamCompleted, ("corr_id",)),
-        "expired": Input(facts.StreamExpired, ("corr_id",)),
-        "closed_early": Input(facts.StreamClosedEarly, ("corr_id",)),
-        "abandoned": Input(facts.StreamAbandoned, ("corr_id", "reason")),
+        "reserved": MachineInput(facts.StreamReserved, ("corr_id",)),
+        "attached": MachineInput(facts.StreamAttached, ("corr_id",)),
+        "completed": MachineInput(facts.StreamCompleted, ("corr_id",)),
+        "expired": MachineInput(facts.StreamExpired, ("corr_id",)),
+        "closed_early": MachineInput(facts.StreamClosedEarly, ("corr_id",)),
+        "abandoned": MachineInput(facts.StreamAbandoned, ("corr_id", "reason")),
     },
     rows=_ROWS,
     invariants=(only_open_streams_are_kept,),

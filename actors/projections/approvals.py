@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rookery.actors.projections.checkpoint import form_of
-from rookery.bus.ports import Stored
+from rookery.actors.projections.checkpoint import version_of
+from rookery.bus.ports import StoredMessage
 from rookery.schemas.approvals.lists import (
     ApprovalState,
     GrantState,
@@ -24,7 +24,7 @@ from rookery.schemas.approvals.lists import (
     ListedGrant,
 )
 
-__all__ = ["ENDED_KEPT_MAX", "ApprovalTable"]
+__all__ = ["ENDED_KEPT_MAX", "ApprovalProjection"]
 
 FAMILY: Final = "approval"
 FOLDS: Final = 1
@@ -34,34 +34,34 @@ _ENDS: Final = frozenset(ApprovalState) - {ApprovalState.PENDING}
 T = TypeVar("T")
 
 
-class Ref(Struct, gc=False):
+class PolicyRefView(Struct, gc=False):
     id: str = ""
 
 
-class Asked(Struct, gc=False):
+class ApprovalRequestView(Struct, gc=False):
     allowed_decisions: tuple[str, ...] = ()
-    policy_refs: tuple[Ref, ...] = ()
+    policy_refs: tuple[PolicyRefView, ...] = ()
 
 
-class Recorded(Struct, gc=False):
-    request: Asked | None = None
+class ApprovalRecordView(Struct, gc=False):
+    request: ApprovalRequestView | None = None
 
 
-class Payload(Struct, gc=False):
-    record: Recorded | None = None
+class RecordPayloadView(Struct, gc=False):
+    record: ApprovalRecordView | None = None
 
 
-class Record(Struct, gc=False):
-    payload: Payload | None = None
+class JournalRecordView(Struct, gc=False):
+    payload: RecordPayloadView | None = None
 
     @property
-    def asked(self) -> Asked:
+    def approval_request(self) -> ApprovalRequestView:
         payload = self.payload
         recorded = None if payload is None else payload.record
-        return (None if recorded is None else recorded.request) or Asked()
+        return (None if recorded is None else recorded.request) or ApprovalRequestView()
 
 
-class Told(Struct, gc=False):
+class ApprovalFactView(Struct, gc=False):
     """Any fact of the family."""
 
     type: str
@@ -88,10 +88,10 @@ class Told(Struct, gc=False):
     reason: str = ""
     grant_id: str = ""
     expires_at_ms: int = 0
-    record: Record | None = None
+    record: JournalRecordView | None = None
 
 
-_decode = msgspec.json.Decoder(list[Told]).decode
+_decode = msgspec.json.Decoder(list[ApprovalFactView]).decode
 
 
 class ApprovalPart(Struct, array_like=True):
@@ -99,26 +99,26 @@ class ApprovalPart(Struct, array_like=True):
 
     pending: list[ListedApproval]
     ended: list[ListedApproval]
-    automatic: list[Told]
+    automatic: list[ApprovalFactView]
     issued: list[ListedGrant]
     spent: list[ListedGrant]
 
 
-class ApprovalTable:
+class ApprovalProjection:
     """By session and id."""
 
     name = "approvals"
-    form = form_of(FOLDS, ApprovalPart)
+    version = version_of(FOLDS, ApprovalPart)
 
     def __init__(self) -> None:
         self._pending: dict[str, ListedApproval] = {}
         self._ended: OrderedDict[str, ListedApproval] = OrderedDict()
-        self._automatic: dict[str, Told] = {}
+        self._automatic: dict[str, ApprovalFactView] = {}
         """What was allowed without asking anybody, until its grant is told of."""
         self._issued: dict[str, ListedGrant] = {}
         self._spent: OrderedDict[str, ListedGrant] = OrderedDict()
 
-    def take(self, stored: Stored) -> None:
+    def apply(self, stored: StoredMessage) -> None:
         """Fold a message of the journal."""
         if stored.entity.family != FAMILY:
             return
@@ -136,10 +136,10 @@ class ApprovalTable:
         kept = (self._pending, self._ended, self._automatic, self._issued, self._spent)
         yield msgspec.msgpack.encode([list(entries.values()) for entries in kept])
 
-    def anew(self) -> ApprovalTable:
-        return ApprovalTable()
+    def empty(self) -> ApprovalProjection:
+        return ApprovalProjection()
 
-    def adopt(self, part: bytes) -> None:
+    def restore(self, part: bytes) -> None:
         """Take over what another one has kept."""
         kept = msgspec.msgpack.decode(part, type=ApprovalPart)
         self._pending |= {one.approval_id: one for one in kept.pending}
@@ -148,7 +148,7 @@ class ApprovalTable:
         self._issued |= {one.grant_id: one for one in kept.issued}
         self._spent |= {one.grant_id: one for one in kept.spent}
 
-    def of(self, approval_id: str) -> ListedApproval | None:
+    def get(self, approval_id: str) -> ListedApproval | None:
         return self._pending.get(approval_id) or self._ended.get(approval_id)
 
     def approvals(self, *, ended: bool) -> Iterator[ListedApproval]:
@@ -169,8 +169,8 @@ class ApprovalTable:
 
     # --- one fold a fact --------------------------------------------------------------------------
 
-    def _requested(self, session: str, fact: Told) -> None:
-        asked = (fact.record or Record()).asked
+    def _on_requested(self, session: str, fact: ApprovalFactView) -> None:
+        asked = (fact.record or JournalRecordView()).approval_request
         self._pending[fact.approval_id] = ListedApproval(
             approval_id=fact.approval_id,
             session_id=session,
@@ -191,19 +191,19 @@ class ApprovalTable:
             why=fact.why,
         )
 
-    def _asked(self, session: str, fact: Told) -> None:
+    def _on_dispatched(self, session: str, fact: ApprovalFactView) -> None:
         del session
         if (known := self._pending.get(fact.approval_id)) is not None:
             asked = dict.fromkeys((*known.dispatchers, *fact.dispatchers))
             self._pending[fact.approval_id] = replace(known, dispatchers=tuple(asked))
 
-    def _refused(self, session: str, fact: Told) -> None:
+    def _on_refused(self, session: str, fact: ApprovalFactView) -> None:
         del session
         for kept in (self._pending, self._ended):
             if (known := kept.get(fact.approval_id)) is not None:
                 kept[fact.approval_id] = replace(known, answers_refused=known.answers_refused + 1)
 
-    def _answered(self, session: str, fact: Told) -> None:
+    def _on_answered(self, session: str, fact: ApprovalFactView) -> None:
         del session
         self._end(
             fact,
@@ -214,7 +214,7 @@ class ApprovalTable:
             verified=fact.verified,
         )
 
-    def _closed(self, session: str, fact: Told) -> None:
+    def _on_closed(self, session: str, fact: ApprovalFactView) -> None:
         """After an answer that denies, which has told more."""
         del session
         known = self._ended.get(fact.approval_id)
@@ -223,20 +223,20 @@ class ApprovalTable:
             return
         self._end(fact, fact.status, reason_code=fact.reason_code, reason=fact.reason)
 
-    def _end(self, fact: Told, state: str, **changes: Any) -> None:
+    def _end(self, fact: ApprovalFactView, state: str, **changes: Any) -> None:
         if state not in _ENDS:
             return  # A newer version's way to end.
         known = self._pending.pop(fact.approval_id, None)
         if known is not None:
             changes |= {"state": ApprovalState(state), "ended_at_ms": fact.at_ms}
-            _keep(self._ended, fact.approval_id, replace(known, **changes))
+            _put_bounded(self._ended, fact.approval_id, replace(known, **changes))
 
-    def _allowed(self, session: str, fact: Told) -> None:
+    def _on_auto_allowed(self, session: str, fact: ApprovalFactView) -> None:
         del session
         self._automatic[fact.approval_id] = fact
 
-    def _issued_for_call(self, session: str, fact: Told) -> None:
-        known = self._automatic.pop(fact.approval_id, None) or self.of(fact.approval_id)
+    def _on_grant_issued(self, session: str, fact: ApprovalFactView) -> None:
+        known = self._automatic.pop(fact.approval_id, None) or self.get(fact.approval_id)
         self._issued[fact.grant_id] = ListedGrant(
             grant_id=fact.grant_id,
             session_id=session,
@@ -249,7 +249,7 @@ class ApprovalTable:
             expires_at_ms=fact.expires_at_ms,
         )
 
-    def _issued_for_session(self, session: str, fact: Told) -> None:
+    def _on_session_grant_issued(self, session: str, fact: ApprovalFactView) -> None:
         self._issued[fact.grant_id] = ListedGrant(
             grant_id=fact.grant_id,
             session_id=session,
@@ -261,33 +261,35 @@ class ApprovalTable:
             expires_at_ms=fact.expires_at_ms,
         )
 
-    def _spend(self, fact: Told, state: GrantState) -> None:
+    def _on_grant_spent(self, fact: ApprovalFactView, state: GrantState) -> None:
         known = self._issued.pop(fact.grant_id, None)
         if known is not None:
-            _keep(self._spent, fact.grant_id, replace(known, state=state))
+            _put_bounded(self._spent, fact.grant_id, replace(known, state=state))
 
 
-def _keep(kept: OrderedDict[str, T], key: str, value: T) -> None:
+def _put_bounded(kept: OrderedDict[str, T], key: str, value: T) -> None:
     kept[key] = value
     if len(kept) > ENDED_KEPT_MAX:
         kept.popitem(last=False)
 
 
-def _spends(state: GrantState) -> Callable[[ApprovalTable, str, Told], None]:
-    return lambda table, _, fact: table._spend(fact, state)
+def _grant_spender(
+    state: GrantState,
+) -> Callable[[ApprovalProjection, str, ApprovalFactView], None]:
+    return lambda table, _, fact: table._on_grant_spent(fact, state)
 
 
-_FOLDS: Final[dict[str, Callable[[ApprovalTable, str, Told], None]]] = {
-    "approval.requested.v1": ApprovalTable._requested,
-    "approval.dispatch_intended.v1": ApprovalTable._asked,
-    "approval.escalated.v1": ApprovalTable._asked,
-    "approval.answer_refused.v1": ApprovalTable._refused,
-    "approval.answered.v1": ApprovalTable._answered,
-    "approval.closed.v1": ApprovalTable._closed,
-    "approval.auto_allowed.v1": ApprovalTable._allowed,
-    "approval.grant_issued.v1": ApprovalTable._issued_for_call,
-    "approval.session_grant_issued.v1": ApprovalTable._issued_for_session,
-    "approval.grant_consumed.v1": _spends(GrantState.CONSUMED),
-    "approval.grant_expired.v1": _spends(GrantState.EXPIRED),
-    "approval.grant_revoked.v1": _spends(GrantState.REVOKED),
+_FOLDS: Final[dict[str, Callable[[ApprovalProjection, str, ApprovalFactView], None]]] = {
+    "approval.requested.v1": ApprovalProjection._on_requested,
+    "approval.dispatch_intended.v1": ApprovalProjection._on_dispatched,
+    "approval.escalated.v1": ApprovalProjection._on_dispatched,
+    "approval.answer_refused.v1": ApprovalProjection._on_refused,
+    "approval.answered.v1": ApprovalProjection._on_answered,
+    "approval.closed.v1": ApprovalProjection._on_closed,
+    "approval.auto_allowed.v1": ApprovalProjection._on_auto_allowed,
+    "approval.grant_issued.v1": ApprovalProjection._on_grant_issued,
+    "approval.session_grant_issued.v1": ApprovalProjection._on_session_grant_issued,
+    "approval.grant_consumed.v1": _grant_spender(GrantState.CONSUMED),
+    "approval.grant_expired.v1": _grant_spender(GrantState.EXPIRED),
+    "approval.grant_revoked.v1": _grant_spender(GrantState.REVOKED),
 }

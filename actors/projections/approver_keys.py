@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from rookery.bus.ports import Stored
+from rookery.bus.ports import StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.approval import (
     APPROVAL_FACTS,
@@ -18,12 +18,12 @@ from rookery.schemas.facts.approval import (
     ApproverRevoked,
 )
 
-__all__ = ["ListedKey", "changes_of", "keys_of"]
+__all__ = ["ListedApproverKey", "change_count", "keys_of"]
 
 _CODEC: FactCodec[ApprovalFact] = FactCodec(APPROVAL_FACTS)
 
 
-class ListedKey(msgspec.Struct, frozen=True, kw_only=True):
+class ListedApproverKey(msgspec.Struct, frozen=True, kw_only=True):
     """One key of an approver."""
 
     name: str
@@ -33,15 +33,15 @@ class ListedKey(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at_ms: int | None = None
 
 
-def keys_of(messages: Iterable[Stored]) -> list[ListedKey]:
+def keys_of(messages: Iterable[StoredMessage]) -> list[ListedApproverKey]:
     """All keys there ever were, in the order in which they were added last."""
-    keys: dict[tuple[str, str], ListedKey] = {}
+    keys: dict[tuple[str, str], ListedApproverKey] = {}
     for stored in messages:
         for fact in _CODEC.decode(stored.body):
             match fact:
                 case ApproverAdded():
                     keys.pop((fact.name, fact.key_id), None)
-                    keys[fact.name, fact.key_id] = ListedKey(
+                    keys[fact.name, fact.key_id] = ListedApproverKey(
                         name=fact.name,
                         key_id=fact.key_id,
                         public_key=fact.public_key,
@@ -54,7 +54,7 @@ def keys_of(messages: Iterable[Stored]) -> list[ListedKey]:
     return list(keys.values())
 
 
-def changes_of(messages: Iterable[Stored]) -> int:
+def change_count(messages: Iterable[StoredMessage]) -> int:
     """How often a key was added or revoked."""
     told = (fact for stored in messages for fact in _CODEC.decode(stored.body))
     return sum(isinstance(fact, ApproverAdded | ApproverRevoked) for fact in told)

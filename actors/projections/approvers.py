@@ -11,9 +11,9 @@ import asyncio
 import logging
 from typing import Final
 
-from rookery.actors.approvals.evolve import fold
+from rookery.actors.approvals.evolve import evolve
 from rookery.actors.approvals.state import APPROVERS_KEY, Approver, SessionApprovals
-from rookery.bus.ports import Bus, Filter, Stored
+from rookery.bus.ports import Bus, Filter, StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId
@@ -25,9 +25,9 @@ __all__ = ["Approvers"]
 log = logging.getLogger(__name__)
 
 _CODEC: FactCodec[facts.ApprovalFact] = FactCodec(facts.APPROVAL_FACTS)
-AGAIN_S: Final = 1.0
+RETRY_S: Final = 1.0
 FAMILY: Final = "approval"
-UNREAD: Final = "not read yet"
+NOT_READ_YET: Final = "not read yet"
 
 
 class Approvers:
@@ -37,12 +37,12 @@ class Approvers:
         self._bus = bus
         self._position, self._chain = 0, ZERO_CHAIN
         self._state = SessionApprovals()
-        self.blind = UNREAD
+        self.unavailable_reason = NOT_READ_YET
         """Why nobody counts just now; empty while what was said is known."""
 
-    def find(self, key_id: str) -> Approver | None:
+    def approver_of(self, key_id: str) -> Approver | None:
         """Whose key it is, unless it was revoked, or may have been."""
-        return None if self.blind else self._state.approvers.get(key_id)
+        return None if self.unavailable_reason else self._state.approvers.get(key_id)
 
     async def refresh(self) -> None:
         """Read everything that was said: before this, no key is known."""
@@ -50,28 +50,28 @@ class Approvers:
         self._state = SessionApprovals()
         end = await self._bus.journal.end()
         for stored in await self._bus.journal.read(EntityId(FAMILY, APPROVERS_KEY)):
-            self._take(stored)
+            self._apply(stored)
         self._position = max(self._position, end)  # What others' messages lack is no gap of ours.
-        self.blind = ""
+        self.unavailable_reason = ""
 
-    async def keep_up(self) -> None:
+    async def run(self) -> None:
         """Hear of every change. Goes on until cancelled."""
         while True:
             try:
                 await self._follow()
             except Exception as error:  # Whatever it is, who cannot see trusts nobody.
-                self._note(error)
-            await asyncio.sleep(AGAIN_S)
+                self._on_error(error)
+            await asyncio.sleep(RETRY_S)
 
     async def _follow(self) -> None:
-        if self.blind:
+        if self.unavailable_reason:
             await self.refresh()
             log.info("approvers are known")
         async for page in self._bus.feed.follow(Filter(FAMILY, APPROVERS_KEY), self._position):
             for stored in page:
-                self._take(stored)
+                self._apply(stored)
 
-    def _take(self, stored: Stored) -> None:
+    def _apply(self, stored: StoredMessage) -> None:
         if stored.sequence <= self._position:
             return
         linked = chain(self._chain, stored.body)
@@ -80,14 +80,14 @@ class Approvers:
         state = self._state
         for fact in _CODEC.decode(stored.body):
             if isinstance(fact, facts.ApproverAdded | facts.ApproverRevoked):
-                state = fold(state, fact)
+                state = evolve(state, fact)
         self._state, self._position, self._chain = state, stored.sequence, linked
 
-    def _note(self, error: Exception) -> None:
+    def _on_error(self, error: Exception) -> None:
         """Said once, until it is another error: it may be met every second."""
         why = error.code if isinstance(error, CodedError) else type(error).__name__
         if why in CODES and CODES[why].retryable:
             log.warning("approvers are not followed", extra={"code": why})
-        elif why != self.blind:
-            self.blind = why
+        elif why != self.unavailable_reason:
+            self.unavailable_reason = why
             log.error("approvers are not known, none counts", exc_info=error)

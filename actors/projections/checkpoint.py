@@ -15,12 +15,20 @@ from typing import Any, Final, Protocol, Self
 
 import msgspec
 
-from rookery.bus.ports import Journal, Stored
+from rookery.bus.ports import Journal, StoredMessage
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import digest_bytes, digest_json
 from rookery.schemas.errors import CodedError
 
-__all__ = ["Checkpoints", "Place", "Shelf", "Standing", "Table", "form_of", "place_of"]
+__all__ = [
+    "CheckpointStore",
+    "Checkpoints",
+    "JournalPosition",
+    "Projection",
+    "StoredCheckpoint",
+    "position_of",
+    "version_of",
+]
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +36,10 @@ PARTS_AT_ONCE: Final = 8
 ATTEMPTS: Final = 3
 """Parts go when another node writes a newer head."""
 DIGEST_BYTES: Final = 64
-_GONE: Final = ("BLOB_NOT_FOUND", "BLOB_CORRUPT")
+_MISSING_CODES: Final = ("BLOB_NOT_FOUND", "BLOB_CORRUPT")
 
 
-class Shelf(Protocol):
+class CheckpointStore(Protocol):
     """Where parts are kept, and the one head that says which of them count."""
 
     async def head(self) -> tuple[int, bytes] | None:
@@ -47,27 +55,27 @@ class Shelf(Protocol):
         """Replace the head of this revision, and remove parts the new one does not name."""
 
 
-class Table(Protocol):
+class Projection(Protocol):
     """What is folded from the facts, message by message."""
 
     name: str
-    form: str
+    version: str
     """Of its parts and of what a fact makes of it: others' parts are not read."""
 
-    def take(self, stored: Stored) -> None:
+    def apply(self, stored: StoredMessage) -> None:
         """Fold a message of the journal; those of other families change nothing."""
 
     def parts(self) -> Iterator[bytes]:
         """All there is; a part in which nothing has changed is the same bytes."""
 
-    def anew(self) -> Self:
+    def empty(self) -> Self:
         """Another one, with nothing in it."""
 
-    def adopt(self, part: bytes) -> None:
+    def restore(self, part: bytes) -> None:
         """Take over a part, in the order in which another table of this form gave them."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class JournalPosition(msgspec.Struct, frozen=True):
     """A message of the journal, known again by what no other journal has."""
 
     sequence: int = 0
@@ -75,41 +83,41 @@ class Place(msgspec.Struct, frozen=True):
     chain: str = ""
 
 
-class Part(msgspec.Struct, frozen=True):
+class CheckpointPart(msgspec.Struct, frozen=True):
     digest: str
     name: str
 
 
-class KeptTable(msgspec.Struct, frozen=True):
+class StoredProjection(msgspec.Struct, frozen=True):
     form: str
-    parts: tuple[Part, ...]
+    parts: tuple[CheckpointPart, ...]
 
 
-class Head(msgspec.Struct, frozen=True):
-    place: Place = Place()
-    tables: dict[str, KeptTable] = {}
+class CheckpointManifest(msgspec.Struct, frozen=True):
+    place: JournalPosition = JournalPosition()
+    tables: dict[str, StoredProjection] = {}
 
-    def fits(self, table: Table) -> bool:
+    def matches(self, table: Projection) -> bool:
         kept = self.tables.get(table.name)
-        return kept is not None and kept.form == table.form
+        return kept is not None and kept.form == table.version
 
 
-class Standing(msgspec.Struct, frozen=True):
+class StoredCheckpoint(msgspec.Struct, frozen=True):
     """The checkpoint that stands, as far as it can be read."""
 
     revision: int = 0
-    head: Head = Head()
+    head: CheckpointManifest = CheckpointManifest()
 
-    def sequence(self, tables: Sequence[Table]) -> int:
+    def usable_sequence(self, tables: Sequence[Projection]) -> int:
         """As of when these can be read from it; 0 if they cannot."""
-        return self.head.place.sequence if all(map(self.head.fits, tables)) else 0
+        return self.head.place.sequence if all(map(self.head.matches, tables)) else 0
 
 
-class Draft(msgspec.Struct, frozen=True):
+class PendingCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint to be written."""
 
     after: int
-    place: Place
+    position: JournalPosition
     tables: dict[str, tuple[str, list[str]]]
     """By name: the form, and the digests of the parts."""
     names: dict[str, str]
@@ -117,100 +125,108 @@ class Draft(msgspec.Struct, frozen=True):
     changed: dict[str, bytes]
 
 
-_decode = msgspec.json.Decoder(Head).decode
+_decode = msgspec.json.Decoder(CheckpointManifest).decode
 
 
 class Checkpoints:
     """Of one realm."""
 
-    def __init__(self, journal: Journal, shelf: Shelf) -> None:
-        self._journal, self._shelf = journal, shelf
-        self._sound: set[str] = set()
+    def __init__(self, journal: Journal, shelf: CheckpointStore) -> None:
+        self._journal, self._store = journal, shelf
+        self._verified_parts: set[str] = set()
         """Names of parts that we have read or written: others are not named again."""
 
-    async def standing(self) -> Standing:
+    async def stored(self) -> StoredCheckpoint:
         """What stands there; nothing but its revision of one that cannot be read."""
-        found = await self._shelf.head()
+        found = await self._store.head()
         if found is None:
-            return Standing()
+            return StoredCheckpoint()
         revision, body = found
         digest, text = body[:DIGEST_BYTES], body[DIGEST_BYTES:]
         if digest_bytes(text).encode() == digest:
             try:
-                return Standing(revision, _decode(text))
+                return StoredCheckpoint(revision, _decode(text))
             except msgspec.DecodeError:
                 pass  # Of a version that spells it otherwise.
-        return Standing(revision)
+        return StoredCheckpoint(revision)
 
-    async def load(self, tables: Sequence[Table]) -> tuple[Place, list[Table]] | None:
+    async def load(
+        self, tables: Sequence[Projection]
+    ) -> tuple[JournalPosition, list[Projection]] | None:
         """Tables as they were kept, and as of when; ``None`` if these have to be folded."""
         for _ in range(ATTEMPTS):
             try:
-                return await self._loaded(tables)
+                return await self._load_once(tables)
             except (CodedError, msgspec.DecodeError, zlib.error) as error:
                 log.info("a checkpoint of views cannot be read", extra={"error": str(error)})
-                if isinstance(error, CodedError) and error.code not in _GONE:
+                if isinstance(error, CodedError) and error.code not in _MISSING_CODES:
                     return None
         return None
 
-    async def draft(self, tables: Sequence[Table], place: Place, standing: Standing) -> Draft:
+    async def prepare(
+        self, tables: Sequence[Projection], place: JournalPosition, standing: StoredCheckpoint
+    ) -> PendingCheckpoint:
         """What has changed since ``standing``, of tables that must not change meanwhile. Between
         two parts the loop is given to others."""
         kept = {part.digest: part.name for t in standing.head.tables.values() for part in t.parts}
-        draft = Draft(standing.revision, place, {}, {}, {})
+        draft = PendingCheckpoint(standing.revision, place, {}, {}, {})
         for table in tables:
             digests: list[str] = []
             for part in table.parts():
                 digest = digest_bytes(part)
                 digests.append(digest)
-                if kept.get(digest) in self._sound:
+                if kept.get(digest) in self._verified_parts:
                     draft.names[digest] = kept[digest]
                 else:
                     draft.changed[digest] = part
                 await asyncio.sleep(0)
-            draft.tables[table.name] = table.form, digests
+            draft.tables[table.name] = table.version, digests
         return draft
 
-    async def write(self, draft: Draft) -> bool:
+    async def write(self, draft: PendingCheckpoint) -> bool:
         """``False`` if somebody else was quicker."""
         names = dict(draft.names)
         for digest, part in draft.changed.items():
-            names[digest] = await self._shelf.put(part)
+            names[digest] = await self._store.put(part)
         tables = {
-            name: KeptTable(form, tuple(Part(digest, names[digest]) for digest in digests))
+            name: StoredProjection(
+                form, tuple(CheckpointPart(digest, names[digest]) for digest in digests)
+            )
             for name, (form, digests) in draft.tables.items()
         }
-        text = encode_json(Head(draft.place, tables))
+        text = encode_json(CheckpointManifest(draft.position, tables))
         head = digest_bytes(text).encode() + text
-        self._sound = set(names.values())
-        return await self._shelf.replace(head, self._sound, after=draft.after)
+        self._verified_parts = set(names.values())
+        return await self._store.replace(head, self._verified_parts, after=draft.after)
 
-    async def _loaded(self, tables: Sequence[Table]) -> tuple[Place, list[Table]] | None:
-        head = (await self.standing()).head
-        if not all(map(head.fits, tables)):
+    async def _load_once(
+        self, tables: Sequence[Projection]
+    ) -> tuple[JournalPosition, list[Projection]] | None:
+        head = (await self.stored()).head
+        if not all(map(head.matches, tables)):
             return None
         stored = await self._journal.at(head.place.sequence)
-        if stored is None or place_of(stored) != head.place:
+        if stored is None or position_of(stored) != head.place:
             return None
-        return head.place, [await self._restored(table, head) for table in tables]
+        return head.place, [await self._restore(table, head) for table in tables]
 
-    async def _restored(self, table: Table, head: Head) -> Table:
-        restored = table.anew()
+    async def _restore(self, table: Projection, head: CheckpointManifest) -> Projection:
+        restored = table.empty()
         names = [part.name for part in head.tables[table.name].parts]
         for first in range(0, len(names), PARTS_AT_ONCE):
             some = names[first : first + PARTS_AT_ONCE]
-            for part in await asyncio.gather(*map(self._shelf.get, some)):
-                restored.adopt(part)
+            for part in await asyncio.gather(*map(self._store.get, some)):
+                restored.restore(part)
                 await asyncio.sleep(0)
-            self._sound.update(some)
+            self._verified_parts.update(some)
         return restored
 
 
-def place_of(stored: Stored) -> Place:
-    return Place(stored.sequence, stored.message_id, stored.chain)
+def position_of(stored: StoredMessage) -> JournalPosition:
+    return JournalPosition(stored.sequence, stored.message_id, stored.chain)
 
 
-def form_of(folds: object, *kinds: type[Any]) -> str:
+def version_of(folds: object, *kinds: type[Any]) -> str:
     """The form of a table: of the structs in its parts, and of the way facts are folded, whose
     number is raised with every change of what a fact makes of the table."""
     _, schemas = msgspec.json.schema_components(kinds)

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from rookery.actors.kernel.partition_ownership import node_of
-from rookery.bus.ports import Claim, Stored
+from rookery.actors.kernel.partition_ownership import node_of_holder
+from rookery.bus.ports import Claim, StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.node import NODE_FACTS, NodeFact, Started, Stopped
 from rookery.schemas.run import Language
@@ -41,10 +41,10 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nodes_of(
-    messages: Iterable[Stored], alive: Collection[str], partitions: Iterable[Claim]
+    messages: Iterable[StoredMessage], alive: Collection[str], partitions: Iterable[Claim]
 ) -> list[NodeView]:
     """All nodes that ever were; those whose claims say that they are ``alive`` first."""
-    held = Counter(node_of(claim.holder) for claim in partitions)
+    held = Counter(node_of_holder(claim.holder) for claim in partitions)
     begun: dict[str, Started] = {}
     ended: dict[str, Stopped] = {}
     for stored in messages:
@@ -55,13 +55,15 @@ def nodes_of(
                 case Stopped():
                     ended[fact.node] = fact
     views = [
-        _view(fact, ended.get(name), is_alive=name in alive, partitions=held[name])
+        _node_view(fact, ended.get(name), is_alive=name in alive, partitions=held[name])
         for name, fact in begun.items()
     ]
     return sorted(views, key=lambda view: (view.state != "alive", -view.started_at_ms))
 
 
-def _view(begun: Started, ended: Stopped | None, *, is_alive: bool, partitions: int) -> NodeView:
+def _node_view(
+    begun: Started, ended: Stopped | None, *, is_alive: bool, partitions: int
+) -> NodeView:
     silent = "stopped" if ended is not None else "gone"
     return NodeView(
         node=begun.node,

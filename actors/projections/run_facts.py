@@ -14,44 +14,44 @@ from msgspec import Struct
 
 from rookery.schemas.run import Language, RunStatus
 
-__all__ = ["FAMILIES", "Told", "told"]
+__all__ = ["FAMILIES", "RunFactView", "decode_facts"]
 
 FAMILIES: Final = frozenset({"session", "turn", "tool"})
 """Whose facts are about runs."""
 
 
-class Coded(Struct, gc=False):
+class ErrorCodeView(Struct, gc=False):
     code: str = ""
 
 
-class Asking(Struct, gc=False):
+class RunRequestView(Struct, gc=False):
     language: Language = Language.PYTHON
 
 
-class Ended(Struct, gc=False):
+class RunResultView(Struct, gc=False):
     status: RunStatus = RunStatus.OK
-    error: Coded | None = None
+    error: ErrorCodeView | None = None
 
 
-class AskedFor(Struct, gc=False):
+class RequestedCallView(Struct, gc=False):
     operation_id: str
     name: str
 
 
-class Told(Struct, gc=False):
+class RunFactView(Struct, gc=False):
     """Any fact of these families."""
 
     type: str
     at_ms: int = 0
     run: str = ""
     # session
-    request: Asking | None = None
+    request: RunRequestView | None = None
     # turn
     tool_count: int = 0
-    calls: tuple[AskedFor, ...] = ()
+    calls: tuple[RequestedCallView, ...] = ()
     code: str = ""
     waits_for: tuple[str, ...] = ()
-    result: Ended | None = None
+    result: RunResultView | None = None
     outcome: str = ""
     # tool
     operation_id: str = ""
@@ -59,19 +59,19 @@ class Told(Struct, gc=False):
     deadline_at_ms: int = 0
     may_act_until_ms: int | None = None
     # Text in a fact of turns, an object in the others.
-    error: str | Coded | None = None
+    error: str | ErrorCodeView | None = None
 
     @property
     def error_code(self) -> str:
         """Text begins with its code."""
         error = self.error
-        return error.code if isinstance(error, Coded) else (error or "").partition(":")[0]
+        return error.code if isinstance(error, ErrorCodeView) else (error or "").partition(":")[0]
 
 
-_decode = msgspec.json.Decoder(list[Told]).decode
+_decode = msgspec.json.Decoder(list[RunFactView]).decode
 
 
-def told(body: bytes) -> list[Told]:
+def decode_facts(body: bytes) -> list[RunFactView]:
     """The facts of a message; none if it is sealed or damaged: then it does not say."""
     try:
         return _decode(body)

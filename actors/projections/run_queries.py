@@ -5,55 +5,55 @@ It works without any node, from the journal alone.
 
 from __future__ import annotations
 
-from rookery.actors.projections.checkpoint import Shelf
-from rookery.actors.projections.projector import Reading
-from rookery.actors.projections.run_progress import wait_of
-from rookery.actors.projections.runs import RunRecord, RunTable
+from rookery.actors.projections.checkpoint import CheckpointStore
+from rookery.actors.projections.projector import Projector
+from rookery.actors.projections.run_progress import run_wait
+from rookery.actors.projections.runs import RunProjection, RunRecord
 from rookery.bus.ports import Delivery, Filter, Journal
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.lists import RunList, RunView
 
-__all__ = ["RunsView"]
+__all__ = ["RunQueryHandler"]
 
 
-class RunsView:
+class RunQueryHandler:
     """Lives on the bus's loop."""
 
-    def __init__(self, reading: Reading) -> None:
-        """``reading`` has a ``RunTable``."""
-        self._reading = reading
+    def __init__(self, reading: Projector) -> None:
+        """``reading`` has a ``RunProjection``."""
+        self._projector = reading
 
     @classmethod
-    def alone(
-        cls, journal: Journal, *, session: str | None = None, shelf: Shelf | None = None
-    ) -> RunsView:
+    def without_node(
+        cls, journal: Journal, *, session: str | None = None, shelf: CheckpointStore | None = None
+    ) -> RunQueryHandler:
         """Without a node, of one ``session`` or of all: where there is a ``shelf``, from the
         checkpoint that a node has left there."""
         whole = shelf if session is None else None
-        return cls(Reading(journal, [RunTable()], Filter(key=session), whole))
+        return cls(Projector(journal, [RunProjection()], Filter(key=session), whole))
 
     async def list(self, query: RunsQuery) -> RunList:
         """The runs that are asked for, newest first."""
         if query.session is not None:
             check_session_id(query.session)
-        await self._reading.refresh()
-        table = self._reading.table(RunTable)
+        await self._projector.refresh()
+        table = self._projector.projection(RunProjection)
         if query.run_id is not None:
-            record = table.of(query.run_id)
-            return RunList(runs=() if record is None else (_view(table, record),))
+            record = table.get(query.run_id)
+            return RunList(runs=() if record is None else (_run_view(table, record),))
         records, following = table.page(query)
-        return RunList(runs=tuple(_view(table, record) for record in records), next=following)
+        return RunList(runs=tuple(_run_view(table, record) for record in records), next=following)
 
-    async def answer(self, delivery: Delivery) -> RunList:
+    async def handle(self, delivery: Delivery) -> RunList:
         """The query ``runs``."""
         return await self.list(
             decode_command(delivery.body, RunsQuery, content_type=delivery.content_type)
         )
 
 
-def _view(table: RunTable, record: RunRecord) -> RunView:
+def _run_view(table: RunProjection, record: RunRecord) -> RunView:
     return RunView(
         run_id=record.run_id,
         session_id=record.session,
@@ -64,6 +64,6 @@ def _view(table: RunTable, record: RunRecord) -> RunView:
         started_at_ms=record.started_at_ms or None,
         ended_at_ms=record.ended_at_ms or None,
         calls=record.calls,
-        waits_for=wait_of(table, record),
+        waits_for=run_wait(table, record),
         position=record.position,
     )

@@ -16,9 +16,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from rookery.actors.projections.checkpoint import form_of
-from rookery.actors.projections.run_facts import FAMILIES, Ended, Told, told
-from rookery.bus.ports import Stored
+from rookery.actors.projections.checkpoint import version_of
+from rookery.actors.projections.run_facts import FAMILIES, RunFactView, RunResultView, decode_facts
+from rookery.bus.ports import StoredMessage
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session, tool, turn
@@ -26,7 +26,7 @@ from rookery.schemas.lists import RunState
 from rookery.schemas.machines.turn import TurnTerminalOutcome
 from rookery.schemas.run import Language
 
-__all__ = ["OpenCall", "RunRecord", "RunTable", "Underway"]
+__all__ = ["OpenRunCall", "RunProjection", "RunRecord", "UnfinishedRun"]
 
 
 FOLDS: Final = 2
@@ -57,25 +57,25 @@ class RunRecord(Struct, gc=False, array_like=True):
         return f"{self.sequence}.{self.number}"
 
 
-class OpenCall(Struct, array_like=True):
+class OpenRunCall(Struct, array_like=True):
     """A call that has not come to anything yet."""
 
     operation_id: str
     name: str
     since_ms: int
     """When it came to stand as it does."""
-    stands: str = "asked"
+    phase: str = "asked"
     """``asked``, ``requested``, ``intended`` or ``recovery_required``."""
     acts_until_ms: int = 0
     """Until when its tool may act, as its last intent or ``recovery_required`` says."""
 
 
-class Underway(Struct, array_like=True):
+class UnfinishedRun(Struct, array_like=True):
     """What is known of a run on its way beside its record."""
 
     since_ms: int
     """When it came to stand as it does."""
-    calls: dict[str, OpenCall]
+    calls: dict[str, OpenRunCall]
     parked_for: tuple[str, ...] = ()
     """The operations it is parked for."""
 
@@ -84,7 +84,7 @@ class RunPart(Struct, array_like=True):
     """Of a table; runs on their way and who has which session stand in the first one."""
 
     runs: list[RunRecord]
-    underway: dict[str, Underway]
+    unfinished: dict[str, UnfinishedRun]
     current: dict[str, str]
 
 
@@ -92,77 +92,77 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(RunPart).decode
 
 
-class RunTable:
+class RunProjection:
     """Oldest first."""
 
     name = "runs"
-    form = form_of(FOLDS, RunPart)
+    version = version_of(FOLDS, RunPart)
 
     def __init__(self) -> None:
         self._runs: list[RunRecord] = []
         self._by_id: dict[str, RunRecord] = {}
-        self._underway: dict[str, Underway] = {}
+        self._unfinished: dict[str, UnfinishedRun] = {}
         self._current: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def take(self, stored: Stored) -> None:
+    def apply(self, stored: StoredMessage) -> None:
         """Fold a message of the journal."""
         if stored.entity.family not in FAMILIES:
             return
         key = sys.intern(stored.entity.key)
-        for number, fact in enumerate(told(stored.body), 1):
+        for number, fact in enumerate(decode_facts(stored.body), 1):
             fold = _FOLDS.get(fact.type)
             if fold is not None and fact.run:
-                record = self._by_id.get(fact.run) or self._begin(key, stored, number, fact)
+                record = self._by_id.get(fact.run) or self._add_run(key, stored, number, fact)
                 fold(self, record, fact)
             elif fact.type == _RESTARTED:
                 self._end_all(key, fact)
 
     def parts(self) -> Iterator[bytes]:
         """What there is, for a checkpoint."""
-        yield _encode(RunPart([], self._underway, self._current))
+        yield _encode(RunPart([], self._unfinished, self._current))
         for first in range(0, len(self._runs), PART_RUNS):
             yield _encode(RunPart(self._runs[first : first + PART_RUNS], {}, {}))
 
-    def anew(self) -> RunTable:
-        return RunTable()
+    def empty(self) -> RunProjection:
+        return RunProjection()
 
-    def adopt(self, part: bytes) -> None:
+    def restore(self, part: bytes) -> None:
         """Take over a part of a checkpoint."""
         kept = _decode(part)
-        self._underway |= kept.underway
+        self._unfinished |= kept.unfinished
         self._current |= kept.current
         for record in kept.runs:
             record.session, record.code = sys.intern(record.session), sys.intern(record.code)
             self._by_id[record.run_id] = record
         self._runs += kept.runs
 
-    def of(self, run_id: str) -> RunRecord | None:
+    def get(self, run_id: str) -> RunRecord | None:
         return self._by_id.get(run_id)
 
-    def underway(self, run_id: str) -> Underway | None:
+    def unfinished(self, run_id: str) -> UnfinishedRun | None:
         """``None`` of a run that has ended."""
-        return self._underway.get(run_id)
+        return self._unfinished.get(run_id)
 
-    def current(self, session_id: str) -> str | None:
+    def current_run(self, session_id: str) -> str | None:
         """The run that has the session."""
         return self._current.get(session_id)
 
     def page(self, query: RunsQuery) -> tuple[list[RunRecord], str | None]:
         """What is asked for, newest first, and where to go on."""
         found: list[RunRecord] = []
-        for place in range(self._place(query.before) - 1, -1, -1):
+        for place in range(self._index_before(query.before) - 1, -1, -1):
             record = self._runs[place]
-            if not _is_asked_for(record, query):
+            if not _matches(record, query):
                 continue
             if len(found) == query.limit:
                 return found, found[-1].position
             found.append(record)
         return found, None
 
-    def _place(self, before: str | None) -> int:
+    def _index_before(self, before: str | None) -> int:
         """How many runs are older than a position."""
         if before is None:
             return len(self._runs)
@@ -178,7 +178,9 @@ class RunTable:
 
     # --- one fold a fact --------------------------------------------------------------------------
 
-    def _begin(self, key: str, stored: Stored, number: int, fact: Told) -> RunRecord:
+    def _add_run(
+        self, key: str, stored: StoredMessage, number: int, fact: RunFactView
+    ) -> RunRecord:
         record = RunRecord(
             run_id=fact.run,
             session=key,
@@ -188,84 +190,84 @@ class RunTable:
         )
         self._runs.append(record)
         self._by_id[fact.run] = record
-        self._underway[fact.run] = Underway(fact.at_ms, {})
+        self._unfinished[fact.run] = UnfinishedRun(fact.at_ms, {})
         return record
 
-    def _accept(self, record: RunRecord, fact: Told) -> None:
+    def _on_accepted(self, record: RunRecord, fact: RunFactView) -> None:
         if fact.request is not None:
             record.language = fact.request.language
 
-    def _take_up(self, record: RunRecord, fact: Told) -> None:
+    def _on_prepared(self, record: RunRecord, fact: RunFactView) -> None:
         self._current[record.session] = record.run_id
-        self._go_on(record, fact)
+        self._on_running(record, fact)
 
-    def _start(self, record: RunRecord, fact: Told) -> None:
+    def _on_started(self, record: RunRecord, fact: RunFactView) -> None:
         record.started_at_ms = fact.at_ms
-        self._go_on(record, fact)
+        self._on_running(record, fact)
 
-    def _go_on(self, record: RunRecord, fact: Told) -> None:
-        underway = self._underway.get(record.run_id)
+    def _on_running(self, record: RunRecord, fact: RunFactView) -> None:
+        underway = self._unfinished.get(record.run_id)
         if underway is not None:
             record.status, record.code = RunState.RUNNING, ""
             underway.since_ms, underway.parked_for = fact.at_ms, ()
 
-    def _ask_for_calls(self, record: RunRecord, fact: Told) -> None:
+    def _on_calls_requested(self, record: RunRecord, fact: RunFactView) -> None:
         record.calls += fact.tool_count
-        underway = self._underway.get(record.run_id)
+        underway = self._unfinished.get(record.run_id)
         if underway is not None:
             underway.calls = {
-                call.operation_id: OpenCall(call.operation_id, call.name, fact.at_ms)
+                call.operation_id: OpenRunCall(call.operation_id, call.name, fact.at_ms)
                 for call in fact.calls
             }
 
-    def _park(self, record: RunRecord, fact: Told) -> None:
-        underway = self._underway.get(record.run_id)
+    def _on_parked(self, record: RunRecord, fact: RunFactView) -> None:
+        underway = self._unfinished.get(record.run_id)
         if underway is not None:
             approval = fact.code == "WAITING_FOR_APPROVAL"
             record.status = RunState.WAITING_FOR_APPROVAL if approval else RunState.INTERRUPTED
             record.code = sys.intern(fact.code)
             underway.since_ms, underway.parked_for = fact.at_ms, fact.waits_for
 
-    def _end_turn(self, record: RunRecord, fact: Told) -> None:
-        status, code = _end_of(fact)
+    def _on_turn_ended(self, record: RunRecord, fact: RunFactView) -> None:
+        status, code = _turn_result(fact)
         self._end(record, fact, status, code)
 
-    def _free(self, record: RunRecord, fact: Told) -> None:
+    def _on_session_free(self, record: RunRecord, fact: RunFactView) -> None:
         """The session is free again; how the run ended was said by its turn, if it had one."""
         if self._current.get(record.session) == record.run_id:
             del self._current[record.session]
-        status, code = _UNTURNED[fact.type]
+        status, code = _ENDS_WITHOUT_TURN[fact.type]
         self._end(record, fact, status, code or fact.error_code)
 
-    def _end(self, record: RunRecord, fact: Told, status: RunState, code: str) -> None:
-        if self._underway.pop(record.run_id, None) is not None:
+    def _end(self, record: RunRecord, fact: RunFactView, status: RunState, code: str) -> None:
+        if self._unfinished.pop(record.run_id, None) is not None:
             record.status, record.code = status, sys.intern(code)
             record.ended_at_ms = fact.at_ms
 
-    def _end_all(self, session: str, fact: Told) -> None:
+    def _end_all(self, session: str, fact: RunFactView) -> None:
         """Nobody knows any more what the session owed."""
-        for run_id in tuple(self._underway):
+        for run_id in tuple(self._unfinished):
             if (record := self._by_id[run_id]).session == session:
                 self._end(record, fact, RunState.RUNTIME_ERROR, fact.code)
         self._current.pop(session, None)
 
-    def _move_call(self, record: RunRecord, fact: Told) -> None:
-        underway = self._underway.get(record.run_id)
+    def _on_call_progress(self, record: RunRecord, fact: RunFactView) -> None:
+        underway = self._unfinished.get(record.run_id)
         call = underway and underway.calls.get(fact.operation_id)
         if call:
-            call.stands, call.since_ms = _STANDS[fact.type], fact.at_ms
+            call.phase, call.since_ms = _CALL_PHASES[fact.type], fact.at_ms
             if fact.may_act_until_ms is not None:
                 call.acts_until_ms = fact.may_act_until_ms
             elif fact.deadline_at_ms:
                 call.acts_until_ms = fact.deadline_at_ms
 
-    def _end_call(self, record: RunRecord, fact: Told) -> None:
-        underway = self._underway.get(record.run_id)
+    def _on_call_ended(self, record: RunRecord, fact: RunFactView) -> None:
+        underway = self._unfinished.get(record.run_id)
         if underway is not None:
             underway.calls.pop(fact.operation_id, None)
 
 
-def _is_asked_for(record: RunRecord, query: RunsQuery) -> bool:
+def _matches(record: RunRecord, query: RunsQuery) -> bool:
     return (
         (query.session is None or record.session == query.session)
         and (query.status is None or record.status is query.status)
@@ -275,68 +277,68 @@ def _is_asked_for(record: RunRecord, query: RunsQuery) -> bool:
     )
 
 
-def _end_of(fact: Told) -> tuple[RunState, str]:
+def _turn_result(fact: RunFactView) -> tuple[RunState, str]:
     """By the turn's last fact, which has no result where nobody drove the run, nor where the
     result was too large to stand in it."""
     match fact.result:
-        case Ended(status=status, error=error):
+        case RunResultView(status=status, error=error):
             return RunState(status.value), "" if error is None else error.code
-    if fact.type == _name(turn.Completed):
+    if fact.type == _tag(turn.Completed):
         return RunState.OK, ""
-    if fact.type == _name(turn.Cancelled):
+    if fact.type == _tag(turn.Cancelled):
         return RunState.CANCELLED, "CANCELLED"
     return _OUTCOMES.get(fact.outcome, RunState.RUNTIME_ERROR), fact.error_code
 
 
-def _name(fact: type[Struct]) -> str:
+def _tag(fact: type[Struct]) -> str:
     return str(fact.__struct_config__.tag)
 
 
-_RESTARTED: Final = _name(session.HistoryRestarted)
+_RESTARTED: Final = _tag(session.HistoryRestarted)
 _OUTCOMES: Final = {
     TurnTerminalOutcome.TIME_BUDGET_EXCEEDED.value: RunState.TIMEOUT,
     TurnTerminalOutcome.BUDGET_EXHAUSTED.value: RunState.RESOURCE_EXHAUSTED,
 }
-_STANDS: Final = {
-    _name(tool.Requested): "requested",
-    _name(tool.IntentRecorded): "intended",
-    _name(tool.RecoveryRequired): "recovery_required",
-    _name(tool.RetryAllowed): "requested",
+_CALL_PHASES: Final = {
+    _tag(tool.Requested): "requested",
+    _tag(tool.IntentRecorded): "intended",
+    _tag(tool.RecoveryRequired): "recovery_required",
+    _tag(tool.RetryAllowed): "requested",
 }
-_UNTURNED: Final = {
-    _name(session.RunCommitted): (RunState.OK, ""),
-    _name(session.RunFailed): (RunState.RUNTIME_ERROR, ""),
-    _name(session.RunRolledBack): (RunState.CANCELLED, "CANCELLED"),
-    _name(session.InputCancelled): (RunState.CANCELLED, "CANCELLED"),
-    _name(session.InputRefused): (RunState.RUNTIME_ERROR, ""),
+_ENDS_WITHOUT_TURN: Final = {
+    _tag(session.RunCommitted): (RunState.OK, ""),
+    _tag(session.RunFailed): (RunState.RUNTIME_ERROR, ""),
+    _tag(session.RunRolledBack): (RunState.CANCELLED, "CANCELLED"),
+    _tag(session.InputCancelled): (RunState.CANCELLED, "CANCELLED"),
+    _tag(session.InputRefused): (RunState.RUNTIME_ERROR, ""),
 }
 """How a run ended that had no turn to say so: as whoever waited for it was told."""
 
-_KINDS: Final[dict[type[Struct], Callable[[RunTable, RunRecord, Told], Any]]] = {
-    session.InputAccepted: RunTable._accept,
-    session.RunPrepared: RunTable._take_up,
-    session.QueuedRunDrained: RunTable._take_up,
-    session.RunCommitted: RunTable._free,
-    session.RunFailed: RunTable._free,
-    session.RunRolledBack: RunTable._free,
-    session.InputCancelled: RunTable._free,
-    session.InputRefused: RunTable._free,
-    turn.Started: RunTable._start,
-    turn.ImmediateAppendStarted: RunTable._start,
-    turn.ImmediateContextStarted: RunTable._start,
-    turn.ToolCallsReturned: RunTable._ask_for_calls,
-    turn.Parked: RunTable._park,
-    turn.Unparked: RunTable._go_on,
-    turn.Completed: RunTable._end_turn,
-    turn.Failed: RunTable._end_turn,
-    turn.Cancelled: RunTable._end_turn,
-    tool.Requested: RunTable._move_call,
-    tool.IntentRecorded: RunTable._move_call,
-    tool.RecoveryRequired: RunTable._move_call,
-    tool.RetryAllowed: RunTable._move_call,
-    tool.Completed: RunTable._end_call,
-    tool.Failed: RunTable._end_call,
-    tool.Refused: RunTable._end_call,
-    tool.Withdrawn: RunTable._end_call,
+_KINDS: Final[dict[type[Struct], Callable[[RunProjection, RunRecord, RunFactView], Any]]] = {
+    session.InputAccepted: RunProjection._on_accepted,
+    session.RunPrepared: RunProjection._on_prepared,
+    session.QueuedRunDrained: RunProjection._on_prepared,
+    session.RunCommitted: RunProjection._on_session_free,
+    session.RunFailed: RunProjection._on_session_free,
+    session.RunRolledBack: RunProjection._on_session_free,
+    session.InputCancelled: RunProjection._on_session_free,
+    session.InputRefused: RunProjection._on_session_free,
+    turn.Started: RunProjection._on_started,
+    turn.ImmediateAppendStarted: RunProjection._on_started,
+    turn.ImmediateContextStarted: RunProjection._on_started,
+    turn.ToolCallsReturned: RunProjection._on_calls_requested,
+    turn.Parked: RunProjection._on_parked,
+    turn.Unparked: RunProjection._on_running,
+    turn.Completed: RunProjection._on_turn_ended,
+    turn.Failed: RunProjection._on_turn_ended,
+    turn.Cancelled: RunProjection._on_turn_ended,
+    tool.Requested: RunProjection._on_call_progress,
+    tool.IntentRecorded: RunProjection._on_call_progress,
+    tool.RecoveryRequired: RunProjection._on_call_progress,
+    tool.RetryAllowed: RunProjection._on_call_progress,
+    tool.Completed: RunProjection._on_call_ended,
+    tool.Failed: RunProjection._on_call_ended,
+    tool.Refused: RunProjection._on_call_ended,
+    tool.Withdrawn: RunProjection._on_call_ended,
 }
-_FOLDS: Final = {_name(kind): fold for kind, fold in _KINDS.items()}
+_FOLDS: Final = {_tag(kind): fold for kind, fold in _KINDS.items()}

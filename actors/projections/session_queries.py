@@ -13,15 +13,15 @@ import msgspec
 
 from rookery.actors.admission.state import Admission
 from rookery.actors.kernel.machines.session_host import HostPhase
-from rookery.actors.projections.checkpoint import Shelf
-from rookery.actors.projections.projector import Reading
-from rookery.actors.projections.sessions import SessionTable
+from rookery.actors.projections.checkpoint import CheckpointStore
+from rookery.actors.projections.projector import Projector
+from rookery.actors.projections.sessions import SessionProjection
 from rookery.bus.ports import Delivery, Filter, Journal
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import SessionList, SessionsQuery, SessionView
 from rookery.schemas.errors import Refused
 
-__all__ = ["PHASES", "UNREADABLE", "SessionsView", "known_phase"]
+__all__ = ["PHASES", "UNREADABLE", "SessionQueryHandler", "parse_phase"]
 
 UNREADABLE = "Unreadable"
 """Shown as the phase of a session that cannot be folded to its end."""
@@ -30,33 +30,35 @@ _POSITION: Final = re.compile(r"([0-9]{1,19})/(.+)", re.DOTALL)
 """Of 64 bits: a number of thousands of digits, which anybody may send, Python does not read."""
 
 
-class SessionsView:
+class SessionQueryHandler:
     """Lives on the bus's loop."""
 
-    def __init__(self, reading: Reading) -> None:
-        """``reading`` has a ``SessionTable``."""
-        self._reading = reading
+    def __init__(self, reading: Projector) -> None:
+        """``reading`` has a ``SessionProjection``."""
+        self._projector = reading
 
     @classmethod
-    def alone(cls, journal: Journal, *, shelf: Shelf | None = None) -> SessionsView:
+    def without_node(
+        cls, journal: Journal, *, shelf: CheckpointStore | None = None
+    ) -> SessionQueryHandler:
         """Without a node; where there is a ``shelf``, from the checkpoint that one has left."""
-        return cls(Reading(journal, [SessionTable()], Filter(family="session"), shelf))
+        return cls(Projector(journal, [SessionProjection()], Filter(family="session"), shelf))
 
     @property
-    def _table(self) -> SessionTable:
-        return self._reading.table(SessionTable)
+    def _projection(self) -> SessionProjection:
+        return self._projector.projection(SessionProjection)
 
     async def list(self, query: SessionsQuery) -> SessionList:
         """The sessions that are asked for, those used last first."""
         if query.phase is not None:
-            known_phase(query.phase)
-        await self._reading.refresh()
-        states = self._table.states.values()
-        wanted = [state for state in states if self._is_asked_for(state, query)]
+            parse_phase(query.phase)
+        await self._projector.refresh()
+        states = self._projection.states.values()
+        wanted = [state for state in states if self._matches(state, query)]
         wanted.sort(key=_newest_first)
         first = 0
         if query.before is not None:
-            last = _place(query.before)
+            last = _parse_position(query.before)
             first = next((n for n, s in enumerate(wanted) if _newest_first(s) > last), len(wanted))
         page = wanted[first : first + query.limit]
         return SessionList(
@@ -65,7 +67,7 @@ class SessionsView:
             next=_position(page[-1]) if first + len(page) < len(wanted) else None,
         )
 
-    def _is_asked_for(self, state: Admission, query: SessionsQuery) -> bool:
+    def _matches(self, state: Admission, query: SessionsQuery) -> bool:
         meta = state.meta
         return (
             query.phase in (None, self._phase(state))
@@ -74,19 +76,19 @@ class SessionsView:
         )
 
     def _phase(self, state: Admission) -> str:
-        return UNREADABLE if state.meta.id in self._table.unreadable else state.host.phase
+        return UNREADABLE if state.meta.id in self._projection.unreadable else state.host.phase
 
     def _view(self, state: Admission) -> SessionView:
         return msgspec.structs.replace(state.view(), phase=self._phase(state))
 
-    async def answer(self, delivery: Delivery) -> SessionList:
+    async def handle(self, delivery: Delivery) -> SessionList:
         """The query ``sessions``."""
         return await self.list(
             decode_command(delivery.body, SessionsQuery, content_type=delivery.content_type)
         )
 
 
-def known_phase(said: str, spelled: Callable[[str], str] = str) -> str:
+def parse_phase(said: str, spelled: Callable[[str], str] = str) -> str:
     """The phase that is ``said``, as far as it is ``spelled`` so; a wrong one would find nothing
     and seem to say that there is nothing."""
     for phase in PHASES:
@@ -104,7 +106,7 @@ def _position(state: Admission) -> str:
     return f"{state.meta.last_used_at}/{state.meta.id}"
 
 
-def _place(before: str) -> tuple[int, str]:
+def _parse_position(before: str) -> tuple[int, str]:
     given = _POSITION.fullmatch(before)
     if given is None:
         raise Refused(

@@ -15,24 +15,24 @@ from typing import Final
 import msgspec
 
 from rookery.actors.admission.evolve import evolve
-from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.admission.state import (
     STATE_SCHEMA,
     Admission,
-    EndedInputs,
-    OwedInput,
-    dump,
-    load,
+    InputHistory,
+    PendingInput,
+    decode_state,
+    encode_state,
 )
-from rookery.actors.kernel.machines.session_host import Host
-from rookery.actors.projections.checkpoint import form_of
-from rookery.bus.ports import Stored
+from rookery.actors.kernel.machines.session_host import SessionHost
+from rookery.actors.projections.checkpoint import version_of
+from rookery.bus.ports import StoredMessage
 from rookery.schemas.codec import FactCodec, restarts_history
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts.session import SESSION_FACTS, SessionFact
 from rookery.schemas.run import SessionMeta
 
-__all__ = ["SessionTable"]
+__all__ = ["SessionProjection"]
 
 log = logging.getLogger(__name__)
 
@@ -53,24 +53,24 @@ class SessionPart(msgspec.Struct, array_like=True):
 _decoder = msgspec.msgpack.Decoder(SessionPart)
 
 
-class SessionTable:
+class SessionProjection:
     """In the order in which they were first heard of."""
 
     name = "sessions"
-    form = form_of(
+    version = version_of(
         (FOLDS, STATE_SCHEMA, Admission.__struct_fields__),
         SessionPart,
         SessionMeta,
-        Host,
-        OwedInput,
+        SessionHost,
+        PendingInput,
     )
 
-    def __init__(self, realm_load: RealmLoad | None = None) -> None:
-        self._load = realm_load
+    def __init__(self, realm_load: InFlightCounter | None = None) -> None:
+        self._in_flight = realm_load
         self.states: dict[str, Admission] = {}
         self.unreadable: set[str] = set()
 
-    def take(self, stored: Stored) -> None:
+    def apply(self, stored: StoredMessage) -> None:
         """Fold a message of the journal."""
         key = stored.entity.key
         if stored.entity.family != FAMILY:
@@ -87,34 +87,34 @@ class SessionTable:
             log.error("a session is unreadable", extra={"session": key, "code": error.code})
             self.unreadable.add(key)
         if len(state.ended):  # How inputs ended is for admission to remember.
-            state = msgspec.structs.replace(state, ended=EndedInputs())
-        self._note(key, state)
+            state = msgspec.structs.replace(state, ended=InputHistory())
+        self._set_state(key, state)
 
     def parts(self) -> Iterator[bytes]:
         """What there is, for a checkpoint."""
-        yield _packed(SessionPart([], sorted(self.unreadable)))
-        states = map(dump, self.states.values())
+        yield _compress(SessionPart([], sorted(self.unreadable)))
+        states = map(encode_state, self.states.values())
         while some := list(islice(states, PART_SESSIONS)):
-            yield _packed(SessionPart(some, []))
+            yield _compress(SessionPart(some, []))
 
-    def anew(self) -> SessionTable:
-        return SessionTable(self._load)
+    def empty(self) -> SessionProjection:
+        return SessionProjection(self._in_flight)
 
-    def adopt(self, part: bytes) -> None:
+    def restore(self, part: bytes) -> None:
         """Take over a part of a checkpoint."""
         kept = _decoder.decode(zlib.decompress(part))
         self.unreadable |= set(kept.unreadable)
         for data in kept.states:
-            state = load(data)
-            self._note(state.meta.id, state)
+            state = decode_state(data)
+            self._set_state(state.meta.id, state)
 
-    def _note(self, key: str, state: Admission) -> None:
+    def _set_state(self, key: str, state: Admission) -> None:
         self.states[key] = state
-        if self._load is not None:
-            self._load.note_seen(key, state.owed)
+        if self._in_flight is not None:
+            self._in_flight.set_seen(key, state.pending_count)
 
 
-def _packed(part: SessionPart) -> bytes:
+def _compress(part: SessionPart) -> bytes:
     """One session is spelled like the other: a tenth is left of them, for half a microsecond each
     (measured)."""
     return zlib.compress(msgspec.msgpack.encode(part), 1)

@@ -12,8 +12,9 @@ Usable without a bus, a node or a server::
         request = RunRequest(session_id="shop", code=code, inputs={"guests": 2})
         print(sandbox.run(request, answer=prices, now_ms=0).result)
 
-prints 14. Without ``answer`` the outcome is ``Waiting`` with both calls: ``snapshot`` the session,
-and ``restore`` and ``resume`` it with their answers in another process, whenever they are known.
+prints 14. Without ``answer`` the outcome is ``SuspendedRun`` with both calls: ``snapshot`` the
+session, and ``restore`` and ``resume`` it with their answers in another process, whenever they are
+known.
 
 A Python program may count on ``PYTHON_MODULES`` of the standard library, and finds the rest of what
 is pure Python in it. It has files of its own below ``/work``, in the interpreter's memory. What
@@ -22,26 +23,33 @@ needs a socket, a thread, a process or compiled code is refused before anything 
 
 from __future__ import annotations
 
-from rookery.actors.sandbox.contract import Answer, Call, Outcome, Tool, ToolFailure, Waiting
+from rookery.actors.sandbox.contract import (
+    Outcome,
+    ProgramCall,
+    SuspendedRun,
+    Tool,
+    ToolFailure,
+    ToolResult,
+)
 from rookery.actors.sandbox.python.guest.promised import MODULES as PYTHON_MODULES
 from rookery.actors.sandbox.runtime.factory import answering, open_sandbox
 from rookery.actors.sandbox.sandbox import Sandbox
-from rookery.actors.sandbox.sessions.recorded_runs import Batch, RecordedCall, RecordedRun
+from rookery.actors.sandbox.sessions.recorded_runs import RecordedCall, RecordedRun, ResultBatch
 from rookery.actors.sandbox.sessions.snapshot import Snapshot
 
 __all__ = [
     "PYTHON_MODULES",
-    "Answer",
-    "Batch",
-    "Call",
     "Outcome",
+    "ProgramCall",
     "RecordedCall",
     "RecordedRun",
+    "ResultBatch",
     "Sandbox",
     "Snapshot",
+    "SuspendedRun",
     "Tool",
     "ToolFailure",
-    "Waiting",
+    "ToolResult",
     "answering",
     "open_sandbox",
 ]

@@ -3,7 +3,7 @@
 Three layers meet here. A ``Guest`` makes ``Instance``s of one interpreter and knows nothing of
 sessions. A session (``session``) knows runs, limits and what to remember, but no language. A
 ``Sandbox`` (``pool``) owns threads and memory. Time, randomness and the outside world are
-arguments everywhere: an instance sees only its ``Surroundings`` and its ``Host``.
+arguments everywhere: an instance sees only its ``GuestEnvironment`` and its ``Host``.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from rookery.schemas.run import (
 __all__ = [
     "GUEST_CODES",
     "LIMIT_CODES",
-    "STATUSES",
-    "Answer",
-    "AnswerCall",
-    "Call",
-    "Check",
-    "Ended",
+    "STATUS_OF_CODE",
+    "AwaitedCall",
+    "CallReply",
+    "CallTool",
+    "CheckStep",
     "Guest",
+    "GuestEnvironment",
     "Host",
     "Image",
     "Instance",
-    "NewCall",
     "Outcome",
-    "Program",
-    "Reply",
-    "Resumption",
+    "ProgramCall",
+    "ResumeStep",
+    "StartStep",
     "Step",
-    "Stopped",
-    "Surroundings",
+    "StepEnded",
+    "StepStopped",
+    "StepWaits",
+    "SuspendedRun",
     "Tool",
     "ToolFailure",
-    "Waiting",
-    "Waits",
+    "ToolResult",
     "status_of",
     "suspend",
 ]
 
-STATUSES: Final[dict[str, RunStatus]] = {
+STATUS_OF_CODE: Final[dict[str, RunStatus]] = {
     "SYNTAX_ERROR": RunStatus.VALIDATION_ERROR,
     "TYPE_ERROR": RunStatus.VALIDATION_ERROR,
     "UNKNOWN_TOOL": RunStatus.VALIDATION_ERROR,
@@ -73,7 +73,11 @@ STATUSES: Final[dict[str, RunStatus]] = {
 }
 """The status of a run that ends with this code."""
 
-GUEST_CODES: Final = frozenset(STATUSES) - {"TIMEOUT_CPU", "CANCELLED", "EXTERNAL_CALLS_EXCEEDED"}
+GUEST_CODES: Final = frozenset(STATUS_OF_CODE) - {
+    "TIMEOUT_CPU",
+    "CANCELLED",
+    "EXTERNAL_CALLS_EXCEEDED",
+}
 """What a guest may say of itself; anything else it says is a ``RUNTIME_ERROR``."""
 
 LIMIT_CODES: Final = frozenset(("MEMORY_EXCEEDED", "STACK_OVERFLOW"))
@@ -81,7 +85,7 @@ LIMIT_CODES: Final = frozenset(("MEMORY_EXCEEDED", "STACK_OVERFLOW"))
 
 
 def status_of(code: str) -> RunStatus:
-    return STATUSES.get(code, RunStatus.RUNTIME_ERROR)
+    return STATUS_OF_CODE.get(code, RunStatus.RUNTIME_ERROR)
 
 
 # --- tools ------------------------------------------------------------------------------------
@@ -100,7 +104,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """What programs that ask are told of it, but for the name: they are told this one."""
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
     """What a program asks of the outside world."""
 
     id: int
@@ -120,7 +124,7 @@ class ToolFailure(msgspec.Struct, frozen=True):
     message: str
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """What came of a call."""
 
     value: Any = None
@@ -128,12 +132,12 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     duration_ms: int = 0
 
 
-AnswerCall = Callable[[Call], Answer | None]
+CallTool = Callable[[ProgramCall], ToolResult | None]
 """Answers a call at once, or says ``None``: not yet. Then the run waits, for as long as it takes,
 without a thread or an instance. It may block; the run's wall time goes on meanwhile."""
 
 
-def suspend(_call: Call) -> Answer | None:
+def suspend(_call: ProgramCall) -> ToolResult | None:
     """Every call waits for ``resume``."""
     return None
 
@@ -141,22 +145,22 @@ def suspend(_call: Call) -> Answer | None:
 # --- how a run stands --------------------------------------------------------------------------
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+class SuspendedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run that cannot go on without the outside world. Not an end: ``resume`` continues it."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[ProgramCall, ...]
     """All that are open, oldest first. A synchronous one stands alone."""
     timer_ms: int | None = None
     """The program's next timer: resume with that much ``advance_ms`` if it comes first."""
 
 
-Outcome = RunResult | Waiting
+Outcome = RunResult | SuspendedRun
 
 
 # --- between a session and an instance ---------------------------------------------------------
 
 
-class Program(msgspec.Struct, frozen=True, kw_only=True, tag="run", tag_field="step"):
+class StartStep(msgspec.Struct, frozen=True, kw_only=True, tag="run", tag_field="step"):
     """Start a run."""
 
     code: str
@@ -166,27 +170,27 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag="run", tag_field="s
     depth: int
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True, tag="check", tag_field="step"):
+class CheckStep(msgspec.Struct, frozen=True, kw_only=True, tag="check", tag_field="step"):
     """Say what is wrong with a source without running any of it."""
 
     code: str
     tools: dict[str, bool]
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
+class CallReply(msgspec.Struct, frozen=True, kw_only=True):
     """An answer on its way into the guest: a ``value`` or an ``error``."""
 
     value: Any = msgspec.UNSET
     error: ToolFailure | msgspec.UnsetType = msgspec.UNSET
 
 
-class Resumption(msgspec.Struct, frozen=True, kw_only=True, tag="resume", tag_field="step"):
+class ResumeStep(msgspec.Struct, frozen=True, kw_only=True, tag="resume", tag_field="step"):
     """Feed answers to a waiting run, in the order they arrived."""
 
-    replies: list[tuple[int, Reply]]
+    replies: list[tuple[int, CallReply]]
 
 
-class Ended(msgspec.Struct, frozen=True):
+class StepEnded(msgspec.Struct, frozen=True):
     """The program is over: a value, or an error it did not catch."""
 
     value: Any = None
@@ -195,11 +199,11 @@ class Ended(msgspec.Struct, frozen=True):
     cut: bool | UnsetType = UNSET
 
 
-class Stopped(Ended, frozen=True):
+class StepStopped(StepEnded, frozen=True):
     """The guest was stopped; its instance is spent, and with it what the run did to the session."""
 
 
-class NewCall(msgspec.Struct, frozen=True):
+class AwaitedCall(msgspec.Struct, frozen=True):
     """An awaited call as the guest tells it, under a number of its own."""
 
     id: int
@@ -208,19 +212,19 @@ class NewCall(msgspec.Struct, frozen=True):
     kwargs: dict[str, Any]
 
 
-class Waits(msgspec.Struct, frozen=True):
+class StepWaits(msgspec.Struct, frozen=True):
     """The program waits for these calls."""
 
-    calls: list[NewCall]
+    calls: list[AwaitedCall]
     """Those not told before."""
     outstanding: list[int]
     timer_s: float | None = None
 
 
-Step = Ended | Waits
+Step = StepEnded | StepWaits
 
 
-class Surroundings(msgspec.Struct):
+class GuestEnvironment(msgspec.Struct):
     """The whole world as a guest perceives it: chance and time. Part of every snapshot."""
 
     seed: bytes = b""
@@ -236,25 +240,25 @@ class Surroundings(msgspec.Struct):
         self.clock_ns += 1000
         return self.clock_ns
 
-    def pass_time(self, duration_ns: int) -> None:
+    def advance_clock(self, duration_ns: int) -> None:
         self.clock_ns = min(self.clock_ns + max(duration_ns, 0), (1 << 62) - 1)
 
-    def copy(self) -> Surroundings:
-        return Surroundings(self.seed, self.drawn, self.clock_ns)
+    def copy(self) -> GuestEnvironment:
+        return GuestEnvironment(self.seed, self.drawn, self.clock_ns)
 
 
 class Image(msgspec.Struct, frozen=True):
     """An instance at rest: what differs from a pristine one, and its surroundings."""
 
     memory: bytes
-    surroundings: Surroundings
+    surroundings: GuestEnvironment
 
 
 class Host(Protocol):
     """What an instance may ask while it is in a step. All may raise ``GuestStopped``."""
 
     def call(self, name: str, arguments: bytes) -> bytes:
-        """A synchronous tool call: the ``{"args", "kwargs"}`` as JSON, a ``Reply`` as JSON."""
+        """A synchronous tool call: the ``{"args", "kwargs"}`` as JSON, a ``CallReply`` as JSON."""
 
     def emit(self, channel: int, text: bytes) -> bool:
         """Output on channel 1 (stdout) or 2 (stderr). Whether more is wanted."""
@@ -266,7 +270,7 @@ class Host(Protocol):
 class Instance(Protocol):
     """One interpreter. Used by one thread at a time."""
 
-    surroundings: Surroundings
+    surroundings: GuestEnvironment
     fuel_used: int
     """By the last step."""
 
@@ -276,8 +280,8 @@ class Instance(Protocol):
     def limit_memory(self, size_bytes: int) -> None: ...
 
     def step(self, request: bytes, host: Host) -> Step:
-        """Work off one encoded ``Program``, ``Resumption`` or ``Check``. ``GuestStopped`` means
-        that this instance is spent."""
+        """Work off one encoded ``StartStep``, ``ResumeStep`` or ``CheckStep``. ``GuestStopped``
+        means that this instance is spent."""
 
     def image(self) -> Image | None:
         """Between steps; ``None`` if this kind of instance cannot be taken out of its thread."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from rookery.actors.sandbox.contract import Ended, status_of
-from rookery.actors.sandbox.sessions.meters import Tally
+from rookery.actors.sandbox.contract import StepEnded, status_of
+from rookery.actors.sandbox.sessions.meters import RunMeters
 from rookery.actors.sandbox.sessions.stopwatch import Stopwatch
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import (
@@ -18,7 +18,7 @@ from rookery.schemas.run import (
     Severity,
 )
 
-__all__ = ["refused", "result_of"]
+__all__ = ["refused_result", "result_of"]
 
 _HINTS = {
     "SYNTAX_ERROR": "the parser gave up there; what is wrong may stand before it",
@@ -31,7 +31,7 @@ _HINTS = {
 }
 
 
-def refused(refusal: Refused) -> RunResult:
+def refused_result(refusal: Refused) -> RunResult:
     """A request no guest saw."""
     error = ErrorObject(code=refusal.code, message=refusal.message, hint=refusal.hint or None)
     return RunResult(
@@ -39,7 +39,9 @@ def refused(refusal: Refused) -> RunResult:
     )
 
 
-def result_of(ended: Ended, tally: Tally, stopwatch: Stopwatch, limits: SessionLimits) -> RunResult:
+def result_of(
+    ended: StepEnded, tally: RunMeters, stopwatch: Stopwatch, limits: SessionLimits
+) -> RunResult:
     """Status, streams, diagnostics, records and metrics."""
     error, diagnostics = ended.error, []
     if error is not None:

@@ -17,14 +17,24 @@ from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 import wasmtime
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.sandbox.contract import Answer, AnswerCall, Guest, Outcome, Tool, suspend
-from rookery.actors.sandbox.runtime.guest_registry import UNUSED_S, Builds, LoadGuest, nowhere
-from rookery.actors.sandbox.runtime.guest_threads import Beat, Workers
-from rookery.actors.sandbox.runtime.watchdog import Watch
-from rookery.actors.sandbox.sessions.operations import SessionWork
-from rookery.actors.sandbox.sessions.queue import JobWork, Lane, Lanes
-from rookery.actors.sandbox.sessions.recorded_runs import Batch, RecordedRun, entries_of, history_of
-from rookery.actors.sandbox.sessions.registry import Sessions
+from rookery.actors.sandbox.contract import CallTool, Guest, Outcome, Tool, ToolResult, suspend
+from rookery.actors.sandbox.runtime.guest_registry import (
+    UNUSED_S,
+    GuestRegistry,
+    LoadGuest,
+    no_other_builds,
+)
+from rookery.actors.sandbox.runtime.guest_threads import GuestThreads, Ticker
+from rookery.actors.sandbox.runtime.watchdog import Watchdog
+from rookery.actors.sandbox.sessions.operations import SessionOperations
+from rookery.actors.sandbox.sessions.queue import SessionJobWork, SessionQueue, SessionQueues
+from rookery.actors.sandbox.sessions.recorded_runs import (
+    RecordedRun,
+    ResultBatch,
+    to_entries,
+    to_logs,
+)
+from rookery.actors.sandbox.sessions.registry import SessionRegistry
 from rookery.actors.sandbox.sessions.session import Session
 from rookery.actors.sandbox.sessions.snapshot import SavedSession, Snapshot, open_snapshot
 from rookery.actors.sandbox.validate import tools_by_name
@@ -36,7 +46,7 @@ from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits, 
 __all__ = ["Sandbox"]
 
 _MIB = 1 << 20
-ASIDE_MAX: Final = 64
+WAITING_THREADS_MAX: Final = 64
 """Calls of event loops that are waited for at once."""
 
 P = ParamSpec("P")
@@ -58,7 +68,7 @@ class Sandbox:
         ready: int = 4,
         threads_max: int | None = None,
         blocked_max: int = 256,
-        load: LoadGuest = nowhere,
+        load: LoadGuest = no_other_builds,
         unused_s: float = UNUSED_S,
     ) -> None:
         """Instances of the first guest are made before anybody asks, of others after the first run.
@@ -66,24 +76,26 @@ class Sandbox:
         ``threads_max`` is of those that work: up to ``blocked_max`` more stand still in the
         calls of their programs, as long as these hold no more than ``live_mb_max``, too."""
         self._key = key
-        self._workers = Workers(threads_max or max(8, 4 * (os.cpu_count() or 1)))
-        self._lanes = Lanes(self._workers)
-        self._aside = ThreadPoolExecutor(ASIDE_MAX, "sandbox-aside")
+        self._threads = GuestThreads(threads_max or max(8, 4 * (os.cpu_count() or 1)))
+        self._queues = SessionQueues(self._threads)
+        self._waiting_threads = ThreadPoolExecutor(WAITING_THREADS_MAX, "sandbox-aside")
         self._closed = False
         live_bytes_max = live_mb_max * _MIB
-        self._sessions = Sessions(self._lanes, live_max=live_max, live_bytes_max=live_bytes_max)
-        rest, submit = self._sessions.rest_on, self._workers.submit
-        self._builds = Builds(guests, ready, submit, load, rest=rest, unused_s=unused_s)
-        self._work = SessionWork(key, self._builds, self._sessions)
-        watch = Watch(
+        self._sessions = SessionRegistry(
+            self._queues, live_max=live_max, live_bytes_max=live_bytes_max
+        )
+        rest, submit = self._sessions.suspend_build, self._threads.submit
+        self._guests = GuestRegistry(guests, ready, submit, load, rest=rest, unused_s=unused_s)
+        self._operations = SessionOperations(key, self._guests, self._sessions)
+        watch = Watchdog(
             engine=engine,
-            lanes=self._lanes,
+            queues=self._queues,
             sessions=self._sessions,
-            workers=self._workers,
+            threads=self._threads,
             blocked_max=blocked_max,
             blocked_bytes_max=live_bytes_max,
         )
-        self._beat = Beat(watch.strike)
+        self._ticker = Ticker(watch.tick)
 
     def __enter__(self) -> Self:
         return self
@@ -97,32 +109,32 @@ class Sandbox:
         sessions = self._sessions.all()
         for lane, _ in sessions:
             lane.cancel()
-        self._workers.close()
-        self._beat.close()
-        self._aside.shutdown(wait=False)
+        self._threads.close()
+        self._ticker.close()
+        self._waiting_threads.shutdown(wait=False)
         for _, session in sessions:
             session.drop_instance()
-        self._builds.close()
+        self._guests.close()
 
-    async def aside(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def in_thread(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """``call``, which may wait for the sandbox, from an event loop and not on asyncio's own
         threads: the sandbox may wait for a build, which that loop may be fetching, and what has
         come is digested on those. None of them may be waiting for the build meanwhile."""
         loop = asyncio.get_running_loop()
         try:
-            called = loop.run_in_executor(self._aside, partial(call, *args, **kwargs))
+            called = loop.run_in_executor(self._waiting_threads, partial(call, *args, **kwargs))
         except RuntimeError:  # It takes no more work.
-            raise _closed() from None
+            raise _closed_error() from None
         return await called
 
     @property
     def builds(self) -> dict[Language, str]:
         """What new sessions of this sandbox begin with, and stay on."""
-        return self._builds.own
+        return self._guests.own
 
     def require(self, language: Language, build: str, start: int = 0) -> None:
         """``SNAPSHOT_FOREIGN_BUILD`` unless sessions of this build can go on here."""
-        self._builds.require(language, build, start)
+        self._guests.require(language, build, start)
 
     # --- sessions ---------------------------------------------------------------------------
 
@@ -142,7 +154,7 @@ class Sandbox:
         saved = Session.begin(limits, seed, now_ms)
         self._open(session_id, language, "", tools_by_name(tools), saved)
 
-    def reopen(
+    def rebuild(
         self,
         session_id: str,
         *,
@@ -165,36 +177,38 @@ class Sandbox:
             if header.language != language:
                 raise Refused("INVALID_ARGUMENT", f"the snapshot is of a {header.language} session")
             saved.base, saved.history, build = kept.base, kept.history, header.build
-        saved.history += history_of(runs)
+        saved.history += to_logs(runs)
         self._open(session_id, language, build, tools_by_name(tools), saved, replacing=True)
 
     def build_of(self, session_id: str) -> str:
         """What the session began with, and stays on."""
         return self._sessions.find(session_id)[1].build
 
-    def last_run_counts(self, session_id: str) -> bool:
+    def last_run_kept(self, session_id: str) -> bool:
         """Whether the run that ended last left its effects on the session: then it is one of the
         ``runs`` to reopen it with. One that was refused, stopped or cancelled did not."""
-        return self._sessions.find(session_id)[1].last_run_counts
+        return self._sessions.find(session_id)[1].last_run_kept
 
     def destroy(self, session_id: str) -> None:
         """Forget a session; a run of it is cancelled."""
         lane, session = self._sessions.remove(session_id)
         lane.cancel()
-        self._submit(lane, partial(self._work.drop, session)).result()
+        self._submit(lane, partial(self._operations.drop_instance, session)).result()
 
     def sessions(self) -> list[SessionMeta]:
         return [session.meta() for _, session in self._sessions.all()]
 
     @property
-    def resting_bytes(self) -> int:
+    def suspended_bytes(self) -> int:
         """What the sessions hold that have no instance: images, and logs of runs."""
-        return self._sessions.resting_bytes
+        return self._sessions.suspended_bytes
 
-    def surplus(self, resting_bytes_max: int, spared: Callable[[str], bool]) -> list[str]:
+    def eviction_candidates(
+        self, resting_bytes_max: int, spared: Callable[[str], bool]
+    ) -> list[str]:
         """The sessions that rest for longest, as many as hold what is beyond this; without those
         that are ``spared``. To destroy them is for who can bring them back."""
-        return self._sessions.surplus(resting_bytes_max, spared)
+        return self._sessions.eviction_candidates(resting_bytes_max, spared)
 
     # --- runs -------------------------------------------------------------------------------
 
@@ -203,7 +217,7 @@ class Sandbox:
         request: RunRequest,
         *,
         now_ms: int,
-        answer: AnswerCall = suspend,
+        answer: CallTool = suspend,
         tools: Iterable[Tool] | None = None,
     ) -> Outcome:
         """``submit``, and wait for the outcome."""
@@ -214,9 +228,9 @@ class Sandbox:
         request: RunRequest,
         *,
         now_ms: int,
-        answer: AnswerCall = suspend,
+        answer: CallTool = suspend,
         tools: Iterable[Tool] | None = None,
-        known: Sequence[Batch] = (),
+        known: Sequence[ResultBatch] = (),
     ) -> Future[Outcome]:
         """Start a run. Calls are answered by ``answer``, or else the run waits for ``resume``.
         ``tools`` replaces what the session offers from this run on. ``known`` is what a run that
@@ -226,23 +240,23 @@ class Sandbox:
         lane, session = self._sessions.find(request.session_id)
         offered = None if tools is None else tools_by_name(tools)
         work = partial(
-            self._work.run,
+            self._operations.run,
             session,
             request,
             offered=offered,
             answer=answer,
             now_ms=now_ms,
-            known=entries_of(known),
+            known=to_entries(known),
         )
         return self._submit(lane, work)
 
     def resume(
         self,
         session_id: str,
-        answers: Mapping[int, Answer] = {},
+        answers: Mapping[int, ToolResult] = {},
         *,
         advance_ms: int = 0,
-        answer: AnswerCall = suspend,
+        answer: CallTool = suspend,
     ) -> Outcome:
         """``submit_resume``, and wait for the outcome."""
         return self.submit_resume(
@@ -252,21 +266,25 @@ class Sandbox:
     def submit_resume(
         self,
         session_id: str,
-        answers: Mapping[int, Answer],
+        answers: Mapping[int, ToolResult],
         *,
         advance_ms: int = 0,
-        answer: AnswerCall = suspend,
+        answer: CallTool = suspend,
     ) -> Future[Outcome]:
         """Continue a waiting run with answers by call id, or with time that passed."""
         lane, session = self._sessions.find(session_id)
-        return self._submit(lane, partial(self._work.resume, session, answers, advance_ms, answer))
+        return self._submit(
+            lane, partial(self._operations.resume, session, answers, advance_ms, answer)
+        )
 
     def cancel(self, session_id: str) -> RunResult | None:
         """End the session's run, at work, in a tool or waiting. The outcome of one at work tells
         of it; that of a waiting one is returned here."""
         lane, session = self._sessions.find(session_id)
         lane.cancel()
-        result: RunResult | None = self._submit(lane, partial(self._work.cancel, session)).result()
+        result: RunResult | None = self._submit(
+            lane, partial(self._operations.cancel, session)
+        ).result()
         return result
 
     def validate(self, request: RunRequest, tools: Iterable[Tool] = ()) -> RunResult:
@@ -279,7 +297,7 @@ class Sandbox:
         """The session as it stands, waiting run included. ``limits`` are for whoever restores it
         elsewhere, and mean nothing here."""
         lane, session = self._sessions.find(session_id)
-        work = partial(self._work.seal, session, limits)
+        work = partial(self._operations.seal, session, limits)
         taken: Snapshot = self._submit(lane, work).result()
         return taken
 
@@ -305,26 +323,26 @@ class Sandbox:
         *,
         replacing: bool = False,
     ) -> None:
-        found = self._builds.shelf(language, build).guest.build
+        found = self._guests.pool(language, build).guest.build
         if replacing and self._sessions.get(session_id) is not None:
             self.destroy(session_id)
-        take = partial(self._builds.take, language, found)
+        take = partial(self._guests.instance, language, found)
         session = Session(session_id, (language, found), tools, saved, take)
         self._sessions.add(session)
 
-    def _submit(self, lane: Lane, work: JobWork) -> Future[Any]:
+    def _submit(self, lane: SessionQueue, work: SessionJobWork) -> Future[Any]:
         if self._closed:
-            raise _closed()
-        future = self._lanes.submit(lane, work)
-        self._beat.want()
+            raise _closed_error()
+        future = self._queues.submit(lane, work)
+        self._ticker.wake()
         return future
 
     def _check(self, request: RunRequest, tools: Iterable[Tool] | None) -> Future[RunResult]:
         offered = {} if tools is None else tools_by_name(tools)
         if tools is None and (found := self._sessions.get(request.session_id)) is not None:
             offered = found[1].tools
-        return self._submit(Lane(None), partial(self._work.check, request, offered))
+        return self._submit(SessionQueue(None), partial(self._operations.check, request, offered))
 
 
-def _closed() -> Refused:
+def _closed_error() -> Refused:
     return Refused("NODE_DRAINING", "the sandbox is closed")

@@ -8,7 +8,7 @@ from keyword import iskeyword
 import msgspec
 
 from rookery.actors.sandbox.contract import Tool
-from rookery.actors.sandbox.runtime.introspection import DISCOVERY
+from rookery.actors.sandbox.runtime.introspection import INTROSPECTION
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
@@ -65,7 +65,7 @@ def check_new_request(request: RunRequest) -> None:
 def tools_by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
     found: dict[str, Tool] = {}
     for tool in tools:
-        if not tool.name.isidentifier() or tool.name in found or tool.name in DISCOVERY:
+        if not tool.name.isidentifier() or tool.name in found or tool.name in INTROSPECTION:
             raise Refused("INVALID_TOOL_NAME", f"{tool.name[:80]!r} cannot be a tool's name here")
         found[tool.name] = tool
     return found

@@ -26,10 +26,10 @@ from rookery.schemas.facts.session import SessionFact
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
-__all__ = ["KeepSnapshot", "KeptView", "RestoreSnapshot", "SandboxConcern"]
+__all__ = ["RecordSnapshot", "RestoreSnapshot", "SnapshotState", "SnapshotsDecider"]
 
 
-class KeepSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+class RecordSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Put on record that a session's memory is in the blob store."""
 
     generation: int
@@ -59,7 +59,7 @@ class RestoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     limits: SessionLimits | UnsetType = UNSET
 
 
-class KeptView(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotState(msgspec.Struct, frozen=True, kw_only=True):
     """Where a session's memory was kept last, and where the session stands."""
 
     generation: int = 0
@@ -78,7 +78,7 @@ class KeptView(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = INITIALIZING
 
 
-class SandboxConcern:
+class SnapshotsDecider:
     """The rules of the family ``sandbox``."""
 
     family = "sandbox"
@@ -88,11 +88,13 @@ class SandboxConcern:
     reacts_to: frozenset[str] = frozenset()
     observes: frozenset[str] = frozenset({"session"})
     has_effects = False
-    wants_repeats = False
-    keeps_bodies = False
-    restarts = facts.HistoryRestarted
+    handles_duplicates = False
+    stores_large_bodies = False
+    restart_fact = facts.HistoryRestarted
 
-    def when_broken(self, key: str, command: Command[Any], error: CodedError) -> Sequence[Effect]:
+    def effects_when_damaged(
+        self, key: str, command: Command[Any], error: CodedError
+    ) -> Sequence[Effect]:
         """Whoever needs the memory is told when it is read."""
         del key, command, error
         return ()
@@ -100,22 +102,22 @@ class SandboxConcern:
     def check_key(self, key: str) -> None:
         check_session_id(key)
 
-    def initial(self, key: str) -> KeptView:
+    def initial(self, key: str) -> SnapshotState:
         del key
-        return KeptView()
+        return SnapshotState()
 
-    def decide(self, state: KeptView, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+    def decide(self, state: SnapshotState, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         del now_ms
         match command.body:
-            case KeepSnapshot() as keep:
-                return _keep(state, keep)
+            case RecordSnapshot() as keep:
+                return _record(state, keep)
             case RestoreSnapshot() as restore:
                 return _restore(state, command.key, restore)
         raise Refused("UNKNOWN_VERB", f"nothing to keep in {type(command.body).__name__}")
 
-    def evolve(self, state: KeptView, fact: facts.SandboxFact) -> KeptView:
+    def evolve(self, state: SnapshotState, fact: facts.SandboxFact) -> SnapshotState:
         if isinstance(fact, facts.HistoryRestarted):
-            return KeptView()
+            return SnapshotState()
         kept = replace(
             state,
             generation=fact.generation,
@@ -129,33 +131,33 @@ class SandboxConcern:
             return kept
         return replace(kept, asked_by=fact.asked_by, run_id="" if fact.run is UNSET else fact.run)
 
-    def observe(self, state: KeptView, fact: SessionFact) -> KeptView:
+    def observe(self, state: SnapshotState, fact: SessionFact) -> SnapshotState:
         return replace(state, life=fact.generation, phase=fact.phase or state.phase)
 
-    def answer(
-        self, state: KeptView, command: Command[Any], left: Sequence[Fact]
+    def reply(
+        self, state: SnapshotState, command: Command[Any], left: Sequence[Fact]
     ) -> msgspec.Struct:
         del command, left
         return state
 
-    def fenced(self, decided: Sequence[Fact]) -> bool:
+    def must_be_fenced(self, decided: Sequence[Fact]) -> bool:
         return any(isinstance(fact, facts.SnapshotRestored) for fact in decided)
 
-    def effects(self, state: KeptView, fact: Fact) -> Sequence[Effect]:
+    def effects(self, state: SnapshotState, fact: Fact) -> Sequence[Effect]:
         del state, fact
         return ()
 
-    def note(self, key: str, state: KeptView | None) -> None:
+    def on_state(self, key: str, state: SnapshotState | None) -> None:
         del key, state
 
-    def dump(self, state: KeptView) -> bytes:
-        return state_codec.dump(state)
+    def dump(self, state: SnapshotState) -> bytes:
+        return state_codec.encode_state(state)
 
-    def load(self, data: bytes) -> KeptView:
-        return state_codec.load(data, KeptView)
+    def load(self, data: bytes) -> SnapshotState:
+        return state_codec.decode_state(data, SnapshotState)
 
 
-def _keep(state: KeptView, keep: KeepSnapshot) -> Sequence[Fact]:
+def _record(state: SnapshotState, keep: RecordSnapshot) -> Sequence[Fact]:
     """What comes late, of a life that is over or of an earlier moment, is worth nothing; nor is
     what is known."""
     late = keep.generation < max(state.generation, state.life)
@@ -166,7 +168,7 @@ def _keep(state: KeptView, keep: KeepSnapshot) -> Sequence[Fact]:
     return (facts.SnapshotKept(**asdict(keep)),)
 
 
-def _restore(state: KeptView, session: str, restore: RestoreSnapshot) -> Sequence[Fact]:
+def _restore(state: SnapshotState, session: str, restore: RestoreSnapshot) -> Sequence[Fact]:
     if restore.asked_by == state.asked_by:
         return ()
     life = state.life + (state.phase == DESTROYED)

@@ -12,9 +12,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from rookery.actors.admission.host_evolution import follow
-from rookery.actors.kernel.machines.decider import Part, SessionConcern, SessionState
-from rookery.actors.kernel.machines.session_host import Host
+from rookery.actors.admission.host_evolution import evolve_host
+from rookery.actors.kernel.machines.decider import (
+    MachineBinding,
+    SessionMachineDecider,
+    SessionMachineState,
+)
+from rookery.actors.kernel.machines.session_host import SessionHost
 from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS, McpServers, pending_server_ids
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.surface_machine import SURFACES
@@ -24,21 +28,21 @@ from rookery.schemas.commands import COMMANDS
 from rookery.schemas.facts import surface as facts
 from rookery.schemas.machines.views import McpServersView, SurfacesView
 
-__all__ = ["SessionSurfaces", "SurfacesConcern"]
+__all__ = ["SessionSurfaces", "SurfacesDecider"]
 
 
-class SessionSurfaces(SessionState, frozen=True, kw_only=True):
+class SessionSurfaces(SessionMachineState, frozen=True, kw_only=True):
     """The states of the two machines."""
 
     surfaces: Surfaces = Surfaces()
     servers: McpServers = McpServers()
 
 
-def _show_surfaces(state: Surfaces, _: Mapping[str, Any]) -> SurfacesView:
+def _surfaces_view(state: Surfaces, _: Mapping[str, Any]) -> SurfacesView:
     return SurfacesView(**asdict(diagnostic_snapshot(state)))
 
 
-def _show_servers(servers: McpServers, _: Mapping[str, Any]) -> McpServersView:
+def _mcp_servers_view(servers: McpServers, _: Mapping[str, Any]) -> McpServersView:
     return McpServersView(
         states=dict(servers.mcp_server_states), pending_server_ids=pending_server_ids(servers)
     )
@@ -56,18 +60,18 @@ _SURFACE_READS = (
 )
 
 
-class SurfacesConcern(SessionConcern):
+class SurfacesDecider(SessionMachineDecider):
     """The rules of the family ``surface``."""
 
     family = "surface"
     verbs: Mapping[str, type[msgspec.Struct]] = {"surfaces": COMMANDS["surfaces"]}
     codec: FactCodec[facts.SurfaceFact] = FactCodec(facts.SURFACE_FACTS)
-    parts = (
-        Part(SURFACES, "surfaces", _show_surfaces, _SURFACE_READS, ("surface_id",)),
-        Part(MCP_SERVERS, "servers", _show_servers, ("pending_server_ids",)),
+    bindings = (
+        MachineBinding(SURFACES, "surfaces", _surfaces_view, _SURFACE_READS, ("surface_id",)),
+        MachineBinding(MCP_SERVERS, "servers", _mcp_servers_view, ("pending_server_ids",)),
     )
-    start = SessionSurfaces()
-    fencing = (facts.ShutDown,)
+    initial_state = SessionSurfaces()
+    fenced_facts = (facts.ShutDown,)
 
-    def follow(self, host: Host, fact: Any) -> Host:
-        return follow(host, fact)
+    def evolve_host(self, host: SessionHost, fact: Any) -> SessionHost:
+        return evolve_host(host, fact)

@@ -11,8 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from rookery.actors.kernel.machines.authority import Authority
-from rookery.actors.kernel.machines.machine import RowEffect
-from rookery.actors.kernel.machines.session_host import ATTACHED, Host
+from rookery.actors.kernel.machines.machine import TransitionEffect
+from rookery.actors.kernel.machines.session_host import ATTACHED, SessionHost
 from rookery.actors.surfaces import views
 from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS, pending_server_ids
 from rookery.actors.surfaces.surface_machine import SURFACES
@@ -37,14 +37,14 @@ class ExternalToolSurfaceTransition(msgspec.Struct, frozen=True, kw_only=True):
     """What an input made of the surfaces, and what it asks of the world."""
 
     phase: ExternalToolSurfaceGlobalPhase
-    effects: tuple[RowEffect, ...]
+    effects: tuple[TransitionEffect, ...]
 
 
 class ExternalToolSurfaceHandle:
     """One of its own has no session and is attached from the beginning."""
 
     def __init__(self, authority: Authority | None = None) -> None:
-        self._authority = authority or Authority(Host(phase=ATTACHED))
+        self._authority = authority or Authority(SessionHost(phase=ATTACHED))
 
     def apply_surface_input(self, surface_input: SurfaceFact) -> ExternalToolSurfaceTransition:
         draft, on = replace(surface_input), _INPUTS[type(surface_input)]

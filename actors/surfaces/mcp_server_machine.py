@@ -14,8 +14,13 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Input, Machine, Row, RowEffect
-from rookery.actors.kernel.machines.session_host import LIVE, Host, session_registered
+from rookery.actors.kernel.machines.machine import (
+    Machine,
+    MachineInput,
+    Transition,
+    TransitionEffect,
+)
+from rookery.actors.kernel.machines.session_host import LIVE, SessionHost, session_registered
 from rookery.schemas.facts import surface as facts
 from rookery.schemas.machines.surface import McpServerState
 
@@ -35,53 +40,53 @@ PENDING_CONNECT, CONNECTED, FAILED, DISCONNECTED = McpServerState
 class McpServers(msgspec.Struct, frozen=True, kw_only=True):
     """The servers anybody ever spoke of; there is no way to forget one."""
 
-    host: Host = Host()
+    host: SessionHost = SessionHost()
     mcp_server_states: Map[str, McpServerState] = Map()
 
 
-class McpServerStateChanged(RowEffect, frozen=True, kw_only=True):
+class McpServerStateChanged(TransitionEffect, frozen=True, kw_only=True):
     """The server stands here now, or still."""
 
     server_id: str
     new_state: McpServerState
 
 
-class McpServerReloadRequested(RowEffect, frozen=True, kw_only=True):
+class McpServerReloadRequested(TransitionEffect, frozen=True, kw_only=True):
     """The server is to be disconnected and connected again."""
 
     server_id: str
 
 
-def registered(servers: McpServers, _: Any) -> bool:
+def is_registered(servers: McpServers, _: Any) -> bool:
     return servers.host.phase in LIVE and session_registered(servers.host)
 
 
-def becomes(state: McpServerState) -> Callable[[McpServers, Any], McpServers]:
+def set_state(state: McpServerState) -> Callable[[McpServers, Any], McpServers]:
     return lambda servers, asked: replace(
         servers, mcp_server_states=servers.mcp_server_states.set(asked.server_id, state)
     )
 
 
-def tell(state: McpServerState) -> Callable[[McpServers, Any], RowEffect]:
+def emit_state(state: McpServerState) -> Callable[[McpServers, Any], TransitionEffect]:
     return lambda _, asked: McpServerStateChanged(server_id=asked.server_id, new_state=state)
 
 
-def request_reload(_: McpServers, asked: facts.ServerReloadRequested) -> RowEffect:
+def request_reload(_: McpServers, asked: facts.ServerReloadRequested) -> TransitionEffect:
     return McpServerReloadRequested(server_id=asked.server_id)
 
 
 # fmt: off
 _ROWS = (
-    Row("ConnectPending", "apply_connect_pending", registered,
-        becomes(PENDING_CONNECT), (tell(PENDING_CONNECT),)),
-    Row("Connected", "apply_connected", registered,
-        becomes(CONNECTED), (tell(CONNECTED),)),
-    Row("Failed", "apply_failed", registered,
-        becomes(FAILED), (tell(FAILED),)),
-    Row("Disconnected", "apply_disconnected", registered,
-        becomes(DISCONNECTED), (tell(DISCONNECTED),)),
-    Row("Reload", "apply_reload", registered,
-        becomes(PENDING_CONNECT), (request_reload, tell(PENDING_CONNECT))),
+    Transition("ConnectPending", "apply_connect_pending", is_registered,
+        set_state(PENDING_CONNECT), (emit_state(PENDING_CONNECT),)),
+    Transition("Connected", "apply_connected", is_registered,
+        set_state(CONNECTED), (emit_state(CONNECTED),)),
+    Transition("Failed", "apply_failed", is_registered,
+        set_state(FAILED), (emit_state(FAILED),)),
+    Transition("Disconnected", "apply_disconnected", is_registered,
+        set_state(DISCONNECTED), (emit_state(DISCONNECTED),)),
+    Transition("Reload", "apply_reload", is_registered,
+        set_state(PENDING_CONNECT), (request_reload, emit_state(PENDING_CONNECT))),
 )
 # fmt: on
 
@@ -91,11 +96,11 @@ MCP_SERVERS = Machine(
     phases=(ABSENT, *McpServerState),
     initial=McpServers(),
     inputs={
-        "apply_connect_pending": Input(facts.ServerConnecting, ("server_id",)),
-        "apply_connected": Input(facts.ServerConnected, ("server_id",)),
-        "apply_failed": Input(facts.ServerFailed, ("server_id", "error")),
-        "apply_disconnected": Input(facts.ServerDisconnected, ("server_id",)),
-        "apply_reload": Input(facts.ServerReloadRequested, ("server_id",)),
+        "apply_connect_pending": MachineInput(facts.ServerConnecting, ("server_id",)),
+        "apply_connected": MachineInput(facts.ServerConnected, ("server_id",)),
+        "apply_failed": MachineInput(facts.ServerFailed, ("server_id", "error")),
+        "apply_disconnected": MachineInput(facts.ServerDisconnected, ("server_id",)),
+        "apply_reload": MachineInput(facts.ServerReloadRequested, ("server_id",)),
     },
     rows=_ROWS,
     phase=lambda servers, asked: servers.mcp_server_states.get(asked.server_id, ABSENT),

@@ -13,9 +13,9 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.session_host import Host
+from rookery.actors.kernel.machines.session_host import SessionHost
 from rookery.schemas.facts import surface as facts
-from rookery.schemas.integers import saturated
+from rookery.schemas.integers import saturate
 from rookery.schemas.machines.surface import (
     ExternalToolSurfaceBaseState,
     ExternalToolSurfaceDeltaOperation,
@@ -28,14 +28,14 @@ from rookery.schemas.machines.surface import (
 __all__ = [
     "INVARIANTS",
     "Surfaces",
-    "changed",
+    "add_known",
+    "clear_calls",
     "clear_job",
+    "combine",
     "count_call",
     "delta",
     "delta_failed",
-    "forget_calls",
     "hide",
-    "know",
     "next_epoch",
     "show",
     "stage",
@@ -50,7 +50,7 @@ __all__ = [
 class Surfaces(msgspec.Struct, frozen=True, kw_only=True):
     """All surfaces of a session, by their ids; a key that is missing means none, or 0."""
 
-    host: Host = Host()
+    host: SessionHost = SessionHost()
     phase: ExternalToolSurfaceGlobalPhase = ExternalToolSurfaceGlobalPhase.OPERATING
     known_surfaces: frozenset[str] = frozenset()
     active_surfaces: frozenset[str] = frozenset()
@@ -100,7 +100,7 @@ Changes = dict[str, Any]
 Change = Callable[[Surfaces, Any], Changes]
 
 
-def changed(*parts: Change) -> Callable[[Surfaces, Any], Surfaces]:
+def combine(*parts: Change) -> Callable[[Surfaces, Any], Surfaces]:
     """The ``then`` of several changes, each to variables of its own."""
     if len(parts) == 1:
         only = parts[0]
@@ -119,7 +119,7 @@ def without(values: Map[str, V], key: str) -> Map[str, V]:
     return values.delete(key) if key in values else values
 
 
-def know(s: Surfaces, a: Any) -> Changes:
+def add_known(s: Surfaces, a: Any) -> Changes:
     known = s.known_surfaces
     return {} if a.surface_id in known else {"known_surfaces": known | {a.surface_id}}
 
@@ -129,7 +129,7 @@ def stage(operation: ExternalToolSurfaceStagedOp) -> Change:
     again = operation is ExternalToolSurfaceStagedOp.RELOAD
 
     def change(s: Surfaces, a: Any) -> Changes:
-        number = saturated(s.next_staged_intent_sequence + 1)
+        number = saturate(s.next_staged_intent_sequence + 1)
         reloads, marked = s.reload_staged_surfaces, {a.surface_id}
         return {
             "staged_op": s.staged_op.set(a.surface_id, operation),
@@ -151,7 +151,7 @@ def unstage(s: Surfaces, a: Any) -> Changes:
 
 def start_job(operation: ExternalToolSurfacePendingOp) -> Change:
     def change(s: Surfaces, a: facts.BoundaryApplied) -> Changes:
-        number = saturated(s.next_pending_task_sequence + 1)
+        number = saturate(s.next_pending_task_sequence + 1)
         return {
             "next_pending_task_sequence": number,
             "pending_op": s.pending_op.set(a.surface_id, operation),
@@ -187,7 +187,7 @@ def hide(left_as: ExternalToolSurfaceBaseState) -> Change:
 
 
 def start_draining(s: Surfaces, a: facts.BoundaryApplied) -> Changes:
-    timeout_at_ms = saturated(a.now_ms + s.removal_timeout_ms)
+    timeout_at_ms = saturate(a.now_ms + s.removal_timeout_ms)
     return {
         "removal_draining_since_ms": s.removal_draining_since_ms.set(a.surface_id, a.now_ms),
         "removal_timeout_at_ms": s.removal_timeout_at_ms.set(a.surface_id, timeout_at_ms),
@@ -204,7 +204,7 @@ def stop_draining(s: Surfaces, a: Any) -> Changes:
 
 
 def count_call(s: Surfaces, a: Any) -> Changes:
-    calls = saturated(s.inflight_calls.get(a.surface_id, 0) + 1)
+    calls = saturate(s.inflight_calls.get(a.surface_id, 0) + 1)
     return {"inflight_calls": s.inflight_calls.set(a.surface_id, calls)}
 
 
@@ -213,7 +213,7 @@ def uncount_call(s: Surfaces, a: Any) -> Changes:
     return {"inflight_calls": s.inflight_calls.set(a.surface_id, calls)}
 
 
-def forget_calls(s: Surfaces, a: Any) -> Changes:
+def clear_calls(s: Surfaces, a: Any) -> Changes:
     return {"inflight_calls": s.inflight_calls.set(a.surface_id, 0)}
 
 
@@ -233,4 +233,4 @@ def delta_failed(s: Surfaces, a: Any) -> Changes:
 
 
 def next_epoch(s: Surfaces, _: Any) -> Changes:
-    return {"snapshot_epoch": saturated(s.snapshot_epoch + 1)}
+    return {"snapshot_epoch": saturate(s.snapshot_epoch + 1)}

@@ -14,19 +14,25 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Input, Machine, Row, RowEffect, put
+from rookery.actors.kernel.machines.machine import (
+    Machine,
+    MachineInput,
+    Transition,
+    TransitionEffect,
+    set_fields,
+)
 from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING
 from rookery.actors.surfaces.state import (
     INVARIANTS,
     Surfaces,
-    changed,
+    add_known,
+    clear_calls,
     clear_job,
+    combine,
     count_call,
     delta,
     delta_failed,
-    forget_calls,
     hide,
-    know,
     next_epoch,
     show,
     stage,
@@ -64,7 +70,7 @@ SERVED = (ATTACHED, RUNNING)
 # --- effects ------------------------------------------------------------------------------------
 
 
-class ScheduleSurfaceCompletion(RowEffect, frozen=True, kw_only=True):
+class ScheduleSurfaceCompletion(TransitionEffect, frozen=True, kw_only=True):
     """The job is to be done, and its end to be told with both numbers."""
 
     surface_id: str
@@ -74,13 +80,13 @@ class ScheduleSurfaceCompletion(RowEffect, frozen=True, kw_only=True):
     applied_at_turn: int
 
 
-class RefreshVisibleSurfaceSet(RowEffect, frozen=True, kw_only=True):
+class RefreshVisibleSurfaceSet(TransitionEffect, frozen=True, kw_only=True):
     """Other tools may be visible now; whoever shows them answers with this epoch."""
 
     snapshot_epoch: int
 
 
-class EmitExternalToolDelta(RowEffect, frozen=True, kw_only=True):
+class EmitExternalToolDelta(TransitionEffect, frozen=True, kw_only=True):
     """A change of a surface has come this far."""
 
     surface_id: str
@@ -89,23 +95,23 @@ class EmitExternalToolDelta(RowEffect, frozen=True, kw_only=True):
     cause: Cause | None = None
 
 
-class CloseSurfaceConnection(RowEffect, frozen=True, kw_only=True):
+class CloseSurfaceConnection(TransitionEffect, frozen=True, kw_only=True):
     """Nobody needs the surface's connection any more."""
 
     surface_id: str
 
 
-class RejectSurfaceCall(RowEffect, frozen=True, kw_only=True):
+class RejectSurfaceCall(TransitionEffect, frozen=True, kw_only=True):
     """The call must not be made."""
 
     surface_id: str
     cause: Cause
 
 
-Effect = Callable[[Surfaces, Any], RowEffect]
+EffectFactory = Callable[[Surfaces, Any], TransitionEffect]
 
 
-def schedule(operation: Operation) -> Effect:
+def schedule(operation: Operation) -> EffectFactory:
     return lambda s, a: ScheduleSurfaceCompletion(
         surface_id=a.surface_id,
         operation=operation,
@@ -115,13 +121,13 @@ def schedule(operation: Operation) -> Effect:
     )
 
 
-def tell(operation: Operation, phase: Phase) -> Effect:
+def emit_delta(operation: Operation, phase: Phase) -> EffectFactory:
     return lambda _, a: EmitExternalToolDelta(
         surface_id=a.surface_id, operation=operation, phase=phase
     )
 
 
-def tell_failure(s: Surfaces, a: facts.PendingFailed) -> RowEffect:
+def emit_failure(s: Surfaces, a: facts.PendingFailed) -> TransitionEffect:
     return EmitExternalToolDelta(
         surface_id=a.surface_id,
         operation=s.last_delta_operation.get(a.surface_id, Operation.NONE),
@@ -130,42 +136,42 @@ def tell_failure(s: Surfaces, a: facts.PendingFailed) -> RowEffect:
     )
 
 
-def refresh(s: Surfaces, _: Any) -> RowEffect:
+def refresh(s: Surfaces, _: Any) -> TransitionEffect:
     return RefreshVisibleSurfaceSet(snapshot_epoch=s.snapshot_epoch)
 
 
-def close(_: Surfaces, a: Any) -> RowEffect:
+def close(_: Surfaces, a: Any) -> TransitionEffect:
     return CloseSurfaceConnection(surface_id=a.surface_id)
 
 
-def reject(cause: Cause) -> Effect:
+def reject(cause: Cause) -> EffectFactory:
     return lambda _, a: RejectSurfaceCall(surface_id=a.surface_id, cause=cause)
 
 
 # --- when rows hold -----------------------------------------------------------------------------
 
 
-def served(s: Surfaces) -> bool:
+def is_serving(s: Surfaces) -> bool:
     return s.host.phase in SERVED
 
 
-def open_to_change(s: Surfaces) -> bool:
-    return s.phase is OPERATING and served(s)
+def is_changeable(s: Surfaces) -> bool:
+    return s.phase is OPERATING and is_serving(s)
 
 
-def takes_up(s: Surfaces, a: facts.BoundaryApplied, staged: StagedOp) -> bool:
+def applies_staged(s: Surfaces, a: facts.BoundaryApplied, staged: StagedOp) -> bool:
     """Whether the boundary saw the intent that stands, and no job is under way."""
     return (
-        open_to_change(s)
+        is_changeable(s)
         and s.staged_op.get(a.surface_id) is staged
         and s.staged_intent_sequence.get(a.surface_id) == a.staged_seq
         and s.pending_op.get(a.surface_id, NO_JOB) is NO_JOB
     )
 
 
-def of_current_job(s: Surfaces, a: facts.PendingSucceeded | facts.PendingFailed) -> bool:
+def is_current_job(s: Surfaces, a: facts.PendingSucceeded | facts.PendingFailed) -> bool:
     return (
-        served(s)
+        is_serving(s)
         and s.pending_task_sequence.get(a.surface_id) == a.task_seq
         and s.pending_lineage_sequence.get(a.surface_id) == a.lineage_seq
     )
@@ -175,7 +181,7 @@ def base(s: Surfaces, a: Any) -> Base:
     return s.base_state.get(a.surface_id, ABSENT)
 
 
-def calls_remain(s: Surfaces, a: Any) -> bool:
+def has_calls(s: Surfaces, a: Any) -> bool:
     return s.inflight_calls.get(a.surface_id, 0) > 0
 
 
@@ -183,96 +189,96 @@ def calls_remain(s: Surfaces, a: Any) -> bool:
 
 _COMPLETION = ("surface_id", "task_seq", "lineage_seq")
 _INPUTS = {
-    "register": Input(facts.Registered, ("surface_id",)),
-    "stage_add": Input(facts.AddStaged, ("surface_id", "now_ms")),
-    "stage_remove": Input(facts.RemoveStaged, ("surface_id", "now_ms")),
-    "stage_reload": Input(facts.ReloadStaged, ("surface_id", "now_ms")),
-    "apply_boundary": Input(
+    "register": MachineInput(facts.Registered, ("surface_id",)),
+    "stage_add": MachineInput(facts.AddStaged, ("surface_id", "now_ms")),
+    "stage_remove": MachineInput(facts.RemoveStaged, ("surface_id", "now_ms")),
+    "stage_reload": MachineInput(facts.ReloadStaged, ("surface_id", "now_ms")),
+    "apply_boundary": MachineInput(
         facts.BoundaryApplied, ("surface_id", "now_ms", "staged_seq", "applied_at_turn")
     ),
-    "mark_pending_succeeded": Input(facts.PendingSucceeded, _COMPLETION),
-    "mark_pending_failed": Input(facts.PendingFailed, (*_COMPLETION, "cause")),
-    "call_started": Input(facts.CallStarted, ("surface_id",)),
-    "call_finished": Input(facts.CallFinished, ("surface_id",)),
-    "finalize_removal_clean": Input(facts.RemovalFinalized, ("surface_id",)),
-    "finalize_removal_forced": Input(facts.RemovalForced, ("surface_id",)),
-    "snapshot_aligned": Input(facts.SnapshotAligned, ("epoch",)),
-    "shutdown_surface": Input(facts.ShutDown),
+    "mark_pending_succeeded": MachineInput(facts.PendingSucceeded, _COMPLETION),
+    "mark_pending_failed": MachineInput(facts.PendingFailed, (*_COMPLETION, "cause")),
+    "call_started": MachineInput(facts.CallStarted, ("surface_id",)),
+    "call_finished": MachineInput(facts.CallFinished, ("surface_id",)),
+    "finalize_removal_clean": MachineInput(facts.RemovalFinalized, ("surface_id",)),
+    "finalize_removal_forced": MachineInput(facts.RemovalForced, ("surface_id",)),
+    "snapshot_aligned": MachineInput(facts.SnapshotAligned, ("epoch",)),
+    "shutdown_surface": MachineInput(facts.ShutDown),
 }
 
 # fmt: off
 _ROWS = (
-    Row("Register", "register",
-        lambda s, _: served(s),
-        changed(know)),
-    Row("StageAdd", "stage_add",
-        lambda s, _: open_to_change(s),
-        changed(know, stage(StagedOp.ADD))),
-    Row("StageRemove", "stage_remove",
-        lambda s, _: open_to_change(s),
-        changed(know, stage(StagedOp.REMOVE))),
-    Row("StageReload", "stage_reload",
-        lambda s, a: open_to_change(s) and a.surface_id in s.active_surfaces,
-        changed(know, stage(StagedOp.RELOAD))),
-    Row("ApplyBoundaryAdd", "apply_boundary",
-        lambda s, a: takes_up(s, a, StagedOp.ADD) and base(s, a) is not REMOVING,
-        changed(know, start_job(PendingOp.ADD), unstage, delta(Operation.ADD, Phase.PENDING),
+    Transition("Register", "register",
+        lambda s, _: is_serving(s),
+        combine(add_known)),
+    Transition("StageAdd", "stage_add",
+        lambda s, _: is_changeable(s),
+        combine(add_known, stage(StagedOp.ADD))),
+    Transition("StageRemove", "stage_remove",
+        lambda s, _: is_changeable(s),
+        combine(add_known, stage(StagedOp.REMOVE))),
+    Transition("StageReload", "stage_reload",
+        lambda s, a: is_changeable(s) and a.surface_id in s.active_surfaces,
+        combine(add_known, stage(StagedOp.RELOAD))),
+    Transition("ApplyBoundaryAdd", "apply_boundary",
+        lambda s, a: applies_staged(s, a, StagedOp.ADD) and base(s, a) is not REMOVING,
+        combine(add_known, start_job(PendingOp.ADD), unstage, delta(Operation.ADD, Phase.PENDING),
                 next_epoch),
-        (schedule(Operation.ADD), tell(Operation.ADD, Phase.PENDING))),
-    Row("ApplyBoundaryReload", "apply_boundary",
-        lambda s, a: (takes_up(s, a, StagedOp.RELOAD) and a.surface_id in s.active_surfaces
+        (schedule(Operation.ADD), emit_delta(Operation.ADD, Phase.PENDING))),
+    Transition("ApplyBoundaryReload", "apply_boundary",
+        lambda s, a: (applies_staged(s, a, StagedOp.RELOAD) and a.surface_id in s.active_surfaces
                       and base(s, a) is ACTIVE),
-        changed(know, start_job(PendingOp.RELOAD), unstage,
+        combine(add_known, start_job(PendingOp.RELOAD), unstage,
                 delta(Operation.RELOAD, Phase.PENDING), next_epoch),
-        (schedule(Operation.RELOAD), tell(Operation.RELOAD, Phase.PENDING))),
-    Row("ApplyBoundaryRemoveDraining", "apply_boundary",
-        lambda s, a: takes_up(s, a, StagedOp.REMOVE) and base(s, a) is ACTIVE,
-        changed(know, clear_job, unstage, hide(REMOVING), start_draining,
+        (schedule(Operation.RELOAD), emit_delta(Operation.RELOAD, Phase.PENDING))),
+    Transition("ApplyBoundaryRemoveDraining", "apply_boundary",
+        lambda s, a: applies_staged(s, a, StagedOp.REMOVE) and base(s, a) is ACTIVE,
+        combine(add_known, clear_job, unstage, hide(REMOVING), start_draining,
                 delta(Operation.REMOVE, Phase.DRAINING), next_epoch),
-        (refresh, tell(Operation.REMOVE, Phase.DRAINING))),
-    Row("ApplyBoundaryRemoveNoop", "apply_boundary",
-        lambda s, a: takes_up(s, a, StagedOp.REMOVE) and base(s, a) is not ACTIVE,
-        changed(know, clear_job, unstage)),
-    Row("MarkPendingSucceededAdd", "mark_pending_succeeded",
-        lambda s, a: s.pending_op.get(a.surface_id) is PendingOp.ADD and of_current_job(s, a),
-        changed(know, clear_job, show, delta(Operation.ADD, Phase.APPLIED), next_epoch),
-        (refresh, tell(Operation.ADD, Phase.APPLIED))),
-    Row("MarkPendingSucceededReload", "mark_pending_succeeded",
-        lambda s, a: s.pending_op.get(a.surface_id) is PendingOp.RELOAD and of_current_job(s, a),
-        changed(know, clear_job, show, delta(Operation.RELOAD, Phase.APPLIED), next_epoch),
-        (refresh, tell(Operation.RELOAD, Phase.APPLIED))),
-    Row("MarkPendingFailed", "mark_pending_failed",
-        of_current_job,
-        changed(clear_job, delta_failed),
-        (tell_failure,)),
-    Row("CallStartedActive", "call_started",
-        lambda s, a: served(s) and base(s, a) is ACTIVE,
-        changed(count_call)),
-    Row("CallStartedRejectRemoving", "call_started",
-        lambda s, a: served(s) and base(s, a) is REMOVING,
+        (refresh, emit_delta(Operation.REMOVE, Phase.DRAINING))),
+    Transition("ApplyBoundaryRemoveNoop", "apply_boundary",
+        lambda s, a: applies_staged(s, a, StagedOp.REMOVE) and base(s, a) is not ACTIVE,
+        combine(add_known, clear_job, unstage)),
+    Transition("MarkPendingSucceededAdd", "mark_pending_succeeded",
+        lambda s, a: s.pending_op.get(a.surface_id) is PendingOp.ADD and is_current_job(s, a),
+        combine(add_known, clear_job, show, delta(Operation.ADD, Phase.APPLIED), next_epoch),
+        (refresh, emit_delta(Operation.ADD, Phase.APPLIED))),
+    Transition("MarkPendingSucceededReload", "mark_pending_succeeded",
+        lambda s, a: s.pending_op.get(a.surface_id) is PendingOp.RELOAD and is_current_job(s, a),
+        combine(add_known, clear_job, show, delta(Operation.RELOAD, Phase.APPLIED), next_epoch),
+        (refresh, emit_delta(Operation.RELOAD, Phase.APPLIED))),
+    Transition("MarkPendingFailed", "mark_pending_failed",
+        is_current_job,
+        combine(clear_job, delta_failed),
+        (emit_failure,)),
+    Transition("CallStartedActive", "call_started",
+        lambda s, a: is_serving(s) and base(s, a) is ACTIVE,
+        combine(count_call)),
+    Transition("CallStartedRejectRemoving", "call_started",
+        lambda s, a: is_serving(s) and base(s, a) is REMOVING,
         effects=(reject(Cause.SURFACE_DRAINING),)),
-    Row("CallStartedRejectUnavailable", "call_started",
-        lambda s, a: served(s) and base(s, a) not in (ACTIVE, REMOVING),
+    Transition("CallStartedRejectUnavailable", "call_started",
+        lambda s, a: is_serving(s) and base(s, a) not in (ACTIVE, REMOVING),
         effects=(reject(Cause.SURFACE_UNAVAILABLE),)),
-    Row("CallFinished", "call_finished",
-        lambda s, a: served(s) and base(s, a) in (ACTIVE, REMOVING) and calls_remain(s, a),
-        changed(uncount_call)),
-    Row("FinalizeRemovalClean", "finalize_removal_clean",
-        lambda s, a: served(s) and base(s, a) is REMOVING and not calls_remain(s, a),
-        changed(hide(REMOVED), clear_job, stop_draining, delta(Operation.REMOVE, Phase.APPLIED),
+    Transition("CallFinished", "call_finished",
+        lambda s, a: is_serving(s) and base(s, a) in (ACTIVE, REMOVING) and has_calls(s, a),
+        combine(uncount_call)),
+    Transition("FinalizeRemovalClean", "finalize_removal_clean",
+        lambda s, a: is_serving(s) and base(s, a) is REMOVING and not has_calls(s, a),
+        combine(hide(REMOVED), clear_job, stop_draining, delta(Operation.REMOVE, Phase.APPLIED),
                 next_epoch),
-        (close, refresh, tell(Operation.REMOVE, Phase.APPLIED))),
-    Row("FinalizeRemovalForced", "finalize_removal_forced",
-        lambda s, a: served(s) and base(s, a) is REMOVING,
-        changed(hide(REMOVED), clear_job, forget_calls, stop_draining,
+        (close, refresh, emit_delta(Operation.REMOVE, Phase.APPLIED))),
+    Transition("FinalizeRemovalForced", "finalize_removal_forced",
+        lambda s, a: is_serving(s) and base(s, a) is REMOVING,
+        combine(hide(REMOVED), clear_job, clear_calls, stop_draining,
                 delta(Operation.REMOVE, Phase.FORCED), next_epoch),
-        (close, refresh, tell(Operation.REMOVE, Phase.FORCED))),
-    Row("SnapshotAligned", "snapshot_aligned",
-        lambda s, _: served(s),
+        (close, refresh, emit_delta(Operation.REMOVE, Phase.FORCED))),
+    Transition("SnapshotAligned", "snapshot_aligned",
+        lambda s, _: is_serving(s),
         lambda s, a: replace(s, snapshot_aligned_epoch=a.epoch)),
-    Row("Shutdown", "shutdown_surface",
-        lambda s, _: served(s),
-        put(phase=SHUTDOWN)),
+    Transition("Shutdown", "shutdown_surface",
+        lambda s, _: is_serving(s),
+        set_fields(phase=SHUTDOWN)),
 )
 # fmt: on
 

@@ -27,7 +27,7 @@ __all__ = [
 def surface_snapshot(state: Surfaces, surface_id: str) -> SurfaceSnapshot | None:
     """The surface as it stands; ``None`` if nothing was ever known, pending or staged of it."""
     kept = (state.known_surfaces, state.base_state, state.pending_op, state.staged_op)
-    return _entry(state, surface_id) if any(surface_id in some for some in kept) else None
+    return _snapshot_entry(state, surface_id) if any(surface_id in some for some in kept) else None
 
 
 def diagnostic_snapshot(state: Surfaces) -> SurfaceDiagnosticSnapshot:
@@ -40,7 +40,7 @@ def diagnostic_snapshot(state: Surfaces) -> SurfaceDiagnosticSnapshot:
         snapshot_epoch=state.snapshot_epoch,
         snapshot_aligned_epoch=state.snapshot_aligned_epoch,
         has_pending_or_staged=has_pending_or_staged(state),
-        entries=tuple(_entry(state, surface_id) for surface_id in known),
+        entries=tuple(_snapshot_entry(state, surface_id) for surface_id in known),
     )
 
 
@@ -66,7 +66,7 @@ def has_pending_or_staged(state: Surfaces) -> bool:
     return bool(pending_surfaces(state) or state.staged_op)
 
 
-def _entry(state: Surfaces, surface_id: str) -> SurfaceSnapshot:
+def _snapshot_entry(state: Surfaces, surface_id: str) -> SurfaceSnapshot:
     return SurfaceSnapshot(
         surface_id=surface_id,
         base_state=state.base_state.get(surface_id),

@@ -9,34 +9,36 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
-from rookery.actors.tools.catalogue import VisibleTool
+from rookery.actors.tools.catalogue import CatalogueTool
 from rookery.actors.tools.faults import fault, fault_of
-from rookery.actors.tools.state import Call
-from rookery.schemas.calls import ApprovalWanted, Arguments, ToolFault
+from rookery.actors.tools.state import ToolCall
+from rookery.schemas.calls import CallArguments, RequestApproval, ToolFault
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import CodedError
 
-__all__ = ["Wanted", "wanted"]
+__all__ = ["ApprovalSubject", "approval_subject"]
 
 
-class Wanted(NamedTuple):
+class ApprovalSubject(NamedTuple):
     """What approvals are told of a call."""
 
-    said: ApprovalWanted
+    request: RequestApproval
     text: bytes
     """Its canonical arguments, whose digest an approval is bound to."""
 
 
-def wanted(tool: VisibleTool, call: Call, arguments: Arguments) -> Wanted | ToolFault:
+def approval_subject(
+    tool: CatalogueTool, call: ToolCall, arguments: CallArguments
+) -> ApprovalSubject | ToolFault:
     """The call, or what is wrong with it: nobody is asked about one that cannot be made."""
     try:
-        bound = tool.checks.arguments(arguments.args, arguments.kwargs)
-        text = tool.checks.request(arguments.args, arguments.kwargs)
+        bound = tool.checks.check_arguments(arguments.args, arguments.kwargs)
+        text = tool.checks.encode_request(arguments.args, arguments.kwargs)
     except CodedError as error:
         return fault_of(error)
     if digest_bytes(text) != call.request_digest or call.approval is UNSET:
         return fault("INVALID_ARGUMENT", f"these are not the arguments {call.name} was called with")
-    said = ApprovalWanted(
+    said = RequestApproval(
         operation_id=call.operation_id,
         run_id=call.run,
         generation=call.generation,
@@ -50,4 +52,4 @@ def wanted(tool: VisibleTool, call: Call, arguments: Arguments) -> Wanted | Tool
         arguments=bound,
         arguments_ref=f"blob:{call.request_digest}",
     )
-    return Wanted(said, text)
+    return ApprovalSubject(said, text)

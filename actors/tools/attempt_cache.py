@@ -12,68 +12,68 @@ from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple
 
-from rookery.actors.tools.call_slots import Place
+from rookery.actors.tools.call_slots import CallAttempt
 from rookery.schemas.calls import CallOutcome
 
-__all__ = ["Tries", "TryResult"]
+__all__ = ["AttemptCache", "AttemptResult"]
 
 HELD_BYTES_MAX: Final = 64 << 20
-EACH_BYTES: Final = 1 << 10
+OVERHEAD_BYTES: Final = 1 << 10
 """Beside its value."""
 
 
-class TryResult(NamedTuple):
+class AttemptResult(NamedTuple):
     outcome: CallOutcome
     text: bytes
     """The value's canonical JSON; empty for an error."""
-    unknown: str = ""
+    unknown_reason: str = ""
     """Why nobody knows the outcome, if it is so."""
     called: bool = True
     """Else the tool was not called, and the try may be begun again."""
 
 
-class Tries:
+class AttemptCache:
     """One a node; lives on the bus's loop."""
 
     def __init__(self, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         self._held_bytes_max = held_bytes_max
-        self._begun: dict[Place, asyncio.Future[TryResult]] = {}
-        self._over: OrderedDict[Place, int] = OrderedDict()
+        self._attempts: dict[CallAttempt, asyncio.Future[AttemptResult]] = {}
+        self._retained: OrderedDict[CallAttempt, int] = OrderedDict()
         """What came of these is held, so many bytes each; the oldest first."""
         self._held_bytes = 0
 
-    def get(self, place: Place) -> asyncio.Future[TryResult] | None:
-        return self._begun.get(place)
+    def get(self, place: CallAttempt) -> asyncio.Future[AttemptResult] | None:
+        return self._attempts.get(place)
 
     def begin(
-        self, place: Place, work: Coroutine[Any, Any, TryResult]
-    ) -> asyncio.Future[TryResult]:
+        self, place: CallAttempt, work: Coroutine[Any, Any, AttemptResult]
+    ) -> asyncio.Future[AttemptResult]:
         begun = asyncio.ensure_future(work)
-        self._begun[place] = begun
-        begun.add_done_callback(lambda over: self._hold(place, over))
+        self._attempts[place] = begun
+        begun.add_done_callback(lambda over: self._retain(place, over))
         return begun
 
-    def stands(self, place: Place) -> None:
+    def confirm(self, place: CallAttempt) -> None:
         """What came of it is on record."""
-        self._begun.pop(place, None)
-        self._held_bytes -= self._over.pop(place, 0)
+        self._attempts.pop(place, None)
+        self._held_bytes -= self._retained.pop(place, 0)
 
-    def _hold(self, place: Place, over: asyncio.Future[TryResult]) -> None:
-        if self._begun.get(place) is not over or over.cancelled() or over.exception():
+    def _retain(self, place: CallAttempt, over: asyncio.Future[AttemptResult]) -> None:
+        if self._attempts.get(place) is not over or over.cancelled() or over.exception():
             return
         if not over.result().called:
-            del self._begun[place]
+            del self._attempts[place]
             return
-        self._over[place] = EACH_BYTES + len(over.result().text)
-        self._held_bytes += self._over[place]
+        self._retained[place] = OVERHEAD_BYTES + len(over.result().text)
+        self._held_bytes += self._retained[place]
         while self._held_bytes > self._held_bytes_max:
-            oldest, size_bytes = self._over.popitem(last=False)
+            oldest, size_bytes = self._retained.popitem(last=False)
             self._held_bytes -= size_bytes
-            self._begun[oldest] = _let_go()
+            self._attempts[oldest] = _evicted_result()
 
 
-def _let_go() -> asyncio.Future[TryResult]:
-    lost: asyncio.Future[TryResult] = asyncio.get_running_loop().create_future()
+def _evicted_result() -> asyncio.Future[AttemptResult]:
+    lost: asyncio.Future[AttemptResult] = asyncio.get_running_loop().create_future()
     why = "its result was let go before it could be put on record"
-    lost.set_result(TryResult(CallOutcome(), b"", why))
+    lost.set_result(AttemptResult(CallOutcome(), b"", why))
     return lost

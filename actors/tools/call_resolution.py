@@ -11,23 +11,23 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from rookery.actors.tools.call_rules import Ledger, acts_until_ms, of_call
+from rookery.actors.tools.call_rules import CallRules, acts_until_ms, call_fields
 from rookery.actors.tools.faults import fault, status_of
-from rookery.actors.tools.state import Call, CallPhase, Tools
+from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
 from rookery.bus.ports import IN_FACT_BYTES_MAX
 from rookery.schemas.commands import CallReceipt, ResolveCall
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import tool as facts
 
-__all__ = ["receipt", "resolve"]
+__all__ = ["resolution_receipt", "resolve"]
 
-_LAST_MOMENT_MS: Final = 253_402_300_799_000
+_TIME_MAX_MS: Final = 253_402_300_799_000
 """A time-out may be any number; there is no name for what is later."""
 
 
 def resolve(
-    ledger: Ledger, state: Tools, asked: ResolveCall, *, by: str, now_ms: int
+    ledger: CallRules, state: SessionCalls, asked: ResolveCall, *, by: str, now_ms: int
 ) -> Sequence[facts.ToolFact]:
     """The facts an operator's word leaves; ``by`` says whose it is. It is refused as long as the
     tool may still act, unless the word says ``now``: no look at the tool could be the last."""
@@ -37,41 +37,43 @@ def resolve(
             "say what came of the call, or to try it again",
             hint="exactly one of completed, failed and retry",
         )
-    call = _waiting(ledger, state, asked)
-    left = _left(ledger, call, asked, by)
-    until_ms = acts_until_ms(call) if ledger.is_left_behind(call) else call.acts_until_ms
+    call = _resolvable_call(ledger, state, asked)
+    left = _resolution_facts(ledger, call, asked, by)
+    until_ms = acts_until_ms(call) if ledger.is_orphaned(call) else call.acts_until_ms
     if now_ms < until_ms and not asked.now:
         raise Refused(
             "CALL_MAY_STILL_ACT",
             f"{call.name} may still act on call {call.operation_id} for {until_ms - now_ms} ms, "
-            f"until {_moment(until_ms)}",
+            f"until {_iso_time(until_ms)}",
             hint="ask again then, or say now (--now)",
         )
     return left
 
 
-def _left(ledger: Ledger, call: Call, asked: ResolveCall, by: str) -> Sequence[facts.ToolFact]:
+def _resolution_facts(
+    ledger: CallRules, call: ToolCall, asked: ResolveCall, by: str
+) -> Sequence[facts.ToolFact]:
     if asked.retry:
-        if not ledger.offers(call):
+        if not ledger.is_offered(call):
             raise Refused("UNKNOWN_TOOL", f"{call.name} is not offered here as it was called")
-        return (facts.RetryAllowed(**of_call(call), resolved_by=by),)
+        return (facts.RetryAllowed(**call_fields(call), resolved_by=by),)
     if asked.failed is not UNSET:
         wrong = fault(asked.failed.code, asked.failed.message)
         failed = facts.Failed(
-            **of_call(call), error=wrong, status=status_of(wrong), duration_ms=0, resolved_by=by
+            **call_fields(call), error=wrong, status=status_of(wrong), duration_ms=0, resolved_by=by
         )
         return (failed,)
     completed = facts.Completed(
-        **of_call(call),
+        **call_fields(call),
         value=asked.completed,
-        response_digest=_digest(ledger, call, asked.completed),
+        response_digest=_value_digest(ledger, call, asked.completed),
         duration_ms=0,
         resolved_by=by,
     )
     return (completed,)
 
 
-def receipt(state: Tools, asked: ResolveCall, left: Sequence[Any]) -> CallReceipt:
+def resolution_receipt(state: SessionCalls, asked: ResolveCall, left: Sequence[Any]) -> CallReceipt:
     """How the call stands after what the command ``left``."""
     call = state.calls.get(asked.operation_id)
     match left:
@@ -88,7 +90,7 @@ def receipt(state: Tools, asked: ResolveCall, left: Sequence[Any]) -> CallReceip
     return CallReceipt(run_id=asked.run_id, operation_id=asked.operation_id, state=stands)
 
 
-def _waiting(ledger: Ledger, state: Tools, asked: ResolveCall) -> Call:
+def _resolvable_call(ledger: CallRules, state: SessionCalls, asked: ResolveCall) -> ToolCall:
     """The call, if an operator may speak of it: it waits for that, another process intended it, or
     it is to be tried again and was not yet."""
     call = state.calls.get(asked.operation_id)
@@ -99,7 +101,7 @@ def _waiting(ledger: Ledger, state: Tools, asked: ResolveCall) -> Call:
             hint=f"rookery runs show {asked.run_id[:80]}",
         )
     again = call.phase is CallPhase.REQUESTED and call.attempt > 0 and not asked.retry
-    if not (call.phase is CallPhase.RECOVERY_REQUIRED or ledger.is_left_behind(call) or again):
+    if not (call.phase is CallPhase.RECOVERY_REQUIRED or ledger.is_orphaned(call) or again):
         raise Refused(
             "GUARD_REJECTED",
             f"call {call.operation_id} does not wait for an operator: it is {call.phase}",
@@ -107,12 +109,12 @@ def _waiting(ledger: Ledger, state: Tools, asked: ResolveCall) -> Call:
     return call
 
 
-def _moment(at_ms: int) -> str:
-    at_s = min(at_ms, _LAST_MOMENT_MS) / 1_000
+def _iso_time(at_ms: int) -> str:
+    at_s = min(at_ms, _TIME_MAX_MS) / 1_000
     return datetime.fromtimestamp(at_s, UTC).isoformat(" ", "milliseconds")
 
 
-def _digest(ledger: Ledger, call: Call, value: Any) -> str:
+def _value_digest(ledger: CallRules, call: ToolCall, value: Any) -> str:
     """Of a value the program could have been given by the tool."""
     text = canonical_json(value)
     if len(text) > IN_FACT_BYTES_MAX:
@@ -121,9 +123,9 @@ def _digest(ledger: Ledger, call: Call, value: Any) -> str:
             f"the value has {len(text)} bytes, the limit is {IN_FACT_BYTES_MAX}",
             hint="try the call again, or let it fail",
         )
-    if ledger.offers(call):
+    if ledger.is_offered(call):
         try:
-            ledger.visible.find(call.name).checks.response(value)
+            ledger.catalogue.require(call.name).checks.check_result(value)
         except Failed as failure:
             raise Refused(failure.code, failure.message) from None
     return digest_bytes(text)

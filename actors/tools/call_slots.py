@@ -15,54 +15,57 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import NamedTuple
 
-from rookery.actors.tools.rate_limits import RateWindow, Slots
-from rookery.bus.ports import Loop
+from rookery.actors.tools.rate_limits import ConcurrencyLimit, RateWindow
+from rookery.bus.ports import BusLoop
 from rookery.schemas.capability import Capability
 
-__all__ = ["Place", "Places", "Stage"]
+__all__ = ["CallAttempt", "CallSlots", "SlotStage"]
 
 
-class Place(NamedTuple):
+class CallAttempt(NamedTuple):
     """One try of one call."""
 
     operation_id: str
     attempt: int
 
 
-class Stage(Enum):
+class SlotStage(Enum):
     """Whose a place is, to use or to give back."""
 
-    DRAFTED = auto()
+    RESERVED = auto()
     """A decision's that took it for an intent which may not stand yet."""
-    AWAITED = auto()
+    ASSIGNED = auto()
     """A performer's that waited for it and asks for the intent."""
-    USED = auto()
+    RUNNING = auto()
     """The call's."""
 
 
-class _Taken(NamedTuple):
+class _HeldSlot(NamedTuple):
     session: str
     name: str
-    stage: Stage
+    stage: SlotStage
 
 
-class _Waiting(NamedTuple):
-    place: Place
+class _SlotRequest(NamedTuple):
+    attempt: CallAttempt
     session: str
-    told: asyncio.Future[bool]
+    granted: asyncio.Future[bool]
 
 
-class _Room:
+class _ToolSlots:
     """The places of one tool."""
 
     def __init__(self, capability: Capability) -> None:
         limits = capability.limits
-        self.slots, self.rate = Slots(limits.concurrency), RateWindow(limits.rate_per_min)
-        self.waiting: deque[_Waiting] = deque()
-        self.alarm: asyncio.TimerHandle | None = None
+        self.slots, self.rate = (
+            ConcurrencyLimit(limits.concurrency),
+            RateWindow(limits.rate_per_min),
+        )
+        self.waiting: deque[_SlotRequest] = deque()
+        self.retry_timer: asyncio.TimerHandle | None = None
 
-    def next_waiting(self) -> _Waiting | None:
-        while self.waiting and self.waiting[0].told.done():  # Given up, and about to say so.
+    def next_waiting(self) -> _SlotRequest | None:
+        while self.waiting and self.waiting[0].granted.done():  # Given up, and about to say so.
             self.waiting.popleft()
         return self.waiting[0] if self.waiting else None
 
@@ -75,114 +78,114 @@ class _Room:
         return False
 
 
-class Places:
+class CallSlots:
     """One a node."""
 
     def __init__(
-        self, capabilities: Iterable[Capability], loop: Loop, now_ms: Callable[[], int]
+        self, capabilities: Iterable[Capability], loop: BusLoop, now_ms: Callable[[], int]
     ) -> None:
         self._loop, self._now_ms = loop, now_ms
         self._lock = threading.Lock()
-        self._rooms = {capability.name: _Room(capability) for capability in capabilities}
-        self._taken: dict[Place, _Taken] = {}
-        self._drafted: dict[str, set[Place]] = {}
+        self._tools = {capability.name: _ToolSlots(capability) for capability in capabilities}
+        self._held: dict[CallAttempt, _HeldSlot] = {}
+        self._reserved: dict[str, set[CallAttempt]] = {}
 
     # --- for decisions, on the actor's thread -----------------------------------------------------
 
-    def take(self, place: Place, session: str, name: str, now_ms: int) -> bool:
+    def try_reserve(self, place: CallAttempt, session: str, name: str, now_ms: int) -> bool:
         """Whether the call has its place, now or since before. Nobody overtakes those who wait."""
         with self._lock:
-            if place in self._taken:
+            if place in self._held:
                 return True
-            room = self._rooms[name]
+            room = self._tools[name]
             if room.waiting or not room.try_enter(now_ms):
                 return False
-            self._taken[place] = _Taken(session, name, Stage.DRAFTED)
-            self._drafted.setdefault(session, set()).add(place)
+            self._held[place] = _HeldSlot(session, name, SlotStage.RESERVED)
+            self._reserved.setdefault(session, set()).add(place)
             return True
 
-    def drafted(self, session: str) -> frozenset[Place]:
+    def reserved(self, session: str) -> frozenset[CallAttempt]:
         """What decisions of the session took and no call uses yet."""
         with self._lock:
-            return frozenset(self._drafted.get(session, ()))
+            return frozenset(self._reserved.get(session, ()))
 
     # --- for performers, on the loop --------------------------------------------------------------
 
-    async def wait(self, place: Place, session: str, name: str) -> bool:
+    async def wait(self, place: CallAttempt, session: str, name: str) -> bool:
         """Wait for a place; ``False`` if nobody wants it any more (``leave``)."""
         told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         with self._lock:
-            if place in self._taken:
+            if place in self._held:
                 return True
-            self._rooms[name].waiting.append(_Waiting(place, session, told))
+            self._tools[name].waiting.append(_SlotRequest(place, session, told))
         self._admit(name)
         try:
             return await told
         except asyncio.CancelledError:
-            self.leave(place.operation_id)
-            self.give_back(place, Stage.AWAITED)
+            self.stop_waiting(place.operation_id)
+            self.release(place, SlotStage.ASSIGNED)
             raise
 
-    def leave(self, operation_id: str) -> None:
+    def stop_waiting(self, operation_id: str) -> None:
         """The call needs no place any more."""
-        for name, room in self._rooms.items():
+        for name, room in self._tools.items():
             with self._lock:
-                gone = [w for w in room.waiting if w.place.operation_id == operation_id]
+                gone = [w for w in room.waiting if w.attempt.operation_id == operation_id]
                 for waiting in gone:
                     room.waiting.remove(waiting)
             for waiting in gone:
-                if not waiting.told.done():
-                    waiting.told.set_result(False)
+                if not waiting.granted.done():
+                    waiting.granted.set_result(False)
             if gone:
                 self._admit(name)
 
-    def use(self, place: Place) -> None:
+    def mark_running(self, place: CallAttempt) -> None:
         """The call runs: from here on its place is its own."""
         with self._lock:
-            if (taken := self._taken.get(place)) is not None:
-                self._forget_draft(place, taken)
-                self._taken[place] = taken._replace(stage=Stage.USED)
+            if (taken := self._held.get(place)) is not None:
+                self._clear_reservation(place, taken)
+                self._held[place] = taken._replace(stage=SlotStage.RUNNING)
 
-    def give_back(self, place: Place, stage: Stage) -> None:
+    def release(self, place: CallAttempt, stage: SlotStage) -> None:
         """Free a place, if it is still at this stage. From any thread."""
         with self._lock:
-            taken = self._taken.get(place)
+            taken = self._held.get(place)
             if taken is None or taken.stage is not stage:
                 return
-            del self._taken[place]
-            self._forget_draft(place, taken)
-            room = self._rooms[taken.name]
+            del self._held[place]
+            self._clear_reservation(place, taken)
+            room = self._tools[taken.name]
             room.slots.release()
             wanted = bool(room.waiting)
         if wanted:
-            self._loop.post(self._admit, taken.name)
+            self._loop.call_soon(self._admit, taken.name)
 
-    def _forget_draft(self, place: Place, taken: _Taken) -> None:
-        if (drafted := self._drafted.get(taken.session)) is not None:
+    def _clear_reservation(self, place: CallAttempt, taken: _HeldSlot) -> None:
+        if (drafted := self._reserved.get(taken.session)) is not None:
             drafted.discard(place)
             if not drafted:
-                del self._drafted[taken.session]
+                del self._reserved[taken.session]
 
     def _admit(self, name: str) -> None:
         """Let in who waits, as far as there is room; come back when the rate allows more."""
-        room, admitted = self._rooms[name], []
+        room, admitted = self._tools[name], []
         with self._lock:
             now_ms = self._now_ms()
             while waiting := room.next_waiting():
-                if waiting.place in self._taken:  # Two wait for the same try: it has one place.
+                if waiting.attempt in self._held:  # Two wait for the same try: it has one place.
                     admitted.append(room.waiting.popleft())
                     continue
                 if not room.try_enter(now_ms):
                     break
                 room.waiting.popleft()
-                self._taken[waiting.place] = _Taken(waiting.session, name, Stage.AWAITED)
+                self._held[waiting.attempt] = _HeldSlot(waiting.session, name, SlotStage.ASSIGNED)
                 admitted.append(waiting)
             pause_ms = room.rate.free_in_ms(now_ms) if room.waiting else 0
         for waiting in admitted:
-            waiting.told.set_result(True)
-        if room.alarm is not None:
-            room.alarm.cancel()
-            room.alarm = None
+            waiting.granted.set_result(True)
+        if room.retry_timer is not None:
+            room.retry_timer.cancel()
+            room.retry_timer = None
         if pause_ms:
             loop = asyncio.get_running_loop()
-            room.alarm = loop.call_later(pause_ms / 1_000, self._admit, name)
+            room.retry_timer = loop.call_later(pause_ms / 1_000, self._admit, name)

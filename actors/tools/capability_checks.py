@@ -13,19 +13,19 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from rookery.actors.approvals.rules import check_rule
-from rookery.actors.tools.schema_validator import Matcher
+from rookery.actors.tools.schema_validator import SchemaValidator
 from rookery.schemas.capability import Capability, CapabilityLimits
 from rookery.schemas.codec import NESTING_MAX
 from rookery.schemas.digest import canonical_json, digest_json
 from rookery.schemas.errors import Failed, Refused
 
-__all__ = ["CallChecks", "Response", "named", "schema_digest"]
+__all__ = ["CapabilityChecks", "CheckedResult", "bind_by_name", "schema_digest"]
 
 _LIMIT_MAX: Final = 2**32 - 1
-_parsed = msgspec.json.Decoder().decode
+_decode = msgspec.json.Decoder().decode
 
 
-class Response(NamedTuple):
+class CheckedResult(NamedTuple):
     """A result as it travels."""
 
     value: Any
@@ -34,7 +34,7 @@ class Response(NamedTuple):
     """Its canonical JSON; the response digest is of this."""
 
 
-class CallChecks:
+class CapabilityChecks:
     """The checks of one capability, or a refusal of what it declares."""
 
     def __init__(self, capability: Capability) -> None:
@@ -43,22 +43,26 @@ class CallChecks:
         self._name = capability.name
         self._limits = capability.limits
         self._names = _names_in_order(capability)
-        self._input = Matcher(capability.input_schema, f"the input schema of {capability.name}")
-        self._output = Matcher(capability.output_schema, f"the output schema of {capability.name}")
+        self._input = SchemaValidator(
+            capability.input_schema, f"the input schema of {capability.name}"
+        )
+        self._output = SchemaValidator(
+            capability.output_schema, f"the output schema of {capability.name}"
+        )
 
-    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What the input schema describes, checked: a dict of the bound arguments, or a list.
 
         ``TYPE_ERROR`` where a call does not fit at all, ``INVALID_ARGUMENT`` where a value is out
         of range, as Python tells ``TypeError`` and ``ValueError`` apart.
         """
-        bound = self._bound(args, kwargs)
-        if wrong := self._input.mismatch(bound):
+        bound = self._bind(args, kwargs)
+        if wrong := self._input.find_mismatch(bound):
             code = "TYPE_ERROR" if wrong.of_shape else "INVALID_ARGUMENT"
             raise Refused(code, f"{self._name}: {wrong}", hint=self._usage())
         return bound
 
-    def request(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    def encode_request(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """The canonical JSON of a call, within its limit; the request digest is of this."""
         try:
             text = canonical_json({"args": args, "kwargs": kwargs})
@@ -75,7 +79,7 @@ class CallChecks:
             raise Refused("INVALID_ARGUMENT", f"{self._name}: the arguments are {_TOO_DEEP}")
         return text
 
-    def response(self, result: Any) -> Response:
+    def check_result(self, result: Any) -> CheckedResult:
         """A result as plain JSON of the declared size and form; anything else is the tool's."""
         try:
             text = canonical_json(result)
@@ -89,14 +93,14 @@ class CallChecks:
             )
         if _is_too_deep(text):
             raise Failed("SERIALIZE_ERROR", f"{self._name}: the result is {_TOO_DEEP}")
-        value = _parsed(text)
-        if wrong := self._output.mismatch(value):
+        value = _decode(text)
+        if wrong := self._output.find_mismatch(value):
             raise Failed("INVALID_RESULT", f"the result of {self._name} at {wrong}")
-        return Response(value, text)
+        return CheckedResult(value, text)
 
-    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if self._names is not None:
-            return named(self._name, self._names, args, kwargs)
+            return bind_by_name(self._name, self._names, args, kwargs)
         if kwargs:
             raise Refused("TYPE_ERROR", f"{self._name} takes positional arguments only")
         return list(args)
@@ -105,7 +109,7 @@ class CallChecks:
         return "" if self._names is None else f"{self._name}({', '.join(self._names)})"
 
 
-def named(
+def bind_by_name(
     tool: str, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """All arguments by name: positional ones take ``names`` in order."""
@@ -169,15 +173,15 @@ def _is_too_deep(text: bytes) -> bool:
     if text.count(b"[") + text.count(b"{") <= NESTING_MAX:
         return False
     try:
-        level = [_parsed(text)]
+        level = [_decode(text)]
     except RecursionError:
         return True
     for _ in range(NESTING_MAX):
-        level = [inner for value in level for inner in _inside(value)]
+        level = [inner for value in level for inner in _children(value)]
     return any(isinstance(value, dict | list) for value in level)
 
 
-def _inside(value: Any) -> Iterable[Any]:
+def _children(value: Any) -> Iterable[Any]:
     match value:
         case dict():
             return value.values()

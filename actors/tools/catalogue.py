@@ -11,72 +11,72 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from rookery.actors.tools.authoring.registry import ToolRegistry
-from rookery.actors.tools.capability_checks import CallChecks, schema_digest
-from rookery.schemas.calls import OfferedTool
+from rookery.actors.tools.capability_checks import CapabilityChecks, schema_digest
+from rookery.schemas.calls import AvailableTool
 from rookery.schemas.capability import Capability
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
 
-__all__ = ["LOCAL", "VisibleTool", "VisibleTools", "visible_name"]
+__all__ = ["LOCAL", "CatalogueTool", "ToolCatalogue", "catalogue_name"]
 
 LOCAL = "local"
 """The surface of functions in the node's own process."""
 
 
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
+_INVALID_NAME_CHARACTER = re.compile(r"[^A-Za-z0-9_]")
 
 
-def visible_name(surface: str, tool: str) -> str:
+def catalogue_name(surface: str, tool: str) -> str:
     """What programs call a tool of a surface outside the node."""
-    name = _NOT_IN_NAMES.sub("_", f"{surface}_{tool}")
+    name = _INVALID_NAME_CHARACTER.sub("_", f"{surface}_{tool}")
     return f"_{name}" if name[0].isdigit() else name
 
 
-class VisibleTool(NamedTuple):
+class CatalogueTool(NamedTuple):
     """One tool as programs see it."""
 
     surface: str
-    offered: OfferedTool
+    available: AvailableTool
     capability: Capability
     """Its name is the visible one."""
-    checks: CallChecks
+    checks: CapabilityChecks
 
     @classmethod
-    def of(cls, surface: str, capability: Capability, *, awaited: bool) -> VisibleTool:
-        offered = OfferedTool(
+    def of(cls, surface: str, capability: Capability, *, awaited: bool) -> CatalogueTool:
+        offered = AvailableTool(
             name=capability.name,
             schema_digest=schema_digest(capability),
             side_effect=capability.side_effect,
             awaited=awaited,
         )
-        return cls(surface, offered, capability, CallChecks(capability))
+        return cls(surface, offered, capability, CapabilityChecks(capability))
 
 
-class VisibleTools:
+class ToolCatalogue:
     """Sorted by name, no two of one name."""
 
-    def __init__(self, tools: Iterable[VisibleTool] = ()) -> None:
-        self._tools: dict[str, VisibleTool] = {}
-        for tool in sorted(tools, key=lambda tool: tool.offered.name):
-            if (other := self._tools.get(tool.offered.name)) is not None:
+    def __init__(self, tools: Iterable[CatalogueTool] = ()) -> None:
+        self._tools: dict[str, CatalogueTool] = {}
+        for tool in sorted(tools, key=lambda tool: tool.available.name):
+            if (other := self._tools.get(tool.available.name)) is not None:
                 raise Refused(
                     "TOOL_NAME_CONFLICT",
-                    f"{other.surface} and {tool.surface} both have a tool {tool.offered.name}",
+                    f"{other.surface} and {tool.surface} both have a tool {tool.available.name}",
                     hint="rename one of them",
                 )
-            self._tools[tool.offered.name] = tool
+            self._tools[tool.available.name] = tool
 
     @classmethod
-    def local(cls, registry: ToolRegistry) -> VisibleTools:
+    def local(cls, registry: ToolRegistry) -> ToolCatalogue:
         """The tools of a registry in the node's own process."""
         return cls(
-            VisibleTool.of(LOCAL, tool.capability, awaited=tool.async_mode) for tool in registry
+            CatalogueTool.of(LOCAL, tool.capability, awaited=tool.async_mode) for tool in registry
         )
 
-    def get(self, name: str) -> VisibleTool | None:
+    def get(self, name: str) -> CatalogueTool | None:
         return self._tools.get(name)
 
-    def find(self, name: str) -> VisibleTool:
+    def require(self, name: str) -> CatalogueTool:
         """The tool a program calls by ``name``, or ``UNKNOWN_TOOL``."""
         tool = self._tools.get(name)
         if tool is None:
@@ -89,15 +89,15 @@ class VisibleTools:
     def __contains__(self, name: object) -> bool:
         return name in self._tools
 
-    def __iter__(self) -> Iterator[VisibleTool]:
+    def __iter__(self) -> Iterator[CatalogueTool]:
         return iter(self._tools.values())
 
     @property
-    def offered(self) -> tuple[OfferedTool, ...]:
+    def available_tools(self) -> tuple[AvailableTool, ...]:
         """What a run is told."""
-        return tuple(tool.offered for tool in self)
+        return tuple(tool.available for tool in self)
 
     @property
     def catalogue_bytes(self) -> bytes:
-        """What the tools declared, as the blob that ``Offer.catalogue`` names."""
+        """What the tools declared, as the blob that ``RunEnvironment.catalogue`` names."""
         return encode_json([tool.capability for tool in self])  # Properties keep their order.

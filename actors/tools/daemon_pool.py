@@ -11,13 +11,13 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import ParamSpec, TypeVar
 
-__all__ = ["Threads"]
+__all__ = ["DaemonThreadPool"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Threads(Executor):
+class DaemonThreadPool(Executor):
     """Up to so many daemon threads, made when they are first needed."""
 
     def __init__(self, count_max: int) -> None:
@@ -46,7 +46,7 @@ class Threads(Executor):
             self._jobs.append(job)
             if self._idle < len(self._jobs) and self._count < self._count_max:
                 self._count += 1
-                threading.Thread(target=self._work, name="rookery-tool", daemon=True).start()
+                threading.Thread(target=self._run_jobs, name="rookery-tool", daemon=True).start()
             self._changed.notify()
         return future
 
@@ -57,7 +57,7 @@ class Threads(Executor):
             self._closed = True
             self._changed.notify_all()
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         while (job := self._next_job()) is not None:
             job()
             del job

@@ -12,17 +12,17 @@ from typing import Any
 import msgspec
 
 from rookery.actors.kernel import state_codec
-from rookery.actors.kernel.decider import Effect, Look
-from rookery.actors.kernel.history_restart import OTHER_VERSIONS, told_of_break
-from rookery.actors.tools.call_resolution import receipt, resolve
-from rookery.actors.tools.call_rules import Ledger
-from rookery.actors.tools.call_slots import Places, Stage
-from rookery.actors.tools.catalogue import VisibleTools
-from rookery.actors.tools.effects import Begin, CallEnded, Interrupted, Standing
+from rookery.actors.kernel.decider import Effect, ReadScope
+from rookery.actors.kernel.history_restart import OTHER_VERSIONS, history_broken_effects
+from rookery.actors.tools.call_resolution import resolution_receipt, resolve
+from rookery.actors.tools.call_rules import CallRules
+from rookery.actors.tools.call_slots import CallSlots, SlotStage
+from rookery.actors.tools.catalogue import ToolCatalogue
+from rookery.actors.tools.effects import AttemptLost, BeginCall, IntentStatus, RecordOutcome
 from rookery.actors.tools.evolve import effects, evolve
-from rookery.actors.tools.pending_effects import unfinished
-from rookery.actors.tools.state import STATE_SCHEMA, Tools
-from rookery.schemas.calls import CallAllowed, CallDenied, CallsQuery, CallsView
+from rookery.actors.tools.pending_effects import pending_effects
+from rookery.actors.tools.state import STATE_SCHEMA, SessionCalls
+from rookery.schemas.calls import AllowCall, CallsQuery, CallsView, DenyCall
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, ResolveCall
 from rookery.schemas.envelope import Command, Fact
@@ -31,10 +31,10 @@ from rookery.schemas.facts import tool as facts
 from rookery.schemas.facts import turn
 from rookery.schemas.ids import check_session_id
 
-__all__ = ["ToolsConcern"]
+__all__ = ["ToolsDecider"]
 
 
-class ToolsConcern:
+class ToolsDecider:
     """The rules of the family ``tool``."""
 
     family = "tool"
@@ -44,105 +44,109 @@ class ToolsConcern:
     reacts_to: frozenset[str] = frozenset({"turn"})
     observes: frozenset[str] = frozenset()
     has_effects = True
-    wants_repeats = False
-    keeps_bodies = False
-    restarts = facts.HistoryRestarted
+    handles_duplicates = False
+    stores_large_bodies = False
+    restart_fact = facts.HistoryRestarted
 
     def __init__(
-        self, *, visible: VisibleTools, places: Places, epoch: str, approvals: bool = False
+        self, *, visible: ToolCatalogue, places: CallSlots, epoch: str, approvals: bool = False
     ) -> None:
         """``epoch`` tells this process from any other, also of the same node; ``approvals``:
         somebody can be asked for one."""
-        self._ledger = Ledger(visible, places, epoch, approvals)
+        self._rules = CallRules(visible, places, epoch, approvals)
 
     def check_key(self, key: str) -> None:
         check_session_id(key)
 
-    def initial(self, key: str) -> Tools:
+    def initial(self, key: str) -> SessionCalls:
         del key
-        return Tools()
+        return SessionCalls()
 
-    def looks_first(self, state: Tools, command: Command[Any]) -> Look | None:
+    def read_scope(self, state: SessionCalls, command: Command[Any]) -> ReadScope | None:
         """Whoever asks for a run's calls is about to wait for them: none of them may be missing
         because it was never told here that the run wants it."""
         del state
-        return Look.OTHERS if isinstance(command.body, CallsQuery) else None
+        return ReadScope.OTHERS if isinstance(command.body, CallsQuery) else None
 
-    def when_broken(self, key: str, command: Command[Any], error: CodedError) -> Sequence[Effect]:
+    def effects_when_damaged(
+        self, key: str, command: Command[Any], error: CodedError
+    ) -> Sequence[Effect]:
         """A run waits for its calls. What another version can read is left to that."""
         if error.code in OTHER_VERSIONS:
             return ()
-        return told_of_break(self.family, key, command, error)
+        return history_broken_effects(self.family, key, command, error)
 
-    def unfinished(self, state: Tools, key: str) -> Sequence[Effect]:
-        return unfinished(state, key, self._ledger.epoch)
+    def pending_effects(self, state: SessionCalls, key: str) -> Sequence[Effect]:
+        return pending_effects(state, key, self._rules.epoch)
 
     def decide(
-        self, state: Tools, command: Command[Any], *, now_ms: int
+        self, state: SessionCalls, command: Command[Any], *, now_ms: int
     ) -> Sequence[facts.ToolFact]:
-        ledger, session = self._ledger, command.key
+        ledger, session = self._rules, command.key
         left: Sequence[facts.ToolFact] = ()
         match command.body:
             case turn.ToolCallsReturned() as said:
-                left = ledger.called(state, session, said, now_ms=now_ms)
+                left = ledger.on_requested(state, session, said, now_ms=now_ms)
             case turn.OpsRegistered() as said:
-                left = ledger.given_up(state, said)
+                left = ledger.on_dropped(state, said)
             case turn.Completed() | turn.Failed() | turn.Cancelled() as said:
-                left = ledger.run_over(state, said, now_ms=now_ms)
-            case Begin() as asked:
+                left = ledger.on_run_ended(state, said, now_ms=now_ms)
+            case BeginCall() as asked:
                 left = ledger.begin(state, session, asked, now_ms=now_ms)
-            case Interrupted() as said:
-                left = ledger.interrupted(state, session, said, now_ms=now_ms)
-            case CallEnded() as said:
-                left = ledger.ended(state, said)
-            case CallAllowed() as said:
-                left = ledger.allowed(state, session, said, now_ms=now_ms)
-            case CallDenied() as said:
-                left = ledger.denied(state, said)
+            case AttemptLost() as said:
+                left = ledger.on_attempt_lost(state, session, said, now_ms=now_ms)
+            case RecordOutcome() as said:
+                left = ledger.on_outcome(state, said)
+            case AllowCall() as said:
+                left = ledger.on_allowed(state, session, said, now_ms=now_ms)
+            case DenyCall() as said:
+                left = ledger.on_denied(state, said)
             case ResolveCall() as asked:
                 left = resolve(ledger, state, asked, by=asked.actor or command.id, now_ms=now_ms)
         return left
 
-    def evolve(self, state: Tools, fact: facts.ToolFact) -> Tools:
-        return Tools() if isinstance(fact, facts.HistoryRestarted) else evolve(state, fact)
+    def evolve(self, state: SessionCalls, fact: facts.ToolFact) -> SessionCalls:
+        return SessionCalls() if isinstance(fact, facts.HistoryRestarted) else evolve(state, fact)
 
-    def observe(self, state: Tools, fact: Fact) -> Tools:
+    def observe(self, state: SessionCalls, fact: Fact) -> SessionCalls:
         del fact
         return state
 
-    def answer(
-        self, state: Tools, command: Command[Any], left: Sequence[Fact]
+    def reply(
+        self, state: SessionCalls, command: Command[Any], left: Sequence[Fact]
     ) -> msgspec.Struct | None:
         match command.body:
             case CallsQuery(run_id=run_id):
-                return CallsView(calls=tuple(call.known for call in state.of_run(run_id)))
-            case Begin() | Interrupted() | CallEnded() | CallAllowed() | CallDenied() as asked:
+                return CallsView(calls=tuple(call.progress for call in state.calls_of_run(run_id)))
+            case BeginCall() | AttemptLost() | RecordOutcome() | AllowCall() | DenyCall() as asked:
                 call = state.calls.get(asked.operation_id)
                 return (
-                    Standing() if call is None else Standing(attempt=call.attempt, node=call.node)
+                    IntentStatus()
+                    if call is None
+                    else IntentStatus(attempt=call.attempt, node=call.node)
                 )
             case ResolveCall() as asked:
-                return receipt(state, asked, left)
+                return resolution_receipt(state, asked, left)
             case _:
                 return None
 
-    def fenced(self, decided: Sequence[Fact]) -> bool:
+    def must_be_fenced(self, decided: Sequence[Fact]) -> bool:
         del decided
         return False
 
-    def effects(self, state: Tools, fact: facts.ToolFact) -> Sequence[Effect]:
+    def effects(self, state: SessionCalls, fact: facts.ToolFact) -> Sequence[Effect]:
         return () if isinstance(fact, facts.HistoryRestarted) else effects(state, fact)
 
-    def note(self, key: str, state: Tools | None) -> None:
+    def on_state(self, key: str, state: SessionCalls | None) -> None:
         """Give back the places that decisions took for intents which do not stand."""
-        places = self._ledger.places
-        if drafted := places.drafted(key):
-            standing = () if state is None else self._ledger.intended(state)
+        places = self._rules.slots
+        if drafted := places.reserved(key):
+            standing = () if state is None else self._rules.intended_attempts(state)
             for place in drafted.difference(standing):
-                places.give_back(place, Stage.DRAFTED)
+                places.release(place, SlotStage.RESERVED)
 
-    def dump(self, state: Tools) -> bytes:
-        return state_codec.dump(state)
+    def dump(self, state: SessionCalls) -> bytes:
+        return state_codec.encode_state(state)
 
-    def load(self, data: bytes) -> Tools:
-        return state_codec.load(data, Tools)
+    def load(self, data: bytes) -> SessionCalls:
+        return state_codec.decode_state(data, SessionCalls)

@@ -13,20 +13,26 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.kernel.decider import Effect
-from rookery.actors.tools.effects import Act, AskApproval, CallOffApproval, Prepare, TellCall
-from rookery.actors.tools.state import Call, CallPhase, Tools
+from rookery.actors.tools.effects import (
+    AskApproval,
+    CancelApproval,
+    ExecuteCall,
+    NotifyCall,
+    PrepareCall,
+)
+from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.facts import tool as facts
 
-__all__ = ["effects", "evolve", "withdrawn"]
+__all__ = ["effects", "evolve", "withdrawn_outcome"]
 
 
-def evolve(state: Tools, fact: facts.CallFact) -> Tools:
+def evolve(state: SessionCalls, fact: facts.CallFact) -> SessionCalls:
     """The session's calls after ``fact``."""
     return _FOLDS[type(fact)](state, fact)
 
 
-def effects(state: Tools, fact: facts.CallFact) -> Sequence[Effect]:
+def effects(state: SessionCalls, fact: facts.CallFact) -> Sequence[Effect]:
     """What to do because of ``fact``."""
     call = state.calls.get(fact.operation_id)
     if call is None:
@@ -34,45 +40,47 @@ def effects(state: Tools, fact: facts.CallFact) -> Sequence[Effect]:
     session = fact.session
     match fact:
         case facts.IntentRecorded(attempt=call.attempt) if call.phase is CallPhase.INTENDED:
-            return (Act(key=_key(*call.place), session=session, call=call),)
+            return (
+                ExecuteCall(key=_attempt_key(*call.current_attempt), session=session, call=call),
+            )
         case facts.Requested(waits=True) | facts.Allowed() | facts.RetryAllowed():
-            return _before_the_intent(fact, call)
+            return _effects_before_intent(fact, call)
         case facts.Requested() | facts.IntentRecorded():
             pass
         case facts.Withdrawn() if call.approval is not UNSET:
-            off = CallOffApproval(key=fact.id, session=session, operation_id=call.operation_id)
-            return (off, TellCall(key=fact.id, known=call.known))
+            off = CancelApproval(key=fact.id, session=session, operation_id=call.operation_id)
+            return (off, NotifyCall(key=fact.id, progress=call.progress))
         case _ if call.phase in (CallPhase.ENDED, CallPhase.RECOVERY_REQUIRED):
-            return (TellCall(key=fact.id, known=call.known),)
+            return (NotifyCall(key=fact.id, progress=call.progress),)
     return ()
 
 
-def _before_the_intent(fact: facts.CallFact, call: Call) -> Sequence[Effect]:
-    if call.phase is CallPhase.UNAPPROVED:
+def _effects_before_intent(fact: facts.CallFact, call: ToolCall) -> Sequence[Effect]:
+    if call.phase is CallPhase.WAITING_FOR_APPROVAL:
         return (AskApproval(key=fact.id, session=fact.session, call=call),)
     if call.phase is CallPhase.REQUESTED:
-        return (Prepare(key=_key(*call.next_place), session=fact.session, call=call),)
+        return (PrepareCall(key=_attempt_key(*call.next_attempt), session=fact.session, call=call),)
     return ()
 
 
-def withdrawn(*, given_up: bool = False) -> CallOutcome:
+def withdrawn_outcome(*, given_up: bool = False) -> CallOutcome:
     """What a call comes to that was not begun when its run ended, or went on without it."""
     who = "the program gave the call up" if given_up else "the run ended"
     return CallOutcome(error=ToolFault("CANCELLED", f"{who} before the tool was called"))
 
 
-def _key(operation_id: str, attempt: int) -> str:
+def _attempt_key(operation_id: str, attempt: int) -> str:
     return f"{operation_id}/{attempt}"
 
 
 # --- one fold a fact ------------------------------------------------------------------------------
 
 
-def _refuse(state: Tools, fact: facts.Refused) -> Tools:
+def _refuse(state: SessionCalls, fact: facts.Refused) -> SessionCalls:
     outcome = CallOutcome(error=fact.error)
     if fact.operation_id in state.calls:
-        return _end(state, fact, outcome)
-    call = Call(
+        return _with_outcome(state, fact, outcome)
+    call = ToolCall(
         operation_id=fact.operation_id,
         run=fact.run,
         generation=fact.generation,
@@ -81,16 +89,16 @@ def _refuse(state: Tools, fact: facts.Refused) -> Tools:
         number=fact.number,
         outcome=outcome,
     )
-    return _put(_of_run(state, fact.run), call)
+    return _with_call(_enter_run(state, fact.run), call)
 
 
-def _request(state: Tools, fact: facts.Requested) -> Tools:
-    call = Call(
+def _request(state: SessionCalls, fact: facts.Requested) -> SessionCalls:
+    call = ToolCall(
         operation_id=fact.operation_id,
         run=fact.run,
         generation=fact.generation,
         name=fact.name,
-        phase=CallPhase.REQUESTED if fact.approval is UNSET else CallPhase.UNAPPROVED,
+        phase=CallPhase.REQUESTED if fact.approval is UNSET else CallPhase.WAITING_FOR_APPROVAL,
         approval=fact.approval,
         number=fact.number,
         surface=fact.surface,
@@ -102,14 +110,14 @@ def _request(state: Tools, fact: facts.Requested) -> Tools:
         arguments=fact.arguments,
         arguments_blob=fact.arguments_blob,
     )
-    return _put(_of_run(state, fact.run), call)
+    return _with_call(_enter_run(state, fact.run), call)
 
 
-def _allow(state: Tools, fact: facts.Allowed) -> Tools:
+def _allow(state: SessionCalls, fact: facts.Allowed) -> SessionCalls:
     return _change(state, fact, phase=CallPhase.REQUESTED, grant_id=fact.grant_id)
 
 
-def _intend(state: Tools, fact: facts.IntentRecorded) -> Tools:
+def _intend(state: SessionCalls, fact: facts.IntentRecorded) -> SessionCalls:
     return _change(
         state,
         fact,
@@ -120,33 +128,33 @@ def _intend(state: Tools, fact: facts.IntentRecorded) -> Tools:
     )
 
 
-def _complete(state: Tools, fact: facts.Completed) -> Tools:
+def _complete(state: SessionCalls, fact: facts.Completed) -> SessionCalls:
     outcome = CallOutcome(
         value=fact.value, value_blob=fact.value_blob, duration_ms=fact.duration_ms
     )
-    return _end(state, fact, outcome)
+    return _with_outcome(state, fact, outcome)
 
 
-def _fail(state: Tools, fact: facts.Failed) -> Tools:
-    return _end(state, fact, CallOutcome(error=fact.error, duration_ms=fact.duration_ms))
+def _fail(state: SessionCalls, fact: facts.Failed) -> SessionCalls:
+    return _with_outcome(state, fact, CallOutcome(error=fact.error, duration_ms=fact.duration_ms))
 
 
-def _withdraw(state: Tools, fact: facts.Withdrawn) -> Tools:
-    return _end(state, fact, withdrawn(given_up=fact.given_up is True))
+def _withdraw(state: SessionCalls, fact: facts.Withdrawn) -> SessionCalls:
+    return _with_outcome(state, fact, withdrawn_outcome(given_up=fact.given_up is True))
 
 
-def _recover(state: Tools, fact: facts.RecoveryRequired) -> Tools:
+def _recover(state: SessionCalls, fact: facts.RecoveryRequired) -> SessionCalls:
     call, until_ms = state.calls.get(fact.operation_id), fact.may_act_until_ms
     if until_ms is UNSET and call is not None:
         until_ms = call.deadline_at_ms
     return _change(state, fact, phase=CallPhase.RECOVERY_REQUIRED, unknown_until_ms=until_ms)
 
 
-def _retry(state: Tools, fact: facts.RetryAllowed) -> Tools:
+def _retry(state: SessionCalls, fact: facts.RetryAllowed) -> SessionCalls:
     return _change(state, fact, phase=CallPhase.REQUESTED)
 
 
-_FOLDS: dict[type, Callable[[Tools, Any], Tools]] = {
+_FOLDS: dict[type, Callable[[SessionCalls, Any], SessionCalls]] = {
     facts.Refused: _refuse,
     facts.Requested: _request,
     facts.Allowed: _allow,
@@ -159,16 +167,16 @@ _FOLDS: dict[type, Callable[[Tools, Any], Tools]] = {
 }
 
 
-def _put(state: Tools, call: Call) -> Tools:
+def _with_call(state: SessionCalls, call: ToolCall) -> SessionCalls:
     return replace(state, calls=state.calls.set(call.operation_id, call))
 
 
-def _change(state: Tools, fact: facts.CallFact, **fields: Any) -> Tools:
+def _change(state: SessionCalls, fact: facts.CallFact, **fields: Any) -> SessionCalls:
     call = state.calls.get(fact.operation_id)
-    return state if call is None else _put(state, replace(call, **fields))
+    return state if call is None else _with_call(state, replace(call, **fields))
 
 
-def _end(state: Tools, fact: facts.CallFact, outcome: CallOutcome) -> Tools:
+def _with_outcome(state: SessionCalls, fact: facts.CallFact, outcome: CallOutcome) -> SessionCalls:
     """With the call's outcome, which is kept for the run that may ask for it."""
     call = state.calls.get(fact.operation_id)
     if call is None:
@@ -178,10 +186,10 @@ def _end(state: Tools, fact: facts.CallFact, outcome: CallOutcome) -> Tools:
     ended = replace(
         call, phase=CallPhase.ENDED, outcome=outcome, arguments=UNSET, arguments_blob=UNSET
     )
-    return _put(state, ended)
+    return _with_call(state, ended)
 
 
-def _of_run(state: Tools, run: str) -> Tools:
+def _enter_run(state: SessionCalls, run: str) -> SessionCalls:
     """Once another run calls, nobody asks for what came of the calls before."""
     if run == state.run:
         return state
@@ -189,4 +197,4 @@ def _of_run(state: Tools, run: str) -> Tools:
     for operation_id, call in state.calls.items():
         if call.phase is CallPhase.ENDED:
             calls = calls.delete(operation_id)
-    return Tools(run=run, calls=calls)
+    return SessionCalls(run=run, calls=calls)

@@ -11,38 +11,45 @@ from __future__ import annotations
 
 from typing import Final
 
-from rookery.actors.tools.catalogue import VisibleTool
-from rookery.schemas.calls import Arguments, ToolFault
+from rookery.actors.tools.catalogue import CatalogueTool
+from rookery.schemas.calls import CallArguments, ToolFault
 from rookery.schemas.capability import ApprovalMode
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.run import CallStatus
 from rookery.schemas.seed.policy import MissingDependency
 
-__all__ = ["check_arguments", "check_leave", "fault", "fault_of", "status_of", "wants_approval"]
+__all__ = [
+    "check_arguments",
+    "fault",
+    "fault_of",
+    "require_permission",
+    "requires_approval",
+    "status_of",
+]
 
 CODE_MAX: Final = 100
 MESSAGE_MAX: Final = 4_000
 """What a tool says of its failure stands in facts and goes to the program: not more than this."""
 
 
-def check_arguments(tool: VisibleTool, arguments: Arguments) -> None:
+def check_arguments(tool: CatalogueTool, arguments: CallArguments) -> None:
     """Refuse what the schema does not describe, and what is too large."""
-    tool.checks.arguments(arguments.args, arguments.kwargs)
-    tool.checks.request(arguments.args, arguments.kwargs)
+    tool.checks.check_arguments(arguments.args, arguments.kwargs)
+    tool.checks.encode_request(arguments.args, arguments.kwargs)
 
 
-def wants_approval(tool: VisibleTool) -> bool:
+def requires_approval(tool: CatalogueTool) -> bool:
     """Whether somebody, or a rule, has to allow its calls."""
     return tool.capability.approval_policy is not ApprovalMode.NONE
 
 
-def check_leave(tool: VisibleTool, *, approvals: bool) -> None:
+def require_permission(tool: CatalogueTool, *, approvals: bool) -> None:
     """Refuse what nobody here may allow; ``approvals``: somebody can be asked for one."""
-    if wants_approval(tool) and not approvals:
+    if requires_approval(tool) and not approvals:
         raise Refused(
             "PERMISSION_DENIED",
             f"{MissingDependency.APPROVAL_DISPATCHER.reason_code}: "
-            f"{tool.offered.name} wants an approval and nobody here can be asked for one",
+            f"{tool.available.name} wants an approval and nobody here can be asked for one",
         )
 
 
@@ -51,7 +58,7 @@ def check_leave(tool: VisibleTool, *, approvals: bool) -> None:
 
 def fault(code: str, message: str) -> ToolFault:
     """A fault whose texts can be stored, whatever a tool put into them."""
-    return ToolFault(_text(code, CODE_MAX), _text(message, MESSAGE_MAX))
+    return ToolFault(_storable_text(code, CODE_MAX), _storable_text(message, MESSAGE_MAX))
 
 
 def fault_of(error: CodedError) -> ToolFault:
@@ -71,5 +78,5 @@ def status_of(wrong: ToolFault) -> CallStatus:
             return CallStatus.ERROR
 
 
-def _text(said: object, length_max: int) -> str:
+def _storable_text(said: object, length_max: int) -> str:
     return str(said)[:length_max].encode("utf-8", "replace").decode()

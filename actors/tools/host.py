@@ -24,12 +24,19 @@ from rookery.actors.tools.authoring.registry import (
     ToolError,
     ToolRegistry,
 )
-from rookery.actors.tools.daemon_pool import Threads
+from rookery.actors.tools.daemon_pool import DaemonThreadPool
 from rookery.actors.tools.faults import fault, fault_of
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import CodedError
 
-__all__ = ["LocalTools", "NotCalled", "OutcomeUnknown", "PastTry", "ToolHost", "always"]
+__all__ = [
+    "LocalToolHost",
+    "NotCalled",
+    "OutcomeUnknown",
+    "PastAttempt",
+    "ToolHost",
+    "always_allowed",
+]
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +51,12 @@ class NotCalled(Exception):
     """The tool was not called: this node may have lost the session to another one."""
 
 
-def always() -> bool:
+def always_allowed() -> bool:
     """For a host that acts for nobody but itself."""
     return True
 
 
-class PastTry(NamedTuple):
+class PastAttempt(NamedTuple):
     """A try of another process, or one of this process whose outcome did not arrive."""
 
     name: str
@@ -64,11 +71,11 @@ class PastTry(NamedTuple):
 class ToolHost(Protocol):
     """Calls the tools of one surface. Used on the bus's loop."""
 
-    async def ready(self, name: str) -> None:
+    async def wait_ready(self, name: str) -> None:
         """Wait until the tool can be called."""
 
     async def call(
-        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always
+        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always_allowed
     ) -> CallOutcome:
         """What came of a call within its time: a value that fits what the tool declared, or an
         error. ``ctx.cancelled`` is the host's to fill in. Or ``OutcomeUnknown``, also where a
@@ -78,43 +85,43 @@ class ToolHost(Protocol):
     def cancel(self, call_id: str) -> None:
         """Nobody wants the answer any more; the call may end sooner, or not."""
 
-    async def gone(self, call_id: str) -> None:
+    async def wait_finished(self, call_id: str) -> None:
         """Wait until nothing of a call runs any more: after a time-out a function still may."""
 
-    async def ask_after(self, past: PastTry) -> CallOutcome:
+    async def query_outcome(self, past: PastAttempt) -> CallOutcome:
         """The outcome of a past try, as soon as a worker of its tool has it. A worker that has not
         begun the try calls it off. Else ``OutcomeUnknown``, with what the workers say."""
 
 
-class LocalTools:
+class LocalToolHost:
     """Calls functions of a registry: synchronous ones on threads, asynchronous ones on a loop of
     their own, so that none of them can hold up the bus."""
 
     def __init__(self, registry: ToolRegistry) -> None:
         self._tools = {tool.capability.name: tool for tool in registry}
         places = sum(tool.capability.limits.concurrency for tool in registry)
-        self._threads = Threads(max(1, min(places, THREADS_MAX)))
+        self._pool = DaemonThreadPool(max(1, min(places, THREADS_MAX)))
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name="rookery-tools", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="rookery-tools", daemon=True)
         self._thread.start()
-        self._running: dict[str, _Call] = {}
+        self._running: dict[str, _RunningCall] = {}
 
-    async def ready(self, name: str) -> None:
+    async def wait_ready(self, name: str) -> None:
         """Always: they are in this process."""
 
     async def call(
-        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always
+        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always_allowed
     ) -> CallOutcome:
         tool = self._tools.get(ctx.name)
         if tool is None:
             return CallOutcome(error=fault("UNKNOWN_TOOL", f"no function is called {ctx.name}"))
-        running = self._running[ctx.call_id] = self._begin(tool, ctx, may_act)
-        over = asyncio.wrap_future(running.over)
+        running = self._running[ctx.call_id] = self._start(tool, ctx, may_act)
+        over = asyncio.wrap_future(running.finished)
         over.add_done_callback(lambda _: self._forget(ctx.call_id, running))
         try:
             done, _ = await asyncio.wait({over}, timeout=timeout_ms / 1_000)
         finally:
-            running.unwatched = not over.done()
+            running.is_unobserved = not over.done()
         if done:
             return over.result()
         running.stop()
@@ -125,13 +132,13 @@ class LocalTools:
         if (running := self._running.get(call_id)) is not None:
             running.stop()
 
-    async def ask_after(self, past: PastTry) -> CallOutcome:
+    async def query_outcome(self, past: PastAttempt) -> CallOutcome:
         del past  # Only the process that called a function knows its outcome.
         raise OutcomeUnknown
 
-    async def gone(self, call_id: str) -> None:
+    async def wait_finished(self, call_id: str) -> None:
         if (running := self._running.get(call_id)) is not None:
-            await asyncio.wait({asyncio.wrap_future(running.over)})
+            await asyncio.wait({asyncio.wrap_future(running.finished)})
 
     def close(self, timeout_s: float) -> bool:
         """Stop what runs and wait for it. ``False`` if some function did not return in time; it
@@ -139,56 +146,56 @@ class LocalTools:
         left = list(self._running.values())
         for running in left:
             running.stop()
-        late = wait([running.over for running in left], timeout_s).not_done
-        self._threads.shutdown()
+        late = wait([running.finished for running in left], timeout_s).not_done
+        self._pool.shutdown()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout_s)
         return not late and not self._thread.is_alive()
 
-    def _begin(
+    def _start(
         self, tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]
-    ) -> _Call:
+    ) -> _RunningCall:
         if tool.async_mode:
-            return _OnLoop(tool, ctx, may_act, self._threads, self._loop)
-        return _OnThread(tool, ctx, may_act, self._threads)
+            return _CoroutineCall(tool, ctx, may_act, self._pool, self._loop)
+        return _ThreadCall(tool, ctx, may_act, self._pool)
 
-    def _forget(self, call_id: str, running: _Call) -> None:
+    def _forget(self, call_id: str, running: _RunningCall) -> None:
         if self._running.get(call_id) is running:
             del self._running[call_id]
 
-    def _serve(self) -> None:
+    def _run_loop(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.get_loop().run_forever()
 
 
-class _Call(ABC):
+class _RunningCall(ABC):
     """A call from its start until nothing of it runs any more."""
 
-    over: Future[CallOutcome]
+    finished: Future[CallOutcome]
     """Never cancelled: it is done when the call is."""
 
     def __init__(
         self, tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]
     ) -> None:
         self._tool, self._may_act = tool, may_act
-        self._unwanted = threading.Event()
-        self._ctx = replace(ctx, cancelled=self._unwanted.is_set)
-        self.unwatched = False
+        self._cancel_requested = threading.Event()
+        self._ctx = replace(ctx, cancelled=self._cancel_requested.is_set)
+        self.is_unobserved = False
         """Nobody waits for the outcome."""
 
     @abstractmethod
     def stop(self) -> None:
         """Tell the function; on a coroutine, and on what has not begun, it is enforced."""
 
-    def _check_turn(self) -> None:
+    def _require_may_act(self) -> None:
         """The last thing before the function is called: this process may have stood still."""
         if not self._may_act():
             raise NotCalled(self._ctx.name)
 
-    def _checked(self, result: Any) -> CallOutcome:
-        return CallOutcome(value=self._tool.checks.response(result).value)
+    def _checked_outcome(self, result: Any) -> CallOutcome:
+        return CallOutcome(value=self._tool.checks.check_result(result).value)
 
-    def _failed(self, error: BaseException) -> CallOutcome:
+    def _failed_outcome(self, error: BaseException) -> CallOutcome:
         """Whoever waits is told, whatever it is."""
         if isinstance(error, ToolError):
             return CallOutcome(error=fault(error.code, error.message))
@@ -196,14 +203,14 @@ class _Call(ABC):
             return CallOutcome(error=fault_of(error))
         if isinstance(error, asyncio.CancelledError):
             return CallOutcome(error=fault("CANCELLED", f"{self._ctx.name} was cancelled"))
-        return CallOutcome(error=fault("TOOL_ERROR", _said(error)))
+        return CallOutcome(error=fault("TOOL_ERROR", _describe_error(error)))
 
-    def _note_if_late(self) -> None:
-        if self.unwatched:
+    def _log_if_late(self) -> None:
+        if self.is_unobserved:
             log.info("a late result was dropped", extra={"call_id": self._ctx.call_id})
 
 
-class _OnThread(_Call):
+class _ThreadCall(_RunningCall):
     """Of a function that blocks: it goes straight to its thread, where its result is looked at as
     well, for each change of threads costs as much as a small function."""
 
@@ -212,38 +219,38 @@ class _OnThread(_Call):
         tool: RegisteredTool,
         ctx: ToolCallContext,
         may_act: Callable[[], bool],
-        threads: Threads,
+        threads: DaemonThreadPool,
     ) -> None:
         super().__init__(tool, ctx, may_act)
-        self.over = Future()
-        self._begun = threads.submit(copy_context().run, self._act)
-        self._begun.add_done_callback(self._end_if_not_begun)
+        self.finished = Future()
+        self._future = threads.submit(copy_context().run, self._run)
+        self._future.add_done_callback(self._finish_if_not_started)
 
     def stop(self) -> None:
-        self._unwanted.set()
-        self._begun.cancel()
+        self._cancel_requested.set()
+        self._future.cancel()
 
-    def _end_if_not_begun(self, begun: Future[None]) -> None:
+    def _finish_if_not_started(self, begun: Future[None]) -> None:
         if begun.cancelled():
-            self._end(self._failed(asyncio.CancelledError()))
+            self._finish(self._failed_outcome(asyncio.CancelledError()))
 
-    def _act(self) -> None:
+    def _run(self) -> None:
         try:
-            self._check_turn()
-            outcome = self._checked(self._tool.act(self._ctx))
+            self._require_may_act()
+            outcome = self._checked_outcome(self._tool.act(self._ctx))
         except NotCalled as error:
-            self.over.set_exception(error)
+            self.finished.set_exception(error)
             return
         except BaseException as error:
-            outcome = self._failed(error)
-        self._end(outcome)
+            outcome = self._failed_outcome(error)
+        self._finish(outcome)
 
-    def _end(self, outcome: CallOutcome) -> None:
-        self._note_if_late()
-        self.over.set_result(outcome)
+    def _finish(self, outcome: CallOutcome) -> None:
+        self._log_if_late()
+        self.finished.set_result(outcome)
 
 
-class _OnLoop(_Call):
+class _CoroutineCall(_RunningCall):
     """Of a coroutine; its result is looked at on a thread, for that may take long."""
 
     def __init__(
@@ -251,40 +258,40 @@ class _OnLoop(_Call):
         tool: RegisteredTool,
         ctx: ToolCallContext,
         may_act: Callable[[], bool],
-        threads: Threads,
+        threads: DaemonThreadPool,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(tool, ctx, may_act)
-        self._threads, self._loop = threads, loop
+        self._pool, self._loop = threads, loop
         self._task: asyncio.Task[Any] | None = None
-        self.over = asyncio.run_coroutine_threadsafe(self._act(), loop)
+        self.finished = asyncio.run_coroutine_threadsafe(self._run(), loop)
 
     def stop(self) -> None:
-        self._unwanted.set()
-        self._loop.call_soon_threadsafe(self._interrupt)
+        self._cancel_requested.set()
+        self._loop.call_soon_threadsafe(self._cancel_task)
 
-    def _interrupt(self) -> None:
+    def _cancel_task(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    async def _act(self) -> CallOutcome:
+    async def _run(self) -> CallOutcome:
         self._task = asyncio.current_task()
         try:
-            if self._unwanted.is_set():
+            if self._cancel_requested.is_set():
                 raise asyncio.CancelledError
-            self._check_turn()
+            self._require_may_act()
             result = await self._tool.call(self._ctx)
             self._task = None  # It has acted: from here on nothing is called off.
-            outcome = await self._loop.run_in_executor(self._threads, self._checked, result)
+            outcome = await self._loop.run_in_executor(self._pool, self._checked_outcome, result)
         except NotCalled:
             raise
         except BaseException as error:
-            outcome = self._failed(error)
-        self._note_if_late()
+            outcome = self._failed_outcome(error)
+        self._log_if_late()
         return outcome
 
 
-def _said(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """Type and text; an exception may fail at telling its own."""
     try:
         return f"{type(error).__name__}: {error}"

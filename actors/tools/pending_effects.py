@@ -9,30 +9,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rookery.actors.kernel.decider import Effect
-from rookery.actors.tools.call_slots import Place
-from rookery.actors.tools.effects import Act, AskApproval, Prepare
-from rookery.actors.tools.state import Call, CallPhase, Tools
+from rookery.actors.tools.call_slots import CallAttempt
+from rookery.actors.tools.effects import AskApproval, ExecuteCall, PrepareCall
+from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
 
-__all__ = ["unfinished"]
+__all__ = ["pending_effects"]
 
 
-def unfinished(state: Tools, session: str, epoch: str) -> Sequence[Effect]:
+def pending_effects(state: SessionCalls, session: str, epoch: str) -> Sequence[Effect]:
     """Of calls that have come to nothing yet; what waits for an operator waits."""
-    effects = (_of_call(call, session, epoch) for call in state.calls.values())
+    effects = (_effect_of_call(call, session, epoch) for call in state.calls.values())
     return [effect for effect in effects if effect is not None]
 
 
-def _of_call(call: Call, session: str, epoch: str) -> Effect | None:
+def _effect_of_call(call: ToolCall, session: str, epoch: str) -> Effect | None:
     match call.phase:
-        case CallPhase.UNAPPROVED:
+        case CallPhase.WAITING_FOR_APPROVAL:
             return AskApproval(key=call.operation_id, session=session, call=call)
         case CallPhase.REQUESTED:
-            return Prepare(key=_key(call.next_place), session=session, call=call)
+            return PrepareCall(key=_attempt_key(call.next_attempt), session=session, call=call)
         case CallPhase.INTENDED if call.node != epoch:
-            return Act(key=_key(call.place), session=session, call=call)
+            return ExecuteCall(key=_attempt_key(call.current_attempt), session=session, call=call)
     return None
 
 
-def _key(place: Place) -> str:
+def _attempt_key(place: CallAttempt) -> str:
     """As of the effect of the fact that led there: what is under way is not begun beside itself."""
     return f"{place.operation_id}/{place.attempt}"

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-__all__ = ["RateWindow", "Slots"]
+__all__ = ["ConcurrencyLimit", "RateWindow"]
 
 _MINUTE_MS: Final = 60_000
 
 
-class Slots:
+class ConcurrencyLimit:
     """Places for calls that run at once."""
 
     def __init__(self, concurrency: int) -> None:
-        self._free = self._all = concurrency
+        self._free = self._concurrency = concurrency
 
     def try_acquire(self) -> bool:
         """Take a place, if there is one."""
@@ -29,7 +29,7 @@ class Slots:
 
     def release(self) -> None:
         """Give back a place that was taken."""
-        assert self._free < self._all, "more places were given back than taken"
+        assert self._free < self._concurrency, "more places were given back than taken"
         self._free += 1
 
 

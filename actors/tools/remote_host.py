@@ -19,72 +19,72 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.tools.authoring.registry import ToolCallContext
-from rookery.actors.tools.capability_checks import CallChecks, schema_digest
-from rookery.actors.tools.catalogue import LOCAL, VisibleTool, visible_name
+from rookery.actors.tools.capability_checks import CapabilityChecks, schema_digest
+from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, catalogue_name
 from rookery.actors.tools.faults import fault, fault_of
-from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastTry, always
-from rookery.bus.ports import Crews
-from rookery.schemas.calls import Arguments, CallOutcome
+from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
+from rookery.bus.ports import ToolWorkers
+from rookery.schemas.calls import CallArguments, CallOutcome
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
 from rookery.schemas.worker_protocol import (
-    CallState,
-    Catalogue,
-    CrewSaid,
+    AttemptState,
     Job,
     JobAnswer,
-    JobEnd,
-    JobUnknown,
-    NotBegun,
+    JobNotStarted,
+    JobOutcome,
+    JobOutcomeUnknown,
     ServedTool,
-    WorkerSaid,
+    WorkerCatalogue,
+    WorkerReport,
+    WorkerReports,
 )
 
-__all__ = ["PATIENCE_S", "RemoteTools", "check_surface"]
+__all__ = ["DISCOVERY_TIMEOUT_S", "RemoteToolHost", "check_surface"]
 
-PATIENCE_S: Final = 10.0
+DISCOVERY_TIMEOUT_S: Final = 10.0
 """How long a node that starts waits for the first worker of a surface."""
-ABSENCE_S: Final = 1.0
+NO_WORKER_TIMEOUT_S: Final = 1.0
 """How long there may be no worker at all before a call fails: one may be changing places."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5
-ASK_PAUSE_S_MIN, ASK_PAUSE_S_MAX = 0.1, 2.0
-SILENT_MAX: Final = 5
+QUERY_PAUSE_S_MIN, QUERY_PAUSE_S_MAX = 0.1, 2.0
+UNANSWERED_MAX: Final = 5
 """A worker that ran a call may be too busy to speak; one so often silent is lost."""
 NAMES_MAX: Final = 5
 """Of workers, in one sentence."""
-ANSWER_BYTES_MAX: Final = 64 << 10
+INLINE_ANSWER_BYTES_MAX: Final = 64 << 10
 """Larger ones are looked at on a thread."""
 
 _SURFACE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class _Calling:
+class _RemoteCall:
     """A call until its host has answered."""
 
     def __init__(self, may_act: Callable[[], bool]) -> None:
-        self.unwanted, self.may_act = asyncio.Event(), may_act
+        self.cancel_requested, self.may_act = asyncio.Event(), may_act
 
 
-class RemoteTools:
+class RemoteToolHost:
     """Port ``ToolHost``."""
 
-    def __init__(self, crews: Crews, surface: str, served: dict[str, ServedTool]) -> None:
+    def __init__(self, crews: ToolWorkers, surface: str, served: dict[str, ServedTool]) -> None:
         """``served``: by the name workers know."""
-        self._crews, self.surface = crews, surface
+        self._workers, self.surface = crews, surface
         self._names: dict[str, str] = {}
-        self.visible: list[VisibleTool] = []
+        self.catalogue_tools: list[CatalogueTool] = []
         for name, one in served.items():
-            seen = visible_name(surface, name)
+            seen = catalogue_name(surface, name)
             capability = replace(one.capability, name=seen)
-            self.visible.append(VisibleTool.of(surface, capability, awaited=one.awaited))
+            self.catalogue_tools.append(CatalogueTool.of(surface, capability, awaited=one.awaited))
             self._names[seen] = name
-        self._tools = {tool.capability.name: tool for tool in self.visible}
-        self._calls: dict[str, _Calling] = {}
+        self._tools = {tool.capability.name: tool for tool in self.catalogue_tools}
+        self._calls: dict[str, _RemoteCall] = {}
 
     @classmethod
-    async def find(
-        cls, crews: Crews, surface: str, *, patience_s: float = PATIENCE_S
-    ) -> RemoteTools:
+    async def discover(
+        cls, crews: ToolWorkers, surface: str, *, patience_s: float = DISCOVERY_TIMEOUT_S
+    ) -> RemoteToolHost:
         """What the surface's workers serve, all of them together, or a coded error."""
         check_surface(surface)
         served: dict[str, ServedTool] = {}
@@ -95,133 +95,141 @@ class RemoteTools:
                 f"no worker serves {surface}, waited {patience_s:g} s",
                 hint=f"rookery tools serve MODULE:OBJECT --surface {surface}",
             )
-        for catalogue in sorted(map(_catalogue, told), key=lambda catalogue: catalogue.worker):
+        for catalogue in sorted(
+            map(_decode_catalogue, told), key=lambda catalogue: catalogue.worker
+        ):
             for tool in catalogue.tools:
-                _add(served, tool, catalogue.worker)
+                _add_served(served, tool, catalogue.worker)
         return cls(crews, surface, served)
 
     # --- port ToolHost ----------------------------------------------------------------------------
 
-    async def ready(self, name: str) -> None:
-        wanted = self._names[name], self._tools[name].offered.schema_digest
+    async def wait_ready(self, name: str) -> None:
+        wanted = self._names[name], self._tools[name].available.schema_digest
         while True:
-            for told in await self._crews.catalogues(self.surface, PATIENCE_S):
+            for told in await self._workers.catalogues(self.surface, DISCOVERY_TIMEOUT_S):
                 with suppress(Refused):
-                    tools = [tool.capability for tool in _catalogue(told).tools]
+                    tools = [tool.capability for tool in _decode_catalogue(told).tools]
                     if wanted in [(tool.name, schema_digest(tool)) for tool in tools]:
                         return
             await asyncio.sleep(PAUSE_S_MAX)
 
     async def call(
-        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always
+        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always_allowed
     ) -> CallOutcome:
         tool = self._tools[ctx.name]
-        calling = self._calls[ctx.call_id] = _Calling(may_act)
+        calling = self._calls[ctx.call_id] = _RemoteCall(may_act)
         try:
-            end = await self._end(self._job(ctx, tool), calling, timeout_ms)
+            end = await self._submit_until_accepted(self._job(ctx, tool), calling, timeout_ms)
         except CodedError as error:
             return CallOutcome(error=fault_of(error))
         finally:
             del self._calls[ctx.call_id]
-        unwanted = calling.unwanted.is_set()
+        unwanted = calling.cancel_requested.is_set()
         match end:
-            case NotBegun(reason=reason, called_off=off) if ctx.attempt == 1:
+            case JobNotStarted(reason=reason, cancelled=off) if ctx.attempt == 1:
                 code = "CANCELLED" if unwanted or off else "WORKER_UNAVAILABLE"
                 return CallOutcome(error=fault(code, f"{ctx.name} was not called: {reason}"))
-            case NotBegun(reason=reason) | JobUnknown(reason=reason):
+            case JobNotStarted(reason=reason) | JobOutcomeUnknown(reason=reason):
                 if unwanted and tool.capability.idempotent:
                     return CallOutcome(error=fault("CANCELLED", f"{ctx.name}: {reason}"))
                 raise OutcomeUnknown(reason)
-        return await _checked(tool.checks, end.body)
+        return await _checked_outcome(tool.checks, end.body)
 
     def cancel(self, call_id: str) -> None:
         if (calling := self._calls.get(call_id)) is not None:
-            calling.unwanted.set()
-            self._crews.cancel(call_id)
+            calling.cancel_requested.set()
+            self._workers.cancel(call_id)
 
-    async def gone(self, call_id: str) -> None:
+    async def wait_finished(self, call_id: str) -> None:
         """A function that outlives its call takes room of its worker's, and none here."""
 
-    async def ask_after(self, past: PastTry) -> CallOutcome:
+    async def query_outcome(self, past: PastAttempt) -> CallOutcome:
         tool = self._tools.get(past.name)
-        if tool is None or tool.offered.schema_digest != past.schema_digest:
+        if tool is None or tool.available.schema_digest != past.schema_digest:
             raise OutcomeUnknown("the workers here do not serve the tool as it was called")
-        calling = self._calls[past.call_id] = _Calling(always)
+        calling = self._calls[past.call_id] = _RemoteCall(always_allowed)
         try:
-            return await _checked(tool.checks, await self._answer_to(past, calling))
+            return await _checked_outcome(tool.checks, await self._poll_answer(past, calling))
         finally:
             del self._calls[past.call_id]
 
-    async def _answer_to(self, past: PastTry, calling: _Calling) -> bytes:
+    async def _poll_answer(self, past: PastAttempt, calling: _RemoteCall) -> bytes:
         """Ask until a worker keeps the answer; as long as one runs the call, until its time is
         over or the worker is silent."""
         loop = asyncio.get_running_loop()
-        end_s, absence_end_s = loop.time() + past.left_ms / 1_000, loop.time() + ABSENCE_S
-        pause_s, runs_at, silent = ASK_PAUSE_S_MIN, "", 0
+        end_s, absence_end_s = loop.time() + past.left_ms / 1_000, loop.time() + NO_WORKER_TIMEOUT_S
+        pause_s, runs_at, silent = QUERY_PAUSE_S_MIN, "", 0
         while True:
-            said = await self._crews.ask_after(self.surface, past.call_id, past.attempt)
+            said = await self._workers.query_attempt(self.surface, past.call_id, past.attempt)
             if said.answer is not None:
                 return said.answer
             states = {worker.worker: worker.state for worker in said.workers}
-            runs_at = next((w for w, s in states.items() if s is CallState.RUNNING), runs_at)
+            runs_at = next((w for w, s in states.items() if s is AttemptState.RUNNING), runs_at)
             if runs_at:
                 silent = silent + 1 if runs_at not in states else 0
-                over = loop.time() >= end_s or silent > SILENT_MAX
-                if over or states.get(runs_at, CallState.RUNNING) is not CallState.RUNNING:
-                    raise OutcomeUnknown(_sentence(said, runs_at))
+                over = loop.time() >= end_s or silent > UNANSWERED_MAX
+                if over or states.get(runs_at, AttemptState.RUNNING) is not AttemptState.RUNNING:
+                    raise OutcomeUnknown(_describe_workers(said, runs_at))
             elif said.workers or loop.time() >= absence_end_s:
-                raise OutcomeUnknown(_sentence(said, runs_at))
-            if calling.unwanted.is_set():
-                self._crews.cancel(past.call_id)
+                raise OutcomeUnknown(_describe_workers(said, runs_at))
+            if calling.cancel_requested.is_set():
+                self._workers.cancel(past.call_id)
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, ASK_PAUSE_S_MAX)
+            pause_s = min(2 * pause_s, QUERY_PAUSE_S_MAX)
 
     # --- one call ---------------------------------------------------------------------------------
 
-    def _job(self, ctx: ToolCallContext, tool: VisibleTool) -> Job:
+    def _job(self, ctx: ToolCallContext, tool: CatalogueTool) -> Job:
         return Job(
             surface=self.surface,
             tool=self._names[ctx.name],
-            body=encode_json(Arguments(args=ctx.args, kwargs=ctx.kwargs)),
+            body=encode_json(CallArguments(args=ctx.args, kwargs=ctx.kwargs)),
             left_ms=0,
             call_id=ctx.call_id,
             idempotency_key=ctx.idempotency_key,
             attempt=ctx.attempt,
             session_id=ctx.session_id,
             run_id=ctx.run_id,
-            schema_digest=tool.offered.schema_digest,
+            schema_digest=tool.available.schema_digest,
             traceparent=ctx.traceparent or "",
         )
 
-    async def _end(self, job: Job, calling: _Calling, timeout_ms: int) -> JobEnd:
+    async def _submit_until_accepted(
+        self, job: Job, calling: _RemoteCall, timeout_ms: int
+    ) -> JobOutcome:
         """Offer the job until somebody takes it, or nobody can be expected to."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_ms / 1_000
-        absence_end_s = min(end_s, loop.time() + ABSENCE_S)
+        absence_end_s = min(end_s, loop.time() + NO_WORKER_TIMEOUT_S)
         pause_s = PAUSE_S_MIN
         while True:
             if not calling.may_act():
                 raise NotCalled(job.tool)
             left_ms = max(1, round(1_000 * (end_s - loop.time())))
-            end = await self._offered(replace(job, left_ms=left_ms))
-            if not isinstance(end, NotBegun) or end.called_off or calling.unwanted.is_set():
+            end = await self._submit(replace(job, left_ms=left_ms))
+            if (
+                not isinstance(end, JobNotStarted)
+                or end.cancelled
+                or calling.cancel_requested.is_set()
+            ):
                 return end
-            if loop.time() + pause_s >= (absence_end_s if end.nobody else end_s):
+            if loop.time() + pause_s >= (absence_end_s if end.no_worker else end_s):
                 return end
             try:
-                await asyncio.wait_for(calling.unwanted.wait(), pause_s)
+                await asyncio.wait_for(calling.cancel_requested.wait(), pause_s)
             except TimeoutError:
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
             else:
                 return end
 
-    async def _offered(self, job: Job) -> JobEnd:
+    async def _submit(self, job: Job) -> JobOutcome:
         try:
-            return await self._crews.call(job)
+            return await self._workers.call(job)
         except Failed as failure:
             if not CODES[failure.code].retryable:
                 raise
-            return NotBegun(failure.message)
+            return JobNotStarted(failure.message)
 
 
 def check_surface(surface: str) -> None:
@@ -238,9 +246,11 @@ def check_surface(surface: str) -> None:
 # --- what workers say of a call that is lost to its node ------------------------------------------
 
 
-def _sentence(said: CrewSaid, runs_at: str) -> str:
+def _describe_workers(said: WorkerReports, runs_at: str) -> str:
     """For operators: all that is known, and no more."""
-    words = [_word(worker) for worker in sorted(said.workers, key=lambda one: one.worker)]
+    words = [
+        _describe_worker(worker) for worker in sorted(said.workers, key=lambda one: one.worker)
+    ]
     if runs_at and runs_at not in [worker.worker for worker in said.workers]:
         words.insert(0, f"worker {runs_at} ran it and does not answer any more")
     more = len(words) - NAMES_MAX
@@ -248,13 +258,13 @@ def _sentence(said: CrewSaid, runs_at: str) -> str:
     return "; ".join(words) or "no worker of its surface answers"
 
 
-def _word(said: WorkerSaid) -> str:
+def _describe_worker(said: WorkerReport) -> str:
     match said.state:
-        case CallState.RUNNING:
+        case AttemptState.RUNNING:
             return f"worker {said.worker} still runs it"
-        case CallState.ENDED:
+        case AttemptState.ENDED:
             return f"worker {said.worker} has done it and keeps the answer no more"
-        case CallState.NOT_BEGUN:
+        case AttemptState.NOT_STARTED:
             back_s = said.remembers_ms / 1_000
             return f"worker {said.worker} has not begun it in the {back_s:.1f} s it remembers"
         case _:
@@ -264,14 +274,14 @@ def _word(said: WorkerSaid) -> str:
 # --- what workers say -----------------------------------------------------------------------------
 
 
-def _catalogue(told: bytes) -> Catalogue:
+def _decode_catalogue(told: bytes) -> WorkerCatalogue:
     try:
-        return msgspec.json.decode(told, type=Catalogue)
+        return msgspec.json.decode(told, type=WorkerCatalogue)
     except msgspec.MsgspecError as error:
         raise Refused("INVALID_ARGUMENT", f"a worker's catalogue is none: {error}") from None
 
 
-def _add(served: dict[str, ServedTool], tool: ServedTool, worker: str) -> None:
+def _add_served(served: dict[str, ServedTool], tool: ServedTool, worker: str) -> None:
     """Workers of one surface stand in for each other, so they have to agree."""
     name = tool.capability.name
     known = served.setdefault(name, tool)
@@ -283,20 +293,20 @@ def _add(served: dict[str, ServedTool], tool: ServedTool, worker: str) -> None:
         )
 
 
-async def _checked(checks: CallChecks, body: bytes) -> CallOutcome:
-    if len(body) > ANSWER_BYTES_MAX:
-        return await asyncio.to_thread(_outcome, checks, body)
-    return _outcome(checks, body)
+async def _checked_outcome(checks: CapabilityChecks, body: bytes) -> CallOutcome:
+    if len(body) > INLINE_ANSWER_BYTES_MAX:
+        return await asyncio.to_thread(_decode_outcome, checks, body)
+    return _decode_outcome(checks, body)
 
 
-def _outcome(checks: CallChecks, body: bytes) -> CallOutcome:
+def _decode_outcome(checks: CapabilityChecks, body: bytes) -> CallOutcome:
     """What a worker answered, if it is what the tool declared."""
     try:
         answer = msgspec.json.decode(body, type=JobAnswer)
         if answer.error is not UNSET:
             return CallOutcome(error=fault(answer.error.code, answer.error.message))
         value = None if answer.value is UNSET else answer.value
-        return CallOutcome(value=checks.response(value).value)
+        return CallOutcome(value=checks.check_result(value).value)
     except (msgspec.MsgspecError, RecursionError) as error:
         return CallOutcome(error=fault("SERIALIZE_ERROR", f"the worker's answer is none: {error}"))
     except CodedError as error:

@@ -24,7 +24,7 @@ from referencing.jsonschema import DRAFT202012, SchemaResource
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 
-__all__ = ["Matcher", "Mismatch"]
+__all__ = ["SchemaMismatch", "SchemaValidator"]
 
 _SHOWN_MAX: Final = 80
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -62,7 +62,7 @@ _EXPECTED: Final[dict[str, str]] = {
     "oneOf": "exactly one of {}",
     "not": "anything but {}",
 }
-_OF_SHAPE: Final = frozenset(
+_SHAPE_KEYWORDS: Final = frozenset(
     ("type", "anyOf", "oneOf", "required", "additionalProperties", "items", None)
 )
 
@@ -92,7 +92,7 @@ _FORMAT_CHECKER: Final = _format_checker()
 # --- matching -------------------------------------------------------------------------------------
 
 
-class Mismatch(NamedTuple):
+class SchemaMismatch(NamedTuple):
     """Where a value is not what its schema says."""
 
     path: str
@@ -106,7 +106,7 @@ class Mismatch(NamedTuple):
         return f"{self.path}: expected {self.expected}, given {self.given}"
 
 
-class Matcher:
+class SchemaValidator:
     """Matches values against one schema, or refuses a schema that is none."""
 
     def __init__(self, schema: Any, what: str) -> None:
@@ -116,31 +116,31 @@ class Matcher:
             _check_references(schema)
         except SchemaError as error:
             place = _path(error.absolute_path)
-            raise _unsound(what, f"{place} is no JSON Schema: {error.message}") from None
-        except _Elsewhere as reference:
-            raise _unsound(what, f"{reference} is none of its parts") from None
+            raise _invalid_schema(what, f"{place} is no JSON Schema: {error.message}") from None
+        except _ForeignReferenceError as reference:
+            raise _invalid_schema(what, f"{reference} is none of its parts") from None
         except Refused as refusal:
-            raise _unsound(what, refusal.message) from None
+            raise _invalid_schema(what, refusal.message) from None
         except RecursionError:
-            raise _unsound(what, "it is nested too deeply") from None
+            raise _invalid_schema(what, "it is nested too deeply") from None
         self._validator = Draft202012Validator(
             schema, registry=Registry(), format_checker=_FORMAT_CHECKER
         )
 
-    def mismatch(self, value: Any) -> Mismatch | None:
+    def find_mismatch(self, value: Any) -> SchemaMismatch | None:
         """The most telling of what is wrong with a JSON value."""
         try:
             if self._validator.is_valid(value):
                 return None
-            return _told(best_match(self._validator.iter_errors(value)))
+            return _to_mismatch(best_match(self._validator.iter_errors(value)))
         except RecursionError:
-            return Mismatch("$", "less nesting", _given(value), of_shape=True)
+            return SchemaMismatch("$", "less nesting", _describe_value(value), of_shape=True)
 
 
 # --- schemas --------------------------------------------------------------------------------------
 
 
-def _unsound(what: str, why: str) -> Refused:
+def _invalid_schema(what: str, why: str) -> Refused:
     return Refused(
         "INVALID_ARGUMENT",
         f"{what} cannot be used: {why[:400]}",
@@ -148,7 +148,7 @@ def _unsound(what: str, why: str) -> Refused:
     )
 
 
-class _Elsewhere(Exception):
+class _ForeignReferenceError(Exception):
     """A reference to what is not in the schema."""
 
 
@@ -163,7 +163,7 @@ def _check_references(schema: Any) -> None:
             try:
                 target = resolver.lookup(reference)
             except Unresolvable:
-                raise _Elsewhere(repr(reference)) from None
+                raise _ForeignReferenceError(repr(reference)) from None
             found.append((DRAFT202012.create_resource(target.contents), target.resolver))
         for inner, its_resolver in found:
             if id(inner.contents) not in seen:
@@ -179,7 +179,7 @@ def _references(part: Any) -> list[str]:
 # --- what is said of a mismatch -------------------------------------------------------------------
 
 
-class _Failure(NamedTuple):
+class _ValidationFailure(NamedTuple):
     """What jsonschema found, without its types for what is not set."""
 
     path: list[str | int]
@@ -189,45 +189,49 @@ class _Failure(NamedTuple):
     schema: Any
 
 
-def _told(error: ValidationError | None) -> Mismatch:
+def _to_mismatch(error: ValidationError | None) -> SchemaMismatch:
     assert error is not None, "what is not valid has an error"
     keyword = error.validator if isinstance(error.validator, str) else None
     path = [*error.absolute_path]
-    failure = _Failure(path, keyword, error.validator_value, error.instance, error.schema)
-    of_shape = keyword in _OF_SHAPE
+    failure = _ValidationFailure(path, keyword, error.validator_value, error.instance, error.schema)
+    of_shape = keyword in _SHAPE_KEYWORDS
     match keyword, failure.asked:
         case "required", names:
             name = next(name for name in names if name not in failure.value)
             expected = _name_of(failure.schema.get("properties", {}).get(name, {}))
-            return Mismatch(_path([*path, name]), expected, "nothing", of_shape)
+            return SchemaMismatch(_path([*path, name]), expected, "nothing", of_shape)
         case "additionalProperties", False:
             name = _unknown_name(failure)
-            return Mismatch(_path([*path, name]), "nothing", _given(failure.value[name]), of_shape)
+            return SchemaMismatch(
+                _path([*path, name]), "nothing", _describe_value(failure.value[name]), of_shape
+            )
         case _:
-            return Mismatch(_path(path), _expected(failure), _given(failure.value), of_shape)
+            return SchemaMismatch(
+                _path(path), _describe_expected(failure), _describe_value(failure.value), of_shape
+            )
 
 
-def _unknown_name(failure: _Failure) -> str:
+def _unknown_name(failure: _ValidationFailure) -> str:
     known = failure.schema.get("properties", {})
     patterns = failure.schema.get("patternProperties", {})
     names: list[str] = [name for name in failure.value if name not in known]
     return next(n for n in names if not any(re.search(pattern, n) for pattern in patterns))
 
 
-def _expected(failure: _Failure) -> str:
+def _describe_expected(failure: _ValidationFailure) -> str:
     match failure.keyword, failure.asked:
         case None, _:
             return "nothing"
         case "items", False:
             return f"at most {len(failure.schema.get('prefixItems', ()))} items"
         case "anyOf" | "oneOf" as keyword, options:
-            return _phrase(keyword, _either(map(_name_of, options)))
+            return _phrase(keyword, _join_alternatives(map(_name_of, options)))
         case "type", list() as kinds:
-            return _either(kinds)
+            return _join_alternatives(kinds)
         case keyword, str() as asked:
             return _phrase(keyword, asked[:_SHOWN_MAX])
         case keyword, asked:
-            return _phrase(keyword, _shortened(asked))
+            return _phrase(keyword, _abbreviate(asked))
 
 
 def _phrase(keyword: str, asked: str) -> str:
@@ -240,44 +244,44 @@ def _name_of(schema: Any) -> str:
         case {"type": str() as kind}:
             return kind
         case {"type": list() as kinds}:
-            return _either(kinds)
+            return _join_alternatives(kinds)
         case {"$ref": str() as reference}:
             return reference.rpartition("/")[2]
         case {"enum": list() as values}:
-            return f"one of {_shortened(values)}"
+            return f"one of {_abbreviate(values)}"
         case {"anyOf": list() as options}:
-            return _either(map(_name_of, options))
+            return _join_alternatives(map(_name_of, options))
         case _:
             return "a value"
 
 
-def _either(names: Iterable[str]) -> str:
+def _join_alternatives(names: Iterable[str]) -> str:
     return " or ".join(dict.fromkeys(names))
 
 
-def _given(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     match value:
         case None | bool():
-            return _shortened(value)
+            return _abbreviate(value)
         case int() | float():
-            return f"{_kind(value)} {_shortened(value)}"
+            return f"{_kind(value)} {_abbreviate(value)}"
         case str():
-            return f"a string of {_counted(len(value), 'character')}"
+            return f"a string of {_count_noun(len(value), 'character')}"
         case list():
-            return f"an array of {_counted(len(value), 'item')}"
+            return f"an array of {_count_noun(len(value), 'item')}"
         case _:
-            return f"an object of {_counted(len(value), 'member')}"
+            return f"an object of {_count_noun(len(value), 'member')}"
 
 
 def _kind(number: float) -> str:
     return "integer" if isinstance(number, int) else "number"
 
 
-def _counted(count: int, noun: str) -> str:
+def _count_noun(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _shortened(value: Any) -> str:
+def _abbreviate(value: Any) -> str:
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
 
@@ -289,4 +293,4 @@ def _path(steps: Iterable[str | int]) -> str:
 def _step(step: str | int) -> str:
     if isinstance(step, str) and _WORD.fullmatch(step) and len(step) <= _SHOWN_MAX:
         return f".{step}"
-    return f"[{_shortened(step)}]"
+    return f"[{_abbreviate(step)}]"

@@ -12,11 +12,11 @@ import msgspec
 from immutables import Map
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.tools.call_slots import Place
-from rookery.schemas.calls import Arguments, CallOutcome, KnownCall
+from rookery.actors.tools.call_slots import CallAttempt
+from rookery.schemas.calls import CallArguments, CallOutcome, CallProgress
 from rookery.schemas.capability import ApprovalPolicy
 
-__all__ = ["RECOVERY_REQUIRED", "STATE_SCHEMA", "Call", "CallPhase", "Tools"]
+__all__ = ["RECOVERY_REQUIRED", "STATE_SCHEMA", "CallPhase", "SessionCalls", "ToolCall"]
 
 STATE_SCHEMA = 1
 RECOVERY_REQUIRED = "RECOVERY_REQUIRED"
@@ -28,7 +28,7 @@ class CallPhase(StrEnum):
 
     REQUESTED = "requested"
     """It waits for a place, or for a look at its arguments."""
-    UNAPPROVED = "unapproved"
+    WAITING_FOR_APPROVAL = "unapproved"
     """It waits for an approval, and may not be made without."""
     INTENDED = "intended"
     """The tool is called, or was."""
@@ -38,12 +38,12 @@ class CallPhase(StrEnum):
 
 
 _WAITS_FOR = {
-    CallPhase.UNAPPROVED: WAITING_FOR_APPROVAL,
+    CallPhase.WAITING_FOR_APPROVAL: WAITING_FOR_APPROVAL,
     CallPhase.RECOVERY_REQUIRED: RECOVERY_REQUIRED,
 }
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """One call of a run."""
 
     operation_id: str
@@ -58,7 +58,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     request_digest: str = ""
     timeout_ms: int = 0
     traceparent: str | UnsetType = UNSET
-    arguments: Arguments | UnsetType = UNSET
+    arguments: CallArguments | UnsetType = UNSET
     arguments_blob: str | UnsetType = UNSET
     approval: ApprovalPolicy | UnsetType = UNSET
     """The policy that wants an approval."""
@@ -75,14 +75,14 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     outcome: CallOutcome | UnsetType = UNSET
 
     @property
-    def place(self) -> Place:
+    def current_attempt(self) -> CallAttempt:
         """Of its present try."""
-        return Place(self.operation_id, self.attempt)
+        return CallAttempt(self.operation_id, self.attempt)
 
     @property
-    def next_place(self) -> Place:
+    def next_attempt(self) -> CallAttempt:
         """Of the try that comes next."""
-        return Place(self.operation_id, self.attempt + 1)
+        return CallAttempt(self.operation_id, self.attempt + 1)
 
     @property
     def acts_until_ms(self) -> int:
@@ -92,21 +92,23 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return self.deadline_at_ms if said is UNSET else said
 
     @property
-    def known(self) -> KnownCall:
+    def progress(self) -> CallProgress:
         """What whoever waits for the call may know of it."""
         waits_for = _WAITS_FOR.get(self.phase, "")
-        return KnownCall(operation_id=self.operation_id, outcome=self.outcome, waits_for=waits_for)
+        return CallProgress(
+            operation_id=self.operation_id, outcome=self.outcome, waits_for=waits_for
+        )
 
 
-class Tools(msgspec.Struct, frozen=True, kw_only=True):
+class SessionCalls(msgspec.Struct, frozen=True, kw_only=True):
     """One session's calls."""
 
     run: str = ""
     """The last run that called anything."""
-    calls: Map[str, Call] = Map()
+    calls: Map[str, ToolCall] = Map()
     """By operation: all of that run, and those of earlier ones that have no outcome yet."""
 
-    def of_run(self, run: str) -> list[Call]:
+    def calls_of_run(self, run: str) -> list[ToolCall]:
         """In the order in which they were asked for."""
         found = [call for call in self.calls.values() if call.run == run]
         return sorted(found, key=lambda call: call.number)

@@ -16,22 +16,22 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.kernel.task_set import Tasks
+from rookery.actors.kernel.task_set import TaskSet
 from rookery.actors.tools.authoring.registry import RegisteredTool, ToolCallContext, ToolRegistry
 from rookery.actors.tools.capability_checks import schema_digest
 from rookery.actors.tools.faults import fault
-from rookery.actors.tools.host import LocalTools
-from rookery.bus.ports import Workbench
-from rookery.schemas.calls import Arguments, CallOutcome
+from rookery.actors.tools.host import LocalToolHost
+from rookery.bus.ports import WorkerEndpoint
+from rookery.schemas.calls import CallArguments, CallOutcome
 from rookery.schemas.codec import encode_json
-from rookery.schemas.worker_protocol import Catalogue, Job, JobAnswer, ServedTool
+from rookery.schemas.worker_protocol import Job, JobAnswer, ServedTool, WorkerCatalogue
 
 __all__ = ["Worker"]
 
 log = logging.getLogger(__name__)
 
 
-class _Served(NamedTuple):
+class _ServedFunction(NamedTuple):
     tool: RegisteredTool
     schema_digest: str
 
@@ -41,7 +41,7 @@ class Worker:
 
     def __init__(
         self,
-        bench: Workbench,
+        bench: WorkerEndpoint,
         registry: ToolRegistry,
         *,
         name: str,
@@ -49,15 +49,21 @@ class Worker:
         now_ms: Callable[[], int],
     ) -> None:
         """``concurrency``: how many functions run at once; those that outlive their call count."""
-        self._bench, self._name, self._room, self._now_ms = bench, name, concurrency, now_ms
-        self._registry, self._local = registry, LocalTools(registry)
+        self._endpoint, self._name, self._concurrency, self._now_ms = (
+            bench,
+            name,
+            concurrency,
+            now_ms,
+        )
+        self._registry, self._host = registry, LocalToolHost(registry)
         self._served = {
-            tool.capability.name: _Served(tool, schema_digest(tool.capability)) for tool in registry
+            tool.capability.name: _ServedFunction(tool, schema_digest(tool.capability))
+            for tool in registry
         }
         self._jobs: dict[str, Job] = {}
         """Unanswered."""
-        self._at_work = 0
-        self._tasks = Tasks()
+        self._running_count = 0
+        self._tasks = TaskSet()
 
     async def open(self) -> None:
         """Be there for calls."""
@@ -65,60 +71,60 @@ class Worker:
             ServedTool(capability=tool.capability, awaited=tool.async_mode)
             for tool in self._registry
         )
-        catalogue = Catalogue(worker=self._name, tools=tools)
-        await self._bench.open(catalogue, self._take, self._cancel)
+        catalogue = WorkerCatalogue(worker=self._name, tools=tools)
+        await self._endpoint.open(catalogue, self._accept, self._cancel)
 
     async def drain(self, timeout_s: float) -> bool:
         """Take no more calls and finish what runs. ``False`` if that took longer: nobody will know
         what came of those calls, and those who wait for them are told so."""
-        await self._bench.drain()
+        await self._endpoint.drain()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._tasks.idle()
+                await self._tasks.wait_idle()
         left = list(self._jobs.values())
         self._jobs.clear()
         for job in left:
-            log.warning("a call outlives its worker", extra=_of(job))
-            self._bench.abandon(job, f"{self._name} stopped before {job.tool} had ended")
-        await self._bench.close()
+            log.warning("a call outlives its worker", extra=_log_fields(job))
+            self._endpoint.report_unknown(job, f"{self._name} stopped before {job.tool} had ended")
+        await self._endpoint.close()
         await self._tasks.cancel()
         return not left
 
     def close(self, timeout_s: float) -> bool:
         """Stop functions that still run. Not to be called on the bus's loop."""
-        return self._local.close(timeout_s)
+        return self._host.close(timeout_s)
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def _take(self, job: Job) -> None:
+    def _accept(self, job: Job) -> None:
         served = self._served[job.tool]
-        if self._at_work >= self._room:
-            self._bench.decline(job, f"{self._name} has no room")
+        if self._running_count >= self._concurrency:
+            self._endpoint.reject(job, f"{self._name} has no room")
         elif job.schema_digest not in ("", served.schema_digest):
-            self._bench.decline(job, f"{self._name} serves {job.tool} with other schemas")
+            self._endpoint.reject(job, f"{self._name} serves {job.tool} with other schemas")
         else:
             self._jobs[job.id] = job
-            self._at_work += 1
-            self._tasks.begin(self._work(job, served.tool))
+            self._running_count += 1
+            self._tasks.start(self._run(job, served.tool))
 
     def _cancel(self, job_id: str) -> None:
         if (job := self._jobs.get(job_id)) is not None:
-            self._local.cancel(_call_id(job))
+            self._host.cancel(_call_id(job))
 
-    async def _work(self, job: Job, tool: RegisteredTool) -> None:
+    async def _run(self, job: Job, tool: RegisteredTool) -> None:
         try:
             left_ms = job.left_ms or tool.capability.limits.timeout_ms
             outcome = await self._outcome(job, left_ms)
             if self._jobs.pop(job.id, None) is not None:
-                log.info("a call was answered", extra=_of(job) | _came_to(outcome))
-                await self._bench.answer(job, _answer(outcome))
-            await self._local.gone(_call_id(job))
+                log.info("a call was answered", extra=_log_fields(job) | _outcome_fields(outcome))
+                await self._endpoint.reply(job, _encode_answer(outcome))
+            await self._host.wait_finished(_call_id(job))
         finally:
-            self._at_work -= 1
+            self._running_count -= 1
 
     async def _outcome(self, job: Job, left_ms: int) -> CallOutcome:
         try:
-            arguments = msgspec.json.decode(job.body, type=Arguments)
+            arguments = msgspec.json.decode(job.body, type=CallArguments)
         except (msgspec.MsgspecError, RecursionError) as error:
             return CallOutcome(error=fault("INVALID_JSON", f"the arguments of {job.tool}: {error}"))
         context = ToolCallContext(
@@ -133,7 +139,7 @@ class Worker:
             traceparent=job.traceparent or None,
             attempt=job.attempt,
         )
-        return await self._local.call(context, left_ms)
+        return await self._host.call(context, left_ms)
 
 
 def _call_id(job: Job) -> str:
@@ -141,17 +147,17 @@ def _call_id(job: Job) -> str:
     return job.call_id or job.id
 
 
-def _answer(outcome: CallOutcome) -> bytes:
+def _encode_answer(outcome: CallOutcome) -> bytes:
     if outcome.error is UNSET:
         return encode_json(JobAnswer(value=outcome.value))
     return encode_json(JobAnswer(error=outcome.error))
 
 
-def _of(job: Job) -> dict[str, object]:
+def _log_fields(job: Job) -> dict[str, object]:
     return {"tool": job.tool, "call": job.call_id, "run": job.run_id, "attempt": job.attempt}
 
 
-def _came_to(outcome: CallOutcome) -> dict[str, object]:
+def _outcome_fields(outcome: CallOutcome) -> dict[str, object]:
     if outcome.error is UNSET:
         return {"ok": True}
     return {"ok": False, "code": outcome.error.code}

@@ -16,28 +16,38 @@ from immutables import Map
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict, force_setattr, replace
 
-from rookery.actors.admission.host_evolution import follow
+from rookery.actors.admission.host_evolution import evolve_host
 from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.history_restart import OTHER_VERSIONS, told_of_break
-from rookery.actors.kernel.machines.decider import Part, SessionConcern, SessionState
-from rookery.actors.kernel.machines.session_host import ATTACHED, INITIALIZING, RUNNING, Host
+from rookery.actors.kernel.history_restart import OTHER_VERSIONS, history_broken_effects
+from rookery.actors.kernel.machines.decider import (
+    MachineBinding,
+    SessionMachineDecider,
+    SessionMachineState,
+)
+from rookery.actors.kernel.machines.session_host import ATTACHED, INITIALIZING, RUNNING, SessionHost
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouting
 from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN, ProductTurn
-from rookery.actors.turns.run_rules import DrivenRuns, shown
-from rookery.actors.turns.run_state import Asked, Began, Driving, Offers
+from rookery.actors.turns.run_rules import RunRules, active_run_view
+from rookery.actors.turns.run_state import ActiveRun, InheritedGuest, Provisioner, RequestedRun
 from rookery.actors.turns.slot_machine import SLOT, TurnSlot
-from rookery.actors.turns.transitions import bound
+from rookery.actors.turns.transitions import bind_run
 from rookery.actors.turns.turn_machine import TURN
 from rookery.actors.turns.turn_state import Turn
-from rookery.actors.turns.turn_view import snapshot
-from rookery.schemas.calls import HistoryBroken, Offer, RunParked, RunReady, StepTaken
+from rookery.actors.turns.turn_view import turn_snapshot
+from rookery.schemas.calls import (
+    ParkRun,
+    RecordStep,
+    ReportBrokenHistory,
+    RunEnvironment,
+    UnparkRun,
+)
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import session
 from rookery.schemas.facts import turn as facts
-from rookery.schemas.limits import unless_default
+from rookery.schemas.limits import unset_if_default
 from rookery.schemas.machines.views import (
     ModelRoutingView,
     RealtimeProductTurnView,
@@ -46,14 +56,14 @@ from rookery.schemas.machines.views import (
 )
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
-__all__ = ["Turns", "TurnsConcern"]
+__all__ = ["SessionTurns", "TurnsDecider"]
 
 Params = Mapping[str, Any]
 Start = facts.Started | facts.ImmediateAppendStarted | facts.ImmediateContextStarted
 End = facts.Completed | facts.Failed | facts.Cancelled
 
 
-class Turns(SessionState, frozen=True, kw_only=True):
+class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
     """The states of the four machines."""
 
     turn: Turn = Turn()
@@ -62,26 +72,26 @@ class Turns(SessionState, frozen=True, kw_only=True):
     routing: ModelRouting = ModelRouting()
     direct_run_id: str | None = None
     """The run that has the session without admission's knowing."""
-    asked: Map[str, Asked] = Map()
+    asked: Map[str, RequestedRun] = Map()
     """By run, what the session's inputs ask for, from admission's facts."""
-    driving: Driving | None = None
+    driving: ActiveRun | None = None
     runs_ended: int = 0
     """Of this life of the session, those that a node drove."""
     limits: SessionLimits | UnsetType = UNSET
     """The session's, if they are not the defaults."""
-    began: Began | UnsetType = UNSET
+    began: InheritedGuest | UnsetType = UNSET
     """With which guest's memory this life began, if it was given one."""
 
 
-def _show_turn(turn: Turn, _: Params) -> TurnView:
-    return TurnView(**asdict(snapshot(turn)))
+def _turn_view(turn: Turn, _: Params) -> TurnView:
+    return TurnView(**asdict(turn_snapshot(turn)))
 
 
-def _show_slot(slot: TurnSlot, _: Params) -> TurnSlotView:
+def _slot_view(slot: TurnSlot, _: Params) -> TurnSlotView:
     return TurnSlotView(**asdict(slot), is_active=slot.is_active)
 
 
-def _show_product_turn(turn: ProductTurn, _: Params) -> RealtimeProductTurnView:
+def _product_turn_view(turn: ProductTurn, _: Params) -> RealtimeProductTurnView:
     return RealtimeProductTurnView(
         phase=turn.phase,
         freshness=turn.freshness,
@@ -93,7 +103,7 @@ def _show_product_turn(turn: ProductTurn, _: Params) -> RealtimeProductTurnView:
     )
 
 
-def _show_routing(routing: ModelRouting, _: Params) -> ModelRoutingView:
+def _routing_view(routing: ModelRouting, _: Params) -> ModelRoutingView:
     return ModelRoutingView(
         phase=routing.phase,
         baseline_model=routing.baseline_model,
@@ -113,97 +123,99 @@ _PRODUCT_TURN_READS = (
 )
 
 
-class TurnsConcern(SessionConcern):
+class TurnsDecider(SessionMachineDecider):
     """The rules of the family ``turn``."""
 
     family = "turn"
     verbs: Mapping[str, type[msgspec.Struct]] = {"turns": COMMANDS["turns"]}
     codec: FactCodec[facts.TurnFact] = FactCodec(facts.TURN_FACTS)
-    parts = (
-        Part(TURN, "turn", _show_turn, ("snapshot",)),
-        Part(SLOT, "slot", _show_slot),
-        Part(PRODUCT_TURN, "product_turn", _show_product_turn, _PRODUCT_TURN_READS),
-        Part(MODEL_ROUTING, "routing", _show_routing),
+    bindings = (
+        MachineBinding(TURN, "turn", _turn_view, ("snapshot",)),
+        MachineBinding(SLOT, "slot", _slot_view),
+        MachineBinding(PRODUCT_TURN, "product_turn", _product_turn_view, _PRODUCT_TURN_READS),
+        MachineBinding(MODEL_ROUTING, "routing", _routing_view),
     )
-    start = Turns()
-    restarts = facts.HistoryRestarted
-    fencing = (facts.Started, facts.ImmediateAppendStarted, facts.ImmediateContextStarted)
+    initial_state = SessionTurns()
+    restart_fact = facts.HistoryRestarted
+    fenced_facts = (facts.Started, facts.ImmediateAppendStarted, facts.ImmediateContextStarted)
 
     def __init__(
-        self, offers: Offers | None = None, let_go: Callable[[str], object] | None = None
+        self, offers: Provisioner | None = None, let_go: Callable[[str], object] | None = None
     ) -> None:
         """``offers``: what this node gives to the runs it drives; without it, it drives none.
         ``let_go`` hears of sessions that left this node's memory."""
         super().__init__()
-        self._let_go = let_go
+        self._on_evicted = let_go
         self.has_effects = offers is not None
         self.reacts_to = frozenset() if offers is None else frozenset({"session", "tool"})
-        self._driven = DrivenRuns(self, offers)
+        self._run_rules = RunRules(self, offers)
 
-    def decide(self, state: Turns, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
-        driven = self._driven
+    def decide(self, state: SessionTurns, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        driven = self._run_rules
         left: Sequence[Fact] = ()
         match command.body:
             case HandleInput():
                 left = super().decide(state, command, now_ms=now_ms)
-                left = (*left, *driven.close(state, command.key, left))
-            case StepTaken() as step:
-                left = driven.take(state, command.key, step)
-            case RunParked() as parked:
+                left = (*left, *driven.end_from_outside(state, command.key, left))
+            case RecordStep() as step:
+                left = driven.record_step(state, command.key, step)
+            case ParkRun() as parked:
                 left = driven.park(state, parked)
-            case RunReady() as ready:
+            case UnparkRun() as ready:
                 left = driven.unpark(state, ready.run_id)
-            case HistoryBroken() as said:
-                left = driven.lose(state, command.key, said)
+            case ReportBrokenHistory() as said:
+                left = driven.end_lost_run(state, command.key, said)
             case Fact() as fact:
                 left = driven.react(state, command.key, fact)
         return left
 
-    def answer(
-        self, state: Turns, command: Command[Any], facts: Sequence[Fact]
+    def reply(
+        self, state: SessionTurns, command: Command[Any], facts: Sequence[Fact]
     ) -> msgspec.Struct | CodedError:
         if isinstance(command.body, HandleInput):
-            return super().answer(state, command, facts)
-        if isinstance(command.body, HistoryBroken):
-            return shown(state, "" if state.driving is None else state.driving.run_id)
-        return shown(state, command.body.run_id)
+            return super().reply(state, command, facts)
+        if isinstance(command.body, ReportBrokenHistory):
+            return active_run_view(state, "" if state.driving is None else state.driving.run_id)
+        return active_run_view(state, command.body.run_id)
 
-    def effects(self, state: Turns, fact: Fact) -> Sequence[Effect]:
-        return self._driven.effects(state, fact)
+    def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
+        return self._run_rules.effects(state, fact)
 
-    def when_broken(self, key: str, command: Command[Any], error: CodedError) -> Sequence[Effect]:
+    def effects_when_damaged(
+        self, key: str, command: Command[Any], error: CodedError
+    ) -> Sequence[Effect]:
         """The session waits for its turn. What another version can read is left to that, unless
         somebody wants the run to end now."""
         body = command.body
         at_once = isinstance(body, session.BoundaryCancelRequested) and body.now
         if not self.has_effects or (error.code in OTHER_VERSIONS and not at_once):
             return ()
-        return told_of_break(self.family, key, command, error)
+        return history_broken_effects(self.family, key, command, error)
 
-    def unfinished(self, state: Turns, key: str) -> Sequence[Effect]:
-        return self._driven.unfinished(state, key)
+    def pending_effects(self, state: SessionTurns, key: str) -> Sequence[Effect]:
+        return self._run_rules.pending_effects(state, key)
 
-    def note(self, key: str, state: Turns | None) -> None:
-        if state is None and self._let_go is not None:
-            self._let_go(key)
+    def on_state(self, key: str, state: SessionTurns | None) -> None:
+        if state is None and self._on_evicted is not None:
+            self._on_evicted(key)
 
-    def follow(self, host: Host, fact: Any) -> Host:
-        return follow(host, fact)
+    def evolve_host(self, host: SessionHost, fact: Any) -> SessionHost:
+        return evolve_host(host, fact)
 
-    def complete(self, state: Turns, part: Part, draft: Any) -> Any:
+    def fill_in(self, state: SessionTurns, part: MachineBinding, draft: Any) -> Any:
         """The run a step belongs to; of a start, whether the run was prepared."""
         if isinstance(draft, Start):
-            force_setattr(draft, "direct", bound(state.host, draft.run) is not state.host)
+            force_setattr(draft, "direct", bind_run(state.host, draft.run) is not state.host)
         elif part.machine is TURN and draft.run is UNSET:
             force_setattr(draft, "run", state.turn.host.current_run_id or UNSET)
-        return super().complete(state, part, draft)
+        return super().fill_in(state, part, draft)
 
-    def evolve(self, state: Turns, fact: Any) -> Turns:
+    def evolve(self, state: SessionTurns, fact: Any) -> SessionTurns:
         if isinstance(fact, facts.HistoryRestarted):
-            return Turns(generation=fact.generation)
+            return SessionTurns(generation=fact.generation)
         if isinstance(fact, facts.Parked | facts.Unparked):
-            return _rest(self._in_life(state, fact.generation), fact)
-        after: Turns = _drive(super().evolve(state, fact), fact)
+            return _evolve_parking(self._in_generation(state, fact.generation), fact)
+        after: SessionTurns = _evolve_run(super().evolve(state, fact), fact)
         direct = after.direct_run_id
         if isinstance(fact, Start):
             direct = fact.run if fact.direct else None
@@ -211,35 +223,37 @@ class TurnsConcern(SessionConcern):
             direct = None
         else:
             return after
-        return self.put_at(replace(after, direct_run_id=direct), after.host)
+        return self.with_host(replace(after, direct_run_id=direct), after.host)
 
-    def observe(self, state: Turns, fact: session.SessionFact) -> Turns:
-        return _remember(super().observe(state, fact), fact)
+    def observe(self, state: SessionTurns, fact: session.SessionFact) -> SessionTurns:
+        return _evolve_requests(super().observe(state, fact), fact)
 
-    def put_at(self, state: Turns, host: Host) -> Turns:
+    def with_host(self, state: SessionTurns, host: SessionHost) -> SessionTurns:
         """A turn that has the session itself sees it running, for as long as it could."""
-        placed: Turns = super().put_at(state, host)
+        placed: SessionTurns = super().with_host(state, host)
         run_id = state.direct_run_id
         if run_id is None or host.phase not in (INITIALIZING, ATTACHED, RUNNING):
             return placed
-        return replace(placed, turn=replace(placed.turn, host=bound(host, run_id)))
+        return replace(placed, turn=replace(placed.turn, host=bind_run(host, run_id)))
 
 
 # --- driven runs ----------------------------------------------------------------------------------
 
 
-def _remember(state: Turns, fact: session.SessionFact) -> Turns:
+def _evolve_requests(state: SessionTurns, fact: session.SessionFact) -> SessionTurns:
     """What an input asks for is known until its run has ended; what the session gives, for life."""
     match fact:
         case session.Initialized(language=Language() as language, build=str(build)):
-            return replace(state, began=Began(language, build))
+            return replace(state, began=InheritedGuest(language, build))
         case session.InputAccepted(request=RunRequest() as request, run=str(run_id)):
-            asked = Asked(request=request, request_blob=fact.request_blob, forked=fact.forked)
+            asked = RequestedRun(
+                request=request, request_blob=fact.request_blob, forked=fact.forked
+            )
             return replace(state, asked=state.asked.set(run_id, asked))
         case session.Initialized():
             return replace(state, limits=UNSET)
         case session.LimitsSet():
-            return replace(state, limits=unless_default(fact.limits))
+            return replace(state, limits=unset_if_default(fact.limits))
         case (
             session.RunCommitted(run=str(run_id))
             | session.RunFailed(run=str(run_id))
@@ -251,11 +265,11 @@ def _remember(state: Turns, fact: session.SessionFact) -> Turns:
     return state
 
 
-def _drive(state: Turns, fact: Any) -> Turns:
+def _evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
     """How far the driver has come."""
     match fact:
-        case facts.Started(offer=Offer() as offer):
-            begun = Driving(
+        case facts.Started(offer=RunEnvironment() as offer):
+            begun = ActiveRun(
                 run_id=fact.run,
                 offer=offer,
                 request=RunRequest() if fact.request is UNSET else fact.request,
@@ -272,7 +286,7 @@ def _drive(state: Turns, fact: Any) -> Turns:
             further = replace(state.driving, calls=calls, snapshot_id="", snapshot_blob="")
             state = replace(state, driving=further)
         case facts.OpsRegistered() if state.driving is not None:
-            state = replace(state, driving=_under_way(state.driving, fact))
+            state = replace(state, driving=_with_registered_ops(state.driving, fact))
         case facts.ToolCallsResolved() if state.driving is not None:
             state = replace(state, driving=replace(state.driving, calls=()))
     if isinstance(fact, End) and state.driving is not None and state.driving.run_id == fact.run:
@@ -283,7 +297,7 @@ def _drive(state: Turns, fact: Any) -> Turns:
     return replace(state, driving=replace(state.driving, steps=fact.step), runs_ended=ended)
 
 
-def _under_way(driving: Driving, fact: facts.OpsRegistered) -> Driving:
+def _with_registered_ops(driving: ActiveRun, fact: facts.OpsRegistered) -> ActiveRun:
     """What is not registered any more was given up."""
     earlier = () if driving.beside is UNSET else driving.beside
     known = {call.operation_id: call for call in (*earlier, *driving.calls)}
@@ -299,7 +313,7 @@ def _under_way(driving: Driving, fact: facts.OpsRegistered) -> Driving:
     )
 
 
-def _rest(state: Turns, fact: facts.Parked | facts.Unparked) -> Turns:
+def _evolve_parking(state: SessionTurns, fact: facts.Parked | facts.Unparked) -> SessionTurns:
     driving = state.driving
     if driving is None or driving.run_id != fact.run:
         return state

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from rookery.actors.admission.host_evolution import moved
+from rookery.actors.admission.host_evolution import apply_input
 from rookery.actors.kernel.machines.authority import Authority
 from rookery.actors.turns.turn_machine import TURN
-from rookery.actors.turns.turn_view import close_direct_run, snapshot
+from rookery.actors.turns.turn_view import close_direct_run, turn_snapshot
 from rookery.schemas.machines.turn import (
     AsyncOpRef,
     ContentShape,
@@ -43,7 +43,7 @@ class TurnStateHandle:
         image_tool_results_enabled: bool,
         max_extraction_retries: int,
     ) -> None:
-        self._put(
+        self._apply(
             "start_conversation_run",
             run_id=run_id,
             primitive_kind_in=primitive_kind,
@@ -54,60 +54,60 @@ class TurnStateHandle:
         )
 
     def start_immediate_append(self, run_id: str) -> None:
-        self._put("start_immediate_append", run_id=run_id)
+        self._apply("start_immediate_append", run_id=run_id)
 
     def start_immediate_context(self, run_id: str) -> None:
-        self._put("start_immediate_context", run_id=run_id)
+        self._apply("start_immediate_context", run_id=run_id)
 
     # --- steps ------------------------------------------------------------------------------------
 
     def primitive_applied(self) -> None:
-        self._put("primitive_applied")
+        self._apply("primitive_applied")
 
     def llm_returned_tool_calls(self, tool_count: int) -> None:
-        self._put("llm_returned_tool_calls", tool_count=tool_count)
+        self._apply("llm_returned_tool_calls", tool_count=tool_count)
 
     def llm_returned_terminal(self) -> None:
-        self._put("llm_returned_terminal")
+        self._apply("llm_returned_terminal")
 
     def register_pending_ops(
         self, op_refs: Collection[AsyncOpRef], barrier_operation_ids: Collection[str]
     ) -> None:
         """A reference's own policy is dropped: the barrier says which operations are waited for."""
         ids = sorted({op_ref.operation_id for op_ref in op_refs})
-        self._put("register_pending_ops", op_refs=ids, barrier_ids=sorted(barrier_operation_ids))
+        self._apply("register_pending_ops", op_refs=ids, barrier_ids=sorted(barrier_operation_ids))
 
     def tool_calls_resolved(self) -> None:
-        self._put("tool_calls_resolved")
+        self._apply("tool_calls_resolved")
 
     def ops_barrier_satisfied(self, operation_ids: Collection[str]) -> None:
-        self._put("ops_barrier_satisfied", operation_ids=sorted(operation_ids))
+        self._apply("ops_barrier_satisfied", operation_ids=sorted(operation_ids))
 
     def boundary_continue(self) -> None:
-        self._put("boundary_continue")
+        self._apply("boundary_continue")
 
     def boundary_complete(self) -> None:
-        self._put("boundary_complete")
+        self._apply("boundary_complete")
 
     def enter_extraction(self, max_retries: int) -> None:
-        self._put("enter_extraction", max_retries=max_retries)
+        self._apply("enter_extraction", max_retries=max_retries)
 
     def extraction_start(self) -> None:
-        self._put("extraction_start")
+        self._apply("extraction_start")
 
     def extraction_validation_passed(self) -> None:
-        self._put("extraction_validation_passed")
+        self._apply("extraction_validation_passed")
 
     def extraction_validation_failed(self, error: str) -> None:
-        self._put("extraction_validation_failed", error=error)
+        self._apply("extraction_validation_failed", error=error)
 
     def extraction_failed(self, error: str) -> None:
-        self._put("extraction_failed", error=error)
+        self._apply("extraction_failed", error=error)
 
     # --- failures, cancellation, limits -----------------------------------------------------------
 
     def recoverable_failure(self, retry: LlmRetrySchedule) -> None:
-        self._put(
+        self._apply(
             "recoverable_failure",
             failure_kind=retry.failure.kind,
             retry_attempt=retry.plan.attempt,
@@ -117,34 +117,34 @@ class TurnStateHandle:
         )
 
     def fatal_failure(self, reason: TurnFailureReason) -> None:
-        self._put("fatal_failure", cause_kind=reason.cause_kind, error=reason.message)
+        self._apply("fatal_failure", cause_kind=reason.cause_kind, error=reason.message)
 
     def retry_requested(self, retry_attempt: int) -> None:
-        self._put("retry_requested", retry_attempt=retry_attempt)
+        self._apply("retry_requested", retry_attempt=retry_attempt)
 
     def cancel_now(self) -> None:
-        self._put("cancel_now")
+        self._apply("cancel_now")
 
     def request_cancel_after_boundary(self) -> None:
-        self._put("request_cancel_after_boundary")
+        self._apply("request_cancel_after_boundary")
 
     def cancellation_observed(self) -> None:
-        self._put("cancellation_observed")
+        self._apply("cancellation_observed")
 
     def acknowledge_terminal(self, outcome: TurnTerminalOutcome) -> None:
-        self._put("acknowledge_terminal", outcome=outcome)
+        self._apply("acknowledge_terminal", outcome=outcome)
 
     def turn_limit_reached(self) -> None:
-        self._put("turn_limit_reached")
+        self._apply("turn_limit_reached")
 
     def budget_exhausted(self) -> None:
-        self._put("budget_exhausted")
+        self._apply("budget_exhausted")
 
     def time_budget_exceeded(self) -> None:
-        self._put("time_budget_exceeded")
+        self._apply("time_budget_exceeded")
 
     def force_cancel_no_run(self) -> None:
-        self._put("force_cancel_no_run")
+        self._apply("force_cancel_no_run")
 
     # --- ends -------------------------------------------------------------------------------------
 
@@ -169,15 +169,15 @@ class TurnStateHandle:
         self._end("run_cancelled", run_id)
 
     def snapshot(self) -> TurnStateSnapshot:
-        return snapshot(self._authority.read(TURN))
+        return turn_snapshot(self._authority.read(TURN))
 
-    def _put(self, on: str, **params: Any) -> None:
+    def _apply(self, on: str, **params: Any) -> None:
         self._authority.apply(TURN, on, params)
 
     def _end(self, on: str, run_id: str, **params: Any) -> None:
         with self._authority as authority:
-            self._put(on, run_id=run_id, **params)
+            self._apply(on, run_id=run_id, **params)
             of_input = run_id == authority.input_run_id
             asked = close_direct_run(authority.host, run_id, of_input=of_input)
             if asked is not None:
-                authority.move(moved(authority.host, asked))
+                authority.set_host(apply_input(authority.host, asked))

@@ -30,7 +30,7 @@ class RealtimeProjectionFreshnessObserver(Protocol):
     ) -> None: ...
 
 
-def _tell(
+def _notify(
     observer: RealtimeProjectionFreshnessObserver, effect: RealtimeProjectionFreshnessChanged
 ) -> None:
     observer.on_realtime_projection_freshness_changed(effect.new_freshness, effect.frontier_ms)
@@ -45,19 +45,19 @@ class RealtimeProductTurnHandle:
     # --- the turn ---------------------------------------------------------------------------------
 
     def turn_in_flight(self) -> bool:
-        return self._fits("turn_in_flight")
+        return self._try_apply("turn_in_flight")
 
     def turn_committed(self) -> bool:
-        return self._fits("turn_committed")
+        return self._try_apply("turn_committed")
 
     def output_started(self) -> bool:
-        return self._fits("output_started")
+        return self._try_apply("output_started")
 
     def turn_interrupted(self) -> bool:
-        return self._fits("turn_interrupted")
+        return self._try_apply("turn_interrupted")
 
     def turn_terminal(self) -> bool:
-        return self._fits("turn_terminal")
+        return self._try_apply("turn_terminal")
 
     def current_phase(self) -> RealtimeProductTurnPhase:
         return self._authority.read(PRODUCT_TURN).phase
@@ -71,13 +71,13 @@ class RealtimeProductTurnHandle:
     # --- freshness --------------------------------------------------------------------------------
 
     def projection_advance_observed(self, advanced_at_ms: int) -> bool:
-        return self._fits("projection_advance_observed", advanced_at_ms=advanced_at_ms)
+        return self._try_apply("projection_advance_observed", advanced_at_ms=advanced_at_ms)
 
     def projection_refreshed(self, observed_ms: int) -> bool:
-        return self._fits("projection_refreshed", observed_ms=observed_ms)
+        return self._try_apply("projection_refreshed", observed_ms=observed_ms)
 
     def projection_reset(self, baseline_ms: int) -> bool:
-        return self._fits("projection_reset", baseline_ms=baseline_ms)
+        return self._try_apply("projection_reset", baseline_ms=baseline_ms)
 
     def projection_freshness(self) -> RealtimeProjectionFreshness:
         return self._authority.read(PRODUCT_TURN).freshness
@@ -91,7 +91,7 @@ class RealtimeProductTurnHandle:
     def install_projection_freshness_observer(
         self, observer: RealtimeProjectionFreshnessObserver
     ) -> None:
-        self._authority.install(RealtimeProjectionFreshnessChanged, observer, _tell)
+        self._authority.install(RealtimeProjectionFreshnessChanged, observer, _notify)
 
     def install_projection_freshness_observer_with_snapshot(
         self, observer: RealtimeProjectionFreshnessObserver
@@ -105,18 +105,18 @@ class RealtimeProductTurnHandle:
     # --- what a clean close means -----------------------------------------------------------------
 
     def classify_client_input_submitted(self) -> bool:
-        return self._fits("classify_client_input_submitted")
+        return self._try_apply("classify_client_input_submitted")
 
     def classify_mid_turn_activity(self) -> bool:
-        return self._fits("classify_mid_turn_activity")
+        return self._try_apply("classify_mid_turn_activity")
 
     def classify_turn_terminated(self) -> bool:
-        return self._fits("classify_turn_terminated")
+        return self._try_apply("classify_turn_terminated")
 
     def reconnect_policy_on_clean_close(self) -> RealtimeReconnectPolicy:
         return self._authority.read(PRODUCT_TURN).reconnect_policy
 
-    def _fits(self, on: str, **params: Any) -> bool:
+    def _try_apply(self, on: str, **params: Any) -> bool:
         try:
             self._authority.apply(PRODUCT_TURN, on, params)
         except TransitionRejected as rejected:

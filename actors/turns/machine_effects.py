@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rookery.actors.kernel.machines.machine import RowEffect
+from rookery.actors.kernel.machines.machine import TransitionEffect
 from rookery.actors.turns.turn_state import Turn
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.machines.turn import TurnTerminalCauseKind, TurnTerminalOutcome
@@ -25,27 +25,27 @@ __all__ = [
 ]
 
 
-class TurnRunStarted(RowEffect, frozen=True, kw_only=True):
+class TurnRunStarted(TransitionEffect, frozen=True, kw_only=True):
     """The run's driver may begin."""
 
     run_id: str
 
 
-class TurnBoundaryApplied(RowEffect, frozen=True, kw_only=True):
+class TurnBoundaryApplied(TransitionEffect, frozen=True, kw_only=True):
     """What may only change between two steps may change now."""
 
     run_id: str | None
     boundary_sequence: int
 
 
-class TurnRunCompleted(RowEffect, frozen=True, kw_only=True):
+class TurnRunCompleted(TransitionEffect, frozen=True, kw_only=True):
     """The run's turn came to its regular end."""
 
     run_id: str | None
     outcome: TurnTerminalOutcome
 
 
-class TurnRunFailed(RowEffect, frozen=True, kw_only=True):
+class TurnRunFailed(TransitionEffect, frozen=True, kw_only=True):
     """The run's turn failed."""
 
     run_id: str | None
@@ -53,14 +53,14 @@ class TurnRunFailed(RowEffect, frozen=True, kw_only=True):
     error: str
 
 
-class TurnRunCancelled(RowEffect, frozen=True, kw_only=True):
+class TurnRunCancelled(TransitionEffect, frozen=True, kw_only=True):
     """The run's turn has stopped as it was told to."""
 
     run_id: str | None
     reason: str
 
 
-class TurnCheckCompaction(RowEffect, frozen=True, kw_only=True):
+class TurnCheckCompaction(TransitionEffect, frozen=True, kw_only=True):
     """This is a good moment to make the conversation shorter."""
 
 

@@ -11,8 +11,13 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Input, Machine, Row, RowEffect
-from rookery.actors.kernel.machines.session_host import LIVE, Host, session_registered
+from rookery.actors.kernel.machines.machine import (
+    Machine,
+    MachineInput,
+    Transition,
+    TransitionEffect,
+)
+from rookery.actors.kernel.machines.session_host import LIVE, SessionHost, session_registered
 from rookery.schemas.facts import turn as facts
 
 __all__ = ["MODEL_ROUTING", "ModelRouting", "ModelRoutingStatusChanged", "RoutingPhase"]
@@ -32,10 +37,10 @@ class ModelRouting(msgspec.Struct, frozen=True, kw_only=True):
     baseline_model: str | None = None
     baseline_realtime: bool | None = None
     topology_epoch: int = 0
-    host: Host = Host()
+    host: SessionHost = SessionHost()
 
 
-class ModelRoutingStatusChanged(RowEffect, frozen=True, kw_only=True):
+class ModelRoutingStatusChanged(TransitionEffect, frozen=True, kw_only=True):
     """Whoever chose a model by an older epoch has to look again."""
 
     topology_epoch: int
@@ -61,9 +66,9 @@ MODEL_ROUTING = Machine(
     handle="ModelRoutingHandle",
     phases=tuple(RoutingPhase),
     initial=ModelRouting(),
-    inputs={"set_baseline": Input(facts.BaselineSet, ("model", "realtime_capable"))},
+    inputs={"set_baseline": MachineInput(facts.BaselineSet, ("model", "realtime_capable"))},
     rows=(
-        Row(
+        Transition(
             "SetBaseline",
             "set_baseline",
             lambda routing, _: routing.host.phase in LIVE and session_registered(routing.host),

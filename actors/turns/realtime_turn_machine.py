@@ -16,8 +16,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Input, Machine, Row, RowEffect, put
-from rookery.actors.kernel.machines.session_host import DESTROYED, Host
+from rookery.actors.kernel.machines.machine import (
+    Machine,
+    MachineInput,
+    Transition,
+    TransitionEffect,
+    set_fields,
+)
+from rookery.actors.kernel.machines.session_host import DESTROYED, SessionHost
 from rookery.schemas.facts import turn as facts
 
 __all__ = [
@@ -74,7 +80,7 @@ class ProductTurn(msgspec.Struct, frozen=True, kw_only=True):
     frontier_ms: int = 0
     """While clean, as of when the session is shown; while stale, when it last moved on."""
     reconnect_policy: RealtimeReconnectPolicy = EXIT
-    host: Host = Host()
+    host: SessionHost = SessionHost()
 
     @property
     def is_in_flight(self) -> bool:
@@ -92,20 +98,20 @@ class ProductTurn(msgspec.Struct, frozen=True, kw_only=True):
 # --- effects --------------------------------------------------------------------------------------
 
 
-class RealtimeProductTurnPhaseChanged(RowEffect, frozen=True, kw_only=True):
+class RealtimeProductTurnPhaseChanged(TransitionEffect, frozen=True, kw_only=True):
     """The turn stands elsewhere."""
 
     new_phase: RealtimeProductTurnPhase
 
 
-class RealtimeProjectionFreshnessChanged(RowEffect, frozen=True, kw_only=True):
+class RealtimeProjectionFreshnessChanged(TransitionEffect, frozen=True, kw_only=True):
     """Freshness or its frontier was settled anew, perhaps to what it was."""
 
     new_freshness: RealtimeProjectionFreshness
     frontier_ms: int
 
 
-class RealtimeReconnectPolicyChanged(RowEffect, frozen=True, kw_only=True):
+class RealtimeReconnectPolicyChanged(TransitionEffect, frozen=True, kw_only=True):
     """A clean close means something else."""
 
     new_policy: RealtimeReconnectPolicy
@@ -124,27 +130,27 @@ def reachable(turn: ProductTurn) -> bool:
     return turn.host.phase is not DESTROYED
 
 
-def move(
+def to_phase(
     name: str,
     on: str,
     start: tuple[RealtimeProductTurnPhase, ...],
     to: RealtimeProductTurnPhase,
-) -> Row:
+) -> Transition:
     """A step of the phase region."""
-    return Row(
+    return Transition(
         name,
         on,
         lambda turn, _: turn.phase in start and reachable(turn),
-        put(phase=to),
+        set_fields(phase=to),
         (RealtimeProductTurnPhaseChanged(new_phase=to),),
     )
 
 
-def go_stale(freshness: RealtimeProjectionFreshness) -> Callable[[ProductTurn, Any], ProductTurn]:
+def mark_stale(freshness: RealtimeProjectionFreshness) -> Callable[[ProductTurn, Any], ProductTurn]:
     return lambda turn, asked: replace(turn, freshness=freshness, frontier_ms=asked.advanced_at_ms)
 
 
-def cleaned(turn: ProductTurn, as_of_ms: int) -> ProductTurn:
+def refresh(turn: ProductTurn, as_of_ms: int) -> ProductTurn:
     return replace(turn, freshness=CLEAN, frontier_ms=max(turn.frontier_ms, as_of_ms))
 
 
@@ -158,12 +164,12 @@ def cleans(turn: ProductTurn, as_of_ms: int) -> bool:
     return (turn.freshness is not CLEAN or as_of_ms > turn.frontier_ms) and reachable(turn)
 
 
-def reattach(name: str, on: str) -> Row:
-    return Row(
+def reattach_transition(name: str, on: str) -> Transition:
+    return Transition(
         name,
         on,
         lambda turn, _: turn.reconnect_policy is not REATTACH and reachable(turn),
-        put(reconnect_policy=REATTACH),
+        set_fields(reconnect_policy=REATTACH),
         (RealtimeReconnectPolicyChanged(new_policy=REATTACH),),
     )
 
@@ -177,48 +183,48 @@ def terminate(turn: ProductTurn, _: object) -> ProductTurn:
 # --- the machine ----------------------------------------------------------------------------------
 
 _INPUTS = {
-    "turn_in_flight": Input(facts.ProductTurnStarted),
-    "turn_committed": Input(facts.ProductTurnCommitted),
-    "output_started": Input(facts.ProductOutputStarted),
-    "turn_interrupted": Input(facts.ProductTurnInterrupted),
-    "turn_terminal": Input(facts.ProductTurnEnded),
-    "projection_advance_observed": Input(facts.ProjectionAdvanced, ("advanced_at_ms",)),
-    "projection_refreshed": Input(facts.ProjectionRefreshed, ("observed_ms",)),
-    "projection_reset": Input(facts.ProjectionReset, ("baseline_ms",)),
-    "classify_client_input_submitted": Input(facts.ClientInputSubmitted),
-    "classify_mid_turn_activity": Input(facts.MidTurnActivitySeen),
-    "classify_turn_terminated": Input(facts.TurnTerminationSeen),
+    "turn_in_flight": MachineInput(facts.ProductTurnStarted),
+    "turn_committed": MachineInput(facts.ProductTurnCommitted),
+    "output_started": MachineInput(facts.ProductOutputStarted),
+    "turn_interrupted": MachineInput(facts.ProductTurnInterrupted),
+    "turn_terminal": MachineInput(facts.ProductTurnEnded),
+    "projection_advance_observed": MachineInput(facts.ProjectionAdvanced, ("advanced_at_ms",)),
+    "projection_refreshed": MachineInput(facts.ProjectionRefreshed, ("observed_ms",)),
+    "projection_reset": MachineInput(facts.ProjectionReset, ("baseline_ms",)),
+    "classify_client_input_submitted": MachineInput(facts.ClientInputSubmitted),
+    "classify_mid_turn_activity": MachineInput(facts.MidTurnActivitySeen),
+    "classify_turn_terminated": MachineInput(facts.TurnTerminationSeen),
 }
 
 # fmt: off
-_ROWS = (
-    move("TurnInFlight", "turn_in_flight", (IDLE,), AWAITING),
-    move("TurnCommittedFromAwaiting", "turn_committed", (AWAITING,), COMMITTED),
-    move("TurnCommittedFromOutput", "turn_committed", (OUTPUT,), PREEMPTIBLE),
-    move("OutputStartedFromAwaiting", "output_started", (AWAITING,), OUTPUT),
-    move("OutputStartedFromCommitted", "output_started", (COMMITTED,), PREEMPTIBLE),
-    move("TurnInterruptedFromPreemptible", "turn_interrupted", (PREEMPTIBLE,), COMMITTED),
-    move("TurnInterruptedFromOutput", "turn_interrupted", (OUTPUT,), AWAITING),
-    move("TurnTerminal", "turn_terminal", (AWAITING, COMMITTED, OUTPUT, PREEMPTIBLE), IDLE),
-    Row("ProjectionAdvanceDuringTurn", "projection_advance_observed",
+_TRANSITIONS = (
+    to_phase("TurnInFlight", "turn_in_flight", (IDLE,), AWAITING),
+    to_phase("TurnCommittedFromAwaiting", "turn_committed", (AWAITING,), COMMITTED),
+    to_phase("TurnCommittedFromOutput", "turn_committed", (OUTPUT,), PREEMPTIBLE),
+    to_phase("OutputStartedFromAwaiting", "output_started", (AWAITING,), OUTPUT),
+    to_phase("OutputStartedFromCommitted", "output_started", (COMMITTED,), PREEMPTIBLE),
+    to_phase("TurnInterruptedFromPreemptible", "turn_interrupted", (PREEMPTIBLE,), COMMITTED),
+    to_phase("TurnInterruptedFromOutput", "turn_interrupted", (OUTPUT,), AWAITING),
+    to_phase("TurnTerminal", "turn_terminal", (AWAITING, COMMITTED, OUTPUT, PREEMPTIBLE), IDLE),
+    Transition("ProjectionAdvanceDuringTurn", "projection_advance_observed",
         lambda t, a: t.phase is not IDLE and advances(t, a),
-        go_stale(DEFERRED),
+        mark_stale(DEFERRED),
         (freshness_changed,)),
-    Row("ProjectionAdvanceWhileIdle", "projection_advance_observed",
+    Transition("ProjectionAdvanceWhileIdle", "projection_advance_observed",
         lambda t, a: t.phase is IDLE and advances(t, a),
-        go_stale(IMMEDIATE),
+        mark_stale(IMMEDIATE),
         (freshness_changed,)),
-    Row("ProjectionRefreshed", "projection_refreshed",
+    Transition("ProjectionRefreshed", "projection_refreshed",
         lambda t, a: a.observed_ms >= t.frontier_ms and cleans(t, a.observed_ms),
-        lambda t, a: cleaned(t, a.observed_ms),
+        lambda t, a: refresh(t, a.observed_ms),
         (freshness_changed,)),
-    Row("ProjectionReset", "projection_reset",
+    Transition("ProjectionReset", "projection_reset",
         lambda t, a: cleans(t, a.baseline_ms),
-        lambda t, a: cleaned(t, a.baseline_ms),
+        lambda t, a: refresh(t, a.baseline_ms),
         (freshness_changed,)),
-    reattach("ClassifyClientInputSubmitted", "classify_client_input_submitted"),
-    reattach("ClassifyMidTurnActivity", "classify_mid_turn_activity"),
-    Row("ClassifyTurnTerminated", "classify_turn_terminated",
+    reattach_transition("ClassifyClientInputSubmitted", "classify_client_input_submitted"),
+    reattach_transition("ClassifyMidTurnActivity", "classify_mid_turn_activity"),
+    Transition("ClassifyTurnTerminated", "classify_turn_terminated",
         lambda t, _: reachable(t) and (t.reconnect_policy is not EXIT or t.freshness is DEFERRED),
         terminate,
         (RealtimeReconnectPolicyChanged(new_policy=EXIT), freshness_changed)),
@@ -236,7 +242,7 @@ PRODUCT_TURN = Machine(
     phases=tuple(RealtimeProductTurnPhase),
     initial=ProductTurn(),
     inputs=_INPUTS,
-    rows=_ROWS,
+    rows=_TRANSITIONS,
     invariants=(something_stale_moved_on_at_some_time,),
     host_phase=lambda turn: turn.host.phase,
 )

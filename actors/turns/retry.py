@@ -37,7 +37,7 @@ class LlmFailureKind(StrEnum):
     INVALID_MODEL = "InvalidModel"
 
 
-_MENDABLE: Final = {
+_RETRYABLE: Final = {
     LlmFailureKind.RATE_LIMITED: LlmRetryFailureKind.RATE_LIMITED,
     LlmFailureKind.NETWORK_TIMEOUT: LlmRetryFailureKind.NETWORK_TIMEOUT,
     LlmFailureKind.CALL_TIMEOUT: LlmRetryFailureKind.CALL_TIMEOUT,
@@ -58,11 +58,11 @@ class LlmFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Of a provider's error: what its type says. What its payload says never counts."""
 
     @property
-    def mendable_as(self) -> LlmRetryFailureKind | None:
+    def retryable_as(self) -> LlmRetryFailureKind | None:
         """As what another attempt may mend it; ``None`` if none can."""
         if self.kind is LlmFailureKind.PROVIDER_ERROR and self.retryable:
             return LlmRetryFailureKind.RETRYABLE_PROVIDER_ERROR
-        return _MENDABLE.get(self.kind)
+        return _RETRYABLE.get(self.kind)
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         jitter: float = 1.0,
     ) -> LlmRetrySchedule | None:
         """The next attempt after ``index`` of them; ``None`` if there is none."""
-        kind = failure.mendable_as
+        kind = failure.retryable_as
         if kind is None or index >= self.max_retries:
             return None
         rate_limited = kind is LlmRetryFailureKind.RATE_LIMITED

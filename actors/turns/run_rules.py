@@ -15,22 +15,29 @@ from msgspec.structs import force_setattr, replace
 
 from rookery.actors.kernel.decider import Effect
 from rookery.actors.turns.run_state import (
-    Drive,
-    DriveOn,
-    Driving,
-    Immediate,
-    NoteResult,
-    Offers,
-    StopDriving,
-    TellOver,
-    TellParked,
+    ActiveRun,
+    ContinueRun,
+    ExecuteRun,
+    ImmediateKind,
+    Provisioner,
+    ReportTurnOver,
+    SendInterim,
+    SendResult,
+    StopRun,
     cancelled_result,
-    outside_result,
+    external_result,
     refused_result,
-    resolved,
+    resolve_calls,
     start_params,
 )
-from rookery.schemas.calls import DrivingView, HistoryBroken, Move, Offer, RunParked, StepTaken
+from rookery.schemas.calls import (
+    ActiveRunView,
+    ParkRun,
+    RecordStep,
+    ReportBrokenHistory,
+    RunEnvironment,
+    TurnInput,
+)
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import session, tool
@@ -39,12 +46,12 @@ from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind, Turn
 from rookery.schemas.run import RunRequest, RunResult, RunStatus
 
 if TYPE_CHECKING:
-    from rookery.actors.turns.decider import Turns, TurnsConcern
+    from rookery.actors.turns.decider import SessionTurns, TurnsDecider
 
-__all__ = ["DrivenRuns", "shown"]
+__all__ = ["RunRules", "active_run_view"]
 
 End = facts.Completed | facts.Failed | facts.Cancelled
-_CLOSES: Final = {
+_END_INPUTS: Final = {
     TurnPhase.COMPLETED: "run_completed",
     TurnPhase.FAILED: "run_failed",
     TurnPhase.CANCELLED: "run_cancelled",
@@ -53,13 +60,13 @@ _CLOSES: Final = {
 BOUNDARIES: Final = ("boundary_continue", "boundary_complete", "primitive_applied")
 
 
-class DrivenRuns:
+class RunRules:
     """A concern's rules for the runs its node drives."""
 
-    def __init__(self, concern: TurnsConcern, offers: Offers | None) -> None:
-        self._concern, self._offers = concern, offers
+    def __init__(self, concern: TurnsDecider, offers: Provisioner | None) -> None:
+        self._decider, self._provisioner = concern, offers
 
-    def react(self, state: Turns, key: str, fact: Any) -> Sequence[Fact]:
+    def react(self, state: SessionTurns, key: str, fact: Any) -> Sequence[Fact]:
         """What a fact of admission's, or of the tools', means for the session's run. Nothing is
         done any more about a life that is over."""
         left: Sequence[Fact] = ()
@@ -69,20 +76,22 @@ class DrivenRuns:
             case session.RunPrepared() | session.QueuedRunDrained():
                 left = self._start(state, key, str(fact.run))
             case session.BoundaryCancelRequested(now=True) | session.InputAccepted(immediate=True):
-                left = self._ask_for_end(state, key, "cancel_now")
+                left = self._request_end(state, key, "cancel_now")
             case (
                 session.BoundaryCancelRequested()
                 | session.RunInterruptRequested()
                 | session.InputAccepted(interrupt_yielding=True)
             ):
-                left = self._ask_for_end(state, key, "request_cancel_after_boundary")
+                left = self._request_end(state, key, "request_cancel_after_boundary")
             case session.InputAccepted():
-                left = self.close(state, key)
+                left = self.end_from_outside(state, key)
             case tool.Completed() | tool.Failed():
-                left = self._came(state, fact)
+                left = self._on_call_ended(state, fact)
         return left
 
-    def lose(self, state: Turns, key: str, said: HistoryBroken) -> Sequence[Fact]:
+    def end_lost_run(
+        self, state: SessionTurns, key: str, said: ReportBrokenHistory
+    ) -> Sequence[Fact]:
         """Nothing comes any more of what the run waits for: it ends."""
         driving = state.driving
         if driving is None or driving.run_id != state.host.current_run_id:
@@ -91,11 +100,11 @@ class DrivenRuns:
             return ()
         text = f"the history of {said.family} cannot be folded: {said.message}"
         refusal = Refused(said.code, text, hint=f"rookery sessions destroy {key}")
-        (failed,) = self._fail(state, key, driving.run_id, refusal)
+        (failed,) = self._fail_unstarted(state, key, driving.run_id, refusal)
         force_setattr(failed, "step", driving.steps + 1)
         return (failed,)
 
-    def take(self, state: Turns, key: str, step: StepTaken) -> Sequence[Fact]:
+    def record_step(self, state: SessionTurns, key: str, step: RecordStep) -> Sequence[Fact]:
         """Put a driver's step on record, unless the run is over. A step is taken once: a driver
         that comes second has been told other things, and begins anew from the record."""
         driving = state.driving
@@ -105,27 +114,29 @@ class DrivenRuns:
             raise Failed(
                 "CONFLICT", f"step {step.number} of run {step.run_id} was taken by another driver"
             )
-        taken = _Taken(self._concern, state, key, step)
+        taken = StepFacts(self._decider, state, key, step)
         if state.turn.phase is TurnPhase.CANCELLING:
             taken.cancel()
         else:
             waited = driving.calls if step.answered else ()
-            taken.move(*resolved(waited, step.given), *step.moves)
+            taken.apply_inputs(*resolve_calls(waited, step.given), *step.moves)
         return taken.facts
 
-    def close(self, state: Turns, key: str, left: Sequence[Fact] = ()) -> Sequence[Fact]:
+    def end_from_outside(
+        self, state: SessionTurns, key: str, left: Sequence[Fact] = ()
+    ) -> Sequence[Fact]:
         """The end of a run whose turn has come to one by no step of its driver: somebody outside
         has put an input to the machine, just now with ``left``, or some time ago."""
         for fact in left:
-            state = self._concern.evolve(state, fact)
+            state = self._decider.evolve(state, fact)
         driving, phase = state.driving, state.turn.phase
         if driving is None or driving.over is not False or not phase.is_terminal:
             return ()
-        if self._offers is None or driving.run_id != state.host.current_run_id:
+        if self._provisioner is None or driving.run_id != state.host.current_run_id:
             return ()
         cause = state.turn.terminal_cause_kind or TurnTerminalCauseKind.FATAL_FAILURE
         outcome = state.turn.terminal_outcome or TurnTerminalOutcome.FAILED
-        on = _CLOSES[phase]
+        on = _END_INPUTS[phase]
         params: dict[str, Any] = {"run_id": driving.run_id}
         if on == "run_failed":
             params |= {
@@ -135,12 +146,12 @@ class DrivenRuns:
                 "cause_kind": cause.variant,
                 "error": f"{cause.variant}: by somebody outside",
             }
-        (end,) = self._concern.ask(state, key, on, params)
-        force_setattr(end, "result", outside_result(phase))
+        (end,) = self._decider.decide_input(state, key, on, params)
+        force_setattr(end, "result", external_result(phase))
         force_setattr(end, "step", driving.steps + 1)
         return (end,)
 
-    def park(self, state: Turns, parked: RunParked) -> Sequence[Fact]:
+    def park(self, state: SessionTurns, parked: ParkRun) -> Sequence[Fact]:
         """A run that is to end now does not go to rest first."""
         driving, phase = state.driving, state.turn.phase
         if driving is None or driving.run_id != parked.run_id or driving.parked:
@@ -155,98 +166,106 @@ class DrivenRuns:
             waits_for=parked.waits_for,
             split=parked.split or UNSET,
         )
-        return (self._of_life(state, fact),)
+        return (self._stamp_generation(state, fact),)
 
-    def unpark(self, state: Turns, run_id: str) -> Sequence[Fact]:
+    def unpark(self, state: SessionTurns, run_id: str) -> Sequence[Fact]:
         """What the run waited for has come."""
         driving = state.driving
         if driving is None or driving.run_id != run_id or not driving.parked:
             return ()
-        return (self._of_life(state, facts.Unparked(run=run_id)),)
+        return (self._stamp_generation(state, facts.Unparked(run=run_id)),)
 
-    def effects(self, state: Turns, fact: Fact) -> Sequence[Effect]:
+    def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
         """``state`` may be a later one: a run that has ended since needs no driver."""
         driving = state.driving
         if isinstance(fact, End) and fact.result is not UNSET and fact.result_blob is UNSET:
-            return (NoteResult(key=f"end/{fact.id}", run_id=fact.run, result=fact.result),)
+            return (SendResult(key=f"end/{fact.id}", run_id=fact.run, result=fact.result),)
         if driving is None or fact.run != driving.run_id or state.turn.phase.is_terminal:
             return ()
         match fact:
             case facts.PrimitiveApplied() | facts.Unparked() if not driving.parked:
-                view = shown(state, driving.run_id)
-                return (Drive(key=f"drive/{fact.id}", session=fact.session, view=view),)
+                view = active_run_view(state, driving.run_id)
+                return (ExecuteRun(key=f"drive/{fact.id}", session=fact.session, view=view),)
             case facts.Parked() if driving.parked:
-                return (_at_rest(driving, f"parked/{fact.id}", fact.session),)
+                return (_interim_effect(driving, f"parked/{fact.id}", fact.session),)
             case facts.CancelRequested():
-                return (StopDriving(key=f"stop/{fact.id}", session=fact.session, run_id=fact.run),)
+                return (StopRun(key=f"stop/{fact.id}", session=fact.session, run_id=fact.run),)
         return ()
 
-    def unfinished(self, state: Turns, session: str) -> Sequence[Effect]:
+    def pending_effects(self, state: SessionTurns, session: str) -> Sequence[Effect]:
         """What the session's run calls for, by what is on record of it alone."""
         driving, phase = state.driving, state.turn.phase
-        if self._offers is None:
+        if self._provisioner is None:
             return ()
         if phase.is_terminal:
             run_id = state.host.current_run_id
             key = f"over/{run_id}"
-            return () if run_id is None else (TellOver(key=key, session=session, run_id=run_id),)
+            return (
+                () if run_id is None else (ReportTurnOver(key=key, session=session, run_id=run_id),)
+            )
         if driving is None or driving.run_id != state.host.current_run_id:
             return ()
         run_id = driving.run_id
         if phase is TurnPhase.CANCELLING:
-            return (StopDriving(key=f"stop/{run_id}", session=session, run_id=run_id),)
+            return (StopRun(key=f"stop/{run_id}", session=session, run_id=run_id),)
         if not driving.parked:
-            return (DriveOn(key=f"drive/{run_id}", session=session, run_id=run_id),)
-        return (_at_rest(driving, f"parked/{run_id}", session),)
+            return (ContinueRun(key=f"drive/{run_id}", session=session, run_id=run_id),)
+        return (_interim_effect(driving, f"parked/{run_id}", session),)
 
     # --- reactions --------------------------------------------------------------------------------
 
-    def _start(self, state: Turns, key: str, run_id: str) -> Sequence[Fact]:
+    def _start(self, state: SessionTurns, key: str, run_id: str) -> Sequence[Fact]:
         """A run that cannot be started ends at once: it was promised an end."""
         asked, driving = state.asked.get(run_id), state.driving
-        if self._offers is None or asked is None or (driving and driving.run_id == run_id):
+        if self._provisioner is None or asked is None or (driving and driving.run_id == run_id):
             return ()
         forked = asked.forked
         try:
-            offer = forked.offer if forked is not UNSET else self._offer(state, asked.request)
-            if isinstance(offer, Immediate):
-                return self._put(state, key, run_id, offer)
-            (started,) = self._concern.ask(
+            offer = forked.offer if forked is not UNSET else self._provision(state, asked.request)
+            if isinstance(offer, ImmediateKind):
+                return self._run_immediate(state, key, run_id, offer)
+            (started,) = self._decider.decide_input(
                 state, key, "start_conversation_run", start_params(run_id)
             )
         except Refused as refusal:
-            return self._fail(state, key, run_id, refusal)
+            return self._fail_unstarted(state, key, run_id, refusal)
         force_setattr(started, "offer", offer)
         force_setattr(started, "request", asked.request)
         force_setattr(started, "request_blob", asked.request_blob)
         force_setattr(started, "forked", forked)
-        after = self._concern.evolve(state, started)
-        return (started, *self._concern.ask(after, key, "primitive_applied", {}))
+        after = self._decider.evolve(state, started)
+        return (started, *self._decider.decide_input(after, key, "primitive_applied", {}))
 
-    def _offer(self, state: Turns, request: RunRequest) -> Offer | Immediate:
+    def _provision(
+        self, state: SessionTurns, request: RunRequest
+    ) -> RunEnvironment | ImmediateKind:
         """A session stays on the guest it began with, whichever node it has come to: the memory of
         one build means nothing to another."""
-        assert self._offers is not None
-        offer = self._offers(request, state.limits)
+        assert self._provisioner is not None
+        offer = self._provisioner(request, state.limits)
         began = state.began if state.driving is None else state.driving.offer
-        if began is UNSET or isinstance(offer, Immediate):
+        if began is UNSET or isinstance(offer, ImmediateKind):
             return offer
         return replace(offer, language=began.language, build=began.build)
 
-    def _put(self, state: Turns, key: str, run_id: str, how: Immediate) -> Sequence[Fact]:
+    def _run_immediate(
+        self, state: SessionTurns, key: str, run_id: str, how: ImmediateKind
+    ) -> Sequence[Fact]:
         """What is only put into the session is done as soon as it is begun."""
         params = {"run_id": run_id}
-        begun = self._concern.ask(state, key, how.value, params)
-        after = self._concern.evolve(state, *begun)
+        begun = self._decider.decide_input(state, key, how.value, params)
+        after = self._decider.evolve(state, *begun)
         applied: Sequence[Fact] = ()
-        if how is Immediate.APPEND:
-            applied = self._concern.ask(after, key, "primitive_applied", {})
-            after = self._concern.evolve(after, *applied)
-        (ended,) = self._concern.ask(after, key, "run_completed", params)
+        if how is ImmediateKind.APPEND:
+            applied = self._decider.decide_input(after, key, "primitive_applied", {})
+            after = self._decider.evolve(after, *applied)
+        (ended,) = self._decider.decide_input(after, key, "run_completed", params)
         force_setattr(ended, "result", RunResult())
         return (*begun, *applied, ended)
 
-    def _fail(self, state: Turns, key: str, run_id: str, refusal: Refused) -> Sequence[Fact]:
+    def _fail_unstarted(
+        self, state: SessionTurns, key: str, run_id: str, refusal: Refused
+    ) -> Sequence[Fact]:
         params = {
             "run_id": run_id,
             "apply_cause": None,
@@ -255,63 +274,67 @@ class DrivenRuns:
             "cause_kind": TurnTerminalCauseKind.RUNTIME_APPLY_FAILURE.variant,
             "error": f"{refusal.code}: {refusal.message}",
         }
-        (failed,) = self._concern.ask(state, key, "run_failed", params)
+        (failed,) = self._decider.decide_input(state, key, "run_failed", params)
         force_setattr(failed, "result", refused_result(refusal))
         return (failed,)
 
-    def _ask_for_end(self, state: Turns, key: str, on: str) -> Sequence[Fact]:
+    def _request_end(self, state: SessionTurns, key: str, on: str) -> Sequence[Fact]:
         driving = state.driving
         if driving is None or driving.run_id != state.host.current_run_id:
             return ()
         try:
-            return self._concern.ask(state, key, on, {})
+            return self._decider.decide_input(state, key, on, {})
         except Refused:  # It has ended, or ends already.
-            return self.close(state, key)
+            return self.end_from_outside(state, key)
 
-    def _came(self, state: Turns, fact: tool.Completed | tool.Failed) -> Sequence[Fact]:
+    def _on_call_ended(
+        self, state: SessionTurns, fact: tool.Completed | tool.Failed
+    ) -> Sequence[Fact]:
         driving = state.driving
         if driving is None or fact.operation_id not in driving.waits_for:
             return ()
         return self.unpark(state, driving.run_id)
 
-    def _of_life(self, state: Turns, fact: Fact) -> Fact:
+    def _stamp_generation(self, state: SessionTurns, fact: Fact) -> Fact:
         force_setattr(fact, "generation", state.generation)
         return fact
 
 
-class _Taken:
+class StepFacts:
     """The facts of one step, each folded before the next is decided."""
 
-    def __init__(self, concern: TurnsConcern, state: Turns, key: str, step: StepTaken) -> None:
+    def __init__(
+        self, concern: TurnsDecider, state: SessionTurns, key: str, step: RecordStep
+    ) -> None:
         self.facts: list[Fact] = []
-        self._concern, self._state, self._key, self._step = concern, state, key, step
+        self._decider, self._state, self._key, self._step = concern, state, key, step
 
-    def move(self, *moves: Move) -> None:
+    def apply_inputs(self, *moves: TurnInput) -> None:
         """A boundary at which the run ends, because somebody wanted it to, is its last move."""
         for move in moves:
-            fact = self._ask(move.input, move.params)
+            fact = self._transition(move.input, move.params)
             if isinstance(fact, facts.ToolCallsReturned):
                 force_setattr(fact, "calls", self._step.calls)
             elif isinstance(fact, facts.ToolCallsResolved):
                 force_setattr(fact, "passed_ms", self._step.passed_ms or UNSET)
             if isinstance(fact, End):
-                self._end(fact, self._step.result)
+                self._set_result(fact, self._step.result)
             cancelled = self._state.turn.phase is TurnPhase.CANCELLED
             if cancelled and move.input in BOUNDARIES:
-                self._cancelled("the run was cancelled at its boundary")
+                self._end_cancelled("the run was cancelled at its boundary")
                 break
-        self._close()
+        self._stamp_step()
 
     def cancel(self) -> None:
-        self._ask("cancellation_observed", {})
-        self._cancelled("")
-        self._close()
+        self._transition("cancellation_observed", {})
+        self._end_cancelled("")
+        self._stamp_step()
 
-    def _cancelled(self, reason: str) -> None:
-        fact = self._ask("run_cancelled", {"run_id": self._step.run_id})
-        self._end(fact, cancelled_result(self._step.result, reason))
+    def _end_cancelled(self, reason: str) -> None:
+        fact = self._transition("run_cancelled", {"run_id": self._step.run_id})
+        self._set_result(fact, cancelled_result(self._step.result, reason))
 
-    def _end(self, fact: Any, result: RunResult | Any) -> None:
+    def _set_result(self, fact: Any, result: RunResult | Any) -> None:
         """Of a cancelled run nothing is kept, whatever its program had come to; a large result
         that says otherwise is not its."""
         step = self._step
@@ -324,22 +347,22 @@ class _Taken:
         force_setattr(fact, "result_blob", step.result_blob)
         force_setattr(fact, "kept", step.kept)
 
-    def _ask(self, on: str, params: Any) -> Any:
-        (fact,) = self._concern.ask(self._state, self._key, on, params)
+    def _transition(self, on: str, params: Any) -> Any:
+        (fact,) = self._decider.decide_input(self._state, self._key, on, params)
         self.facts.append(fact)
-        self._state = self._concern.evolve(self._state, fact)
+        self._state = self._decider.evolve(self._state, fact)
         return fact
 
-    def _close(self) -> None:
+    def _stamp_step(self) -> None:
         last = self.facts[-1]
         force_setattr(last, "step", self._step.number)
         if isinstance(last, facts.OpsRegistered):
             force_setattr(last, "timer_ms", self._step.timer_ms)
 
 
-def _at_rest(driving: Driving, key: str, session: str) -> TellParked:
+def _interim_effect(driving: ActiveRun, key: str, session: str) -> SendInterim:
     waits = tuple(call for call in driving.calls if call.operation_id in driving.waits_for)
-    return TellParked(
+    return SendInterim(
         key=key,
         session=session,
         run_id=driving.run_id,
@@ -349,12 +372,12 @@ def _at_rest(driving: Driving, key: str, session: str) -> TellParked:
     )
 
 
-def shown(state: Turns, run_id: str) -> DrivingView:
+def active_run_view(state: SessionTurns, run_id: str) -> ActiveRunView:
     """For whoever drives the run: how far it has come, as far as that is remembered."""
     driving, phase = state.driving, state.turn.phase
     if driving is None or driving.run_id != run_id:
-        return DrivingView(run_id=run_id, ended="Forgotten")
-    return DrivingView(
+        return ActiveRunView(run_id=run_id, ended="Forgotten")
+    return ActiveRunView(
         run_id=run_id,
         steps=driving.steps,
         started_at_ms=driving.started_at_ms,

@@ -13,7 +13,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel.decider import Effect
-from rookery.schemas.calls import AskedCall, DrivingView, ForkedRun, Move, Offer, StepTaken
+from rookery.schemas.calls import (
+    ActiveRunView,
+    ForkedRun,
+    RecordStep,
+    RequestedCall,
+    RunEnvironment,
+    TurnInput,
+)
 from rookery.schemas.errors import CodedError
 from rookery.schemas.machines.turn import (
     ContentShape,
@@ -33,45 +40,45 @@ from rookery.schemas.run import (
 )
 
 __all__ = [
-    "Asked",
-    "Began",
-    "Drive",
-    "DriveOn",
-    "Driving",
-    "Immediate",
-    "NoteResult",
-    "Offers",
-    "StopDriving",
-    "TellOver",
-    "TellParked",
-    "calls_wanted",
+    "ActiveRun",
+    "ContinueRun",
+    "ExecuteRun",
+    "ImmediateKind",
+    "InheritedGuest",
+    "Provisioner",
+    "ReportTurnOver",
+    "RequestedRun",
+    "SendInterim",
+    "SendResult",
+    "StopRun",
     "cancelled_result",
-    "ended_at_rest",
-    "ending",
-    "outside_result",
+    "end_run",
+    "end_unexecuted",
+    "external_result",
     "refused_result",
-    "resolved",
+    "request_calls",
+    "resolve_calls",
     "start_params",
 ]
 
 
-class Immediate(Enum):
+class ImmediateKind(Enum):
     """Runs that no driver is asked for: by the input that starts them."""
 
     APPEND = "start_immediate_append"
     CONTEXT = "start_immediate_context"
 
 
-class Offers(Protocol):
+class Provisioner(Protocol):
     """What a node gives to the runs it starts."""
 
     def __call__(
         self, request: RunRequest, session_limits: SessionLimits | UnsetType
-    ) -> Offer | Immediate:
+    ) -> RunEnvironment | ImmediateKind:
         """``Refused`` if this node cannot run such a program at all."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedRun(msgspec.Struct, frozen=True, kw_only=True):
     """What an input of the session asks for, until its run has ended."""
 
     request: RunRequest
@@ -79,26 +86,26 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     forked: ForkedRun | UnsetType = UNSET
 
 
-class Began(msgspec.Struct, frozen=True):
+class InheritedGuest(msgspec.Struct, frozen=True):
     """The guest of a memory that a session was given."""
 
     language: Language
     build: str
 
 
-class Driving(msgspec.Struct, frozen=True, kw_only=True):
+class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
     """The run that a node drives, or drove last."""
 
     run_id: str
-    offer: Offer
+    offer: RunEnvironment
     request: RunRequest
     request_blob: str | UnsetType = UNSET
     forked: ForkedRun | UnsetType = UNSET
     started_at_ms: int
     steps: int = 0
-    calls: tuple[AskedCall, ...] = ()
+    calls: tuple[RequestedCall, ...] = ()
     """Without their arguments: the driver waits for them."""
-    beside: tuple[AskedCall, ...] | UnsetType = UNSET
+    beside: tuple[RequestedCall, ...] | UnsetType = UNSET
     """Those it does not wait for, that are under way since a time of the program's came first."""
     timer_ms: int | UnsetType = UNSET
     """How long it waits at most."""
@@ -112,47 +119,47 @@ class Driving(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its end is on record; unset: by a version that did not note it."""
 
 
-class Drive(Effect, frozen=True, kw_only=True):
+class ExecuteRun(Effect, frozen=True, kw_only=True):
     """Take the run's steps until it has ended or is parked."""
 
     session: str
-    view: DrivingView
+    view: ActiveRunView
     """Where it stands."""
 
 
-class DriveOn(Effect, frozen=True, kw_only=True):
+class ContinueRun(Effect, frozen=True, kw_only=True):
     """Take the run's steps from where it stands by now, unless that is done already."""
 
     session: str
     run_id: str
 
 
-class TellOver(Effect, frozen=True, kw_only=True):
+class ReportTurnOver(Effect, frozen=True, kw_only=True):
     """The run has ended on record, and its session may not know of it."""
 
     session: str
     run_id: str
 
 
-class NoteResult(Effect, frozen=True, kw_only=True):
+class SendResult(Effect, frozen=True, kw_only=True):
     """The run has ended, and whoever waits for it is about to be told."""
 
     run_id: str
     result: RunResult
 
 
-class TellParked(Effect, frozen=True, kw_only=True):
+class SendInterim(Effect, frozen=True, kw_only=True):
     """Whoever holds the line for the run's end is told what it waits for."""
 
     session: str
     run_id: str
     code: str
     snapshot_id: str
-    calls: tuple[AskedCall, ...]
+    calls: tuple[RequestedCall, ...]
     """What it waits for."""
 
 
-class StopDriving(Effect, frozen=True, kw_only=True):
+class StopRun(Effect, frozen=True, kw_only=True):
     """The run is to end now."""
 
     session: str
@@ -174,60 +181,64 @@ def start_params(run_id: str) -> dict[str, Any]:
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def resolved(
-    calls: tuple[AskedCall, ...], given: tuple[str, ...] | UnsetType = UNSET
-) -> tuple[Move, ...]:
+def resolve_calls(
+    calls: tuple[RequestedCall, ...], given: tuple[str, ...] | UnsetType = UNSET
+) -> tuple[TurnInput, ...]:
     """The last batch of calls is answered, and its boundary passed. If the program went on with
     ``given`` of them alone, these have become the barrier."""
     if not calls:
         return ()
     operations = sorted(call.operation_id for call in calls)
-    moves: list[Move] = []
+    moves: list[TurnInput] = []
     if given is not UNSET:
-        moves, operations = [_under_way(operations, given)], sorted(given)
+        moves, operations = [_register_ops(operations, given)], sorted(given)
     if operations:
-        moves.append(Move("ops_barrier_satisfied", {"operation_ids": operations}))
-    return (*moves, Move("tool_calls_resolved"), Move("boundary_continue"))
+        moves.append(TurnInput("ops_barrier_satisfied", {"operation_ids": operations}))
+    return (*moves, TurnInput("tool_calls_resolved"), TurnInput("boundary_continue"))
 
 
-def calls_wanted(
-    calls: Sequence[AskedCall], barrier: Iterable[str], under_way: Iterable[str]
-) -> tuple[Move, ...]:
+def request_calls(
+    calls: Sequence[RequestedCall], barrier: Iterable[str], under_way: Iterable[str]
+) -> tuple[TurnInput, ...]:
     """The driver wants these, and waits for the operations of the barrier."""
-    moves = (_under_way(under_way, barrier),)
+    moves = (_register_ops(under_way, barrier),)
     if not calls:
         return moves
-    return (Move("llm_returned_tool_calls", {"tool_count": len(calls)}), *moves)
+    return (TurnInput("llm_returned_tool_calls", {"tool_count": len(calls)}), *moves)
 
 
-def _under_way(operations: Iterable[str], barrier: Iterable[str]) -> Move:
+def _register_ops(operations: Iterable[str], barrier: Iterable[str]) -> TurnInput:
     params = {"op_refs": sorted(operations), "barrier_ids": sorted(barrier)}
-    return Move("register_pending_ops", params)
+    return TurnInput("register_pending_ops", params)
 
 
-def ending(run_id: str, result: RunResult) -> tuple[Move, ...]:
+def end_run(run_id: str, result: RunResult) -> tuple[TurnInput, ...]:
     """How a result ends the run."""
     if result.status is RunStatus.OK:
         return (
-            Move("llm_returned_terminal"),
-            Move("boundary_complete"),
-            Move("run_completed", {"run_id": run_id}),
+            TurnInput("llm_returned_terminal"),
+            TurnInput("boundary_complete"),
+            TurnInput("run_completed", {"run_id": run_id}),
         )
     error = result.error or ErrorObject(code="RUNTIME_ERROR", message=result.status)
     text = f"{error.code}: {error.message}"
     if result.status is RunStatus.CANCELLED:
-        return (Move("cancel_now"), *_CANCELLED, Move("run_cancelled", {"run_id": run_id}))
+        return (
+            TurnInput("cancel_now"),
+            *_CANCELLED,
+            TurnInput("run_cancelled", {"run_id": run_id}),
+        )
     outcome, cause = TurnTerminalOutcome.FAILED, _CAUSES.get(error.code, _FATAL)
     if result.status is RunStatus.TIMEOUT:
-        failing = Move("time_budget_exceeded")
+        failing = TurnInput("time_budget_exceeded")
         outcome = TurnTerminalOutcome.TIME_BUDGET_EXCEEDED
         cause = TurnTerminalCauseKind.TIME_BUDGET_EXCEEDED
     elif error.code == "EXTERNAL_CALLS_EXCEEDED":
-        failing = Move("budget_exhausted")
+        failing = TurnInput("budget_exhausted")
         outcome = TurnTerminalOutcome.BUDGET_EXHAUSTED
         cause = TurnTerminalCauseKind.BUDGET_EXHAUSTED
     else:
-        failing = Move("fatal_failure", {"cause_kind": cause.variant, "error": text})
+        failing = TurnInput("fatal_failure", {"cause_kind": cause.variant, "error": text})
     failed = {
         "run_id": run_id,
         "apply_cause": None,
@@ -236,10 +247,10 @@ def ending(run_id: str, result: RunResult) -> tuple[Move, ...]:
         "cause_kind": cause.variant,
         "error": text,
     }
-    return (failing, Move("run_failed", failed))
+    return (failing, TurnInput("run_failed", failed))
 
 
-_CANCELLED: Final = (Move("cancellation_observed"),)
+_CANCELLED: Final = (TurnInput("cancellation_observed"),)
 _FATAL: Final = TurnTerminalCauseKind.FATAL_FAILURE
 _CAUSES: Final = {
     "TOOL_ERROR": TurnTerminalCauseKind.TOOL_FAILURE,
@@ -255,13 +266,13 @@ def cancelled_result(of: RunResult | UnsetType, reason: str = "") -> RunResult:
     return msgspec.structs.replace(made, stderr=told.stderr, external_calls=told.external_calls)
 
 
-def ended_at_rest(view: DrivingView) -> StepTaken:
+def end_unexecuted(view: ActiveRunView) -> RecordStep:
     """The last step of a run that is to end now and that nobody drives."""
     result = cancelled_result(UNSET)
-    return StepTaken(run_id=view.run_id, number=view.steps + 1, answered=False, result=result)
+    return RecordStep(run_id=view.run_id, number=view.steps + 1, answered=False, result=result)
 
 
-def outside_result(phase: TurnPhase) -> RunResult:
+def external_result(phase: TurnPhase) -> RunResult:
     """What a run is answered whose turn somebody else has brought to its end."""
     if phase is TurnPhase.COMPLETED:
         return RunResult()

@@ -13,7 +13,13 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.kernel.machines.machine import Input, Machine, Row, RowEffect, put
+from rookery.actors.kernel.machines.machine import (
+    Machine,
+    MachineInput,
+    Transition,
+    TransitionEffect,
+    set_fields,
+)
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.machines.turn import ExecutionKind, KeepAliveRequest, PendingContinuation
 
@@ -60,7 +66,7 @@ class TurnSlot(msgspec.Struct, frozen=True, kw_only=True):
 # --- effects --------------------------------------------------------------------------------------
 
 
-class TurnAdmissionProjected(RowEffect, frozen=True, kw_only=True):
+class TurnAdmissionProjected(TransitionEffect, frozen=True, kw_only=True):
     """Where the slot stands now."""
 
     phase: SlotPhase
@@ -69,55 +75,55 @@ class TurnAdmissionProjected(RowEffect, frozen=True, kw_only=True):
     is_active: bool
 
 
-class TurnAdmissionShutdownTerminalResolved(RowEffect, frozen=True, kw_only=True):
+class TurnAdmissionShutdownTerminalResolved(TransitionEffect, frozen=True, kw_only=True):
     """Whoever asked came after the shutdown."""
 
     terminal: str
 
 
-class TurnInterruptRequested(RowEffect, frozen=True, kw_only=True):
+class TurnInterruptRequested(TransitionEffect, frozen=True, kw_only=True):
     """The turn is to be interrupted, and woken for it unless it was before."""
 
     wake: bool
 
 
-class PendingAdmissionDrainRequested(RowEffect, frozen=True, kw_only=True):
+class PendingAdmissionDrainRequested(TransitionEffect, frozen=True, kw_only=True):
     """Those who wait for the slot are to be answered; asked exactly once."""
 
 
-class SessionTeardownAuthorized(RowEffect, frozen=True, kw_only=True):
+class SessionTeardownAuthorized(TransitionEffect, frozen=True, kw_only=True):
     """The session may be taken down."""
 
 
-class CancelAfterBoundaryAuthorized(RowEffect, frozen=True, kw_only=True):
+class CancelAfterBoundaryAuthorized(TransitionEffect, frozen=True, kw_only=True):
     """The turn may be asked to end at its next boundary."""
 
 
-class StartTurnDispatchResolved(RowEffect, frozen=True, kw_only=True):
+class StartTurnDispatchResolved(TransitionEffect, frozen=True, kw_only=True):
     """Whether the start is still wanted."""
 
     authorization: str
 
 
-class StartTurnDispositionResolved(RowEffect, frozen=True, kw_only=True):
+class StartTurnDispositionResolved(TransitionEffect, frozen=True, kw_only=True):
     """What the admitted turn does."""
 
     disposition: str
 
 
-class StartTurnPublicTerminalResolved(RowEffect, frozen=True, kw_only=True):
+class StartTurnPublicTerminalResolved(TransitionEffect, frozen=True, kw_only=True):
     """How the last start ended without a turn."""
 
     terminal: PublicTerminal
 
 
-class RuntimeKeepAliveResolved(RowEffect, frozen=True, kw_only=True):
+class RuntimeKeepAliveResolved(TransitionEffect, frozen=True, kw_only=True):
     """What is kept of the wish for keep-alive; preserving is not disabling."""
 
     decision: str
 
 
-def projected(slot: TurnSlot, _: object) -> TurnAdmissionProjected:
+def admission_projected(slot: TurnSlot, _: object) -> TurnAdmissionProjected:
     return TurnAdmissionProjected(
         phase=slot.phase,
         interrupt_pending=slot.interrupt_pending,
@@ -160,8 +166,8 @@ def pending(asked: facts.SlotDispositionResolved) -> bool:
     return asked.pending_continuation is PendingContinuation.RUN_PENDING
 
 
-def keep_alive(name: str, request: KeepAliveRequest, decision: str) -> Row:
-    return Row(
+def keep_alive(name: str, request: KeepAliveRequest, decision: str) -> Transition:
+    return Transition(
         name,
         "resolve_runtime_keep_alive",
         lambda slot, asked: slot.phase is ADMITTED and asked.keep_alive_request is request,
@@ -173,19 +179,19 @@ def keep_alive(name: str, request: KeepAliveRequest, decision: str) -> Row:
 
 _DISPOSITION = "resolve_start_turn_disposition"
 _INPUTS = {
-    "project_turn_admission": Input(facts.SlotProjected),
-    "claim_turn": Input(facts.SlotClaimed),
-    "abort_claim": Input(facts.SlotClaimAborted),
-    "begin_turn": Input(facts.SlotBegun),
-    "resolve_turn": Input(facts.SlotResolved),
-    "finalize_turn": Input(facts.SlotFinalized),
-    "request_interrupt": Input(facts.SlotInterruptRequested),
-    "request_shutdown": Input(facts.SlotShutdownRequested),
-    "resolve_pending_admission_drained": Input(facts.SlotDrained),
-    "authorize_session_teardown": Input(facts.SlotTeardownAuthorized),
-    "authorize_cancel_after_boundary": Input(facts.SlotBoundaryCancelAuthorized),
-    "authorize_start_turn_dispatch": Input(facts.SlotDispatchResolved),
-    _DISPOSITION: Input(
+    "project_turn_admission": MachineInput(facts.SlotProjected),
+    "claim_turn": MachineInput(facts.SlotClaimed),
+    "abort_claim": MachineInput(facts.SlotClaimAborted),
+    "begin_turn": MachineInput(facts.SlotBegun),
+    "resolve_turn": MachineInput(facts.SlotResolved),
+    "finalize_turn": MachineInput(facts.SlotFinalized),
+    "request_interrupt": MachineInput(facts.SlotInterruptRequested),
+    "request_shutdown": MachineInput(facts.SlotShutdownRequested),
+    "resolve_pending_admission_drained": MachineInput(facts.SlotDrained),
+    "authorize_session_teardown": MachineInput(facts.SlotTeardownAuthorized),
+    "authorize_cancel_after_boundary": MachineInput(facts.SlotBoundaryCancelAuthorized),
+    "authorize_start_turn_dispatch": MachineInput(facts.SlotDispatchResolved),
+    _DISPOSITION: MachineInput(
         facts.SlotDispositionResolved,
         (
             "execution_kind_present",
@@ -195,8 +201,10 @@ _INPUTS = {
             "pending_continuation",
         ),
     ),
-    "resolve_runtime_keep_alive": Input(facts.SlotKeepAliveResolved, ("keep_alive_request",)),
-    "resolve_last_start_turn_public_terminal": Input(facts.SlotPublicTerminalResolved),
+    "resolve_runtime_keep_alive": MachineInput(
+        facts.SlotKeepAliveResolved, ("keep_alive_request",)
+    ),
+    "resolve_last_start_turn_public_terminal": MachineInput(facts.SlotPublicTerminalResolved),
 }
 shut_down: dict[str, Any] = {
     "phase": SHUTTING_DOWN,
@@ -205,112 +213,112 @@ shut_down: dict[str, Any] = {
 }
 
 # fmt: off
-_ROWS = (
-    Row("ProjectTurnAdmission", "project_turn_admission",
+_TRANSITIONS = (
+    Transition("ProjectTurnAdmission", "project_turn_admission",
         lambda *_: True,
-        effects=(projected,)),
-    Row("ClaimTurn", "claim_turn",
+        effects=(admission_projected,)),
+    Transition("ClaimTurn", "claim_turn",
         lambda s, _: s.phase is IDLE,
-        put(phase=ADMITTED, interrupt_pending=False, shutdown_pending=False,
+        set_fields(phase=ADMITTED, interrupt_pending=False, shutdown_pending=False,
             last_public_terminal=None),
-        (projected,)),
-    Row("ClaimTurnShuttingDown", "claim_turn",
+        (admission_projected,)),
+    Transition("ClaimTurnShuttingDown", "claim_turn",
         lambda s, _: s.phase is SHUTTING_DOWN,
         effects=(ARCHIVED,)),
-    Row("AbortClaim", "abort_claim",
+    Transition("AbortClaim", "abort_claim",
         lambda s, _: s.phase is ADMITTED,
-        put(phase=IDLE, interrupt_pending=False, shutdown_pending=False),
-        (projected,)),
-    Row("AbortClaimShuttingDown", "abort_claim",
+        set_fields(phase=IDLE, interrupt_pending=False, shutdown_pending=False),
+        (admission_projected,)),
+    Transition("AbortClaimShuttingDown", "abort_claim",
         lambda s, _: s.phase is SHUTTING_DOWN,
-        effects=(projected,)),
-    Row("BeginTurn", "begin_turn",
+        effects=(admission_projected,)),
+    Transition("BeginTurn", "begin_turn",
         lambda s, _: s.phase is ADMITTED,
-        put(phase=RUNNING),
-        (projected,)),
-    Row("BeginTurnShuttingDown", "begin_turn",
+        set_fields(phase=RUNNING),
+        (admission_projected,)),
+    Transition("BeginTurnShuttingDown", "begin_turn",
         lambda s, _: s.phase is SHUTTING_DOWN,
         effects=(ARCHIVED,)),
-    Row("ResolveTurn", "resolve_turn",
+    Transition("ResolveTurn", "resolve_turn",
         lambda s, _: s.phase is RUNNING,
-        put(phase=COMPLETING),
-        (projected,)),
-    Row("FinalizeTurnToShutdown", "finalize_turn",
+        set_fields(phase=COMPLETING),
+        (admission_projected,)),
+    Transition("FinalizeTurnToShutdown", "finalize_turn",
         lambda s, _: s.phase is COMPLETING and s.shutdown_pending,
-        put(**shut_down),
-        (DRAIN, projected)),
-    Row("FinalizeTurnToIdle", "finalize_turn",
+        set_fields(**shut_down),
+        (DRAIN, admission_projected)),
+    Transition("FinalizeTurnToIdle", "finalize_turn",
         lambda s, _: s.phase is COMPLETING and not s.shutdown_pending,
-        put(phase=IDLE, interrupt_pending=False, shutdown_pending=False),
-        (projected,)),
-    Row("RequestInterruptFirst", "request_interrupt",
+        set_fields(phase=IDLE, interrupt_pending=False, shutdown_pending=False),
+        (admission_projected,)),
+    Transition("RequestInterruptFirst", "request_interrupt",
         lambda s, _: s.phase in (ADMITTED, RUNNING) and not s.interrupt_pending,
-        put(interrupt_pending=True),
-        (TurnInterruptRequested(wake=True), projected)),
-    Row("RequestInterruptDuplicate", "request_interrupt",
+        set_fields(interrupt_pending=True),
+        (TurnInterruptRequested(wake=True), admission_projected)),
+    Transition("RequestInterruptDuplicate", "request_interrupt",
         lambda s, _: s.phase in (ADMITTED, RUNNING) and s.interrupt_pending,
-        effects=(TurnInterruptRequested(wake=False), projected)),
-    Row("RequestShutdownImmediate", "request_shutdown",
+        effects=(TurnInterruptRequested(wake=False), admission_projected)),
+    Transition("RequestShutdownImmediate", "request_shutdown",
         lambda s, _: s.phase in (IDLE, ADMITTED),
-        put(**shut_down, shutdown_pending=True),
-        (DRAIN, projected)),
-    Row("RequestShutdownDeferred", "request_shutdown",
+        set_fields(**shut_down, shutdown_pending=True),
+        (DRAIN, admission_projected)),
+    Transition("RequestShutdownDeferred", "request_shutdown",
         lambda s, _: s.phase in (RUNNING, COMPLETING),
-        put(shutdown_pending=True),
-        (projected,)),
-    Row("RequestShutdownAlreadyShuttingDown", "request_shutdown",
+        set_fields(shutdown_pending=True),
+        (admission_projected,)),
+    Transition("RequestShutdownAlreadyShuttingDown", "request_shutdown",
         lambda s, _: s.phase is SHUTTING_DOWN,
-        effects=(projected,)),
-    Row("ResolvePendingAdmissionDrained", "resolve_pending_admission_drained",
+        effects=(admission_projected,)),
+    Transition("ResolvePendingAdmissionDrained", "resolve_pending_admission_drained",
         lambda s, _: s.phase is SHUTTING_DOWN and s.admission_drain_pending,
-        put(admission_drain_pending=False),
-        (projected,)),
-    Row("AuthorizeSessionTeardown", "authorize_session_teardown",
+        set_fields(admission_drain_pending=False),
+        (admission_projected,)),
+    Transition("AuthorizeSessionTeardown", "authorize_session_teardown",
         lambda s, _: s.phase is SHUTTING_DOWN and not s.admission_drain_pending,
         effects=(SessionTeardownAuthorized(),)),
-    Row("AuthorizeCancelAfterBoundary", "authorize_cancel_after_boundary",
+    Transition("AuthorizeCancelAfterBoundary", "authorize_cancel_after_boundary",
         lambda s, _: s.phase in (ADMITTED, RUNNING),
         effects=(CancelAfterBoundaryAuthorized(),)),
-    Row("AuthorizeStartTurnDispatchAdmitted", "authorize_start_turn_dispatch",
+    Transition("AuthorizeStartTurnDispatchAdmitted", "authorize_start_turn_dispatch",
         lambda s, _: s.phase is ADMITTED,
         effects=(StartTurnDispatchResolved(authorization="Authorized"),)),
-    Row("AuthorizeStartTurnDispatchShuttingDown", "authorize_start_turn_dispatch",
+    Transition("AuthorizeStartTurnDispatchShuttingDown", "authorize_start_turn_dispatch",
         lambda s, _: s.phase is SHUTTING_DOWN,
         effects=(StartTurnDispatchResolved(authorization="Cancelled"),)),
-    Row("ResolveDispositionContentTurn", _DISPOSITION,
+    Transition("ResolveDispositionContentTurn", _DISPOSITION,
         lambda s, a: s.phase is ADMITTED and explicit(a, ExecutionKind.CONTENT_TURN),
-        put(last_public_terminal=None),
+        set_fields(last_public_terminal=None),
         (RUN_CONTENT,)),
-    Row("ResolveDispositionResumePendingWithBoundary", _DISPOSITION,
+    Transition("ResolveDispositionResumePendingWithBoundary", _DISPOSITION,
         lambda s, a: s.phase is ADMITTED and resumes(a) and pending(a),
-        put(last_public_terminal=None),
+        set_fields(last_public_terminal=None),
         (RUN_PENDING,)),
-    Row("ResolveDispositionResumePendingWithoutBoundary", _DISPOSITION,
+    Transition("ResolveDispositionResumePendingWithoutBoundary", _DISPOSITION,
         lambda s, a: s.phase is ADMITTED and resumes(a) and not pending(a),
-        put(last_public_terminal=NO_PENDING),
+        set_fields(last_public_terminal=NO_PENDING),
         NOTHING_TO_RUN),
-    Row("ResolveDispositionDirectPrompt", _DISPOSITION,
+    Transition("ResolveDispositionDirectPrompt", _DISPOSITION,
         lambda s, a: s.phase is ADMITTED and not a.execution_kind_present and prompted(a),
-        put(last_public_terminal=None),
+        set_fields(last_public_terminal=None),
         (RUN_CONTENT,)),
-    Row("ResolveDispositionDirectPending", _DISPOSITION,
+    Transition("ResolveDispositionDirectPending", _DISPOSITION,
         lambda s, a: s.phase is ADMITTED and unprompted(a) and pending(a),
-        put(last_public_terminal=None),
+        set_fields(last_public_terminal=None),
         (RUN_PENDING,)),
-    Row("ResolveDispositionDirectNoPending", _DISPOSITION,
+    Transition("ResolveDispositionDirectNoPending", _DISPOSITION,
         lambda s, a: s.phase is ADMITTED and unprompted(a) and not pending(a),
-        put(last_public_terminal=NO_PENDING),
+        set_fields(last_public_terminal=NO_PENDING),
         NOTHING_TO_RUN),
-    Row("ResolveStartTurnDispositionShuttingDown", _DISPOSITION,
+    Transition("ResolveStartTurnDispositionShuttingDown", _DISPOSITION,
         lambda s, _: s.phase is SHUTTING_DOWN,
         effects=(ARCHIVED,)),
     keep_alive("ResolveRuntimeKeepAliveEnable", KeepAliveRequest.ENABLE, "PersistEnabled"),
     keep_alive("ResolveRuntimeKeepAliveDisable", KeepAliveRequest.DISABLE, "PersistDisabled"),
     keep_alive("ResolveRuntimeKeepAlivePreserve", KeepAliveRequest.PRESERVE, "PreserveExisting"),
-    Row("ResolveRuntimeKeepAliveShuttingDown", "resolve_runtime_keep_alive",
+    Transition("ResolveRuntimeKeepAliveShuttingDown", "resolve_runtime_keep_alive",
         lambda s, _: s.phase is SHUTTING_DOWN,
         effects=(ARCHIVED,)),
-    Row("ResolveLastStartTurnPublicTerminal", "resolve_last_start_turn_public_terminal",
+    Transition("ResolveLastStartTurnPublicTerminal", "resolve_last_start_turn_public_terminal",
         lambda s, _: s.last_public_terminal is NO_PENDING,
         effects=(StartTurnPublicTerminalResolved(terminal=NO_PENDING),)),
 )
@@ -331,6 +339,6 @@ SLOT = Machine(
     phases=tuple(SlotPhase),
     initial=TurnSlot(),
     inputs=_INPUTS,
-    rows=_ROWS,
+    rows=_TRANSITIONS,
     invariants=(shutdown_phase_is_not_active, drain_obligation_only_while_shutting_down),
 )

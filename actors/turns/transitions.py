@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING, Host
+from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING, SessionHost
 from rookery.actors.turns.turn_state import (
     APPLYING,
     CALLING,
@@ -30,35 +30,35 @@ from rookery.schemas.machines.turn import (
 __all__ = [
     "acknowledge",
     "await_retry",
-    "bound",
+    "bind_run",
     "cancel",
     "cancel_at_boundary",
     "complete",
     "complete_at_boundary",
     "complete_without_extraction",
     "continue_at_boundary",
+    "defer_to_callback",
     "extract_again",
     "fail",
     "fail_run",
-    "leave_to_callback",
     "register_ops",
     "satisfy_barrier",
     "start_conversation",
     "start_immediate",
-    "to",
+    "to_phase",
 ]
 
-WELL: Final = TurnTerminalOutcome.COMPLETED
-BADLY: Final = TurnTerminalOutcome.FAILED
-CALLED_OFF: Final = TurnTerminalOutcome.CANCELLED
+OUTCOME_COMPLETED: Final = TurnTerminalOutcome.COMPLETED
+OUTCOME_FAILED: Final = TurnTerminalOutcome.FAILED
+OUTCOME_CANCELLED: Final = TurnTerminalOutcome.CANCELLED
 
 
-def to(phase: TurnPhase) -> Callable[[Turn, object], Turn]:
+def to_phase(phase: TurnPhase) -> Callable[[Turn, object], Turn]:
     """The step that leads to ``phase`` and changes nothing else."""
     return lambda turn, _: replace(turn, phase=phase)
 
 
-def bound(host: Host, run_id: str) -> Host:
+def bind_run(host: SessionHost, run_id: str) -> SessionHost:
     """The host with the run, if it was not prepared for it; one that did not run before it returns
     to Attached."""
     if host.phase is RUNNING and host.current_run_id == run_id:
@@ -75,7 +75,7 @@ def start_conversation(turn: Turn, asked: facts.Started) -> Turn:
         vision_enabled=asked.vision,
         image_tool_results_enabled=asked.image_results,
         max_extraction_retries=asked.max_retries,
-        host=bound(turn.host, asked.run),
+        host=bind_run(turn.host, asked.run),
     )
 
 
@@ -84,7 +84,7 @@ def start_immediate(kind: TurnPrimitiveKind, shape: ContentShape) -> Callable[[T
         phase=APPLYING,
         primitive_kind=kind,
         admitted_content_shape=shape,
-        host=bound(turn.host, asked.run),
+        host=bind_run(turn.host, asked.run),
     )
 
 
@@ -121,7 +121,7 @@ def complete_at_boundary(turn: Turn, _: object) -> Turn:
         turn,
         phase=COMPLETED,
         boundary_count=turn.boundary_count + 1,
-        terminal_outcome=WELL,
+        terminal_outcome=OUTCOME_COMPLETED,
     )
 
 
@@ -132,16 +132,16 @@ def cancel_at_boundary(turn: Turn, _: object) -> Turn:
         phase=CANCELLED,
         boundary_count=turn.boundary_count + 1,
         cancel_after_boundary=False,
-        terminal_outcome=CALLED_OFF,
+        terminal_outcome=OUTCOME_CANCELLED,
     )
 
 
 def complete(turn: Turn, _: object) -> Turn:
-    return replace(turn, phase=COMPLETED, terminal_outcome=WELL)
+    return replace(turn, phase=COMPLETED, terminal_outcome=OUTCOME_COMPLETED)
 
 
 def cancel(turn: Turn, _: object) -> Turn:
-    return replace(turn, phase=CANCELLED, terminal_outcome=CALLED_OFF)
+    return replace(turn, phase=CANCELLED, terminal_outcome=OUTCOME_CANCELLED)
 
 
 def extract_again(turn: Turn, _: object) -> Turn:
@@ -153,12 +153,12 @@ def complete_without_extraction(turn: Turn, _: object) -> Turn:
         turn,
         phase=COMPLETED,
         extraction_attempts=turn.extraction_attempts + 1,
-        terminal_outcome=WELL,
+        terminal_outcome=OUTCOME_COMPLETED,
         terminal_cause_kind=None,
     )
 
 
-def leave_to_callback(turn: Turn, _: object) -> Turn:
+def defer_to_callback(turn: Turn, _: object) -> Turn:
     return replace(
         turn,
         phase=COMPLETED,
@@ -167,7 +167,7 @@ def leave_to_callback(turn: Turn, _: object) -> Turn:
         barrier_operation_ids=NOTHING,
         has_barrier_ops=False,
         barrier_satisfied=False,
-        terminal_outcome=WELL,
+        terminal_outcome=OUTCOME_COMPLETED,
         terminal_cause_kind=None,
     )
 
@@ -187,7 +187,7 @@ def fail(turn: Turn, asked: facts.FatallyFailed) -> Turn:
     return replace(
         turn,
         phase=FAILED,
-        terminal_outcome=BADLY,
+        terminal_outcome=OUTCOME_FAILED,
         terminal_cause_kind=asked.cause_kind,
     )
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from rookery.actors.kernel.machines.session_host import Host
+from rookery.actors.kernel.machines.session_host import SessionHost
 from rookery.schemas.machines.turn import (
     ContentShape,
     LlmRetryFailureKind,
@@ -69,7 +69,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     llm_retry_max_retries: int = 0
     llm_retry_selected_delay_ms: int = 0
     llm_retry_last_failure_kind: LlmRetryFailureKind | None = None
-    host: Host = Host()
+    host: SessionHost = SessionHost()
 
 
 # --- invariants -----------------------------------------------------------------------------------

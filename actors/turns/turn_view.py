@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from rookery.actors.kernel.machines.session_host import RUNNING, Host
+from rookery.actors.kernel.machines.session_host import RUNNING, SessionHost
 from rookery.actors.turns.turn_state import Turn
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.machines.turn import (
@@ -20,7 +20,7 @@ from rookery.schemas.machines.turn import (
     WaitPolicy,
 )
 
-__all__ = ["close_direct_run", "loop_state", "snapshot"]
+__all__ = ["close_direct_run", "loop_state", "turn_snapshot"]
 
 U32_MAX: Final = 2**32 - 1
 
@@ -44,7 +44,7 @@ def loop_state(phase: TurnPhase) -> LoopState:
     return _LOOP_STATES[phase]
 
 
-def snapshot(turn: Turn) -> TurnStateSnapshot:
+def turn_snapshot(turn: Turn) -> TurnStateSnapshot:
     """The turn as it stands."""
     barrier = turn.barrier_operation_ids
     pending = (
@@ -77,7 +77,7 @@ def snapshot(turn: Turn) -> TurnStateSnapshot:
     )
 
 
-def close_direct_run(host: Host, run_id: str, *, of_input: bool) -> HandleInput | None:
+def close_direct_run(host: SessionHost, run_id: str, *, of_input: bool) -> HandleInput | None:
     """What to ask of admission once ``run_id`` has ended; ``None`` if nothing.
 
     A run an input was admitted for is committed by whoever prepared it. A direct one was started by

@@ -24,10 +24,10 @@ from rookery.schemas.approvals.lists import (
 from rookery.schemas.commands import GrantReceipt, RevokeGrant
 from rookery.schemas.errors import Refused
 
-__all__ = ["Approving"]
+__all__ = ["ApprovalsMixin"]
 
 
-class Approving(ABC):
+class ApprovalsMixin(ABC):
     """A part of ``Client``."""
 
     @property

@@ -19,19 +19,19 @@ from typing import Any, Final, Unpack
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.bus.client.approvals import Approving
-from rookery.bus.client.handle import Fields, Handle, no_answer
-from rookery.bus.client.retrying_request import Asking, Patience
-from rookery.bus.client.run_request import RunOptions, RunWords, body_of, encoded
-from rookery.bus.client.run_results import past_result, whole_answer
+from rookery.bus.client.approvals import ApprovalsMixin
+from rookery.bus.client.handle import Fields, Handle, no_reply
+from rookery.bus.client.retrying_request import RetryingRequest, RetrySchedule
+from rookery.bus.client.run_request import RunOptions, RunSpec, encode_body, encode_run
+from rookery.bus.client.run_results import complete_result, read_past_result
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.commands.headers import command_headers
 from rookery.bus.commands.inbox import JetStreamInbox
 from rookery.bus.journal.feed import JetStreamFeed
 from rookery.bus.journal.journal import JetStreamJournal
 from rookery.bus.nats.connection import Connection, Outgoing
-from rookery.bus.nats.reply_inbox import Replies, Reply
-from rookery.bus.ports import Filter, Stored
+from rookery.bus.nats.reply_inbox import PendingReply, ReplyInbox
+from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.server.store import default_store, find_running
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
@@ -53,8 +53,8 @@ from rookery.schemas.run import SNAPSHOT_BYTES_MAX, Language, SessionLimits
 
 __all__ = ["Client", "Fields", "Handle", "connect", "new_id"]
 
-ASK = Patience(1.0, 16.0)
-SUBMIT = Patience(30.0, 300.0)
+REQUEST_SCHEDULE = RetrySchedule(1.0, 16.0)
+SUBMIT_SCHEDULE = RetrySchedule(30.0, 300.0)
 """A submitted run is durable, only its answer may be lost."""
 CLOSED: Final = "the client is closed"
 
@@ -76,7 +76,7 @@ def connect(url: str | None = None, *, realm: str = "default", token: str | None
     return Client(url, realm=realm, token=token or "")
 
 
-class Client(Approving):
+class Client(ApprovalsMixin):
     """One connection to one realm, used on one event loop."""
 
     def __init__(
@@ -93,27 +93,27 @@ class Client(Approving):
         self._connection = Connection(
             url, token=token, credentials=credentials, name="rookery-client"
         )
-        self._replies = Replies(self._connection)
+        self._reply_inbox = ReplyInbox(self._connection)
         self._inbox = JetStreamInbox(self._connection, self._subjects)
         self._feed = JetStreamFeed(self._connection, self._subjects)
         self._journal = JetStreamJournal(self._connection, self._subjects)
         self._blobs = JetStreamBlobs(Bucket(self._connection, self._subjects.blobs_bucket))
-        self._run_patience = ASK._replace(absence_s_max=absence_s_max)
-        self._works: set[asyncio.Task[Fields]] = set()
+        self._run_schedule = REQUEST_SCHEDULE._replace(absence_s_max=absence_s_max)
+        self._tasks: set[asyncio.Task[Fields]] = set()
         self._closed = False
 
     async def open(self) -> None:
         """Connect; ``Failed`` SERVER_UNREACHABLE or ``Refused`` UNAUTHORIZED."""
         await self._connection.open()
-        await self._replies.open()
+        await self._reply_inbox.open()
 
     async def close(self) -> None:
         """Disconnect for good. What was submitted goes on without us."""
         self._closed = True
-        for work in self._works:
+        for work in self._tasks:
             work.cancel(CLOSED)
-        await asyncio.gather(*self._works, return_exceptions=True)
-        await self._replies.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._reply_inbox.close()
         await self._connection.close()
 
     @property
@@ -137,7 +137,7 @@ class Client(Approving):
     async def run(
         self,
         session: str,
-        run: RunWords,
+        run: RunSpec,
         *,
         message_id: str | None = None,
         mode: str = "queue",
@@ -148,50 +148,54 @@ class Client(Approving):
 
         However the run ends, that is its answer; ``Refused`` if it was never accepted.
         """
-        body = body_of(session, run, **options)
-        asking = self._asking_run("run", session, body, message_id, mode)
-        return await self.whole(await self._answer(asking, f"run {session}", timeout_s))
+        body = encode_run(session, run, **options)
+        asking = self._run_request("run", session, body, message_id, mode)
+        return await self.complete_result(
+            await self._send_and_wait(asking, f"run {session}", timeout_s)
+        )
 
     async def validate(
         self,
         session: str,
-        run: RunWords,
+        run: RunSpec,
         *,
         timeout_s: float | None = 30.0,
         **options: Unpack[RunOptions],
     ) -> RunAnswer:
         """What would keep a run from beginning; nothing is executed and nothing is changed."""
-        body = body_of(session, run, **options)
-        asking = self._asking_run("validate", session, body, None)
-        return await self.whole(await self._answer(asking, f"validate {session}", timeout_s))
+        body = encode_run(session, run, **options)
+        asking = self._run_request("validate", session, body, None)
+        return await self.complete_result(
+            await self._send_and_wait(asking, f"validate {session}", timeout_s)
+        )
 
     async def submit(
         self,
         session: str,
-        run: RunWords,
+        run: RunSpec,
         *,
         message_id: str | None = None,
         mode: str = "queue",
         **options: Unpack[RunOptions],
     ) -> Handle:
         """Hand a run over for good: it is stored when this returns, and needs no client then."""
-        reply, message_id = self._expect(), _id(message_id)
+        reply, message_id = self._expect_reply(), _message_id(message_id)
         submit = partial(
             self._inbox.submit,
             "run",
             check_session_id(session),
-            body_of(session, run, **options),
+            encode_run(session, run, **options),
             message_id=message_id,
             mode=mode,
             reply_to=reply.subject,
         )
-        asking = Asking(reply, submit, SUBMIT, self._up)
-        return await self._handle(session, message_id, asking)
+        asking = RetryingRequest(reply, submit, SUBMIT_SCHEDULE, self._is_connected)
+        return await self._new_handle(session, message_id, asking)
 
     async def begin(
         self,
         session: str,
-        run: RunWords,
+        run: RunSpec,
         *,
         message_id: str | None = None,
         mode: str = "queue",
@@ -200,17 +204,17 @@ class Client(Approving):
     ) -> Handle:
         """``run``, to be followed meanwhile: it is ours to repeat until a node has accepted it.
         Not ``through_parks``, the result of a run that waits for somebody is what it waits for."""
-        message_id, body = _id(message_id), body_of(session, run, **options)
-        asking = self._asking_run(
+        message_id, body = _message_id(message_id), encode_run(session, run, **options)
+        asking = self._run_request(
             "run", session, body, message_id, mode, through_parks=through_parks
         )
-        handle = await self._handle(session, message_id, asking)
-        handle.answering()
+        handle = await self._new_handle(session, message_id, asking)
+        handle.reply_task()
         return handle
 
     async def result(self, session: str, run_id: str) -> RunAnswer:
         """What a past run came to, as it was answered then; no node is asked."""
-        return await past_result(self._journal, self._blobs, check_session_id(session), run_id)
+        return await read_past_result(self._journal, self._blobs, check_session_id(session), run_id)
 
     async def cancel(
         self, session: str, run_id: str, *, reason: str = "", now: bool = False
@@ -311,9 +315,13 @@ class Client(Approving):
 
         Repeated under its id while nobody answers, until ``timeout_s`` is over.
         """
-        data = b"" if body is None else encoded(body)
-        asking = Asking(*self._sending(verb, key, data, message_id), ASK, self._up)
-        return await self._answer(asking, f"{verb} {key}", timeout_s)
+        data = b"" if body is None else encode_body(body)
+        asking = RetryingRequest(
+            *self._prepare_request(verb, key, data, message_id),
+            REQUEST_SCHEDULE,
+            self._is_connected,
+        )
+        return await self._send_and_wait(asking, f"{verb} {key}", timeout_s)
 
     async def sessions(self) -> Fields:
         """The sessions of the realm."""
@@ -346,23 +354,23 @@ class Client(Approving):
 
     # --- inside -----------------------------------------------------------------------------------
 
-    async def whole(self, told: Mapping[str, Any]) -> RunAnswer:
+    async def complete_result(self, told: Mapping[str, Any]) -> RunAnswer:
         """The answer with all that it only names, which is too large to be sent in a message."""
-        return await whole_answer(self._blobs, told)
+        return await complete_result(self._blobs, told)
 
-    def keep(self, work: Coroutine[Any, Any, Fields]) -> asyncio.Task[Fields]:
+    def spawn(self, work: Coroutine[Any, Any, Fields]) -> asyncio.Task[Fields]:
         """Do ``work`` until it is done or the client is closed."""
         task = asyncio.get_running_loop().create_task(work)
-        self._works.add(task)
-        task.add_done_callback(self._kept)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
         return task
 
-    def _kept(self, task: asyncio.Task[Fields]) -> None:
-        self._works.discard(task)
+    def _on_task_done(self, task: asyncio.Task[Fields]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # Looked at by whoever holds the handle, if anybody does.
 
-    def _asking_run(
+    def _run_request(
         self,
         verb: str,
         session: str,
@@ -371,21 +379,21 @@ class Client(Approving):
         mode: str = "",
         *,
         through_parks: bool = True,
-    ) -> Asking:
-        send = self._sending(verb, check_session_id(session), body, message_id, mode)
-        settles = _is_end if through_parks else _is_answer
-        return Asking(*send, self._run_patience, self._up, settles)
+    ) -> RetryingRequest:
+        send = self._prepare_request(verb, check_session_id(session), body, message_id, mode)
+        settles = _is_final_reply if through_parks else _is_any_reply
+        return RetryingRequest(*send, self._run_schedule, self._is_connected, settles)
 
-    def _sending(
+    def _prepare_request(
         self, verb: str, key: str, body: bytes, message_id: str | None, mode: str = ""
-    ) -> tuple[Reply, Callable[[], Awaitable[None]]]:
+    ) -> tuple[PendingReply, Callable[[], Awaitable[None]]]:
         """A reply, and how to ask for it."""
-        reply = self._expect()
+        reply = self._expect_reply()
         question = Outgoing(
             self._subjects.request(verb, key),
             body,
             reply.subject,
-            command_headers(_id(message_id), mode=mode),
+            command_headers(_message_id(message_id), mode=mode),
         )
 
         async def send() -> None:
@@ -393,35 +401,37 @@ class Client(Approving):
 
         return reply, send
 
-    def _expect(self) -> Reply:
+    def _expect_reply(self) -> PendingReply:
         self._check_open()
-        return self._replies.expect()
+        return self._reply_inbox.expect()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise closed()
+            raise client_closed()
 
-    def _up(self) -> bool:
+    def _is_connected(self) -> bool:
         return self._connection.connected
 
-    async def _answer(self, asking: Asking, asked: str, timeout_s: float | None) -> Fields:
+    async def _send_and_wait(
+        self, asking: RetryingRequest, asked: str, timeout_s: float | None
+    ) -> Fields:
         try:
             async with asyncio.timeout(timeout_s):
                 await asking.send()
-                return await asking.answered()
+                return await asking.result()
         except TimeoutError:
             if not self._connection.connected:
                 raise Failed("SERVER_UNREACHABLE", "the connection to the server is lost") from None
-            raise asking.setback or no_answer(asked, timeout_s) from None
+            raise asking.last_error or no_reply(asked, timeout_s) from None
 
-    async def _handle(self, session: str, message_id: str, asking: Asking) -> Handle:
+    async def _new_handle(self, session: str, message_id: str, asking: RetryingRequest) -> Handle:
         """A handle on what is sent with this; its facts stand above where the journal ends now."""
         after = await self._journal.end()
         await asking.send()
         return Handle(self, session, message_id, asking, after)
 
 
-def closed() -> Refused:
+def client_closed() -> Refused:
     """Whoever has closed a client has no more use for it."""
     return Refused("INVALID_ARGUMENT", CLOSED, hint="open another one")
 
@@ -431,21 +441,21 @@ def new_id() -> str:
     return uuid7(SystemClock().now_ms(), entropy(10))
 
 
-def _is_answer(_: Fields) -> bool:
+def _is_any_reply(_: Fields) -> bool:
     return True
 
 
-def _is_end(told: Fields) -> bool:
+def _is_final_reply(told: Fields) -> bool:
     """A parked run says how it stands, and answers once more when it has ended."""
     status = told.get("status")
     return status is None or RunState(status).is_end
 
 
-def _id(given: str | None) -> str:
+def _message_id(given: str | None) -> str:
     return new_id() if given is None else check_command_id(given)
 
 
-def _facts(stored: Stored, subjects: Subjects) -> list[Fields]:
+def _facts(stored: StoredMessage, subjects: Subjects) -> list[Fields]:
     """A message's facts as they were written; a sealed body is one of its own."""
     body = msgspec.json.decode(stored.body)
     place = {"seq": stored.sequence, "subject": subjects.fact(stored.entity)}

@@ -8,31 +8,31 @@ from __future__ import annotations
 
 import asyncio
 
-from rookery.bus.commands.headers import answerable, command_headers
+from rookery.bus.commands.headers import command_headers, is_reply_subject
 from rookery.bus.journal.stored_message import status_of
 from rookery.bus.nats.connection import Connection, Outgoing
-from rookery.bus.nats.reply_inbox import Replies
+from rookery.bus.nats.reply_inbox import ReplyInbox
 from rookery.schemas.errors import Failed, Refused
 
-__all__ = ["NatsService"]
+__all__ = ["NatsExternalService"]
 
 _NO_RESPONDERS = 503
 _PAUSE_S = 0.2
 """Between two tries, while nobody listens or there is no connection."""
 
 
-class NatsService:
+class NatsExternalService:
     """Port ``Service``. To be used on the event loop of its connection."""
 
     def __init__(self, connection: Connection, subject: str) -> None:
-        if not answerable(subject):
+        if not is_reply_subject(subject):
             raise Refused(
                 "INVALID_SUBJECT",
                 f"{subject[:80]!r} is no subject of an outside service",
                 hint="one without wildcards, and neither the server's nor rookery's own",
             )
         self._connection, self._subject = connection, subject
-        self._replies = Replies(connection)
+        self._replies = ReplyInbox(connection)
 
     async def open(self) -> None:
         """From now on answers find their way."""

@@ -17,9 +17,16 @@ from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
-__all__ = ["RunOptions", "RunWords", "answer_of", "body_of", "encoded", "not_driven"]
+__all__ = [
+    "RunOptions",
+    "RunSpec",
+    "decode_result",
+    "encode_body",
+    "encode_run",
+    "not_executed_here",
+]
 
-RunWords = RunRequest | Mapping[str, Any] | str
+RunSpec = RunRequest | Mapping[str, Any] | str
 """A request, its fields, or just the code."""
 
 
@@ -35,7 +42,7 @@ class RunOptions(TypedDict, total=False):
     """Whether the session is to be kept as the run leaves it."""
 
 
-def body_of(session: str, run: RunWords, **options: Unpack[RunOptions]) -> bytes:
+def encode_run(session: str, run: RunSpec, **options: Unpack[RunOptions]) -> bytes:
     """The body of the command ``run``; options count over what ``run`` says itself."""
     fields = _fields(session, run)
     said: dict[str, Any] = dict(options)
@@ -46,7 +53,7 @@ def body_of(session: str, run: RunWords, **options: Unpack[RunOptions]) -> bytes
         canonical_json(fields.get("inputs"))
     except Refused as refusal:
         raise Refused("INVALID_ARGUMENT", f"the inputs are not JSON: {refusal.message}") from None
-    return encoded(fields)
+    return encode_body(fields)
 
 
 def _fields(session: str, run: object) -> dict[str, Any]:
@@ -65,7 +72,7 @@ def _fields(session: str, run: object) -> dict[str, Any]:
             raise Refused("INVALID_ARGUMENT", f"a run is code, fields or a request, and no {kind}")
 
 
-def encoded(body: object) -> bytes:
+def encode_body(body: object) -> bytes:
     """The body of any command."""
     try:
         return encode_json(body)
@@ -73,17 +80,17 @@ def encoded(body: object) -> bytes:
         raise Refused("INVALID_ARGUMENT", f"this cannot be put into JSON: {error}") from None
 
 
-def answer_of(told: Mapping[str, Any]) -> RunAnswer:
+def decode_result(told: Mapping[str, Any]) -> RunAnswer:
     """What a run came to, where a node drove it."""
     if "status" not in told:
-        raise not_driven(str(told.get("state")))
+        raise not_executed_here(str(told.get("state")))
     try:
         return msgspec.convert(told, RunAnswer)
     except msgspec.ValidationError as error:
         raise Failed("INVALID_JSON", f"this is no result of a run: {error}") from None
 
 
-def not_driven(state: str) -> Refused:
+def not_executed_here(state: str) -> Refused:
     """Of a run whose driver is outside."""
     return Refused(
         "UNSUPPORTED_FEATURE",

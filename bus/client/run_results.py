@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from rookery.bus.client.run_request import answer_of, not_driven
+from rookery.bus.client.run_request import decode_result, not_executed_here
 from rookery.bus.ports import Blobs, Filter, Journal
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import RunAnswer, RunReceipt
@@ -22,7 +22,7 @@ from rookery.schemas.facts import session as of_session
 from rookery.schemas.facts import turn as of_turn
 from rookery.schemas.run import RunResult
 
-__all__ = ["past_result", "whole_answer"]
+__all__ = ["complete_result", "read_past_result"]
 
 F = TypeVar("F", bound=Fact)
 
@@ -36,17 +36,17 @@ _UNSTARTED: Final[dict[type, str]] = {
 _SESSION: Final[FactCodec[of_session.SessionFact]] = FactCodec(of_session.SESSION_FACTS)
 
 
-async def whole_answer(blobs: Blobs, told: Mapping[str, Any]) -> RunAnswer:
+async def complete_result(blobs: Blobs, told: Mapping[str, Any]) -> RunAnswer:
     """What a run came to, where a node drove it; a result that was too large to be sent is
     fetched."""
-    answer = answer_of(told)
+    answer = decode_result(told)
     if answer.result_blob is UNSET:
         return answer
-    result = await _kept(blobs, answer.result_blob)
+    result = await _stored_result(blobs, answer.result_blob)
     return RunAnswer.of(result, answer.run_id, answer.session_id)
 
 
-async def past_result(
+async def read_past_result(
     journal: Journal, blobs: Blobs, session: str, run_id: str, after: int = 0
 ) -> RunAnswer:
     """What a run was answered, or would have been; ``Refused`` if it has not ended. ``after``: a
@@ -68,7 +68,7 @@ async def past_result(
             )
             return RunAnswer.of_unstarted(receipt)
         if isinstance(told, of_session.RunCommitted):
-            raise not_driven("committed")
+            raise not_executed_here("committed")
         stands = stands or "waits for its session"
     if not stands:
         raise Refused("RUN_NOT_FOUND", f"no run {run_id[:80]!r} in session {session}")
@@ -95,11 +95,11 @@ async def _result(
     blobs: Blobs, end: of_turn.Completed | of_turn.Failed | of_turn.Cancelled
 ) -> RunResult:
     if end.result_blob is not UNSET:
-        return await _kept(blobs, end.result_blob)
+        return await _stored_result(blobs, end.result_blob)
     if end.result is UNSET:
-        raise not_driven("over")
+        raise not_executed_here("over")
     return end.result
 
 
-async def _kept(blobs: Blobs, digest: str) -> RunResult:
+async def _stored_result(blobs: Blobs, digest: str) -> RunResult:
     return msgspec.json.decode(await blobs.get(digest), type=RunResult)

@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 
-from rookery.bus.client.client import Client, Fields, Handle, closed, connect
-from rookery.bus.client.run_request import RunOptions, RunWords
+from rookery.bus.client.client import Client, Fields, Handle, client_closed, connect
+from rookery.bus.client.run_request import RunOptions, RunSpec
 from rookery.bus.loop_thread import LoopThread
 from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
 from rookery.schemas.approvals.lists import ListedApproval, ListedGrant
@@ -66,7 +66,7 @@ class SyncClient:
     def run(
         self,
         session: str,
-        run: RunWords,
+        run: RunSpec,
         *,
         message_id: str | None = None,
         mode: str = "queue",
@@ -81,7 +81,7 @@ class SyncClient:
     def validate(
         self,
         session: str,
-        run: RunWords,
+        run: RunSpec,
         *,
         timeout_s: float | None = 30.0,
         **options: Unpack[RunOptions],
@@ -92,7 +92,7 @@ class SyncClient:
     def submit(
         self,
         session: str,
-        run: RunWords,
+        run: RunSpec,
         *,
         message_id: str | None = None,
         mode: str = "queue",
@@ -104,7 +104,7 @@ class SyncClient:
     def begin(
         self,
         session: str,
-        run: RunWords,
+        run: RunSpec,
         *,
         message_id: str | None = None,
         mode: str = "queue",
@@ -232,7 +232,7 @@ class SyncClient:
         run: str | None = None,
         after: int = 0,
     ) -> Generator[Fields, None, None]:
-        return _each(self._thread, self._client.events(family, key, run, after))
+        return _iterate(self._thread, self._client.events(family, key, run, after))
 
 
 class _ClientThread(LoopThread):
@@ -241,7 +241,7 @@ class _ClientThread(LoopThread):
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         if self.loop.is_closed():
             work.close()
-            raise closed()
+            raise client_closed()
         return super().run(work, timeout_s)
 
 
@@ -270,10 +270,12 @@ class SyncHandle:
         return self._thread.run(self._handle.cancel(now=now, reason=reason))
 
     def events(self) -> Generator[Fields, None, None]:
-        return _each(self._thread, self._handle.events())
+        return _iterate(self._thread, self._handle.events())
 
 
-def _each(thread: LoopThread, facts: AsyncGenerator[Fields, None]) -> Generator[Fields, None, None]:
+def _iterate(
+    thread: LoopThread, facts: AsyncGenerator[Fields, None]
+) -> Generator[Fields, None, None]:
     """``facts`` one by one; an interrupted wait is called off before the source is closed."""
     step: asyncio.Task[Any] | None = None
 

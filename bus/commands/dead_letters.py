@@ -11,20 +11,20 @@ from base64 import b64decode
 from datetime import datetime
 from typing import Any
 
-from rookery.bus.commands.headers import CODE, REPLY, command_headers, requested
+from rookery.bus.commands.headers import CODE, REPLY, command_headers, from_request
 from rookery.bus.commands.publish import publish
-from rookery.bus.commands.timers import fired_now
+from rookery.bus.commands.timers import fired_message
 from rookery.bus.nats.connection import ApiError, Connection, Outgoing
 from rookery.bus.nats.frames import Message, header_value
 from rookery.bus.ports import DeadLetter, Delivery
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Refused
 
-__all__ = ["DeadLetters", "letter_not_found", "reason_line"]
+__all__ = ["DeadLetters", "dead_letter_not_found", "reason_line"]
 
 _ID = "Rookery-Id"
 _REASON = "Rookery-Reason"
-_DOOR = "Rookery-Door"
+_ORIGIN = "Rookery-Door"
 """Through which door it came: ``inbox``, ``timers`` or, for a request, ``api``."""
 
 _NO_MESSAGE = frozenset({10037, 10043, 10057})
@@ -39,7 +39,7 @@ def reason_line(text: str) -> str:
     return _CONTROLS.sub(" ", text).strip()[:_REASON_CHARACTERS_MAX]
 
 
-def letter_not_found(number: int) -> Refused:
+def dead_letter_not_found(number: int) -> Refused:
     """There is no letter of this number."""
     return Refused(
         "DEAD_LETTER_NOT_FOUND", f"no dead letter {number}", hint="rookery inbox dead list"
@@ -53,7 +53,7 @@ class DeadLetters:
         self._connection, self._subjects = connection, subjects
         self._stream = subjects.dead_stream
 
-    async def bury(self, delivery: Delivery, code: str, message: str) -> int:
+    async def add(self, delivery: Delivery, code: str, message: str) -> int:
         """Keep the command; its letter's number. Burying it again soon makes no second letter."""
         position = delivery.position
         door = position.source if position else "api"
@@ -63,31 +63,31 @@ class DeadLetters:
                 once, delivery.content_type, delivery.mode, delivery.reply_to, delivery.traceparent
             ),
             (_ID, delivery.id),
-            (_DOOR, door),
+            (_ORIGIN, door),
             (CODE, code),
             (_REASON, reason_line(message)),
         ]
-        subject = self._subjects.dead(delivery.verb, delivery.key)
+        subject = self._subjects.dead_letter(delivery.verb, delivery.key)
         return await publish(self._connection, Outgoing(subject, delivery.body, headers=headers))
 
     async def all(self) -> list[DeadLetter]:
         """Oldest first."""
         letters: list[DeadLetter] = []
         at = 1
-        while (answer := await self._ask("GET", at, next_by_subj=">")) is not None:
-            letter, _ = _letter(answer["message"])
+        while (answer := await self._stream_api("GET", at, next_by_subj=">")) is not None:
+            letter, _ = _decode_letter(answer["message"])
             letters.append(letter)
             at = letter.number + 1
         return letters
 
     async def retry(self, number: int) -> None:
         """Publish the command again as it came, then forget the letter."""
-        answer = await self._ask("GET", number)
+        answer = await self._stream_api("GET", number)
         if answer is None:
-            raise letter_not_found(number)
-        letter, door = _letter(answer["message"])
+            raise dead_letter_not_found(number)
+        letter, door = _decode_letter(answer["message"])
         if door == "timers":
-            again = fired_now(self._subjects, letter)
+            again = fired_message(self._subjects, letter)
         else:
             headers = command_headers(
                 letter.id, letter.content_type, letter.mode, letter.reply_to, letter.traceparent
@@ -95,13 +95,13 @@ class DeadLetters:
             subject = self._subjects.command(letter.verb, letter.key)
             again = Outgoing(subject, letter.body, headers=headers)
         await publish(self._connection, again)
-        await self._ask("DELETE", number, no_erase=True)
+        await self._stream_api("DELETE", number, no_erase=True)
 
     async def drop(self, number: int) -> None:
-        if await self._ask("DELETE", number, no_erase=True) is None:
-            raise letter_not_found(number)
+        if await self._stream_api("DELETE", number, no_erase=True) is None:
+            raise dead_letter_not_found(number)
 
-    async def _ask(self, what: str, number: int, **more: Any) -> dict[str, Any] | None:
+    async def _stream_api(self, what: str, number: int, **more: Any) -> dict[str, Any] | None:
         """``None`` if there is no such letter."""
         if number < 1:
             return None
@@ -114,14 +114,14 @@ class DeadLetters:
             raise
 
 
-def _letter(kept: dict[str, Any]) -> tuple[DeadLetter, str]:
+def _decode_letter(kept: dict[str, Any]) -> tuple[DeadLetter, str]:
     header = b64decode(kept.get("hdrs", ""))
     message = Message(kept["subject"], "", header, b64decode(kept.get("data", "")))
 
     def value(name: str) -> str:
         return header_value(header, name.encode())
 
-    command = requested(message, value(_ID), value(REPLY))
+    command = from_request(message, value(_ID), value(REPLY))
     letter = DeadLetter(
         number=kept["seq"],
         verb=command.verb,
@@ -136,4 +136,4 @@ def _letter(kept: dict[str, Any]) -> tuple[DeadLetter, str]:
         traceparent=command.traceparent,
         buried_at_ms=int(datetime.fromisoformat(kept["time"]).timestamp() * 1000),
     )
-    return letter, value(_DOOR)
+    return letter, value(_ORIGIN)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from rookery.bus.journal.stored_message import Place
+from rookery.bus.journal.stored_message import DeliveryInfo
 from rookery.bus.nats.frames import Message, header_value
-from rookery.bus.ports import Delivery, Position
+from rookery.bus.ports import Delivery, InboxPosition
 from rookery.bus.subjects import decode_token
 
 __all__ = [
@@ -20,10 +20,10 @@ __all__ = [
     "REPLY",
     "TIMER",
     "TRACEPARENT",
-    "answerable",
     "command_headers",
-    "requested",
-    "stored",
+    "from_inbox",
+    "from_request",
+    "is_reply_subject",
 ]
 
 CODE = "Rookery-Code"
@@ -42,15 +42,15 @@ _MODE = MODE.encode()
 _REPLY = REPLY.encode()
 _TRACEPARENT = TRACEPARENT.encode()
 
-_ANSWERABLE = re.compile(r"(?!\$|rookery\.)[^\s.*>]+(\.[^\s.*>]+)*\Z")
+_REPLY_SUBJECT = re.compile(r"(?!\$|rookery\.)[^\s.*>]+(\.[^\s.*>]+)*\Z")
 _SUBJECT_BYTES_MAX = 1024
 """A quarter of the line that the server takes, whatever else stands there."""
 
 
-def answerable(subject: str) -> bool:
+def is_reply_subject(subject: str) -> bool:
     """Whether a client may have an answer published there."""
     fits = len(subject.encode()) <= _SUBJECT_BYTES_MAX
-    return fits and _ANSWERABLE.match(subject) is not None
+    return fits and _REPLY_SUBJECT.match(subject) is not None
 
 
 def command_headers(
@@ -71,19 +71,19 @@ def command_headers(
     return [header for header in headers if header[1]]
 
 
-def requested(message: Message, command_id: str, reply_to: str) -> Delivery:
+def from_request(message: Message, command_id: str, reply_to: str) -> Delivery:
     """A request, as it came through the door."""
     return _delivery(message, command_id, reply_to)
 
 
-def stored(message: Message, partition: int, place: Place, attempt: int) -> Delivery:
+def from_inbox(message: Message, partition: int, place: DeliveryInfo, attempt: int) -> Delivery:
     """A command or a fired timer, as it stands in the inbox."""
     fired = message.subject.split(".", 3)[2] == "fired"
     command_id = header_value(message.header, _TIMER if fired else _MESSAGE_ID)
     delivery = _delivery(
         message, command_id or f"inbox.{place.sequence}", header_value(message.header, _REPLY)
     )
-    delivery.position = Position(partition, place.sequence, "timers" if fired else "inbox")
+    delivery.position = InboxPosition(partition, place.sequence, "timers" if fired else "inbox")
     delivery.arrived_ms = place.stored_at_ms
     delivery.attempt = attempt
     return delivery
@@ -100,6 +100,6 @@ def _delivery(message: Message, command_id: str, reply_to: str) -> Delivery:
         body=message.body,
         content_type=header_value(header, _CONTENT_TYPE),
         mode=header_value(header, _MODE),
-        reply_to=reply_to if answerable(reply_to) else "",
+        reply_to=reply_to if is_reply_subject(reply_to) else "",
         traceparent=header_value(header, _TRACEPARENT),
     )

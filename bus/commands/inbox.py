@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 
 from rookery.bus.commands.dead_letters import DeadLetters
 from rookery.bus.commands.headers import command_headers
-from rookery.bus.commands.partition_consumer import Line
+from rookery.bus.commands.partition_consumer import PartitionConsumer
 from rookery.bus.commands.publish import publish
-from rookery.bus.commands.redelivery import Gate
+from rookery.bus.commands.redelivery import SuspectGate
 from rookery.bus.nats.connection import Connection, Outgoing
-from rookery.bus.ports import DeadLetter, Delivery, Position
+from rookery.bus.ports import DeadLetter, Delivery, InboxPosition
 from rookery.bus.subjects import Subjects
 
 __all__ = ["JetStreamInbox"]
@@ -28,45 +28,45 @@ class JetStreamInbox:
 
     def __init__(self, connection: Connection, subjects: Subjects) -> None:
         self._connection, self._subjects = connection, subjects
-        self._letters = DeadLetters(connection, subjects)
-        self._gate = Gate()
-        self._lines: dict[int, Line] = {}
+        self._dead_letters = DeadLetters(connection, subjects)
+        self._suspect_gate = SuspectGate()
+        self._consumers: dict[int, PartitionConsumer] = {}
 
     async def open(self, partition: int, deliver: Callable[[list[Delivery]], None]) -> None:
-        if partition in self._lines:
+        if partition in self._consumers:
             raise RuntimeError(f"partition {partition} is open already")
-        line = Line(
+        line = PartitionConsumer(
             self._connection,
             self._subjects,
             partition,
             deliver=deliver,
-            bury=self.bury,
-            gate=self._gate,
+            bury=self.dead_letter,
+            gate=self._suspect_gate,
         )
-        self._lines[partition] = line
+        self._consumers[partition] = line
         try:
             await line.open()
         except BaseException:
-            self._lines.pop(partition, None)
+            self._consumers.pop(partition, None)
             raise
 
-    def done(self, positions: Sequence[Position]) -> None:
+    def done(self, positions: Sequence[InboxPosition]) -> None:
         for position in positions:
-            line = self._lines.get(position.partition)
+            line = self._consumers.get(position.partition)
             if line is not None:
                 line.done(position.sequence)
 
     async def close(self, partition: int) -> None:
-        line = self._lines.pop(partition, None)
+        line = self._consumers.pop(partition, None)
         if line is not None:
             await line.close()
 
-    def displaced(self) -> frozenset[int]:
-        return frozenset(p for p, line in self._lines.items() if line.displaced)
+    def partitions_taken_over(self) -> frozenset[int]:
+        return frozenset(p for p, line in self._consumers.items() if line.is_taken_over)
 
     async def stop(self) -> None:
         """Close what is open."""
-        await asyncio.gather(*(self.close(partition) for partition in list(self._lines)))
+        await asyncio.gather(*(self.close(partition) for partition in list(self._consumers)))
 
     async def submit(
         self,
@@ -84,14 +84,14 @@ class JetStreamInbox:
         subject = self._subjects.command(verb, key)
         return await publish(self._connection, Outgoing(subject, body, headers=headers))
 
-    async def bury(self, delivery: Delivery, code: str, message: str) -> int:
-        return await self._letters.bury(delivery, code, message)
+    async def dead_letter(self, delivery: Delivery, code: str, message: str) -> int:
+        return await self._dead_letters.add(delivery, code, message)
 
-    async def dead(self) -> list[DeadLetter]:
-        return await self._letters.all()
+    async def dead_letters(self) -> list[DeadLetter]:
+        return await self._dead_letters.all()
 
-    async def retry_dead(self, number: int) -> None:
-        await self._letters.retry(number)
+    async def retry_dead_letter(self, number: int) -> None:
+        await self._dead_letters.retry(number)
 
-    async def drop_dead(self, number: int) -> None:
-        await self._letters.drop(number)
+    async def drop_dead_letter(self, number: int) -> None:
+        await self._dead_letters.drop(number)

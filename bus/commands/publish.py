@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from rookery.bus.journal.append_messages import Verdict, ack_of
+from rookery.bus.journal.append_messages import AckVerdict, decode_ack
 from rookery.bus.nats.connection import Connection, Outgoing
 from rookery.schemas.errors import Failed, Refused
 
-__all__ = ["patiently", "publish"]
+__all__ = ["publish", "retry_until_deadline"]
 
 T = TypeVar("T")
 
@@ -28,21 +28,21 @@ async def publish(connection: Connection, message: Outgoing) -> int:
 
     ``Failed`` SERVER_UNREACHABLE or JOURNAL_FULL, ``Refused`` PAYLOAD_TOO_LARGE.
     """
-    answer = await patiently(lambda: connection.request(message, timeout_s=_TRY_S))
-    ack = ack_of(answer)
+    answer = await retry_until_deadline(lambda: connection.request(message, timeout_s=_TRY_S))
+    ack = decode_ack(answer)
     text = f"JetStream error {ack.description} for {message.subject[:200]}"
     match ack.verdict:
-        case Verdict.STORED:
+        case AckVerdict.STORED:
             return ack.sequence
-        case Verdict.TOO_LARGE:
+        case AckVerdict.TOO_LARGE:
             raise Refused("PAYLOAD_TOO_LARGE", text)
-        case Verdict.FULL:
+        case AckVerdict.FULL:
             raise Failed("JOURNAL_FULL", text)
         case _:
             raise Failed("STREAM_MISMATCH", text)
 
 
-async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+async def retry_until_deadline(ask: Callable[[], Awaitable[T]]) -> T:
     """Ask until there is an answer or ten seconds are over; then ``Failed`` as it came."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + _PATIENCE_S

@@ -12,17 +12,23 @@ import logging
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from rookery.bus.commands.headers import CODE, MESSAGE_ID, answerable, command_headers, requested
+from rookery.bus.commands.headers import (
+    CODE,
+    MESSAGE_ID,
+    command_headers,
+    from_request,
+    is_reply_subject,
+)
 from rookery.bus.journal.stored_message import status_of
 from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
 from rookery.bus.nats.frames import header_value
-from rookery.bus.ports import Answer, Delivery
+from rookery.bus.ports import Delivery, ReplyMessage
 from rookery.bus.subjects import Subjects, decode_token, encode_token, partition_of
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, Refused
 from rookery.schemas.run import ErrorObject
 
-__all__ = ["QUEUE", "NatsDoor", "refused", "unowned"]
+__all__ = ["QUEUE", "NatsRequestEndpoint", "error_reply", "partition_unowned"]
 
 log = logging.getLogger(__name__)
 
@@ -31,79 +37,83 @@ _MESSAGE_ID = MESSAGE_ID.encode()
 _NO_RESPONDERS = 503
 
 
-def unowned(reply_to: str) -> Answer:
+def partition_unowned(reply_to: str) -> ReplyMessage:
     """The answer to a request that no node can take."""
-    return refused(reply_to, "PARTITION_UNOWNED", CODES["PARTITION_UNOWNED"].meaning)
+    return error_reply(reply_to, "PARTITION_UNOWNED", CODES["PARTITION_UNOWNED"].meaning)
 
 
-def refused(reply_to: str, code: str, message: str) -> Answer:
+def error_reply(reply_to: str, code: str, message: str) -> ReplyMessage:
     """What a door says by itself."""
-    return Answer(reply_to, encode_json({"error": ErrorObject(code=code, message=message)}), code)
+    return ReplyMessage(
+        reply_to, encode_json({"error": ErrorObject(code=code, message=message)}), code
+    )
 
 
-class NatsDoor:
-    """Port ``Door``. To be made and used on the event loop of its connection."""
+class NatsRequestEndpoint:
+    """Port ``RequestEndpoint``. To be made and used on the event loop of its connection."""
 
     def __init__(self, connection: Connection, subjects: Subjects) -> None:
         self._connection, self._subjects = connection, subjects
         self._inbox = connection.client.new_inbox()
         self._numbers = count(1)
-        self._doors: list[Subscription] = []
+        self._subscriptions: list[Subscription] = []
         self._owned: dict[int, Subscription] = {}
-        self._deliver: Callable[[list[Delivery]], None] = _nobody
+        self._deliver: Callable[[list[Delivery]], None] = _discard
 
     @property
-    def answer_bytes_max(self) -> int:
+    def reply_bytes_max(self) -> int:
         bytes_max: int = self._connection.client.max_payload
         return bytes_max
 
     async def open(self, deliver: Callable[[list[Delivery]], None]) -> None:
         self._deliver = deliver
         subscribe, requests = self._connection.subscribe, f"{self._subjects.root}.api.*.*"
-        self._doors.append(await subscribe(f"{self._inbox}.*", self._come_back))
-        self._doors.append(await subscribe(requests, self._take, queue=QUEUE))
+        self._subscriptions.append(await subscribe(f"{self._inbox}.*", self._on_undeliverable))
+        self._subscriptions.append(await subscribe(requests, self._on_messages, queue=QUEUE))
 
-    async def own(self, partitions: frozenset[int]) -> None:
+    async def serve_partitions(self, partitions: frozenset[int]) -> None:
         for partition in self._owned.keys() - partitions:
             await self._owned.pop(partition).cancel()
         for partition in partitions - self._owned.keys():
             requests = self._subjects.owned_requests(partition)
-            self._owned[partition] = await self._connection.subscribe(requests, self._take_owned)
+            self._owned[partition] = await self._connection.subscribe(
+                requests, self._on_owned_messages
+            )
 
-    def answer(self, answers: Sequence[Answer]) -> None:
-        self._send([(a.reply_to, _outgoing(a)) for a in answers if answerable(a.reply_to)])
+    def reply(self, answers: Sequence[ReplyMessage]) -> None:
+        self._send([(a.reply_to, _outgoing(a)) for a in answers if is_reply_subject(a.reply_to)])
 
     async def close(self) -> None:
-        self._deliver = _nobody
-        await self.own(frozenset())
-        while self._doors:
-            await self._doors.pop().cancel()
+        self._deliver = _discard
+        await self.serve_partitions(frozenset())
+        while self._subscriptions:
+            await self._subscriptions.pop().cancel()
 
-    def _take(self, messages: list[Message]) -> None:
+    def _on_messages(self, messages: list[Message]) -> None:
         """Requests of all partitions: keep our own, pass the others on."""
         ours: list[Delivery] = []
         others: list[tuple[str, Outgoing]] = []
         for message in messages:
-            request = requested(message, self._id_of(message), message.reply)
+            request = from_request(message, self._id_of(message), message.reply)
             if partition_of(request.key) in self._owned:
                 ours.append(request)
             else:
-                others.append((request.reply_to, self._passed_on(request)))
+                others.append((request.reply_to, self._forwarded(request)))
         if others:
             self._send(others)
         if ours:
             self._deliver(ours)
 
-    def _take_owned(self, messages: list[Message]) -> None:
+    def _on_owned_messages(self, messages: list[Message]) -> None:
         """Requests another node passed on to us."""
-        self._deliver([requested(m, self._id_of(m), _requester(m.reply)) for m in messages])
+        self._deliver([from_request(m, self._id_of(m), _requester(m.reply)) for m in messages])
 
-    def _come_back(self, messages: list[Message]) -> None:
+    def _on_undeliverable(self, messages: list[Message]) -> None:
         """Requests we passed on, to nobody as the server says."""
         nowhere = (_requester(m.subject) for m in messages if status_of(m) == _NO_RESPONDERS)
-        self.answer([unowned(reply_to) for reply_to in nowhere])
+        self.reply([partition_unowned(reply_to) for reply_to in nowhere])
 
-    def _passed_on(self, request: Delivery) -> Outgoing:
+    def _forwarded(self, request: Delivery) -> Outgoing:
         reply_to = request.reply_to
         return Outgoing(
             self._subjects.owned_request(request.verb, request.key),
@@ -129,11 +139,11 @@ class NatsDoor:
                 for alone in messages:
                     self._send([alone])
             elif reply_to := messages[0][0]:
-                self._excuse(reply_to, refusal)
+                self._reply_error(reply_to, refusal)
 
-    def _excuse(self, reply_to: str, refusal: Refused) -> None:
+    def _reply_error(self, reply_to: str, refusal: Refused) -> None:
         try:
-            self._connection.send([_outgoing(refused(reply_to, refusal.code, refusal.message))])
+            self._connection.send([_outgoing(error_reply(reply_to, refusal.code, refusal.message))])
         except Refused as again:
             log.warning("an answer is dropped: %s", again)
 
@@ -142,7 +152,7 @@ def _requester(subject: str) -> str:
     return decode_token(subject.rpartition(".")[2])
 
 
-def _outgoing(answer: Answer) -> Outgoing:
+def _outgoing(answer: ReplyMessage) -> Outgoing:
     """An answer; an error also says so in the headers of NATS micro, whose codes are HTTP's."""
     if not answer.code:
         return Outgoing(answer.reply_to, answer.body)
@@ -155,5 +165,5 @@ def _outgoing(answer: Answer) -> Outgoing:
     return Outgoing(answer.reply_to, answer.body, headers=headers)
 
 
-def _nobody(deliveries: list[Delivery]) -> None:
+def _discard(deliveries: list[Delivery]) -> None:
     """What arrives while the door is closed is asked again."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from rookery.bus.commands.headers import TIMER
-from rookery.bus.commands.publish import patiently, publish
+from rookery.bus.commands.publish import publish, retry_until_deadline
 from rookery.bus.nats.connection import Connection, Outgoing
 from rookery.bus.ports import DeadLetter, Timer
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_command_id
 
-__all__ = ["DUE_MS_MAX", "JetStreamTimers", "check_timer", "fired_now"]
+__all__ = ["DUE_MS_MAX", "JetStreamTimers", "check_timer", "fired_message"]
 
 DUE_MS_MAX = (2**63 - 1) // 1_000_000
 """In the year 2262. The server counts nanoseconds in 64 bits and fires at once what is later."""
@@ -38,7 +38,7 @@ def check_timer(timer: Timer) -> str:
     return check_command_id(f"timer/{timer.id}/{timer.due_ms}")
 
 
-def fired_now(subjects: Subjects, letter: DeadLetter) -> Outgoing:
+def fired_message(subjects: Subjects, letter: DeadLetter) -> Outgoing:
     """What the server would publish if the timer this once was were due now."""
     headers = [(TIMER, letter.id), ("Nats-TTL", _FIRED_LIFE)]
     return Outgoing(subjects.fired(letter.verb, letter.key), letter.body, headers=headers)
@@ -65,4 +65,4 @@ class JetStreamTimers:
     async def cancel(self, timer_id: str) -> None:
         query = {"filter": self._subjects.timer(timer_id)}
         stream = self._subjects.timers_stream
-        await patiently(lambda: self._connection.api(f"STREAM.PURGE.{stream}", query))
+        await retry_until_deadline(lambda: self._connection.api(f"STREAM.PURGE.{stream}", query))

@@ -18,44 +18,44 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rookery.bus.journal.append_messages import (
-    Verdict,
-    Waiting,
-    ack_of,
-    batch,
+    AckVerdict,
+    InFlightAppend,
+    decode_ack,
+    encode_batch,
+    encode_single,
     halves,
     next_group,
-    single,
 )
-from rookery.bus.journal.append_resolution import Doubts
-from rookery.bus.journal.own_tail import OwnStretch
-from rookery.bus.journal.reader import JournalReads
-from rookery.bus.journal.writer_terms import Turns
+from rookery.bus.journal.append_resolution import AppendResolver
+from rookery.bus.journal.own_tail import OwnTail
+from rookery.bus.journal.reader import JournalReader
+from rookery.bus.journal.writer_terms import WriterTerms
 from rookery.bus.nats.connection import Connection, Message, Subscription
 from rookery.bus.ports import (
-    Append,
-    Conflicted,
-    Displaced,
-    Outcome,
-    Pressure,
-    Rejected,
-    Settled,
+    Appended,
+    AppendOutcome,
+    AppendRejected,
+    AppendRequest,
+    Backpressure,
+    Conflict,
+    Superseded,
 )
 from rookery.bus.subjects import NODE_FAMILY, Subjects, partition_of
 from rookery.schemas.errors import Failed, Refused
 
-__all__ = ["Appender", "Counters"]
+__all__ = ["AppendCounters", "Appender"]
 
-_LOOK_S = 0.1
+_TIMEOUT_CHECK_S = 0.1
 """How often unanswered groups are looked for."""
 _PAUSE_S_MIN = 0.05
 _PAUSE_S_MAX = 1.0
-_LAST_LOOK_S = 1.0
+_FINAL_CHECK_S = 1.0
 """How long it is asked whether an append was stored before its turn ended."""
 _PROBE_MESSAGES = 16
 """So many appends try whether the trouble is over; the others wait for the first success."""
 
 
-class Counters(msgspec.Struct):
+class AppendCounters(msgspec.Struct):
     """What has happened so far, for metrics."""
 
     appends: int = 0
@@ -69,7 +69,7 @@ class Counters(msgspec.Struct):
 class _Flight(NamedTuple):
     """What one ack will answer: a single, or all members of a batch."""
 
-    members: list[Waiting]
+    members: list[InFlightAppend]
     deadline_s: float
     is_batch: bool = False
 
@@ -81,28 +81,28 @@ class Appender:
         self,
         connection: Connection,
         subjects: Subjects,
-        reads: JournalReads,
-        turns: Turns,
+        reads: JournalReader,
+        turns: WriterTerms,
         *,
         batch_over: int | None,
         timeout_s: float,
     ) -> None:
-        self.pressure = Pressure.NONE
-        self.counters = Counters()
-        self._connection, self._subjects, self._turns = connection, subjects, turns
-        self._doubts, self._own = Doubts(reads), OwnStretch()
+        self.pressure = Backpressure.NONE
+        self.counters = AppendCounters()
+        self._connection, self._subjects, self._terms = connection, subjects, turns
+        self._resolver, self._own_tail = AppendResolver(reads), OwnTail()
         self._batch_over, self._timeout_s = batch_over, timeout_s
         self._loop: asyncio.AbstractEventLoop
         self._flights: dict[int, _Flight] = {}
         self._count = 0
-        self._open: set[Waiting] = set()
+        self._unsettled: set[InFlightAppend] = set()
         """Whatever nobody was told of."""
-        self._again: list[Waiting] = []
+        self._resend_queue: list[InFlightAppend] = []
         self._pause_s = _PAUSE_S_MIN
         self._probe_timer: asyncio.TimerHandle | None = None
-        self._look_timer: asyncio.TimerHandle | None = None
+        self._timeout_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._checking: asyncio.Task[None] | None = None
+        self._terms_check: asyncio.Task[None] | None = None
         self._inbox = connection.client.new_inbox()
         self._name = self._inbox.rpartition(".")[2]
         self._subscription: Subscription | None = None
@@ -110,14 +110,14 @@ class Appender:
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._on_acks)
-        self._connection.on_up.append(self._calm)
-        self._connection.on_down.append(self._went_down)
+        self._connection.on_reconnect.append(self._resume)
+        self._connection.on_disconnect.append(self._on_disconnect)
 
     async def close(self) -> None:
         """Nothing is settled from now on."""
-        self._connection.on_up.remove(self._calm)
-        self._connection.on_down.remove(self._went_down)
-        for timer in (self._probe_timer, self._look_timer):
+        self._connection.on_reconnect.remove(self._resume)
+        self._connection.on_disconnect.remove(self._on_disconnect)
+        for timer in (self._probe_timer, self._timeout_timer):
             if timer:
                 timer.cancel()
         for task in self._tasks:
@@ -126,71 +126,77 @@ class Appender:
         if self._subscription:
             await self._subscription.cancel()
 
-    def append(self, appends: Sequence[Append], settle: Callable[[list[Outcome]], None]) -> None:
+    def append(
+        self, appends: Sequence[AppendRequest], settle: Callable[[list[AppendOutcome]], None]
+    ) -> None:
         """See ``Journal.append``."""
         self.counters.appends += len(appends)
-        ready: list[Waiting] = []
-        doubtful: list[Waiting] = []
-        ownerless: list[Waiting] = []
+        ready: list[InFlightAppend] = []
+        doubtful: list[InFlightAppend] = []
+        ownerless: list[InFlightAppend] = []
         for append in appends:
-            waiting = self._addressed(append, settle)
-            self._open.add(waiting)
+            waiting = self._new_in_flight(append, settle)
+            self._unsettled.add(waiting)
             if not waiting.subject:
                 ownerless.append(waiting)
             else:
                 (ready if self._is_exact(append) else doubtful).append(waiting)
         self._send(ready)
-        self._displace(ownerless)
+        self._settle_superseded(ownerless)
         if doubtful:
-            self._spawn(self._vet(doubtful))
+            self._spawn(self._check_fenced(doubtful))
 
-    def displace(self) -> None:
+    def supersede_all(self) -> None:
         """No append goes on whose turn may have ended: each is told so, and not sent again."""
-        self._displace([one for one in self._open if one.turn])
+        self._settle_superseded([one for one in self._unsettled if one.term])
 
-    def _addressed(self, append: Append, settle: Callable[[list[Outcome]], None]) -> Waiting:
+    def _new_in_flight(
+        self, append: AppendRequest, settle: Callable[[list[AppendOutcome]], None]
+    ) -> InFlightAppend:
         """An append belongs to the turn in which it was decided, however often it is sent."""
         entity = append.entity
         if entity.family == NODE_FAMILY:
-            return Waiting(append, settle, self._subjects.append_of_node(entity), None)
+            return InFlightAppend(append, settle, self._subjects.append_of_node(entity), None)
         partition = partition_of(entity.key)
-        if (turn := self._turns.of(partition)) is None:
-            return Waiting(append, settle, "", None)
-        return Waiting(append, settle, self._subjects.append(turn, entity), (partition, turn))
+        if (turn := self._terms.term_of(partition)) is None:
+            return InFlightAppend(append, settle, "", None)
+        return InFlightAppend(
+            append, settle, self._subjects.append(turn, entity), (partition, turn)
+        )
 
-    def _is_exact(self, append: Append) -> bool:
+    def _is_exact(self, append: AppendRequest) -> bool:
         """Whether the one number that the server compares says all that is expected."""
         if append.fence is None or append.fence == append.expected:
             return True
-        return self._own.excludes(append.entity, append.expected, append.fence)
+        return self._own_tail.has_no_message_of(append.entity, append.expected, append.fence)
 
     # Out.
 
-    def _send(self, waiting: list[Waiting]) -> None:
-        waiting = [one for one in waiting if one in self._open]
-        if self.pressure is not Pressure.NONE:
-            self._later(waiting, self.pressure)
+    def _send(self, waiting: list[InFlightAppend]) -> None:
+        waiting = [one for one in waiting if one in self._unsettled]
+        if self.pressure is not Backpressure.NONE:
+            self._requeue(waiting, self.pressure)
             return
         while waiting:
             group, waiting = next_group(waiting)
             self._send_group(group)
 
-    def _send_group(self, group: list[Waiting]) -> None:
+    def _send_group(self, group: list[InFlightAppend]) -> None:
         over = self._batch_over
         if over is None or len(group) <= over:
             self._send_singles(group)
             return
-        alone = [one for one in group if one.alone]
+        alone = [one for one in group if one.send_alone]
         if alone:
             self._send_singles(alone)
-            self._send_group([one for one in group if not one.alone])
+            self._send_group([one for one in group if not one.send_alone])
         else:
             self._send_batch(group)
 
-    def _send_singles(self, group: list[Waiting]) -> None:
+    def _send_singles(self, group: list[InFlightAppend]) -> None:
         first = self._count + 1
         messages = [
-            single(one, self._subjects, f"{self._inbox}.{number}")
+            encode_single(one, self._subjects, f"{self._inbox}.{number}")
             for number, one in enumerate(group, first)
         ]
         self._count += len(group)
@@ -200,146 +206,148 @@ class Appender:
             self._isolate(group, refusal)
             return
         if not sent:
-            self._later(group, Pressure.UNREACHABLE)
+            self._requeue(group, Backpressure.UNREACHABLE)
             return
         deadline_s = self._deadline(max((one.tries for one in group), default=0))
         for number, one in enumerate(group, first):
-            self._await(number, _Flight([one], deadline_s))
+            self._track(number, _Flight([one], deadline_s))
 
-    def _send_batch(self, group: list[Waiting]) -> None:
+    def _send_batch(self, group: list[InFlightAppend]) -> None:
         self._count += 1
         number = self._count
         name, reply = f"{self._name}.{number}", f"{self._inbox}.{number}"
         try:
-            sent = self._connection.send(batch(group, self._subjects, name, reply))
+            sent = self._connection.send(encode_batch(group, self._subjects, name, reply))
         except Refused:
             self._halve(group)
             return
         if not sent:
-            self._later(group, Pressure.UNREACHABLE)
+            self._requeue(group, Backpressure.UNREACHABLE)
             return
         self.counters.batches += 1
-        self._await(number, _Flight(group, self._deadline(0), is_batch=True))
+        self._track(number, _Flight(group, self._deadline(0), is_batch=True))
 
-    def _isolate(self, group: list[Waiting], refusal: Refused) -> None:
+    def _isolate(self, group: list[InFlightAppend], refusal: Refused) -> None:
         """The connection takes all or none: find the append that cannot be sent at all."""
         if len(group) > 1:
             for half in halves(group):
                 self._send_singles(half)
             return
-        outcome = Rejected(group[0].append, refusal.code, refusal.message)
-        self._tell([(group[0], outcome)])
+        outcome = AppendRejected(group[0].append, refusal.code, refusal.message)
+        self._settle([(group[0], outcome)])
 
-    def _halve(self, group: list[Waiting]) -> None:
+    def _halve(self, group: list[InFlightAppend]) -> None:
         for half in halves(group):
             self._send_group(half)
 
     def _deadline(self, tries: int) -> float:
         return self._loop.time() + self._timeout_s * (1 << min(tries, 2))
 
-    def _await(self, number: int, flight: _Flight) -> None:
+    def _track(self, number: int, flight: _Flight) -> None:
         self._flights[number] = flight
-        if self._look_timer is None:
-            self._look_timer = self._loop.call_later(_LOOK_S, self._look)
+        if self._timeout_timer is None:
+            self._timeout_timer = self._loop.call_later(_TIMEOUT_CHECK_S, self._check_timeouts)
 
     # In.
 
     def _on_acks(self, messages: list[Message]) -> None:
-        known: list[tuple[Waiting, Outcome]] = []
+        known: list[tuple[InFlightAppend, AppendOutcome]] = []
         for message in messages:
             flight = self._flights.pop(int(message.subject.rpartition(".")[2]), None)
             if flight is None:
                 continue  # Given up on: the repeated append finds out what happened.
-            ack = ack_of(message)
-            if ack.verdict is Verdict.STORED:
+            ack = decode_ack(message)
+            if ack.verdict is AckVerdict.STORED:
                 first = ack.sequence - len(flight.members) + 1
                 for sequence, one in enumerate(flight.members, first):
-                    self._own.note(sequence, one.append.entity)
-                    known.append((one, Settled(one.append, sequence)))
+                    self._own_tail.add(sequence, one.append.entity)
+                    known.append((one, Appended(one.append, sequence)))
             else:
-                self._not_stored(flight, ack.verdict, ack.description)
-        self._tell(known)
+                self._on_not_stored(flight, ack.verdict, ack.description)
+        self._settle(known)
 
-    def _not_stored(self, flight: _Flight, verdict: Verdict, description: str) -> None:
+    def _on_not_stored(self, flight: _Flight, verdict: AckVerdict, description: str) -> None:
         match verdict:
-            case Verdict.FULL:
-                self._later(flight.members, Pressure.FULL)
-            case Verdict.LATER:
-                self._later(flight.members, Pressure.UNREACHABLE)
-            case Verdict.NOBODY:
-                self._later(flight.members, Pressure.UNREACHABLE)
-                if self._checking is None or self._checking.done():
-                    self._checking = self._spawn(self._check_turns())
+            case AckVerdict.FULL:
+                self._requeue(flight.members, Backpressure.FULL)
+            case AckVerdict.RETRY:
+                self._requeue(flight.members, Backpressure.UNREACHABLE)
+            case AckVerdict.NO_STREAM:
+                self._requeue(flight.members, Backpressure.UNREACHABLE)
+                if self._terms_check is None or self._terms_check.done():
+                    self._terms_check = self._spawn(self._check_terms())
             case _ if flight.is_batch:
                 self._halve(flight.members)
-            case Verdict.TOO_LARGE:
+            case AckVerdict.TOO_LARGE:
                 one = flight.members[0]
-                self._tell([(one, Rejected(one.append, "PAYLOAD_TOO_LARGE", description))])
+                self._settle([(one, AppendRejected(one.append, "PAYLOAD_TOO_LARGE", description))])
             case _:
                 self._spawn(self._resolve(flight.members[0]))
 
-    def _tell(self, known: Sequence[tuple[Waiting, Outcome]]) -> None:
+    def _settle(self, known: Sequence[tuple[InFlightAppend, AppendOutcome]]) -> None:
         """One call a caller, and one outcome an append: a later one is dropped. By the loop, so
         that no caller is called back from inside ``append``."""
-        known = [(waiting, outcome) for waiting, outcome in known if waiting in self._open]
+        known = [(waiting, outcome) for waiting, outcome in known if waiting in self._unsettled]
         if not known:
             return
-        calls: dict[Callable[[list[Outcome]], None], list[Outcome]] = {}
+        calls: dict[Callable[[list[AppendOutcome]], None], list[AppendOutcome]] = {}
         for waiting, outcome in known:
-            self._open.discard(waiting)
+            self._unsettled.discard(waiting)
             calls.setdefault(waiting.settle, []).append(outcome)
-            self.counters.conflicts += isinstance(outcome, Conflicted)
+            self.counters.conflicts += isinstance(outcome, Conflict)
         for settle, outcomes in calls.items():
             self._loop.call_soon(settle, outcomes)
-        answered = [outcome for _, outcome in known if not isinstance(outcome, Displaced)]
-        stored = any(isinstance(outcome, Settled) for outcome in answered)
-        if stored or (answered and self.pressure is Pressure.UNREACHABLE):
-            self._calm()
+        answered = [outcome for _, outcome in known if not isinstance(outcome, Superseded)]
+        stored = any(isinstance(outcome, Appended) for outcome in answered)
+        if stored or (answered and self.pressure is Backpressure.UNREACHABLE):
+            self._resume()
 
-    def _displace(self, waiting: Sequence[Waiting]) -> None:
-        self._tell([(one, Displaced(one.append)) for one in waiting])
+    def _settle_superseded(self, waiting: Sequence[InFlightAppend]) -> None:
+        self._settle([(one, Superseded(one.append)) for one in waiting])
 
     # Doubt.
 
-    async def _check_turns(self) -> None:
+    async def _check_terms(self) -> None:
         """Of what no stream listened to, find what belongs to a turn that has ended."""
         while True:
             try:
-                current = await self._turns.current()
+                current = await self._terms.current()
             except Failed:
                 await asyncio.sleep(_PAUSE_S_MIN)
                 continue
             break
-        ended = [one for one in self._again if one.turn and one.turn not in current.items()]
-        self._again = [one for one in self._again if one not in ended]
-        await asyncio.gather(*map(self._look_once_more, ended))
+        ended = [one for one in self._resend_queue if one.term and one.term not in current.items()]
+        self._resend_queue = [one for one in self._resend_queue if one not in ended]
+        await asyncio.gather(*map(self._final_check, ended))
 
-    async def _look_once_more(self, waiting: Waiting) -> None:
+    async def _final_check(self, waiting: InFlightAppend) -> None:
         """It may have been stored while its turn lasted, and only the ack was lost."""
         try:
-            async with asyncio.timeout(_LAST_LOOK_S):
-                outcome = await self._doubts.entity_moved(waiting.append)
+            async with asyncio.timeout(_FINAL_CHECK_S):
+                outcome = await self._resolver.check_entity(waiting.append)
         except TimeoutError:
             outcome = None
-        stored = isinstance(outcome, Settled)
+        stored = isinstance(outcome, Appended)
         self.counters.lost_acks += stored
-        self._tell([(waiting, outcome if outcome and stored else Displaced(waiting.append))])
+        self._settle([(waiting, outcome if outcome and stored else Superseded(waiting.append))])
 
-    async def _vet(self, waiting: list[Waiting]) -> None:
+    async def _check_fenced(self, waiting: list[InFlightAppend]) -> None:
         """The server compares one number a message: of a fenced append the fence. That the entity
         itself has not moved since it was decided on, up to the fence, is asked before, unless it is
         known."""
-        answers = await asyncio.gather(*(self._doubts.entity_moved(one.append) for one in waiting))
+        answers = await asyncio.gather(
+            *(self._resolver.check_entity(one.append) for one in waiting)
+        )
         asked = list(zip(waiting, answers, strict=True))
-        self._tell([(one, outcome) for one, outcome in asked if outcome])
+        self._settle([(one, outcome) for one, outcome in asked if outcome])
         self._send([one for one, outcome in asked if outcome is None])
 
-    async def _resolve(self, waiting: Waiting) -> None:
+    async def _resolve(self, waiting: InFlightAppend) -> None:
         """The expectation failed: a lost ack of our own message, or another writer?"""
-        outcome = await self._doubts.refused(waiting.append)
+        outcome = await self._resolver.resolve_stale(waiting.append)
         if outcome:
-            self.counters.lost_acks += isinstance(outcome, Settled)
-            self._tell([(waiting, outcome)])
+            self.counters.lost_acks += isinstance(outcome, Appended)
+            self._settle([(waiting, outcome)])
             return
         # The leader's word and its refusal disagree: something was still under way there.
         await asyncio.sleep(_PAUSE_S_MIN)
@@ -348,59 +356,59 @@ class Appender:
 
     # Trouble.
 
-    def _later(self, waiting: list[Waiting], pressure: Pressure) -> None:
+    def _requeue(self, waiting: list[InFlightAppend], pressure: Backpressure) -> None:
         """Keep these until the server takes appends again."""
-        waiting = [one for one in waiting if one in self._open]
+        waiting = [one for one in waiting if one in self._unsettled]
         if not waiting:
             return
         self.pressure = pressure
-        self._again += waiting
+        self._resend_queue += waiting
         if self._probe_timer is None and self._connection.connected:
             self._probe_timer = self._loop.call_later(self._pause_s, self._probe)
             self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
 
     def _probe(self) -> None:
         self._probe_timer = None
-        again = [one for one in self._again if one in self._open]
-        probes, self._again = again[:_PROBE_MESSAGES], again[_PROBE_MESSAGES:]
+        again = [one for one in self._resend_queue if one in self._unsettled]
+        probes, self._resend_queue = again[:_PROBE_MESSAGES], again[_PROBE_MESSAGES:]
         if not probes:
-            self._calm()
+            self._resume()
             return
         self.counters.resent += len(probes)
         self._send_singles(probes)
 
-    def _calm(self) -> None:
+    def _resume(self) -> None:
         """Whatever was the trouble is over."""
-        if self.pressure is Pressure.NONE:
+        if self.pressure is Backpressure.NONE:
             return
-        self.pressure, self._pause_s = Pressure.NONE, _PAUSE_S_MIN
+        self.pressure, self._pause_s = Backpressure.NONE, _PAUSE_S_MIN
         if self._probe_timer:
             self._probe_timer.cancel()
             self._probe_timer = None
-        again, self._again = self._again, []
+        again, self._resend_queue = self._resend_queue, []
         self.counters.resent += len(again)
         self._send(again)
 
-    def _went_down(self) -> None:
-        self.pressure = Pressure.UNREACHABLE
-        self._own.forget()
-        self._give_up(list(self._flights))
+    def _on_disconnect(self) -> None:
+        self.pressure = Backpressure.UNREACHABLE
+        self._own_tail.clear()
+        self._expire(list(self._flights))
 
-    def _look(self) -> None:
+    def _check_timeouts(self) -> None:
         now_s = self._loop.time()
         late = [n for n, flight in self._flights.items() if flight.deadline_s <= now_s]
-        self._give_up(late)
-        self._look_timer = None
+        self._expire(late)
+        self._timeout_timer = None
         if self._flights:
-            self._look_timer = self._loop.call_later(_LOOK_S, self._look)
+            self._timeout_timer = self._loop.call_later(_TIMEOUT_CHECK_S, self._check_timeouts)
 
-    def _give_up(self, numbers: list[int]) -> None:
+    def _expire(self, numbers: list[int]) -> None:
         """No ack is expected any more. Message ids make sending again safe."""
         for number in numbers:
             members = self._flights.pop(number).members
             for one in members:
-                one.alone, one.tries = True, one.tries + 1
-            self._later(members, Pressure.UNREACHABLE)
+                one.send_alone, one.tries = True, one.tries + 1
+            self._requeue(members, Backpressure.UNREACHABLE)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)

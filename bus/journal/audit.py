@@ -11,15 +11,15 @@ from enum import StrEnum
 
 import msgspec
 
-from rookery.bus.ports import Filter, Stored
+from rookery.bus.ports import Filter, StoredMessage
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 
-__all__ = ["Audit", "ChainAudit", "Extent", "extent_of"]
+__all__ = ["AuditResult", "AuditScope", "ChainAudit", "scope_of"]
 
 
-class Extent(StrEnum):
+class AuditScope(StrEnum):
     """What of each entity is there to be looked at."""
 
     WHOLE = "whole"
@@ -30,14 +30,14 @@ class Extent(StrEnum):
     """Messages with others missing between them: a link that does not fit proves nothing."""
 
 
-def extent_of(where: Filter, after: int) -> Extent:
+def scope_of(where: Filter, after: int) -> AuditScope:
     """What a scan gives to see."""
     if where.run is not None:
-        return Extent.PARTS
-    return Extent.TAIL if after else Extent.WHOLE
+        return AuditScope.PARTS
+    return AuditScope.TAIL if after else AuditScope.WHOLE
 
 
-class Audit(msgspec.Struct):
+class AuditResult(msgspec.Struct):
     """What has been looked at."""
 
     messages: int = 0
@@ -51,19 +51,19 @@ class Audit(msgspec.Struct):
 class ChainAudit:
     """Messages in journal order, each against the one before it of its entity."""
 
-    def __init__(self, extent: Extent = Extent.WHOLE) -> None:
-        self.audit = Audit()
-        self._extent = extent
-        self._ends: dict[EntityId, str] = {}
+    def __init__(self, extent: AuditScope = AuditScope.WHOLE) -> None:
+        self.audit = AuditResult()
+        self._scope = extent
+        self._last_chains: dict[EntityId, str] = {}
         self._sequence = 0
 
-    def add(self, stored: Stored) -> None:
+    def add(self, stored: StoredMessage) -> None:
         """Look at the next message; ``Failed`` CHAIN_BROKEN if it cannot follow."""
         if stored.sequence <= self._sequence:
             raise _broken(stored, f"it comes after message {self._sequence}")
         self._sequence = stored.sequence
         audit, entity = self.audit, stored.entity
-        previous = self._ends.get(entity)
+        previous = self._last_chains.get(entity)
         fits = _follows(previous or ZERO_CHAIN, stored)
         first = previous is None
         if not fits and not self._may_be_missing(first=first):
@@ -77,18 +77,18 @@ class ChainAudit:
         audit.verified += fits
         audit.entities += first
         audit.headless += first and not fits
-        self._ends[entity] = stored.chain
+        self._last_chains[entity] = stored.chain
 
     def _may_be_missing(self, *, first: bool) -> bool:
-        return self._extent is Extent.PARTS or (first and self._extent is Extent.TAIL)
+        return self._scope is AuditScope.PARTS or (first and self._scope is AuditScope.TAIL)
 
 
-def _follows(previous: str, stored: Stored) -> bool:
+def _follows(previous: str, stored: StoredMessage) -> bool:
     try:
         return chain(previous, stored.body) == stored.chain
     except ValueError:  # The digest before is not even hexadecimal.
         return False
 
 
-def _broken(stored: Stored, why: str) -> Failed:
+def _broken(stored: StoredMessage, why: str) -> Failed:
     return Failed("CHAIN_BROKEN", f"message {stored.sequence} of {stored.entity}: {why}")

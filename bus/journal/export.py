@@ -15,23 +15,23 @@ from typing import TypeVar
 
 import msgspec
 
-from rookery.bus.journal.audit import Audit, ChainAudit, extent_of
-from rookery.bus.ports import Filter, Stored
+from rookery.bus.journal.audit import AuditResult, ChainAudit, scope_of
+from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed
 
-__all__ = ["Export", "verify_lines"]
+__all__ = ["JournalExport", "verify_lines"]
 
 _FORMAT = 1
 _SEALED = re.compile(rb'(?P<text>\{.*),"seal":"(?P<seal>[0-9a-f]{64})"\}\n\Z', re.DOTALL)
-_SAID_SEQUENCE = re.compile(rb'\{"sequence":([0-9]{1,19}),')
+_CLAIMED_SEQUENCE = re.compile(rb'\{"sequence":([0-9]{1,19}),')
 _COUNT = b'{"count":'
 
 T = TypeVar("T")
 
 
-class _Head(msgspec.Struct, forbid_unknown_fields=True):
+class _ExportHead(msgspec.Struct, forbid_unknown_fields=True):
     rookery_export: int
     realm: str
     family: str | None
@@ -40,7 +40,7 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True):
     after: int
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
+class _ExportLine(msgspec.Struct, forbid_unknown_fields=True):
     sequence: int
     subject: str
     id: str
@@ -49,11 +49,11 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     body: str
 
 
-class _End(msgspec.Struct, forbid_unknown_fields=True):
+class _ExportEnd(msgspec.Struct, forbid_unknown_fields=True):
     count: int
 
 
-class Export:
+class JournalExport:
     """Writes an export: the head, a line for each message of a scan, the end."""
 
     def __init__(self, subjects: Subjects, where: Filter, after: int = 0) -> None:
@@ -64,10 +64,12 @@ class Export:
     def head(self) -> bytes:
         where = self._where
         return self._sealed(
-            _Head(_FORMAT, self._subjects.realm, where.family, where.key, where.run, self._after)
+            _ExportHead(
+                _FORMAT, self._subjects.realm, where.family, where.key, where.run, self._after
+            )
         )
 
-    def line(self, stored: Stored) -> bytes:
+    def line(self, stored: StoredMessage) -> bytes:
         try:
             body = stored.body.decode()
         except UnicodeDecodeError:
@@ -76,7 +78,7 @@ class Export:
             ) from None
         self._count += 1
         return self._sealed(
-            _Line(
+            _ExportLine(
                 stored.sequence,
                 self._subjects.fact(stored.entity),
                 stored.message_id,
@@ -87,7 +89,7 @@ class Export:
         )
 
     def end(self) -> bytes:
-        return self._sealed(_End(self._count))
+        return self._sealed(_ExportEnd(self._count))
 
     def _sealed(self, record: msgspec.Struct) -> bytes:
         text = encode_json(record)[:-1]
@@ -95,19 +97,19 @@ class Export:
         return b'%b,"seal":"%b"}\n' % (text, self._seal.encode())
 
 
-def verify_lines(lines: Iterable[bytes]) -> Audit:
+def verify_lines(lines: Iterable[bytes]) -> AuditResult:
     """Check an export, line by line with their ends, as a binary file gives them.
 
     ``Failed`` EXPORT_CORRUPT if it is not what was exported, CHAIN_BROKEN if the journal was
     damaged before.
     """
-    check = _Check()
+    check = _ExportCheck()
     for raw in lines:
         check.add(raw)
     return check.result()
 
 
-class _Check:
+class _ExportCheck:
     """How far an export has been found sound."""
 
     def __init__(self) -> None:
@@ -124,34 +126,34 @@ class _Check:
             raise self._corrupt("stands behind the last line")
         sealed = _SEALED.match(raw)
         if sealed is None or _seal(self._seal, sealed["text"]) != sealed["seal"].decode():
-            said = _SAID_SEQUENCE.match(raw)
+            said = _CLAIMED_SEQUENCE.match(raw)
             name = f"; it says it is message {int(said[1])}" if said else ""
             raise self._corrupt(f"is not what was exported{name}")
         self._seal = sealed["seal"].decode()
         text = sealed["text"] + b"}"
         if self._subjects is None:
-            self._open(self._decoded(text, _Head))
+            self._open(self._decoded(text, _ExportHead))
         elif text.startswith(_COUNT):
-            self._close(self._decoded(text, _End))
+            self._close(self._decoded(text, _ExportEnd))
         else:
-            self._follow(self._subjects, self._decoded(text, _Line))
+            self._check_line(self._subjects, self._decoded(text, _ExportLine))
 
-    def result(self) -> Audit:
+    def result(self) -> AuditResult:
         if not self._ended:
             self._number += 1
             raise self._corrupt("is missing: the export was cut off")
         return self._chains.audit
 
-    def _open(self, head: _Head) -> None:
+    def _open(self, head: _ExportHead) -> None:
         if head.rookery_export != _FORMAT:
             raise self._corrupt(f"says format {head.rookery_export}, this version reads {_FORMAT}")
         where = Filter(head.family, head.key, head.run)
         self._subjects = Subjects(head.realm)
-        self._chains = ChainAudit(extent_of(where, head.after))
+        self._chains = ChainAudit(scope_of(where, head.after))
 
-    def _follow(self, subjects: Subjects, line: _Line) -> None:
+    def _check_line(self, subjects: Subjects, line: _ExportLine) -> None:
         self._chains.add(
-            Stored(
+            StoredMessage(
                 line.sequence,
                 subjects.entity(line.subject),
                 line.id,
@@ -162,7 +164,7 @@ class _Check:
         )
         self._sequence = line.sequence
 
-    def _close(self, end: _End) -> None:
+    def _close(self, end: _ExportEnd) -> None:
         self._ended = True
         if end.count != self._chains.audit.messages:
             raise self._corrupt(f"counts {end.count} messages, not {self._chains.audit.messages}")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from rookery.bus.journal.ordered_consumer import Pull
+from rookery.bus.journal.ordered_consumer import OrderedConsumer
 from rookery.bus.journal.stored_message import matcher
 from rookery.bus.nats.connection import Connection
-from rookery.bus.ports import Filter, Stored
+from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 
 __all__ = ["JetStreamFeed"]
@@ -23,9 +23,11 @@ class JetStreamFeed:
     def __init__(self, connection: Connection, subjects: Subjects) -> None:
         self._connection, self._subjects = connection, subjects
 
-    async def follow(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+    async def follow(
+        self, where: Filter, after: int = 0
+    ) -> AsyncGenerator[list[StoredMessage], None]:
         matches = matcher(where)
-        pull = Pull(self._connection, self._subjects, where, after)
+        pull = OrderedConsumer(self._connection, self._subjects, where, after)
         try:
             while True:
                 if selected := [one for one in await pull.page() if matches(one)]:

@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from rookery.bus.journal.appender import Appender, Counters
-from rookery.bus.journal.ordered_consumer import Pull
-from rookery.bus.journal.reader import JournalReads
+from rookery.bus.journal.appender import AppendCounters, Appender
+from rookery.bus.journal.ordered_consumer import OrderedConsumer
+from rookery.bus.journal.reader import JournalReader
 from rookery.bus.journal.stored_message import matcher
-from rookery.bus.journal.writer_terms import Turns
+from rookery.bus.journal.writer_terms import WriterTerms
 from rookery.bus.nats.connection import Connection
-from rookery.bus.ports import Append, Filter, Outcome, Pressure, Stored
+from rookery.bus.ports import AppendOutcome, AppendRequest, Backpressure, Filter, StoredMessage
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.storage.claims import JetStreamClaims
 from rookery.bus.subjects import Subjects
@@ -52,81 +52,85 @@ class JetStreamJournal:
         self._connection, self._subjects = connection, subjects
         owners = owners or connection
         claims = JetStreamClaims(Bucket(owners, subjects.claims_bucket))
-        self._turns = Turns(owners, subjects, claims)
-        self._reads = JournalReads(connection, subjects)
+        self._terms = WriterTerms(owners, subjects, claims)
+        self._reader = JournalReader(connection, subjects)
         self._appender = Appender(
             owners,
             subjects,
-            self._reads,
-            self._turns,
+            self._reader,
+            self._terms,
             batch_over=batch_over,
             timeout_s=timeout_s,
         )
 
     @property
-    def pressure(self) -> Pressure:
+    def pressure(self) -> Backpressure:
         """Why appends do not get through just now."""
         return self._appender.pressure
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> AppendCounters:
         """What has happened so far."""
         return self._appender.counters
 
     async def open(self) -> None:
         """Listen for answers; the connection is open and the stream is there."""
-        await self._reads.open()
+        await self._reader.open()
         await self._appender.open()
 
     async def close(self) -> None:
         """Nothing is settled from now on; what is under way may still be stored."""
         await self._appender.close()
-        await self._reads.close()
+        await self._reader.close()
 
-    def append(self, appends: Sequence[Append], settle: Callable[[list[Outcome]], None]) -> None:
+    def append(
+        self, appends: Sequence[AppendRequest], settle: Callable[[list[AppendOutcome]], None]
+    ) -> None:
         self._appender.append(appends, settle)
 
-    async def take(self, partitions: frozenset[int]) -> dict[int, int]:
-        return await self._turns.take(partitions)
+    async def begin_terms(self, partitions: frozenset[int]) -> dict[int, int]:
+        return await self._terms.begin(partitions)
 
-    def displace(self) -> None:
+    def abandon_terms(self) -> None:
         """Every turn of this journal may have ended."""
-        self._turns.drop()
-        self._appender.displace()
+        self._terms.abandon()
+        self._appender.supersede_all()
 
-    async def last(self, entity: EntityId) -> Stored | None:
-        return await self._reads.last(entity)
+    async def last(self, entity: EntityId) -> StoredMessage | None:
+        return await self._reader.last(entity)
 
-    async def at(self, sequence: int) -> Stored | None:
-        return await self._reads.at(sequence)
+    async def at(self, sequence: int) -> StoredMessage | None:
+        return await self._reader.at(sequence)
 
-    async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
-        return await self._reads.read(entity, after)
+    async def read(self, entity: EntityId, after: int = 0) -> list[StoredMessage]:
+        return await self._reader.read(entity, after)
 
-    async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+    async def scan(
+        self, where: Filter, after: int = 0
+    ) -> AsyncGenerator[list[StoredMessage], None]:
         matches = matcher(where)
-        end = await self._reads.end()
-        pull = Pull(self._connection, self._subjects, where, after)
+        end = await self._reader.end()
+        pull = OrderedConsumer(self._connection, self._subjects, where, after)
         try:
-            await _in_time(pull.start())
-            while pull.left and pull.position < end:
-                page = await _in_time(pull.page())
+            await _with_timeout(pull.start())
+            while pull.pending and pull.position < end:
+                page = await _with_timeout(pull.page())
                 if selected := [one for one in page if one.sequence <= end and matches(one)]:
                     yield selected
         finally:
             await pull.close()
 
     async def end(self) -> int:
-        return await self._reads.end()
+        return await self._reader.end()
 
     async def identity(self) -> str:
-        return await self._turns.identity()
+        return await self._terms.identity()
 
-    async def own_end(self) -> int:
-        return await self._turns.end()
+    async def verified_end(self) -> int:
+        return await self._terms.verified_end()
 
 
-async def _in_time(work: Coroutine[Any, Any, T]) -> T:
+async def _with_timeout(work: Coroutine[Any, Any, T]) -> T:
     """A scan is a question: whoever asks wants to know that nobody answers."""
     try:
         async with asyncio.timeout(_PATIENCE_S):

@@ -11,33 +11,33 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from rookery.bus.journal.stored_message import from_delivery, place_of, status_of
+from rookery.bus.journal.stored_message import delivery_info, from_delivery, status_of
 from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, Subscription
 from rookery.bus.nats.frames import header_value
-from rookery.bus.ports import Filter, Stored
+from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed
 
-__all__ = ["Pull"]
+__all__ = ["OrderedConsumer"]
 
 _SECOND_NS = 1_000_000_000
-_AHEAD_MESSAGES = 2048
+_PREFETCH_MESSAGES = 2048
 """Between so many and twice as many messages are requested at any time; a fraction of it makes a
 scan three times slower (measured)."""
-_AHEAD_BYTES_MAX = 8 << 20
+_PREFETCH_BYTES_MAX = 8 << 20
 _EXPIRES_S = 30
 _HEARTBEAT_S = 1
 """Two are missing before the consumer is given up."""
-_FORGOTTEN_S = 30
+_INACTIVE_S = 30
 """The server removes a consumer that nobody has pulled from for so long."""
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.02, 0.5
-_SPENT = (b"Batch Completed", b"MaxBytes")
+_REQUEST_ENDED = (b"Batch Completed", b"MaxBytes")
 """How the server says that a request with a limit in bytes has come to its end. That is no doubt:
 taken for one, a consumer lasts for 4,096 messages and as many more are sent in vain (measured)."""
 
 
-class Pull:
+class OrderedConsumer:
     """The messages above ``position``, a page at a time."""
 
     def __init__(
@@ -45,19 +45,19 @@ class Pull:
     ) -> None:
         self.position = after
         """Sequence of the last message handed out."""
-        self.left = 0
+        self.pending = 0
         """How many messages were behind it when the server last said so."""
         self._connection, self._subjects, self._where = connection, subjects, where
-        self._consumer: _Consumer | None = None
-        self._news = asyncio.Event()
-        connection.on_up.append(self._distrust)
-        connection.on_down.append(self._distrust)
+        self._consumer: _ServerConsumer | None = None
+        self._changed = asyncio.Event()
+        connection.on_reconnect.append(self._mark_broken)
+        connection.on_disconnect.append(self._mark_broken)
 
     async def start(self) -> None:
         """Have a consumer the server vouches for, however long that takes; or ``FEED_GAP``."""
         pause_s = _PAUSE_S_MIN
         while self._consumer is None or self._consumer.broken:
-            self._news.clear()
+            self._changed.clear()
             try:
                 await self._replace()
             except (ApiError, Failed) as error:
@@ -68,32 +68,32 @@ class Pull:
                 await self._wait(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
-    async def page(self) -> list[Stored]:
+    async def page(self) -> list[StoredMessage]:
         """What has arrived since, at least one message; waits for it."""
         while True:
             await self.start()
             consumer = self._consumer
             assert consumer is not None
             consumer.request()
-            if page := self._handed_out(consumer):
+            if page := self._validated_page(consumer):
                 return page
             if not consumer.broken and not await self._wait(2 * _HEARTBEAT_S):
                 consumer.broken = True
 
     async def close(self) -> None:
         """Leave no consumer behind."""
-        self._connection.on_up.remove(self._distrust)
-        self._connection.on_down.remove(self._distrust)
+        self._connection.on_reconnect.remove(self._mark_broken)
+        self._connection.on_disconnect.remove(self._mark_broken)
         if self._consumer:
             await self._consumer.close()
 
-    def _handed_out(self, consumer: _Consumer) -> list[Stored]:
-        page: list[Stored] = []
-        self._news.clear()
-        for message in consumer.take():
-            place = place_of(message.reply)
+    def _validated_page(self, consumer: _ServerConsumer) -> list[StoredMessage]:
+        page: list[StoredMessage] = []
+        self._changed.clear()
+        for message in consumer.pop_arrived():
+            place = delivery_info(message.reply)
             lost = place.delivered != consumer.delivered + 1
-            gone = self._is_whole and place.sequence != self.position + 1
+            gone = self._is_unfiltered and place.sequence != self.position + 1
             if gone and not lost and not page:
                 raise _gap(self.position + 1, place.sequence - 1)
             if gone or lost:  # Asked for again: it comes, or the gap does.
@@ -101,11 +101,11 @@ class Pull:
                 break
             page.append(from_delivery(message, place, self._subjects))
             consumer.delivered = place.delivered
-            self.position, self.left = place.sequence, place.left
+            self.position, self.pending = place.sequence, place.pending
         return page
 
     @property
-    def _is_whole(self) -> bool:
+    def _is_unfiltered(self) -> bool:
         """Whether every message of the stream is ours, so that a skipped number is a loss."""
         return self._where.family is None and self._where.key is None
 
@@ -114,10 +114,10 @@ class Pull:
             await self._consumer.close()
             self._consumer = None
         stream = self._subjects.journal_stream
-        filter_subject = None if self._is_whole else self._subjects.facts(self._where)
+        filter_subject = None if self._is_unfiltered else self._subjects.facts(self._where)
         # Known before it is made, so that a connection lost meanwhile breaks it.
-        self._consumer = _Consumer(self._connection, stream, self._news)
-        self.left = await self._consumer.open(self.position + 1, filter_subject)
+        self._consumer = _ServerConsumer(self._connection, stream, self._changed)
+        self.pending = await self._consumer.open(self.position + 1, filter_subject)
         # A stream that is replaced after this takes the consumer with it, which is noticed.
         info = await self._connection.api(f"STREAM.INFO.{stream}", {"deleted_details": True})
         self._check(info["state"])
@@ -135,32 +135,32 @@ class Pull:
             raise _gap(position + 1, first - 1)
         # A filtered pass cannot know whose the numbers were that it skips: any may be ours.
         removed = [n for n in state.get("deleted", ()) if n > position]
-        if removed and not self._is_whole:
+        if removed and not self._is_unfiltered:
             raise _gap(removed[0], removed[-1])
 
-    def _distrust(self) -> None:
+    def _mark_broken(self) -> None:
         if self._consumer:
             self._consumer.broken = True
-        self._news.set()
+        self._changed.set()
 
     async def _wait(self, patience_s: float) -> bool:
         """Whether there were news in time."""
         try:
             async with asyncio.timeout(patience_s):
-                await self._news.wait()
+                await self._changed.wait()
         except TimeoutError:
             return False
         return True
 
 
-class _Consumer:
+class _ServerConsumer:
     """One consumer of the server, until the first doubt."""
 
     def __init__(self, connection: Connection, stream: str, news: asyncio.Event) -> None:
         self.broken = False
         self.delivered = 0
         """The consumer's count of the last message that was handed out."""
-        self._connection, self._stream, self._news = connection, stream, news
+        self._connection, self._stream, self._changed = connection, stream, news
         self._inbox = connection.client.new_inbox()
         self._name = "pass-" + self._inbox.rpartition(".")[2]
         self._subscription: Subscription | None = None
@@ -178,7 +178,7 @@ class _Consumer:
             "ack_policy": "none",
             "mem_storage": True,
             "num_replicas": 1,
-            "inactive_threshold": _FORGOTTEN_S * _SECOND_NS,
+            "inactive_threshold": _INACTIVE_S * _SECOND_NS,
         }
         if filter_subject:
             config["filter_subject"] = filter_subject
@@ -195,21 +195,21 @@ class _Consumer:
 
     def request(self) -> None:
         """Ask for more as soon as less than a page is asked for."""
-        if self._credit >= _AHEAD_MESSAGES:
+        if self._credit >= _PREFETCH_MESSAGES:
             return
         query = {
-            "batch": _AHEAD_MESSAGES,
-            "max_bytes": _AHEAD_BYTES_MAX,
+            "batch": _PREFETCH_MESSAGES,
+            "max_bytes": _PREFETCH_BYTES_MAX,
             "expires": _EXPIRES_S * _SECOND_NS,
             "idle_heartbeat": _HEARTBEAT_S * _SECOND_NS,
         }
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._name}"
         request = Outgoing(subject, encode_json(query), self._inbox)
-        pages = -(-(2 * _AHEAD_MESSAGES - self._credit) // _AHEAD_MESSAGES)
-        self._credit += pages * _AHEAD_MESSAGES
+        pages = -(-(2 * _PREFETCH_MESSAGES - self._credit) // _PREFETCH_MESSAGES)
+        self._credit += pages * _PREFETCH_MESSAGES
         self.broken |= not self._connection.send([request] * pages)
 
-    def take(self) -> list[Message]:
+    def pop_arrived(self) -> list[Message]:
         arrived, self._arrived = self._arrived, []
         return arrived
 
@@ -221,13 +221,13 @@ class _Consumer:
                 self._arrived.append(message)
                 self._count += 1
                 self._credit -= 1
-        self._news.set()
+        self._changed.set()
 
     def _on_status(self, status: int, header: bytes) -> None:
         if status == 100:
             said = int(header_value(header, b"Nats-Last-Consumer") or 0)
             self.broken |= said > self._count
-        elif status == 408 or any(said in header for said in _SPENT):
+        elif status == 408 or any(said in header for said in _REQUEST_ENDED):
             self._credit -= int(header_value(header, b"Nats-Pending-Messages") or 0)
         else:
             self.broken = True

@@ -12,31 +12,31 @@ from itertools import islice
 
 from rookery.schemas.envelope import EntityId
 
-__all__ = ["OwnStretch"]
+__all__ = ["OwnTail"]
 
 MESSAGES_MAX = 1_024
 """Of more, the oldest are forgotten; looking all through them is quicker than asking."""
 
 
-class OwnStretch:
+class OwnTail:
     """Used on the loop."""
 
     def __init__(self) -> None:
         self._entities: deque[EntityId] = deque(maxlen=MESSAGES_MAX)
         self._end = 0
 
-    def note(self, sequence: int, entity: EntityId) -> None:
+    def add(self, sequence: int, entity: EntityId) -> None:
         """The server said that a message of ours stands there."""
         if sequence != self._end + 1:
             self._entities.clear()
         self._entities.append(entity)
         self._end = sequence
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """The server may be another one from now on, and have another past."""
         self._entities.clear()
 
-    def excludes(self, entity: EntityId, after: int, through: int) -> bool:
+    def has_no_message_of(self, entity: EntityId, after: int, through: int) -> bool:
         """Whether it is certain that none of the entity's messages stands above ``after`` and up
         to ``through``."""
         before = self._end - len(self._entities)

@@ -11,13 +11,13 @@ import asyncio
 
 from rookery.bus.journal.stored_message import from_answer, from_page, status_of
 from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, Subscription
-from rookery.bus.ports import Filter, Stored
+from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 
-__all__ = ["JournalReads"]
+__all__ = ["JournalReader"]
 
 _NO_MESSAGE = 10037
 _PAGE_MESSAGES = 256
@@ -27,14 +27,14 @@ _STALE_PAUSE_S = 0.02
 _STALE_MAX = 250
 
 
-class _Page:
+class _DirectGet:
     """A direct get under way."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.end: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
-    async def ended(self) -> Message:
+    async def wait_end(self) -> Message:
         """What it ends with. Only silence is waited for in vain: a slow link brings it in time."""
         while not self.end.done():
             came = len(self.messages)
@@ -45,20 +45,20 @@ class _Page:
         return self.end.result()
 
 
-class JournalReads:
+class JournalReader:
     """The journal's stream, asked."""
 
     def __init__(self, connection: Connection, subjects: Subjects) -> None:
         self._connection, self._subjects = connection, subjects
         self._get = f"STREAM.MSG.GET.{subjects.journal_stream}"
-        self._pages: dict[str, _Page] = {}
-        self._asked = 0
+        self._pages: dict[str, _DirectGet] = {}
+        self._request_count = 0
         self._inbox = ""
         self._subscription: Subscription | None = None
 
     async def open(self) -> None:
         self._inbox = self._connection.client.new_inbox()
-        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._arrived)
+        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._on_messages)
 
     async def close(self) -> None:
         if self._subscription:
@@ -69,26 +69,26 @@ class JournalReads:
         try:
             info = await self._connection.api(f"STREAM.INFO.{self._subjects.journal_stream}")
         except ApiError as error:
-            raise _refused(error) from None
+            raise _unavailable(error) from None
         return int(info["state"]["last_seq"])
 
-    async def last(self, entity: EntityId) -> Stored | None:
+    async def last(self, entity: EntityId) -> StoredMessage | None:
         """The entity's last message."""
         return await self._one({"last_by_subj": self._subjects.fact(entity)})
 
-    async def last_of_key(self, key: str) -> Stored | None:
+    async def last_of_key(self, key: str) -> StoredMessage | None:
         """The last message of any family under ``key``."""
         return await self._one({"last_by_subj": self._subjects.facts(Filter(key=key))})
 
-    async def at(self, sequence: int) -> Stored | None:
+    async def at(self, sequence: int) -> StoredMessage | None:
         """The message at ``sequence``."""
         return await self._one({"seq": sequence})
 
-    async def next(self, entity: EntityId, after: int) -> Stored | None:
+    async def next(self, entity: EntityId, after: int) -> StoredMessage | None:
         """The entity's first message above sequence ``after``."""
         return await self._one({"seq": after + 1, "next_by_subj": self._subjects.fact(entity)})
 
-    async def read(self, entity: EntityId, after: int) -> list[Stored]:
+    async def read(self, entity: EntityId, after: int) -> list[StoredMessage]:
         """The entity's messages above ``after``, complete as of the leader's word. It takes the
         time it takes, as long as there is always something more."""
         last, found = await asyncio.gather(self.last(entity), self._page(entity, after))
@@ -103,19 +103,19 @@ class JournalReads:
                 await asyncio.sleep(_STALE_PAUSE_S)
         return found
 
-    async def _one(self, query: dict[str, str | int]) -> Stored | None:
+    async def _one(self, query: dict[str, str | int]) -> StoredMessage | None:
         try:
             answer = await self._connection.api(self._get, query)
         except ApiError as error:
             if error.err_code == _NO_MESSAGE:
                 return None
-            raise _refused(error) from None
+            raise _unavailable(error) from None
         return from_answer(answer, self._subjects)
 
-    async def _page(self, entity: EntityId, after: int) -> list[Stored]:
-        self._asked += 1
-        inbox = f"{self._inbox}.{self._asked}"
-        page = self._pages[inbox] = _Page()
+    async def _page(self, entity: EntityId, after: int) -> list[StoredMessage]:
+        self._request_count += 1
+        inbox = f"{self._inbox}.{self._request_count}"
+        page = self._pages[inbox] = _DirectGet()
         query = {
             "seq": after + 1,
             "next_by_subj": self._subjects.fact(entity),
@@ -126,13 +126,13 @@ class JournalReads:
         try:
             if not self._connection.send([Outgoing(subject, encode_json(query), inbox)]):
                 raise Failed("SERVER_UNREACHABLE", "there is no connection to the server")
-            if status_of(await page.ended()) == 503:
+            if status_of(await page.wait_end()) == 503:
                 raise Failed("SERVER_UNREACHABLE", "nobody serves the journal's stream")
         finally:
             del self._pages[inbox]
         return [from_page(message, self._subjects) for message in page.messages]
 
-    def _arrived(self, messages: list[Message]) -> None:
+    def _on_messages(self, messages: list[Message]) -> None:
         for message in messages:
             page = self._pages.get(message.subject)
             if page is None:
@@ -143,5 +143,5 @@ class JournalReads:
                 page.end.set_result(message)
 
 
-def _refused(error: ApiError) -> Failed:
+def _unavailable(error: ApiError) -> Failed:
     return Failed("SERVER_UNREACHABLE", f"the journal's stream does not answer: {error}")

@@ -1,4 +1,5 @@
-"""A journal message as JetStream spells it, read back into ``Stored``; and what a filter selects.
+"""A journal message as JetStream spells it, read back into ``StoredMessage``; and what a filter
+selects.
 
 JetStream says the same thing in three ways: a consumer's delivery (numbers in the reply subject), a
 direct get (numbers in headers) and the leader's API (base64 in JSON). Asking is done elsewhere.
@@ -14,19 +15,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rookery.bus.nats.frames import Message, header_value
-from rookery.bus.ports import Filter, Stored
+from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
 
 __all__ = [
     "CHAIN",
     "MESSAGE_ID",
-    "Place",
+    "DeliveryInfo",
+    "delivery_info",
     "from_answer",
     "from_delivery",
     "from_page",
     "matcher",
-    "place_of",
     "status_of",
 ]
 
@@ -39,25 +40,25 @@ _MESSAGE_ID = MESSAGE_ID.encode()
 _CHAIN = CHAIN.encode()
 
 
-class Place(NamedTuple):
+class DeliveryInfo(NamedTuple):
     """Where a consumer's delivery stands, as its reply subject says."""
 
     sequence: int
     delivered: int
     """Counts the deliveries of this consumer from 1 without a hole."""
     stored_at_ms: int
-    left: int
+    pending: int
     """How many messages waited behind this one."""
 
 
-def place_of(reply: str) -> Place:
+def delivery_info(reply: str) -> DeliveryInfo:
     """``$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<n>.<sequence>.<delivered>.<ns>.<left>``
 
     The long form may have one token more at its end.
     """
     tokens = reply.split(".")
     sequence, delivered, stored_at_ns, left = tokens[5:9] if len(tokens) == 9 else tokens[7:11]
-    return Place(int(sequence), int(delivered), int(stored_at_ns) // 1_000_000, int(left))
+    return DeliveryInfo(int(sequence), int(delivered), int(stored_at_ns) // 1_000_000, int(left))
 
 
 def status_of(message: Message) -> int:
@@ -66,10 +67,10 @@ def status_of(message: Message) -> int:
     return int(header[9:12]) if header[8:9] == b" " else 0
 
 
-def from_delivery(message: Message, place: Place, subjects: Subjects) -> Stored:
+def from_delivery(message: Message, place: DeliveryInfo, subjects: Subjects) -> StoredMessage:
     """What a consumer delivered."""
     header = message.header
-    return Stored(
+    return StoredMessage(
         place.sequence,
         subjects.entity(message.subject),
         header_value(header, _MESSAGE_ID),
@@ -79,10 +80,10 @@ def from_delivery(message: Message, place: Place, subjects: Subjects) -> Stored:
     )
 
 
-def from_page(message: Message, subjects: Subjects) -> Stored:
+def from_page(message: Message, subjects: Subjects) -> StoredMessage:
     """What a direct get answered."""
     header = message.header
-    return Stored(
+    return StoredMessage(
         int(header_value(header, b"Nats-Sequence")),
         subjects.entity(header_value(header, b"Nats-Subject")),
         header_value(header, _MESSAGE_ID),
@@ -92,11 +93,11 @@ def from_page(message: Message, subjects: Subjects) -> Stored:
     )
 
 
-def from_answer(answer: dict[str, Any], subjects: Subjects) -> Stored:
+def from_answer(answer: dict[str, Any], subjects: Subjects) -> StoredMessage:
     """What the leader's ``STREAM.MSG.GET`` answered."""
     message = answer["message"]
     header = b64decode(message.get("hdrs", ""))
-    return Stored(
+    return StoredMessage(
         message["seq"],
         subjects.entity(message["subject"]),
         header_value(header, _MESSAGE_ID),
@@ -120,12 +121,12 @@ class _Run(msgspec.Struct):
 _runs = msgspec.json.Decoder(list[_Run]).decode
 
 
-def matcher(where: Filter) -> Callable[[Stored], bool]:
+def matcher(where: Filter) -> Callable[[StoredMessage], bool]:
     """Whether a message is selected. A run is looked for as bytes first: most have another."""
     run = where.run
     needle = encode_json(run)[1:-1] if run is not None else b""
 
-    def matches(stored: Stored) -> bool:
+    def matches(stored: StoredMessage) -> bool:
         entity = stored.entity
         return (
             (where.family is None or entity.family == where.family)

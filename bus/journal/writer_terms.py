@@ -24,7 +24,7 @@ from rookery.bus.ports import PARTITIONS, Claim, Claims
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Failed
 
-__all__ = ["Turns", "first_subjects", "has_turns", "turns_in"]
+__all__ = ["WriterTerms", "first_subjects", "has_all_terms", "terms_in"]
 
 CLAIM: Final = "journal.turns"
 CLAIM_S: Final = 2
@@ -32,7 +32,7 @@ PAUSE_S: Final = 0.02
 RANDOM_BYTES: Final = 16
 
 
-class Turns:
+class WriterTerms:
     """This node's turns. To be used on the event loop of its connection."""
 
     def __init__(
@@ -47,65 +47,65 @@ class Turns:
         self._identity = ""
         """Of the journal that the turns were taken in."""
 
-    def of(self, partition: int) -> str | None:
+    def term_of(self, partition: int) -> str | None:
         """The turn that this node has taken last; ``None`` if it has taken none."""
         return self._held.get(partition)
 
-    def drop(self) -> None:
+    def abandon(self) -> None:
         """Nothing is appended any more until partitions are taken anew."""
         self._held.clear()
 
-    async def take(self, partitions: frozenset[int]) -> dict[int, int]:
+    async def begin(self, partitions: frozenset[int]) -> dict[int, int]:
         """Begin a turn in each; their numbers."""
-        claim = await self._claimed()
+        claim = await self._acquire_claim()
         try:
-            info = await self._ask("INFO")
-            config, before = info["config"], turns_in(self._subjects, info["config"])
-            numbers = {p: _number(before.get(p, "")) + 1 for p in partitions}
-            begun = {p: _turn(number) for p, number in numbers.items()}
+            info = await self._stream_api("INFO")
+            config, before = info["config"], terms_in(self._subjects, info["config"])
+            numbers = {p: _term_number(before.get(p, "")) + 1 for p in partitions}
+            begun = {p: _new_term(number) for p, number in numbers.items()}
             await self._update(config, before | begun)
         finally:
-            await self._released(claim)
+            await self._release_claim(claim)
         self._identity = info["created"]
         self._held |= begun
         return numbers
 
     async def current(self) -> dict[int, str]:
         """The turn of each partition that the server listens to."""
-        return turns_in(self._subjects, (await self._ask("INFO"))["config"])
+        return terms_in(self._subjects, (await self._stream_api("INFO"))["config"])
 
     async def identity(self) -> str:
         """Of the journal that is there now."""
-        return str((await self._ask("INFO"))["created"])
+        return str((await self._stream_api("INFO"))["created"])
 
-    async def end(self) -> int:
+    async def verified_end(self) -> int:
         """The last sequence of the journal, if all turns held here are the last ones of their
         partitions; else ``Failed`` CLAIM_LOST."""
-        info = await self._ask("INFO")
-        current = turns_in(self._subjects, info["config"])
+        info = await self._stream_api("INFO")
+        current = terms_in(self._subjects, info["config"])
         if lost := [p for p, turn in self._held.items() if current.get(p) != turn]:
             raise Failed("CLAIM_LOST", f"other turns have begun in the partitions {sorted(lost)}")
         if self._held and info["created"] != self._identity:
             raise Failed("CLAIM_LOST", "another journal was put in the place of this one")
         return int(info["state"]["last_seq"])
 
-    async def _claimed(self) -> Claim:
+    async def _acquire_claim(self) -> Claim:
         while True:
             claim = await self._claims.acquire(CLAIM, self._holder, CLAIM_S)
             if claim is not None:
                 return claim
             await asyncio.sleep(PAUSE_S)
 
-    async def _released(self, claim: Claim) -> None:
+    async def _release_claim(self, claim: Claim) -> None:
         try:
             await self._claims.release(claim)
         except Failed:
             """It ends by itself."""
 
     async def _update(self, config: Mapping[str, Any], turns: Mapping[int, str]) -> None:
-        await self._ask("UPDATE", {**config, "subjects": _subjects(self._subjects, turns)})
+        await self._stream_api("UPDATE", {**config, "subjects": _subjects(self._subjects, turns)})
 
-    async def _ask(self, verb: str, query: object = None) -> dict[str, Any]:
+    async def _stream_api(self, verb: str, query: object = None) -> dict[str, Any]:
         stream = self._subjects.journal_stream
         try:
             return await self._connection.api(f"STREAM.{verb}.{stream}", query)
@@ -115,10 +115,10 @@ class Turns:
 
 def first_subjects(subjects: Subjects) -> list[str]:
     """What the journal of a new realm listens to: turns that no node has taken."""
-    return _subjects(subjects, {partition: _turn(0) for partition in range(PARTITIONS)})
+    return _subjects(subjects, {partition: _new_term(0) for partition in range(PARTITIONS)})
 
 
-def turns_in(subjects: Subjects, config: Mapping[str, Any]) -> dict[int, str]:
+def terms_in(subjects: Subjects, config: Mapping[str, Any]) -> dict[int, str]:
     """The turn of each partition, as the stream's configuration has it."""
     prefix = f"{subjects.root}.w."
     turns = {}
@@ -130,9 +130,9 @@ def turns_in(subjects: Subjects, config: Mapping[str, Any]) -> dict[int, str]:
     return turns
 
 
-def has_turns(subjects: Subjects, config: Mapping[str, Any]) -> bool:
+def has_all_terms(subjects: Subjects, config: Mapping[str, Any]) -> bool:
     """Whether the stream listens to one turn of each partition and to what nodes say."""
-    turns = turns_in(subjects, config)
+    turns = terms_in(subjects, config)
     every = turns.keys() == frozenset(range(PARTITIONS))
     return every and sorted(config["subjects"]) == sorted(_subjects(subjects, turns))
 
@@ -142,10 +142,10 @@ def _subjects(subjects: Subjects, turns: Mapping[int, str]) -> list[str]:
     return [*listed, subjects.node_appends]
 
 
-def _turn(number: int) -> str:
+def _new_term(number: int) -> str:
     return f"{number}-{entropy(RANDOM_BYTES).hex()}"
 
 
-def _number(turn: str) -> int:
+def _term_number(turn: str) -> int:
     number = turn.partition("-")[0]
     return int(number) if number.isdecimal() else 0

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rookery.bus.memory.blobs import MemoryBlobs
-from rookery.bus.memory.checkpoints import MemoryShelf
+from rookery.bus.memory.checkpoints import MemoryCheckpointStore
 from rookery.bus.memory.feed import MemoryFeed
 from rookery.bus.memory.inbox import MemoryCommands, MemoryInbox
 from rookery.bus.memory.journal import MemoryJournal, MemoryLog
-from rookery.bus.memory.requests import MemoryDoor, MemorySwitch
-from rookery.bus.memory.secrets import MemoryVault
-from rookery.bus.memory.snapshots import MemorySnapshots
+from rookery.bus.memory.requests import MemoryRequestEndpoint, MemoryRequestRouter
+from rookery.bus.memory.secrets import MemorySecrets
+from rookery.bus.memory.snapshots import MemoryEntitySnapshots
 from rookery.bus.memory.storage import MemoryClaims
 from rookery.bus.memory.timers import MemoryTimers
-from rookery.bus.memory.workers import MemoryCrews, MemoryFloor
+from rookery.bus.memory.workers import MemoryToolWorkers, MemoryWorkerRegistry
 from rookery.bus.subjects import Subjects, partition_of
 
 __all__ = ["MemoryBus", "MemoryServer"]
@@ -31,15 +31,15 @@ class _MemoryRealm:
         self.subjects = Subjects(name)
         self.log = MemoryLog(now_ms)
         self.feed = MemoryFeed(self.log)
-        self.switch = MemorySwitch()
+        self.request_router = MemoryRequestRouter()
         self.commands = MemoryCommands(now_ms)
         self.timers = MemoryTimers(self.commands, now_ms)
         self.blobs = MemoryBlobs()
         self.claims = MemoryClaims(now_ms)
-        self.snapshots = MemorySnapshots()
-        self.vault = MemoryVault()
-        self.shelf = MemoryShelf()
-        self.floor = MemoryFloor()
+        self.snapshots = MemoryEntitySnapshots()
+        self.secrets = MemorySecrets()
+        self.checkpoints = MemoryCheckpointStore()
+        self.worker_registry = MemoryWorkerRegistry()
 
 
 class MemoryServer:
@@ -63,15 +63,15 @@ class MemoryBus:
         self.realm = realm
         self.journal = MemoryJournal(shared.log)
         self.feed = shared.feed
-        self.door = MemoryDoor(shared.switch)
+        self.request_endpoint = MemoryRequestEndpoint(shared.request_router)
         self.inbox = MemoryInbox(shared.commands)
         self.timers = shared.timers
         self.blobs = shared.blobs
         self.claims = shared.claims
         self.snapshots = shared.snapshots
-        self.vault = shared.vault
-        self.shelf = shared.shelf
-        self.crews = MemoryCrews(shared.floor)
+        self.secrets = shared.secrets
+        self.checkpoints = shared.checkpoints
+        self.tool_workers = MemoryToolWorkers(shared.worker_registry)
         self._started = False
 
     @property
@@ -82,7 +82,7 @@ class MemoryBus:
         self._started = True
 
     async def stop(self) -> None:
-        await self.door.close()
+        await self.request_endpoint.close()
         await self.inbox.stop()
         self._started = False
 
@@ -90,4 +90,4 @@ class MemoryBus:
         return partition_of(key)
 
     def reset(self) -> None:
-        self.journal.displace()
+        self.journal.abandon_terms()

@@ -4,7 +4,7 @@ server."""
 from __future__ import annotations
 
 from rookery.bus.ports import BLOB_BYTES_MAX
-from rookery.bus.storage.blobs import blob_not_found, check_blob, verified
+from rookery.bus.storage.blobs import blob_not_found, check_blob, verify_blob
 from rookery.schemas.digest import digest_bytes
 
 __all__ = ["MemoryBlobs"]
@@ -25,4 +25,4 @@ class MemoryBlobs:
     async def get(self, digest: str) -> bytes:
         if digest not in self.stored:
             raise blob_not_found(digest)
-        return await verified(self.stored[digest], digest)
+        return await verify_blob(self.stored[digest], digest)

@@ -6,17 +6,17 @@ from collections.abc import Collection
 from itertools import count
 
 from rookery.bus.memory.blobs import MemoryBlobs
-from rookery.bus.storage.checkpoints import StandingHead
+from rookery.bus.storage.checkpoints import CheckpointHead
 
-__all__ = ["MemoryShelf"]
+__all__ = ["MemoryCheckpointStore"]
 
 
-class MemoryShelf:
+class MemoryCheckpointStore:
     """In a dictionary; a part's number keeps it apart from every other one."""
 
     def __init__(self) -> None:
         self._blobs = MemoryBlobs()
-        self.standing: StandingHead | None = None
+        self.current_head: CheckpointHead | None = None
         self._numbers = count(1)
 
     @property
@@ -24,8 +24,8 @@ class MemoryShelf:
         """What is kept, as it is kept."""
         return self._blobs.stored
 
-    async def head(self) -> StandingHead | None:
-        return self.standing
+    async def head(self) -> CheckpointHead | None:
+        return self.current_head
 
     async def put(self, part: bytes) -> str:
         return await self._blobs.put(self._salt() + part)
@@ -34,10 +34,10 @@ class MemoryShelf:
         return (await self._blobs.get(name))[8:]
 
     async def replace(self, head: bytes, names: Collection[str], *, after: int) -> bool:
-        revision = 0 if self.standing is None else self.standing.revision
+        revision = 0 if self.current_head is None else self.current_head.revision
         if revision != after:
             return False
-        self.standing = StandingHead(revision + 1, head)
+        self.current_head = CheckpointHead(revision + 1, head)
         for name in self.parts.keys() - set(names):
             del self.parts[name]
         return True

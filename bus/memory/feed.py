@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 from rookery.bus.journal.stored_message import matcher
 from rookery.bus.memory.journal import MemoryLog
-from rookery.bus.ports import Filter, Stored
+from rookery.bus.ports import Filter, StoredMessage
 from rookery.schemas.errors import Failed
 
 __all__ = ["MemoryFeed"]
@@ -21,7 +21,9 @@ class MemoryFeed:
     def __init__(self, log: MemoryLog) -> None:
         self._journal = log
 
-    async def follow(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+    async def follow(
+        self, where: Filter, after: int = 0
+    ) -> AsyncGenerator[list[StoredMessage], None]:
         matches = matcher(where)
         if after > (end := await self._journal.end()):
             raise Failed("FEED_GAP", f"the journal ends at {end}, before the cursor {after}")

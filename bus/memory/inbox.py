@@ -14,10 +14,16 @@ from itertools import count, islice
 
 import msgspec
 
-from rookery.bus.commands.dead_letters import letter_not_found, reason_line
-from rookery.bus.commands.headers import answerable
-from rookery.bus.commands.redelivery import ATTEMPTS_MAX, BATCH_MESSAGES_MAX, Cursor, Gate, Left
-from rookery.bus.ports import PARTITIONS, DeadLetter, Delivery, Position
+from rookery.bus.commands.dead_letters import dead_letter_not_found, reason_line
+from rookery.bus.commands.headers import is_reply_subject
+from rookery.bus.commands.redelivery import (
+    ATTEMPTS_MAX,
+    BATCH_MESSAGES_MAX,
+    PartitionCursor,
+    PreviousOwnerState,
+    SuspectGate,
+)
+from rookery.bus.ports import PARTITIONS, DeadLetter, Delivery, InboxPosition
 from rookery.bus.subjects import encode_token, partition_of
 
 __all__ = ["MemoryCommands", "MemoryInbox"]
@@ -32,25 +38,25 @@ class MemoryCommands:
         self._now_ms = now_ms
         self._sequences = count(1)
         self._numbers = count(1)
-        self.shares = [_Share() for _ in range(PARTITIONS)]
-        self.letters: dict[int, tuple[DeadLetter, Delivery]] = {}
+        self.partitions = [_MemoryPartition() for _ in range(PARTITIONS)]
+        self.dead_letters: dict[int, tuple[DeadLetter, Delivery]] = {}
 
     def put(self, command: Delivery, source: str = "inbox") -> int:
         """Store a command behind all others; its sequence."""
         encode_token(command.verb)
         partition, sequence = partition_of(command.key), next(self._sequences)
-        position = Position(partition, sequence, source)
+        position = InboxPosition(partition, sequence, source)
         command_id = command.id or f"inbox.{sequence}"
-        self.shares[partition].put(
+        self.partitions[partition].put(
             msgspec.structs.replace(
                 command, id=command_id, position=position, arrived_ms=self._now_ms()
             )
         )
         return sequence
 
-    def bury(self, dead: Delivery, code: str, message: str) -> int:
+    def add_dead_letter(self, dead: Delivery, code: str, message: str) -> int:
         position = dead.position
-        for number, (_, buried) in self.letters.items():
+        for number, (_, buried) in self.dead_letters.items():
             if position is not None and buried.position == position:
                 return number
         number = next(self._numbers)
@@ -68,18 +74,18 @@ class MemoryCommands:
             traceparent=dead.traceparent,
             buried_at_ms=self._now_ms(),
         )
-        self.letters[number] = letter, dead
+        self.dead_letters[number] = letter, dead
         return number
 
 
-class _Share:
+class _MemoryPartition:
     """One partition: what stands in it and who works it off."""
 
     def __init__(self) -> None:
         self.messages: deque[Delivery] = deque()
         """What is not done, by sequence."""
-        self.left = Left(began=0, floor=0, delivered=0)
-        self.owner: _Line | None = None
+        self.previous_state = PreviousOwnerState(began=0, floor=0, delivered=0)
+        self.owner: _MemoryPartitionConsumer | None = None
 
     def put(self, command: Delivery) -> None:
         self.messages.append(command)
@@ -87,33 +93,38 @@ class _Share:
             self.owner.wake()
 
 
-class _Line:
+class _MemoryPartitionConsumer:
     """An owner of a partition, until another one comes."""
 
     def __init__(
-        self, share: _Share, deliver: Deliver, commands: MemoryCommands, gate: Gate
+        self, share: _MemoryPartition, deliver: Deliver, commands: MemoryCommands, gate: SuspectGate
     ) -> None:
-        self._share, self._deliver, self._commands, self._gate = share, deliver, commands, gate
+        self._partition, self._deliver, self._commands, self._suspect_gate = (
+            share,
+            deliver,
+            commands,
+            gate,
+        )
         self._loop = asyncio.get_running_loop()
-        self._cursor = Cursor.after(share.left)
+        self._cursor = PartitionCursor.after(share.previous_state)
         self._working: set[int] = set()
         self._last = 0
         share.owner = self
-        self._note(began=self._cursor.floor, delivered=self._cursor.floor, orderly=False)
+        self._save_state(began=self._cursor.floor, delivered=self._cursor.floor, orderly=False)
         self.wake()
 
     @property
-    def displaced(self) -> bool:
-        return self._share.owner is not self
+    def is_taken_over(self) -> bool:
+        return self._partition.owner is not self
 
     def wake(self) -> None:
-        self._loop.call_soon(self._next)
+        self._loop.call_soon(self._deliver_next)
 
-    def leave(self) -> None:
-        self._gate.leave(self)
-        if self._share.owner is self:
-            self._share.owner = None
-            self._note(orderly=True)
+    def release(self) -> None:
+        self._suspect_gate.exit(self)
+        if self._partition.owner is self:
+            self._partition.owner = None
+            self._save_state(orderly=True)
 
     def done(self, sequence: int) -> None:
         if sequence not in self._working:
@@ -121,36 +132,36 @@ class _Line:
         self._working.remove(sequence)
         if self._working:
             return
-        self._gate.leave(self)
-        if self._share.owner is not self:
+        self._suspect_gate.exit(self)
+        if self._partition.owner is not self:
             return
-        self._cursor.done_to(self._last)
-        self._note(floor=self._last)
-        messages = self._share.messages
+        self._cursor.mark_done(self._last)
+        self._save_state(floor=self._last)
+        messages = self._partition.messages
         while messages and _sequence(messages[0]) <= self._last:
             messages.popleft()
         self.wake()
 
-    def _next(self) -> None:
-        if self._working or not self._share.messages:
+    def _deliver_next(self) -> None:
+        if self._working or not self._partition.messages:
             return
-        if self._cursor.alone:
-            self._gate.enter(self, self._hand_over)
+        if self._cursor.must_deliver_alone:
+            self._suspect_gate.enter(self, self._deliver_batch)
         else:
-            self._hand_over()
+            self._deliver_batch()
 
-    def _hand_over(self) -> None:
-        if self._share.owner is not self:
-            self._gate.leave(self)
+    def _deliver_batch(self) -> None:
+        if self._partition.owner is not self:
+            self._suspect_gate.exit(self)
             return
-        most = 1 if self._cursor.alone else BATCH_MESSAGES_MAX
-        batch = [self._delivery(stored) for stored in islice(self._share.messages, most)]
+        most = 1 if self._cursor.must_deliver_alone else BATCH_MESSAGES_MAX
+        batch = [self._delivery(stored) for stored in islice(self._partition.messages, most)]
         self._working = {_sequence(delivery) for delivery in batch}
         self._last = _sequence(batch[-1])
-        self._note(delivered=self._last)
+        self._save_state(delivered=self._last)
         if batch[0].attempt > ATTEMPTS_MAX:
             reason = f"its node died {batch[0].attempt - 1} times while working on it"
-            self._commands.bury(batch[0], "COMMAND_QUARANTINED", reason)
+            self._commands.add_dead_letter(batch[0], "COMMAND_QUARANTINED", reason)
             self.done(self._last)
         else:
             self._deliver(batch)
@@ -159,9 +170,9 @@ class _Line:
         attempt = self._cursor.attempt(_sequence(stored))
         return msgspec.structs.replace(stored, attempt=attempt)
 
-    def _note(self, **changes: int) -> None:
-        self._share.left = msgspec.structs.replace(
-            self._share.left,
+    def _save_state(self, **changes: int) -> None:
+        self._partition.previous_state = msgspec.structs.replace(
+            self._partition.previous_state,
             suspects_to=self._cursor.suspects_to,
             deaths=self._cursor.deaths,
             **changes,
@@ -173,32 +184,34 @@ class MemoryInbox:
 
     def __init__(self, commands: MemoryCommands) -> None:
         self._commands = commands
-        self._gate = Gate()
-        self._lines: dict[int, _Line] = {}
+        self._suspect_gate = SuspectGate()
+        self._consumers: dict[int, _MemoryPartitionConsumer] = {}
 
     async def open(self, partition: int, deliver: Deliver) -> None:
-        if partition in self._lines:
+        if partition in self._consumers:
             raise RuntimeError(f"partition {partition} is open already")
-        share = self._commands.shares[partition]
-        self._lines[partition] = _Line(share, deliver, self._commands, self._gate)
+        share = self._commands.partitions[partition]
+        self._consumers[partition] = _MemoryPartitionConsumer(
+            share, deliver, self._commands, self._suspect_gate
+        )
 
-    def done(self, positions: Sequence[Position]) -> None:
+    def done(self, positions: Sequence[InboxPosition]) -> None:
         for position in positions:
-            line = self._lines.get(position.partition)
+            line = self._consumers.get(position.partition)
             if line is not None:
                 line.done(position.sequence)
 
     async def close(self, partition: int) -> None:
-        line = self._lines.pop(partition, None)
+        line = self._consumers.pop(partition, None)
         if line is not None:
-            line.leave()
+            line.release()
 
-    def displaced(self) -> frozenset[int]:
-        return frozenset(p for p, line in self._lines.items() if line.displaced)
+    def partitions_taken_over(self) -> frozenset[int]:
+        return frozenset(p for p, line in self._consumers.items() if line.is_taken_over)
 
     async def stop(self) -> None:
         """Close what is open."""
-        for partition in list(self._lines):
+        for partition in list(self._consumers):
             await self.close(partition)
 
     async def submit(
@@ -220,26 +233,26 @@ class MemoryInbox:
             body=body,
             content_type=content_type,
             mode=mode,
-            reply_to=reply_to if answerable(reply_to) else "",
+            reply_to=reply_to if is_reply_subject(reply_to) else "",
             traceparent=traceparent,
         )
         return self._commands.put(command)
 
-    async def bury(self, delivery: Delivery, code: str, message: str) -> int:
-        return self._commands.bury(delivery, code, message)
+    async def dead_letter(self, delivery: Delivery, code: str, message: str) -> int:
+        return self._commands.add_dead_letter(delivery, code, message)
 
-    async def dead(self) -> list[DeadLetter]:
-        return [letter for letter, _ in self._commands.letters.values()]
+    async def dead_letters(self) -> list[DeadLetter]:
+        return [letter for letter, _ in self._commands.dead_letters.values()]
 
-    async def retry_dead(self, number: int) -> None:
-        if number not in self._commands.letters:
-            raise letter_not_found(number)
-        _, command = self._commands.letters.pop(number)
+    async def retry_dead_letter(self, number: int) -> None:
+        if number not in self._commands.dead_letters:
+            raise dead_letter_not_found(number)
+        _, command = self._commands.dead_letters.pop(number)
         self._commands.put(command, command.position.source if command.position else "inbox")
 
-    async def drop_dead(self, number: int) -> None:
-        if self._commands.letters.pop(number, None) is None:
-            raise letter_not_found(number)
+    async def drop_dead_letter(self, number: int) -> None:
+        if self._commands.dead_letters.pop(number, None) is None:
+            raise dead_letter_not_found(number)
 
 
 def _sequence(delivery: Delivery) -> int:

@@ -14,14 +14,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from rookery.bus.journal.stored_message import matcher
 from rookery.bus.ports import (
     PARTITIONS,
-    Append,
-    Conflicted,
-    Displaced,
+    Appended,
+    AppendOutcome,
+    AppendRequest,
+    Backpressure,
+    Conflict,
     Filter,
-    Outcome,
-    Pressure,
-    Settled,
-    Stored,
+    StoredMessage,
+    Superseded,
 )
 from rookery.bus.subjects import NODE_FAMILY, partition_of
 from rookery.schemas.envelope import EntityId
@@ -39,10 +39,10 @@ class MemoryLog:
         self.on_grown: list[Callable[[], None]] = []
         """Called after messages were stored."""
         self._now_ms = now_ms
-        self._messages: list[Stored] = []
+        self._messages: list[StoredMessage] = []
         self._entities: dict[EntityId, list[int]] = {}
         self._keys: dict[str, int] = {}
-        self.turns = dict.fromkeys(range(PARTITIONS), 0)
+        self.terms = dict.fromkeys(range(PARTITIONS), 0)
         self.number = 1
         """Counts the journals that were put in its place."""
 
@@ -55,13 +55,13 @@ class MemoryLog:
 
     def append(
         self,
-        appends: Sequence[Append],
-        settle: Callable[[list[Outcome]], None],
+        appends: Sequence[AppendRequest],
+        settle: Callable[[list[AppendOutcome]], None],
         turns: Mapping[int, int] | None = None,
     ) -> None:
         """Without ``turns``, as whoever has the last turn."""
         outcomes = [
-            Displaced(append) if self._is_late(append, turns) else self._store(append)
+            Superseded(append) if self._is_superseded(append, turns) else self._store(append)
             for append in appends
         ]
         if outcomes:
@@ -69,18 +69,20 @@ class MemoryLog:
         for grown in tuple(self.on_grown):
             grown()
 
-    async def last(self, entity: EntityId) -> Stored | None:
+    async def last(self, entity: EntityId) -> StoredMessage | None:
         sequences = self._entities.get(entity)
         return self._messages[sequences[-1] - 1] if sequences else None
 
-    async def at(self, sequence: int) -> Stored | None:
+    async def at(self, sequence: int) -> StoredMessage | None:
         return self._messages[sequence - 1] if 0 < sequence <= len(self._messages) else None
 
-    async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
+    async def read(self, entity: EntityId, after: int = 0) -> list[StoredMessage]:
         sequences = self._entities.get(entity, [])
         return [self._messages[n - 1] for n in sequences[bisect_right(sequences, after) :]]
 
-    async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+    async def scan(
+        self, where: Filter, after: int = 0
+    ) -> AsyncGenerator[list[StoredMessage], None]:
         matches = matcher(where)
         end = await self.end()
         while after < end:
@@ -92,79 +94,81 @@ class MemoryLog:
     async def end(self) -> int:
         return len(self._messages)
 
-    def page(self, after: int, until: int) -> list[Stored]:
+    def page(self, after: int, until: int) -> list[StoredMessage]:
         """The messages above ``after`` up to ``until``; what is not there yet is left out."""
         return self._messages[after:until]
 
-    def _is_late(self, append: Append, turns: Mapping[int, int] | None) -> bool:
+    def _is_superseded(self, append: AppendRequest, turns: Mapping[int, int] | None) -> bool:
         if turns is None or append.entity.family == NODE_FAMILY:
             return False
         partition = partition_of(append.entity.key)
-        return turns.get(partition) != self.turns[partition]
+        return turns.get(partition) != self.terms[partition]
 
-    def _store(self, append: Append) -> Outcome:
+    def _store(self, append: AppendRequest) -> AppendOutcome:
         entity = append.entity
         sequences = self._entities.get(entity, [])
         for number in sequences[bisect_right(sequences, append.expected) :][:1]:
             if self._messages[number - 1].message_id == append.message_id:
-                return Settled(append, number)
+                return Appended(append, number)
         fenced = append.fence is not None and self._keys.get(entity.key, 0) != append.fence
         if fenced or append.expected != (sequences[-1] if sequences else 0):
-            return Conflicted(append)
+            return Conflict(append)
         sequence = len(self._messages) + 1
         self._messages.append(
-            Stored(sequence, entity, append.message_id, append.chain, append.body, self._now_ms())
+            StoredMessage(
+                sequence, entity, append.message_id, append.chain, append.body, self._now_ms()
+            )
         )
         self._entities.setdefault(entity, []).append(sequence)
         self._keys[entity.key] = sequence
-        return Settled(append, sequence)
+        return Appended(append, sequence)
 
 
 class MemoryJournal:
     """Port ``Journal``: one node's."""
 
-    pressure = Pressure.NONE
+    pressure = Backpressure.NONE
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
-        self._turns: dict[int, int] = {}
+        self._terms: dict[int, int] = {}
         self._identity = 0
 
-    async def take(self, partitions: frozenset[int]) -> dict[int, int]:
-        taken = {partition: self._log.turns[partition] + 1 for partition in partitions}
-        self._log.turns |= taken
-        self._turns |= taken
+    async def begin_terms(self, partitions: frozenset[int]) -> dict[int, int]:
+        taken = {partition: self._log.terms[partition] + 1 for partition in partitions}
+        self._log.terms |= taken
+        self._terms |= taken
         self._identity = self._log.number
         return taken
 
-    def displace(self) -> None:
+    def abandon_terms(self) -> None:
         """Every turn of this journal may have ended."""
-        self._turns.clear()
+        self._terms.clear()
 
     @property
-    def turns(self) -> Mapping[int, int]:
+    def terms(self) -> Mapping[int, int]:
         """Those this journal has taken last."""
-        return dict(self._turns)
+        return dict(self._terms)
 
     def append(
         self,
-        appends: Sequence[Append],
-        settle: Callable[[list[Outcome]], None],
+        appends: Sequence[AppendRequest],
+        settle: Callable[[list[AppendOutcome]], None],
         turns: Mapping[int, int] | None = None,
     ) -> None:
         """``turns``: those of the moment when it was sent, if it arrives only now."""
-        self._log.append(appends, settle, self._turns if turns is None else turns)
+        self._log.append(appends, settle, self._terms if turns is None else turns)
 
-    async def last(self, entity: EntityId) -> Stored | None:
+    async def last(self, entity: EntityId) -> StoredMessage | None:
         return await self._log.last(entity)
 
-    async def at(self, sequence: int) -> Stored | None:
+    async def at(self, sequence: int) -> StoredMessage | None:
         return await self._log.at(sequence)
 
-    async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
+    async def read(self, entity: EntityId, after: int = 0) -> list[StoredMessage]:
         return await self._log.read(entity, after)
 
-    def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+    def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[StoredMessage], None]:
         return self._log.scan(where, after)
 
     async def end(self) -> int:
@@ -173,9 +177,9 @@ class MemoryJournal:
     async def identity(self) -> str:
         return str(self._log.number)
 
-    async def own_end(self) -> int:
-        if self._turns and self._identity != self._log.number:
+    async def verified_end(self) -> int:
+        if self._terms and self._identity != self._log.number:
             raise Failed("CLAIM_LOST", "another journal was put in the place of this one")
-        if any(self._log.turns[partition] != turn for partition, turn in self._turns.items()):
+        if any(self._log.terms[partition] != turn for partition, turn in self._terms.items()):
             raise Failed("CLAIM_LOST", "other turns have begun")
         return await self._log.end()

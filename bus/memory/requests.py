@@ -1,5 +1,5 @@
-"""The door in memory: the twin of ``rookery.bus.commands.request_endpoint``. ``MemorySwitch`` is
-the server's part.
+"""The door in memory: the twin of ``rookery.bus.commands.request_endpoint``.
+``MemoryRequestRouter`` is the server's part.
 
 Whoever asks listens on a subject first. A request that no node takes is answered at once, as the
 server and the doors would.
@@ -10,80 +10,80 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from rookery.bus.commands.headers import answerable
-from rookery.bus.commands.request_endpoint import refused, unowned
-from rookery.bus.ports import Answer, Delivery
+from rookery.bus.commands.headers import is_reply_subject
+from rookery.bus.commands.request_endpoint import error_reply, partition_unowned
+from rookery.bus.ports import Delivery, ReplyMessage
 from rookery.bus.subjects import partition_of
 
-__all__ = ["MemoryDoor", "MemorySwitch"]
+__all__ = ["MemoryRequestEndpoint", "MemoryRequestRouter"]
 
 PAYLOAD_BYTES_MAX = 1 << 20
 
 
-class MemorySwitch:
+class MemoryRequestRouter:
     """All open doors of a realm, and who waits for answers."""
 
     def __init__(self) -> None:
-        self.doors: list[MemoryDoor] = []
-        self._listeners: dict[str, Callable[[Answer], None]] = {}
+        self.endpoints: list[MemoryRequestEndpoint] = []
+        self._listeners: dict[str, Callable[[ReplyMessage], None]] = {}
 
-    def listen(self, subject: str, on_answer: Callable[[Answer], None]) -> None:
+    def listen(self, subject: str, on_answer: Callable[[ReplyMessage], None]) -> None:
         """From now on take the answers to ``subject``."""
         self._listeners[subject] = on_answer
 
-    def ask(self, request: Delivery) -> None:
+    def request(self, request: Delivery) -> None:
         """Bring a request to the owner of its partition."""
         partition = partition_of(request.key)
-        owners = [door for door in self.doors if partition in door.owned]
+        owners = [door for door in self.endpoints if partition in door.owned]
         for door in owners:
-            door.take(request)
+            door.receive(request)
         if not owners:
-            self.publish([unowned(request.reply_to)])
+            self.publish([partition_unowned(request.reply_to)])
 
-    def publish(self, answers: Sequence[Answer]) -> None:
+    def publish(self, answers: Sequence[ReplyMessage]) -> None:
         for answer in answers:
             listener = self._listeners.get(answer.reply_to)
             if listener is not None:
                 listener(answer)
 
 
-class MemoryDoor:
-    """Port ``Door``."""
+class MemoryRequestEndpoint:
+    """Port ``RequestEndpoint``."""
 
-    def __init__(self, switch: MemorySwitch) -> None:
-        self._switch = switch
+    def __init__(self, switch: MemoryRequestRouter) -> None:
+        self._router = switch
         self._deliver: Callable[[list[Delivery]], None] | None = None
         self.owned: frozenset[int] = frozenset()
-        self.answer_bytes_max = PAYLOAD_BYTES_MAX
+        self.reply_bytes_max = PAYLOAD_BYTES_MAX
 
     async def open(self, deliver: Callable[[list[Delivery]], None]) -> None:
         self._deliver = deliver
-        self._switch.doors.append(self)
+        self._router.endpoints.append(self)
 
-    async def own(self, partitions: frozenset[int]) -> None:
+    async def serve_partitions(self, partitions: frozenset[int]) -> None:
         self.owned = partitions
 
-    def answer(self, answers: Sequence[Answer]) -> None:
+    def reply(self, answers: Sequence[ReplyMessage]) -> None:
         """As the server would have it: an answer that is too large becomes one that says so."""
-        self._switch.publish([_fitting(a) for a in answers if answerable(a.reply_to)])
+        self._router.publish([_within_limit(a) for a in answers if is_reply_subject(a.reply_to)])
 
     async def close(self) -> None:
         self._deliver = None
         self.owned = frozenset()
-        if self in self._switch.doors:
-            self._switch.doors.remove(self)
+        if self in self._router.endpoints:
+            self._router.endpoints.remove(self)
 
-    def take(self, request: Delivery) -> None:
-        asyncio.get_running_loop().call_soon(self._hand_over, request)
+    def receive(self, request: Delivery) -> None:
+        asyncio.get_running_loop().call_soon(self._deliver_request, request)
 
-    def _hand_over(self, request: Delivery) -> None:
+    def _deliver_request(self, request: Delivery) -> None:
         if self._deliver is not None:
             self._deliver([request])
 
 
-def _fitting(answer: Answer) -> Answer:
+def _within_limit(answer: ReplyMessage) -> ReplyMessage:
     size = len(answer.body)
     if size <= PAYLOAD_BYTES_MAX:
         return answer
     told = f"{size} bytes, the limit is {PAYLOAD_BYTES_MAX}"
-    return refused(answer.reply_to, "PAYLOAD_TOO_LARGE", told)
+    return error_reply(answer.reply_to, "PAYLOAD_TOO_LARGE", told)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["MemoryVault"]
+__all__ = ["MemorySecrets"]
 
 
-class MemoryVault:
-    """``Vault``."""
+class MemorySecrets:
+    """``Secrets``."""
 
     def __init__(self) -> None:
         self._secrets: dict[str, bytes] = {}
 
-    async def secret(self, name: str, proposed: bytes) -> bytes:
+    async def get_or_create(self, name: str, proposed: bytes) -> bytes:
         return self._secrets.setdefault(name, proposed)

@@ -13,7 +13,7 @@ from rookery.bus.storage.claims import check_claim, claim_lost
 __all__ = ["MemoryClaims"]
 
 
-class _Held(NamedTuple):
+class _HeldClaim(NamedTuple):
     claim: Claim
     after: int
     """Token of the claim it was made of by renewing or seizing."""
@@ -26,49 +26,49 @@ class MemoryClaims:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._tokens = count(1)
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _HeldClaim] = {}
 
     async def acquire(self, name: str, holder: str, ttl_s: int, value: bytes = b"") -> Claim | None:
         check_claim(name, holder, ttl_s)
-        standing = self._standing(name)
+        standing = self._current(name)
         if standing is not None and standing.holder != holder:
             return None
-        return self._hold(name, holder, ttl_s, value, after=0)
+        return self._store(name, holder, ttl_s, value, after=0)
 
     async def renew(self, claim: Claim, ttl_s: int, value: bytes = b"") -> Claim:
-        renewed = await self.seize(claim, claim.holder, ttl_s, value)
+        renewed = await self.take_from_dead(claim, claim.holder, ttl_s, value)
         if renewed is None:
             raise claim_lost(claim)
         return renewed
 
-    async def seize(
+    async def take_from_dead(
         self, claim: Claim, holder: str, ttl_s: int, value: bytes = b""
     ) -> Claim | None:
         check_claim(claim.name, holder, ttl_s)
-        if not self._stands(claim, holder):
+        if not self._is_current(claim, holder):
             return None
-        return self._hold(claim.name, holder, ttl_s, value, after=claim.token)
+        return self._store(claim.name, holder, ttl_s, value, after=claim.token)
 
     async def release(self, claim: Claim) -> None:
-        if self._stands(claim, claim.holder):
+        if self._is_current(claim, claim.holder):
             del self._held[claim.name]
 
     async def list(self, prefix: str = "") -> list[Claim]:
         names = [name for name in self._held if name.startswith(prefix)]
-        return [claim for name in names if (claim := self._standing(name)) is not None]
+        return [claim for name in names if (claim := self._current(name)) is not None]
 
-    def _hold(self, name: str, holder: str, ttl_s: int, value: bytes, after: int) -> Claim:
+    def _store(self, name: str, holder: str, ttl_s: int, value: bytes, after: int) -> Claim:
         claim = Claim(name, holder, next(self._tokens), value)
-        self._held[name] = _Held(claim, after, self._now_ms() + 1000 * ttl_s)
+        self._held[name] = _HeldClaim(claim, after, self._now_ms() + 1000 * ttl_s)
         return claim
 
-    def _standing(self, name: str) -> Claim | None:
+    def _current(self, name: str) -> Claim | None:
         held = self._held.get(name)
         return held.claim if held and self._now_ms() < held.expires_ms else None
 
-    def _stands(self, claim: Claim, holder: str) -> bool:
+    def _is_current(self, claim: Claim, holder: str) -> bool:
         """Whether ``claim`` stands, or what ``holder`` has made of it before."""
-        standing = self._standing(claim.name)
+        standing = self._current(claim.name)
         if standing is None or standing.token == claim.token:
             return standing is not None
         return standing.holder == holder and self._held[claim.name].after == claim.token

@@ -1,8 +1,8 @@
 """Tool workers in memory: the twins of ``rookery.bus.workers.client`` and
 ``rookery.bus.workers.server``.
 
-``MemoryFloor`` is the server's part: who stands at which bench. A worker that leaves without a word
-leaves its jobs unknown at once, for nothing can be lost on the way here.
+``MemoryWorkerRegistry`` is the server's part: who stands at which bench. A worker that leaves
+without a word leaves its jobs unknown at once, for nothing can be lost on the way here.
 """
 
 from __future__ import annotations
@@ -15,153 +15,153 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from rookery.bus.workers.attempt_registry import CallMemory
+from rookery.bus.workers.attempt_registry import AttemptRegistry
 from rookery.schemas.codec import encode_json
 from rookery.schemas.worker_protocol import (
     GRACE_MS,
-    Answered,
-    CallState,
-    Catalogue,
-    CrewSaid,
+    AttemptState,
     Job,
-    JobEnd,
-    JobUnknown,
-    NotBegun,
-    WorkerSaid,
+    JobAnswered,
+    JobNotStarted,
+    JobOutcome,
+    JobOutcomeUnknown,
+    WorkerCatalogue,
+    WorkerReport,
+    WorkerReports,
 )
 
-__all__ = ["MemoryCrews", "MemoryFloor", "MemoryWorkbench"]
+__all__ = ["MemoryToolWorkers", "MemoryWorkerEndpoint", "MemoryWorkerRegistry"]
 
-AGAIN_S: Final = 0.01
+RETRY_S: Final = 0.01
 ANSWERS_MAX: Final = 1_000
 
 
-class MemoryFloor:
+class MemoryWorkerRegistry:
     """The open benches of a realm."""
 
     def __init__(self) -> None:
-        self.benches: list[MemoryWorkbench] = []
+        self.endpoints: list[MemoryWorkerEndpoint] = []
         self.numbers = count(1)
 
-    def crew(self, surface: str) -> list[MemoryWorkbench]:
-        return [b for b in self.benches if b.surface == surface and b.catalogue is not None]
+    def of_surface(self, surface: str) -> list[MemoryWorkerEndpoint]:
+        return [b for b in self.endpoints if b.surface == surface and b.catalogue is not None]
 
 
-class MemoryCrews:
-    """Port ``Crews``."""
+class MemoryToolWorkers:
+    """Port ``ToolWorkers``."""
 
-    def __init__(self, floor: MemoryFloor) -> None:
-        self._floor = floor
+    def __init__(self, floor: MemoryWorkerRegistry) -> None:
+        self._workers = floor
 
-    async def call(self, job: Job) -> JobEnd:
-        free = [b for b in self._floor.crew(job.surface) if b.takes(job.tool)]
+    async def call(self, job: Job) -> JobOutcome:
+        free = [b for b in self._workers.of_surface(job.surface) if b.serves(job.tool)]
         if not free:
-            return NotBegun(f"no worker of {job.surface} serves {job.tool}", nobody=True)
-        number = next(self._floor.numbers)
-        told = free[number % len(free)].give(replace(job, id=str(number)))
+            return JobNotStarted(f"no worker of {job.surface} serves {job.tool}", no_worker=True)
+        number = next(self._workers.numbers)
+        told = free[number % len(free)].assign(replace(job, id=str(number)))
         with suppress(TimeoutError):
             async with asyncio.timeout((job.left_ms + GRACE_MS) / 1_000):
                 return await told
-        return JobUnknown(f"no answer came within {job.left_ms} ms")
+        return JobOutcomeUnknown(f"no answer came within {job.left_ms} ms")
 
-    async def ask_after(self, surface: str, call_id: str, attempt: int) -> CrewSaid:
-        said = [b.asked_after(call_id, attempt) for b in self._floor.crew(surface)]
+    async def query_attempt(self, surface: str, call_id: str, attempt: int) -> WorkerReports:
+        said = [b.report_attempt(call_id, attempt) for b in self._workers.of_surface(surface)]
         answers = [answer for _, answer in said if answer is not None]
-        return CrewSaid(
+        return WorkerReports(
             workers=tuple(worker for worker, _ in said), answer=answers[0] if answers else None
         )
 
     def cancel(self, call_id: str) -> None:
-        for bench in self._floor.benches:
+        for bench in self._workers.endpoints:
             bench.cancel_call(call_id)
 
     async def catalogues(self, surface: str, patience_s: float) -> list[bytes]:
-        for _ in range(max(1, round(patience_s / AGAIN_S))):
-            crew = self._floor.crew(surface)
+        for _ in range(max(1, round(patience_s / RETRY_S))):
+            crew = self._workers.of_surface(surface)
             if told := [encode_json(bench.catalogue) for bench in crew if not bench.draining]:
                 return told
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
         return []
 
 
-class MemoryWorkbench:
-    """Port ``Workbench``."""
+class MemoryWorkerEndpoint:
+    """Port ``WorkerEndpoint``."""
 
-    def __init__(self, floor: MemoryFloor, surface: str) -> None:
-        self._floor, self.surface = floor, surface
-        self.catalogue: Catalogue | None = None
+    def __init__(self, floor: MemoryWorkerRegistry, surface: str) -> None:
+        self._workers, self.surface = floor, surface
+        self.catalogue: WorkerCatalogue | None = None
         self.draining = False
-        self._take: Callable[[Job], None]
-        self._cancel: Callable[[str], None]
-        self._taken: dict[str, tuple[Job, asyncio.Future[JobEnd]]] = {}
+        self._on_job: Callable[[Job], None]
+        self._on_cancel: Callable[[str], None]
+        self._open_jobs: dict[str, tuple[Job, asyncio.Future[JobOutcome]]] = {}
         self._answers: dict[str, bytes] = {}
-        self._memory: CallMemory
+        self._attempts: AttemptRegistry
 
     async def open(
-        self, catalogue: Catalogue, take: Callable[[Job], None], cancel: Callable[[str], None]
+        self, catalogue: WorkerCatalogue, take: Callable[[Job], None], cancel: Callable[[str], None]
     ) -> None:
-        self.catalogue, self._take, self._cancel = catalogue, take, cancel
-        self._memory = CallMemory(_now_s())
-        self._floor.benches.append(self)
+        self.catalogue, self._on_job, self._on_cancel = catalogue, take, cancel
+        self._attempts = AttemptRegistry(_now_s())
+        self._workers.endpoints.append(self)
 
-    async def answer(self, job: Job, body: bytes) -> None:
+    async def reply(self, job: Job, body: bytes) -> None:
         self._answers[job.id] = body
         while len(self._answers) > ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
-        self._end(job, Answered(body), CallState.ENDED)
+        self._finish(job, JobAnswered(body), AttemptState.ENDED)
 
-    def decline(self, job: Job, reason: str) -> None:
-        self._end(job, NotBegun(reason), CallState.NOT_BEGUN)
+    def reject(self, job: Job, reason: str) -> None:
+        self._finish(job, JobNotStarted(reason), AttemptState.NOT_STARTED)
 
-    def abandon(self, job: Job, reason: str) -> None:
-        self._end(job, JobUnknown(reason), CallState.UNKNOWN)
+    def report_unknown(self, job: Job, reason: str) -> None:
+        self._finish(job, JobOutcomeUnknown(reason), AttemptState.UNKNOWN)
 
     async def drain(self) -> None:
         self.draining = True
 
     async def close(self) -> None:
-        if self in self._floor.benches:
-            self._floor.benches.remove(self)
-        for job, _ in list(self._taken.values()):
-            self.abandon(job, "its worker was lost with it")
+        if self in self._workers.endpoints:
+            self._workers.endpoints.remove(self)
+        for job, _ in list(self._open_jobs.values()):
+            self.report_unknown(job, "its worker was lost with it")
 
     # --- the floor's side -------------------------------------------------------------------------
 
-    def takes(self, tool: str) -> bool:
+    def serves(self, tool: str) -> bool:
         served = () if self.catalogue is None else self.catalogue.tools
         return not self.draining and tool in (one.capability.name for one in served)
 
-    def give(self, job: Job) -> asyncio.Future[JobEnd]:
+    def assign(self, job: Job) -> asyncio.Future[JobOutcome]:
         """What comes of it."""
         loop = asyncio.get_running_loop()
-        told: asyncio.Future[JobEnd] = loop.create_future()
-        self._taken[job.id] = job, told
-        if refusal := self._memory.refusal(job):
-            self._end(job, NotBegun(refusal, called_off=True), CallState.NOT_BEGUN)
+        told: asyncio.Future[JobOutcome] = loop.create_future()
+        self._open_jobs[job.id] = job, told
+        if refusal := self._attempts.reason_to_refuse(job):
+            self._finish(job, JobNotStarted(refusal, cancelled=True), AttemptState.NOT_STARTED)
         else:
-            self._memory.begin(job, loop.time())
-            loop.call_soon(self._take, job)
+            self._attempts.begin(job, loop.time())
+            loop.call_soon(self._on_job, job)
         return told
 
-    def asked_after(self, call_id: str, attempt: int) -> tuple[WorkerSaid, bytes | None]:
+    def report_attempt(self, call_id: str, attempt: int) -> tuple[WorkerReport, bytes | None]:
         assert self.catalogue is not None
         now_s = _now_s()
-        state, job_id = self._memory.ask(call_id, attempt, now_s)
-        said = WorkerSaid(
+        state, job_id = self._attempts.query_or_cancel(call_id, attempt, now_s)
+        said = WorkerReport(
             worker=self.catalogue.worker,
             state=state,
-            remembers_ms=self._memory.remembers_ms(now_s),
+            remembers_ms=self._attempts.retention_ms(now_s),
         )
-        return said, self._answers.get(job_id) if state is CallState.ENDED else None
+        return said, self._answers.get(job_id) if state is AttemptState.ENDED else None
 
     def cancel_call(self, call_id: str) -> None:
-        for job, _ in list(self._taken.values()):
+        for job, _ in list(self._open_jobs.values()):
             if job.call_id == call_id:
-                self._cancel(job.id)
+                self._on_cancel(job.id)
 
-    def _end(self, job: Job, end: JobEnd, state: CallState) -> None:
-        self._memory.end(job, state, _now_s())
-        _, told = self._taken.pop(job.id, (job, None))
+    def _finish(self, job: Job, end: JobOutcome, state: AttemptState) -> None:
+        self._attempts.end(job, state, _now_s())
+        _, told = self._open_jobs.pop(job.id, (job, None))
         if told is not None and not told.done():
             told.set_result(end)
 

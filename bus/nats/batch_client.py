@@ -128,7 +128,7 @@ class Subscription:
     def __init__(self, batched: dict[bytes, OnBatch], sid: bytes, plain: PlainSubscription) -> None:
         self._batched, self._sid, self._plain = batched, sid, plain
 
-    async def leave(self) -> None:
+    async def unsubscribe(self) -> None:
         """Let no more come; what is on its way is delivered until ``cancel``."""
         with suppress(Error):
             await self._plain.unsubscribe()
@@ -136,7 +136,7 @@ class Subscription:
     async def cancel(self) -> None:
         """Nothing is delivered from now on. Cancelling again changes nothing."""
         self._batched.pop(self._sid, None)
-        await self.leave()
+        await self.unsubscribe()
 
 
 class BatchClient(Client):
@@ -146,7 +146,7 @@ class BatchClient(Client):
         super().__init__()
         self._batched: dict[bytes, OnBatch] = {}
         self._ps = BatchParser(self, self._batched)
-        self._went_down = went_down
+        self._on_connection_lost = went_down
 
     async def subscribe_batched(self, subject: str, on_batch: OnBatch, queue: str) -> Subscription:
         """As ``subscribe``, delivering lists."""
@@ -161,7 +161,7 @@ class BatchClient(Client):
             return False
         if self._pending:
             data = b"".join((*self._pending, data))
-            self.forget_pending()
+            self.discard_pending()
         return self._transport.write_now(data)
 
     def reset(self) -> None:
@@ -169,7 +169,7 @@ class BatchClient(Client):
         if isinstance(self._transport, _Transport):
             self._transport.abort()
 
-    def forget_pending(self) -> None:
+    def discard_pending(self) -> None:
         """What a lost connection left unwritten must not be written to the next one."""
         self._pending, self._pending_data_size = [], 0
 
@@ -194,7 +194,7 @@ class BatchClient(Client):
 
     async def _process_op_err(self, e: Exception) -> None:
         """The connection is lost. nats-py tells so only when the old socket is closed."""
-        self._went_down()
+        self._on_connection_lost()
         await super()._process_op_err(e)
 
     async def _process_pong(self) -> None:

@@ -18,7 +18,7 @@ import msgspec
 import nats.errors
 
 from rookery.bus.nats.batch_client import BatchClient, Subscription
-from rookery.bus.nats.frames import Message, OnBatch, Outgoing, framed, header_value
+from rookery.bus.nats.frames import Message, OnBatch, Outgoing, encode_frames, header_value
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = [
@@ -61,23 +61,23 @@ class Connection:
         name: str = "rookery",
         ping_s: int = _PING_S,
     ) -> None:
-        self.on_up: list[Callable[[], None]] = []
+        self.on_reconnect: list[Callable[[], None]] = []
         """Called after every reconnect, subscriptions being back in place."""
-        self.on_down: list[Callable[[], None]] = []
+        self.on_disconnect: list[Callable[[], None]] = []
         """Called when the connection is lost; requests under way have failed by then."""
         self._target = _target(url, token)
         if credentials:
             _check_credentials(credentials)
         self._credentials, self._name, self._ping_s = credentials, name, ping_s
-        self._up = False
-        self._client = BatchClient(self._went_down)
+        self._is_up = False
+        self._client = BatchClient(self._on_connection_lost)
         self._inbox = self._client.new_inbox()
-        self._asked = 0
-        self._waiting: dict[str, asyncio.Future[Message]] = {}
+        self._request_count = 0
+        self._pending: dict[str, asyncio.Future[Message]] = {}
 
     @property
     def connected(self) -> bool:
-        return self._up and self._client.is_connected
+        return self._is_up and self._client.is_connected
 
     @property
     def client(self) -> Any:
@@ -97,24 +97,24 @@ class Connection:
             connecting.result()
         except BaseException as error:
             reason = self._client.last_error or error
-            await _call_off(connecting)
+            await _cancel(connecting)
             await self._client.close()
             if isinstance(error, (OSError, nats.errors.Error)):
-                raise self._explained(reason) from error
+                raise self._connect_error(reason) from error
             raise
-        self._up = True
-        await self.subscribe(f"{self._inbox}.*", self._answered)
+        self._is_up = True
+        await self.subscribe(f"{self._inbox}.*", self._on_replies)
 
     async def close(self) -> None:
         """Disconnect for good; requests under way fail."""
-        self._up = False
+        self._is_up = False
         self._fail_requests()
         with suppress(nats.errors.Error, OSError):
             await self._client.close()
 
     def reset(self) -> None:
         """Give this connection up and make another: what the network has not taken is lost."""
-        if self._up:
+        if self._is_up:
             self._client.reset()
 
     async def subscribe(self, subject: str, on_batch: OnBatch, *, queue: str = "") -> Subscription:
@@ -124,10 +124,10 @@ class Connection:
         """
         subscription = await self._client.subscribe_batched(subject, on_batch, queue)
         if self._client.write_now():
-            await self.flushed()
+            await self.flush()
         return subscription
 
-    async def flushed(self) -> bool:
+    async def flush(self) -> bool:
         """Wait until the server has handled what was sent, and what it had sent before that has
         arrived; ``False`` if the connection is lost first."""
         while self.connected:
@@ -143,27 +143,27 @@ class Connection:
         ``Refused`` if one of them cannot be sent; none is sent then. ``True`` promises nothing
         about arrival: whoever needs to know asks for an answer.
         """
-        data = framed(messages, self._client.max_payload)
-        return self._up and self._client.write_now(data)
+        data = encode_frames(messages, self._client.max_payload)
+        return self._is_up and self._client.write_now(data)
 
     async def request(self, message: Outgoing, *, timeout_s: float = 2.0) -> Message:
         """One answer; ``Failed`` SERVER_UNREACHABLE on timeout, disconnect or no responder.
 
         The ``reply`` of ``message`` is replaced by our own inbox.
         """
-        self._asked += 1
-        inbox = f"{self._inbox}.{self._asked}"
+        self._request_count += 1
+        inbox = f"{self._inbox}.{self._request_count}"
         if not self.send([message._replace(reply=inbox)]):
             raise _unreachable("there is no connection to the server")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Message] = loop.create_future()
-        self._waiting[inbox] = answer
+        self._pending[inbox] = answer
         timer = loop.call_later(timeout_s, self._expire, answer, message.subject, timeout_s)
         try:
             answered = await answer
         finally:
             timer.cancel()
-            self._waiting.pop(inbox, None)
+            self._pending.pop(inbox, None)
         if answered.header.startswith(_NO_RESPONDERS):
             raise _unreachable(f"nobody listens on {message.subject}")
         return answered
@@ -202,7 +202,7 @@ class Connection:
             raise nats.errors.UnexpectedEOF
         self._client.options["allow_reconnect"] = True
 
-    def _explained(self, reason: BaseException) -> Refused | Failed:
+    def _connect_error(self, reason: BaseException) -> Refused | Failed:
         text = str(reason) or type(reason).__name__
         if "authorization" in text.lower() or "authentication" in text.lower():
             given = self._target.token or self._target.user or self._credentials
@@ -214,9 +214,9 @@ class Connection:
             )
         return _unreachable(f"no NATS server answers at {self._target.address}: {text}")
 
-    def _answered(self, batch: list[Message]) -> None:
+    def _on_replies(self, batch: list[Message]) -> None:
         for message in batch:
-            answer = self._waiting.get(message.subject)
+            answer = self._pending.get(message.subject)
             if answer and not answer.done():
                 answer.set_result(message)
 
@@ -225,26 +225,26 @@ class Connection:
             answer.set_exception(_unreachable(f"no answer on {subject} within {timeout_s} s"))
 
     def _fail_requests(self) -> None:
-        for answer in self._waiting.values():
+        for answer in self._pending.values():
             if not answer.done():
                 answer.set_exception(_unreachable("the connection was lost before the answer"))
 
-    def _went_down(self) -> None:
-        self._client.forget_pending()
-        if not self._up:
+    def _on_connection_lost(self) -> None:
+        self._client.discard_pending()
+        if not self._is_up:
             return
-        self._up = False
+        self._is_up = False
         _log.warning("lost the connection to %s", self._target.address)
         self._fail_requests()
-        _call_all(self.on_down)
+        _call_all(self.on_disconnect)
 
     async def _disconnected(self) -> None:
-        self._went_down()
+        self._on_connection_lost()
 
     async def _reconnected(self) -> None:
-        self._up = True
+        self._is_up = True
         _log.info("connected to %s again", self._target.address)
-        _call_all(self.on_up)
+        _call_all(self.on_reconnect)
 
     async def _report(self, error: Exception) -> None:
         """While reconnecting every attempt ends here; what the server forbids is news."""
@@ -291,7 +291,7 @@ def _unreachable(message: str) -> Failed:
     return Failed("SERVER_UNREACHABLE", message)
 
 
-async def _call_off(connecting: asyncio.Task[None]) -> None:
+async def _cancel(connecting: asyncio.Task[None]) -> None:
     """Until it is over: a cancellation that meets the end of an attempt is swallowed by
     ``wait_for`` (before Python 3.12), and nats-py goes on to the next one."""
     while not connecting.done():

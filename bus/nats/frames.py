@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rookery.schemas.errors import Refused
 
-__all__ = ["Message", "OnBatch", "Outgoing", "framed", "header_value"]
+__all__ = ["Message", "OnBatch", "Outgoing", "encode_frames", "header_value"]
 
 _CONTROL_LINE_BYTES_MAX = 4096
 """The server closes the connection of whoever sends a longer one (its ``max_control_line``)."""
@@ -56,7 +56,7 @@ def _needle(name: bytes) -> bytes:
     return b"\r\n%b:" % name
 
 
-def framed(messages: Sequence[Outgoing], payload_bytes_max: int) -> bytes:
+def encode_frames(messages: Sequence[Outgoing], payload_bytes_max: int) -> bytes:
     """All messages as the server reads them, or ``Refused`` if one of them is not sound.
 
     What is refused here would make the server close the connection, or read one message as two.

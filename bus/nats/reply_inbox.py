@@ -19,12 +19,12 @@ from rookery.bus.journal.stored_message import status_of
 from rookery.bus.nats.connection import Connection, Message, Subscription, header_value
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
 
-__all__ = ["Replies", "Reply", "decode_answer"]
+__all__ = ["PendingReply", "ReplyInbox", "decode_reply"]
 
 _NO_RESPONDERS = 503
 _CODE = CODE.encode()
 
-_OURS = frozenset(
+_SERVER_SIDE_CODES = frozenset(
     {
         "CHAIN_BROKEN",
         "COMMAND_QUARANTINED",
@@ -44,62 +44,62 @@ _OURS = frozenset(
 """Codes of answers that say nothing against the request."""
 
 
-class Reply:
+class PendingReply:
     """One subject, answered once or more often."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
         self._arrived: deque[Message] = deque()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def next(self, patience_s: float) -> Message | None:
         """The next answer; ``None`` if it is time to ask again: there was silence, or the
         connection has gone or come back."""
         try:
             async with asyncio.timeout(patience_s):
-                await self._news.wait()
+                await self._changed.wait()
         except TimeoutError:
             return None
         message = self._arrived.popleft() if self._arrived else None
         if not self._arrived:
-            self._news.clear()
+            self._changed.clear()
         return message
 
     def put(self, message: Message) -> None:
         self._arrived.append(message)
-        self._news.set()
+        self._changed.set()
 
     def wake(self) -> None:
         """Whoever waits, or will, has to ask again."""
-        self._news.set()
+        self._changed.set()
 
 
-class Replies:
+class ReplyInbox:
     """All replies expected on a connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._numbers = count(1)
-        self._expected: WeakValueDictionary[str, Reply] = WeakValueDictionary()
+        self._expected: WeakValueDictionary[str, PendingReply] = WeakValueDictionary()
         self._prefix = ""
         self._subscription: Subscription | None = None
 
     async def open(self) -> None:
         self._prefix = self._connection.client.new_inbox()
         self._subscription = await self._connection.subscribe(f"{self._prefix}.*", self._route)
-        self._connection.on_up.append(self._wake)
-        self._connection.on_down.append(self._wake)
+        self._connection.on_reconnect.append(self._wake)
+        self._connection.on_disconnect.append(self._wake)
 
     async def close(self) -> None:
         if self._subscription is not None:
-            self._connection.on_up.remove(self._wake)
-            self._connection.on_down.remove(self._wake)
+            self._connection.on_reconnect.remove(self._wake)
+            self._connection.on_disconnect.remove(self._wake)
             await self._subscription.cancel()
             self._subscription = None
 
-    def expect(self) -> Reply:
+    def expect(self) -> PendingReply:
         """A reply under a subject nobody else has."""
-        reply = Reply(f"{self._prefix}.{next(self._numbers)}")
+        reply = PendingReply(f"{self._prefix}.{next(self._numbers)}")
         self._expected[reply.subject] = reply
         return reply
 
@@ -115,21 +115,21 @@ class Replies:
             reply.wake()
 
 
-def decode_answer(message: Message) -> dict[str, Any]:
+def decode_reply(message: Message) -> dict[str, Any]:
     """What was answered; raises what was answered if that is an error."""
     if status_of(message) == _NO_RESPONDERS:
         raise Failed("PARTITION_UNOWNED", "no node of this realm answers", hint="rookery up")
     try:
         answer = msgspec.json.decode(message.body, type=dict[str, Any])
         if header_value(message.header, _CODE):
-            raise _error(**answer["error"])
+            raise _coded_error(**answer["error"])
     except (msgspec.DecodeError, KeyError, TypeError):
         raise Failed("INVALID_JSON", f"this is no answer: {message.body[:80]!r}") from None
     return answer
 
 
-def _error(*, code: str, message: str, hint: str | None = None, **_: object) -> CodedError:
+def _coded_error(*, code: str, message: str, hint: str | None = None, **_: object) -> CodedError:
     if code not in CODES:
         return Failed("UNKNOWN_CODE", f"{code}: {message}", hint=hint or "")
-    kind = Failed if code in _OURS else Refused
+    kind = Failed if code in _SERVER_SIDE_CODES else Refused
     return kind(code, message, hint=hint or "")

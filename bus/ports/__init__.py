@@ -16,54 +16,54 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from rookery.bus.ports.journal import (
-    Append,
-    Conflicted,
-    Displaced,
+    Appended,
+    AppendOutcome,
+    AppendRejected,
+    AppendRequest,
+    Backpressure,
+    Conflict,
     Feed,
     Filter,
     Journal,
-    Outcome,
-    Pressure,
-    Rejected,
-    Settled,
-    Stored,
+    StoredMessage,
+    Superseded,
 )
 from rookery.schemas.envelope import EntityId
-from rookery.schemas.worker_protocol import Catalogue, CrewSaid, Job, JobEnd
+from rookery.schemas.worker_protocol import Job, JobOutcome, WorkerCatalogue, WorkerReports
 
 __all__ = [
     "BLOB_BYTES_MAX",
     "IN_FACT_BYTES_MAX",
-    "Answer",
-    "Append",
+    "AppendOutcome",
+    "AppendRejected",
+    "AppendRequest",
+    "Appended",
+    "Backpressure",
     "Blobs",
     "Bus",
+    "BusLoop",
     "Claim",
     "Claims",
-    "Conflicted",
-    "Crews",
+    "Conflict",
     "DeadLetter",
     "Delivery",
-    "Displaced",
-    "Door",
+    "EntitySnapshot",
+    "EntitySnapshots",
+    "ExternalService",
     "Feed",
     "Filter",
     "Inbox",
+    "InboxPosition",
     "Journal",
-    "Loop",
-    "Outcome",
-    "Position",
-    "Pressure",
-    "Rejected",
-    "Service",
-    "Settled",
-    "Snapshot",
-    "Snapshots",
-    "Stored",
+    "ReplyMessage",
+    "RequestEndpoint",
+    "Secrets",
+    "StoredMessage",
+    "Superseded",
     "Timer",
     "Timers",
-    "Vault",
-    "Workbench",
+    "ToolWorkers",
+    "WorkerEndpoint",
 ]
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ PARTITIONS = 16
 # --- commands -----------------------------------------------------------------------------------
 
 
-class Position(msgspec.Struct, frozen=True, gc=False):
+class InboxPosition(msgspec.Struct, frozen=True, gc=False):
     """Where a delivery stands in the inbox or among the fired timers."""
 
     partition: int
@@ -96,7 +96,7 @@ class Delivery(msgspec.Struct, eq=False, gc=False):
     reply_to: str = ""
     """Request-reply: the requester's inbox. Inbox stream: the header ``Rookery-Reply``."""
     traceparent: str = ""
-    position: Position | None = None
+    position: InboxPosition | None = None
     """``None`` for request-reply: nothing to acknowledge."""
     arrived_ms: int = 0
     """When the inbox took it in, by the server's clock; 0 at a door, where nobody stamps it."""
@@ -104,7 +104,7 @@ class Delivery(msgspec.Struct, eq=False, gc=False):
     """1 at first delivery."""
 
 
-class Answer(msgspec.Struct, eq=False, gc=False):
+class ReplyMessage(msgspec.Struct, eq=False, gc=False):
     """Something to say to whoever asked."""
 
     reply_to: str
@@ -113,20 +113,20 @@ class Answer(msgspec.Struct, eq=False, gc=False):
     """Set if the answer is an error: also sent as headers, where stock tools look for it."""
 
 
-class Door(Protocol):
+class RequestEndpoint(Protocol):
     """Request-reply: the client keeps the command until the durable answer and may repeat it."""
 
     @property
-    def answer_bytes_max(self) -> int:
+    def reply_bytes_max(self) -> int:
         """A larger answer cannot be sent: its requester is told so instead."""
 
     async def open(self, deliver: Callable[[list[Delivery]], None]) -> None:
         """Take requests of the realm; those of partitions owned elsewhere are passed on."""
 
-    async def own(self, partitions: frozenset[int]) -> None:
+    async def serve_partitions(self, partitions: frozenset[int]) -> None:
         """From now on take the requests of exactly these partitions."""
 
-    def answer(self, answers: Sequence[Answer]) -> None:
+    def reply(self, answers: Sequence[ReplyMessage]) -> None:
         """Send answers. It never raises: what cannot be sent is dropped, the client asks again."""
 
     async def close(self) -> None:
@@ -141,13 +141,13 @@ class Inbox(Protocol):
         What was delivered before (its node died) comes alone: a poisonous one takes no others with
         it into the dead letters."""
 
-    def done(self, positions: Sequence[Position]) -> None:
+    def done(self, positions: Sequence[InboxPosition]) -> None:
         """These are committed (or refused, or dead letters) and need not come again."""
 
     async def close(self, partition: int) -> None:
         """Take no more of this partition; what is not done comes again, here or elsewhere."""
 
-    def displaced(self) -> frozenset[int]:
+    def partitions_taken_over(self) -> frozenset[int]:
         """Open partitions that somebody else has opened since: nothing comes of them any more."""
 
     async def submit(
@@ -164,16 +164,16 @@ class Inbox(Protocol):
     ) -> int:
         """Publish a command durably; its sequence. The client's side of the inbox."""
 
-    async def bury(self, delivery: Delivery, code: str, message: str) -> int:
+    async def dead_letter(self, delivery: Delivery, code: str, message: str) -> int:
         """Keep a copy among the dead letters; its number there."""
 
-    async def dead(self) -> list[DeadLetter]:
+    async def dead_letters(self) -> list[DeadLetter]:
         """All dead letters, oldest first."""
 
-    async def retry_dead(self, number: int) -> None:
+    async def retry_dead_letter(self, number: int) -> None:
         """Submit a dead letter again, under its own id, and remove it."""
 
-    async def drop_dead(self, number: int) -> None:
+    async def drop_dead_letter(self, number: int) -> None:
         """Remove a dead letter for good."""
 
 
@@ -258,7 +258,7 @@ class Claims(Protocol):
     async def renew(self, claim: Claim, ttl_s: int, value: bytes = b"") -> Claim:
         """The claim with a higher token and a fresh time to live; ``CLAIM_LOST`` if it is gone."""
 
-    async def seize(
+    async def take_from_dead(
         self, claim: Claim, holder: str, ttl_s: int, value: bytes = b""
     ) -> Claim | None:
         """Take over a claim whose holder is known to be dead; ``None`` if it changed meanwhile."""
@@ -270,66 +270,66 @@ class Claims(Protocol):
         """All claims alive whose name starts with ``prefix``."""
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class EntitySnapshot(msgspec.Struct, frozen=True):
     """An entity's state as of ``sequence``."""
 
     sequence: int
     body: bytes
 
 
-class Snapshots(Protocol):
+class EntitySnapshots(Protocol):
     """States of entities: a shortcut, never the truth. Losing them all loses nothing."""
 
-    async def save(self, entity: EntityId, schema: int, snapshot: Snapshot) -> None:
+    async def save(self, entity: EntityId, schema: int, snapshot: EntitySnapshot) -> None:
         """Replace the entity's snapshot; an older sequence never replaces a newer one."""
 
-    async def load(self, entity: EntityId, schema: int) -> Snapshot | None:
+    async def load(self, entity: EntityId, schema: int) -> EntitySnapshot | None:
         """The snapshot, or ``None`` if there is none written under exactly this ``schema``."""
 
 
-class Vault(Protocol):
+class Secrets(Protocol):
     """What the nodes of a realm share and keep to themselves."""
 
-    async def secret(self, name: str, proposed: bytes) -> bytes:
+    async def get_or_create(self, name: str, proposed: bytes) -> bytes:
         """What stands under ``name``: ``proposed``, from now on, if nothing did."""
 
 
 # --- tool workers -----------------------------------------------------------------------------
 
 
-class Crews(Protocol):
+class ToolWorkers(Protocol):
     """Workers in other processes, a crew a surface, as who has work for them sees them."""
 
-    async def call(self, job: Job) -> JobEnd:
+    async def call(self, job: Job) -> JobOutcome:
         """What comes of a job that some worker is given, soon after its time. It is sent once.
         Raises a coded error where it cannot be sent, or where an answer cannot be read."""
 
-    async def ask_after(self, surface: str, call_id: str, attempt: int) -> CrewSaid:
+    async def query_attempt(self, surface: str, call_id: str, attempt: int) -> WorkerReports:
         """What became of an attempt, of each worker that answers. It is called off there."""
 
     def cancel(self, call_id: str) -> None:
         """Tell whoever works on this call that nobody wants the answer."""
 
     async def catalogues(self, surface: str, patience_s: float) -> list[bytes]:
-        """The ``Catalogue`` of every worker of the surface that tells it. Waits for the first
+        """The ``WorkerCatalogue`` of every worker of the surface that tells it. Waits for the first
         one so long, for others a moment; empty if there is none."""
 
 
-class Workbench(Protocol):
+class WorkerEndpoint(Protocol):
     """Where one worker takes the jobs of its surface."""
 
     async def open(
-        self, catalogue: Catalogue, take: Callable[[Job], None], cancel: Callable[[str], None]
+        self, catalogue: WorkerCatalogue, take: Callable[[Job], None], cancel: Callable[[str], None]
     ) -> None:
         """From now on jobs come, one to one worker; ``cancel`` names one nobody wants."""
 
-    async def answer(self, job: Job, body: bytes) -> None:
+    async def reply(self, job: Job, body: bytes) -> None:
         """The job has come to this ``JobAnswer``."""
 
-    def decline(self, job: Job, reason: str) -> None:
+    def reject(self, job: Job, reason: str) -> None:
         """It was not begun: somebody else may be asked."""
 
-    def abandon(self, job: Job, reason: str) -> None:
+    def report_unknown(self, job: Job, reason: str) -> None:
         """Nobody will know what it has come to."""
 
     async def drain(self) -> None:
@@ -342,7 +342,7 @@ class Workbench(Protocol):
 # --- services outside ---------------------------------------------------------------------------
 
 
-class Service(Protocol):
+class ExternalService(Protocol):
     """Somebody outside of the realm who answers requests."""
 
     async def ask(self, request_id: str, body: bytes, *, silence_s_max: float) -> bytes:
@@ -363,7 +363,7 @@ class Bus(Protocol):
     @property
     def feed(self) -> Feed: ...
     @property
-    def door(self) -> Door: ...
+    def request_endpoint(self) -> RequestEndpoint: ...
     @property
     def inbox(self) -> Inbox: ...
     @property
@@ -373,11 +373,11 @@ class Bus(Protocol):
     @property
     def claims(self) -> Claims: ...
     @property
-    def snapshots(self) -> Snapshots: ...
+    def snapshots(self) -> EntitySnapshots: ...
     @property
-    def vault(self) -> Vault: ...
+    def secrets(self) -> Secrets: ...
     @property
-    def crews(self) -> Crews: ...
+    def tool_workers(self) -> ToolWorkers: ...
 
     async def start(self) -> None:
         """Connect, and make or check the streams of the realm."""
@@ -394,13 +394,14 @@ class Bus(Protocol):
 
     def reset(self) -> None:
         """This node's claims have run out. What it sent and the network has not yet taken is lost,
-        and appends without an answer end as ``Displaced``, but for those of the family ``node``."""
+        and appends without an answer end as ``Superseded``, but for those of the family
+        ``node``."""
 
 
-class Loop(Protocol):
+class BusLoop(Protocol):
     """The event loop the bus lives on, as other threads see it."""
 
-    def post(self, call: Callable[..., object], *args: object) -> None:
+    def call_soon(self, call: Callable[..., object], *args: object) -> None:
         """Call on the loop soon."""
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:

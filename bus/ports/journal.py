@@ -15,21 +15,21 @@ import msgspec
 from rookery.schemas.envelope import EntityId
 
 __all__ = [
-    "Append",
-    "Conflicted",
-    "Displaced",
+    "AppendOutcome",
+    "AppendRejected",
+    "AppendRequest",
+    "Appended",
+    "Backpressure",
+    "Conflict",
     "Feed",
     "Filter",
     "Journal",
-    "Outcome",
-    "Pressure",
-    "Rejected",
-    "Settled",
-    "Stored",
+    "StoredMessage",
+    "Superseded",
 ]
 
 
-class Append(msgspec.Struct, eq=False):
+class AppendRequest(msgspec.Struct, eq=False):
     """One entity's share of a commit: one journal message."""
 
     entity: EntityId
@@ -45,38 +45,38 @@ class Append(msgspec.Struct, eq=False):
     append is refused if anything newer stands there, whichever family wrote it."""
 
 
-class Settled(msgspec.Struct, frozen=True, gc=False):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """The append is durable under ``sequence``."""
 
-    append: Append
+    append: AppendRequest
     sequence: int
 
 
-class Conflicted(msgspec.Struct, frozen=True):
+class Conflict(msgspec.Struct, frozen=True):
     """The append is not stored and never will be: the entity (or its fence) has moved on."""
 
-    append: Append
+    append: AppendRequest
 
 
-class Displaced(msgspec.Struct, frozen=True):
+class Superseded(msgspec.Struct, frozen=True):
     """The append is not stored, as far as is known here, and cannot be: another node's turn has
     begun in its partition. Should it be stored all the same, that node has read it."""
 
-    append: Append
+    append: AppendRequest
 
 
-class Rejected(msgspec.Struct, frozen=True):
+class AppendRejected(msgspec.Struct, frozen=True):
     """The append is not stored and cannot be, whoever tries (too large, for example)."""
 
-    append: Append
+    append: AppendRequest
     code: str
     message: str
 
 
-Outcome = Settled | Conflicted | Displaced | Rejected
+AppendOutcome = Appended | Conflict | Superseded | AppendRejected
 
 
-class Stored(msgspec.Struct, frozen=True, gc=False):
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A journal message as it was read."""
 
     sequence: int
@@ -95,7 +95,7 @@ class Filter(msgspec.Struct, frozen=True):
     run: str | None = None
 
 
-class Pressure(StrEnum):
+class Backpressure(StrEnum):
     """Why appends do not get through just now."""
 
     NONE = "none"
@@ -107,20 +107,22 @@ class Journal(Protocol):
     """The durable truth: facts of entities, each entity a line of messages of its own."""
 
     @property
-    def pressure(self) -> Pressure:
+    def pressure(self) -> Backpressure:
         """Why appends do not get through just now."""
 
-    def append(self, appends: Sequence[Append], settle: Callable[[list[Outcome]], None]) -> None:
+    def append(
+        self, appends: Sequence[AppendRequest], settle: Callable[[list[AppendOutcome]], None]
+    ) -> None:
         """Store each append if its expectation holds; tell every outcome exactly once.
 
         Appends are independent: each is settled on its own, in any order, in one or more calls.
         At most one append of an entity may be under way. It belongs to the turn that this journal
         has taken last in its partition; where it has none, or has lost it, the append is
-        ``Displaced``. A lost ack is resolved by message id;
+        ``Superseded``. A lost ack is resolved by message id;
         outages and a full store are waited out, so an outcome may take its time but is the truth.
         """
 
-    async def take(self, partitions: frozenset[int]) -> dict[int, int]:
+    async def begin_terms(self, partitions: frozenset[int]) -> dict[int, int]:
         """Begin a turn in each of these partitions; their numbers, which only grow.
 
         From now on the server stores no append of an earlier turn, whoever sent it and whenever.
@@ -129,16 +131,16 @@ class Journal(Protocol):
         of the family ``node`` have no turn: every node appends its own.
         """
 
-    async def last(self, entity: EntityId) -> Stored | None:
+    async def last(self, entity: EntityId) -> StoredMessage | None:
         """The entity's last message, read from the leader."""
 
-    async def at(self, sequence: int) -> Stored | None:
+    async def at(self, sequence: int) -> StoredMessage | None:
         """The message at ``sequence``; ``None`` if nothing stands there, or no more."""
 
-    async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
+    async def read(self, entity: EntityId, after: int = 0) -> list[StoredMessage]:
         """The entity's messages above sequence ``after``, in order."""
 
-    def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+    def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[StoredMessage], None]:
         """Messages above ``after`` up to those stored when the scan began, in pages, in order."""
 
     async def end(self) -> int:
@@ -147,7 +149,7 @@ class Journal(Protocol):
     async def identity(self) -> str:
         """Names this journal: one that is put in its place has another name."""
 
-    async def own_end(self) -> int:
+    async def verified_end(self) -> int:
         """The same, and up to there nobody but this journal has appended in the partitions that it
         has taken, since it took them; ``Failed`` CLAIM_LOST if that cannot be said, also where
         another journal is in its place."""
@@ -156,7 +158,7 @@ class Journal(Protocol):
 class Feed(Protocol):
     """The journal as it grows."""
 
-    def follow(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+    def follow(self, where: Filter, after: int = 0) -> AsyncGenerator[list[StoredMessage], None]:
         """Messages above ``after``, then live ones, without loss, doubles or end.
 
         Reconnects by itself. Raises ``Failed`` ``FEED_GAP`` if what comes next was removed.

@@ -27,7 +27,7 @@ _GRACE_S = 10.0
 def run(lock: int, folder: str, command: list[str]) -> int:
     """The exit code of ``command``, which has inherited ``lock``."""
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=(lock,))
-    threading.Thread(target=_hold, args=(child, Path(folder)), daemon=True).start()
+    threading.Thread(target=_watch_parent, args=(child, Path(folder)), daemon=True).start()
     os.close(lock)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # We end with the command, never before it.
@@ -36,7 +36,7 @@ def run(lock: int, folder: str, command: list[str]) -> int:
     return child.wait()
 
 
-def _hold(child: subprocess.Popen[bytes], folder: Path) -> None:
+def _watch_parent(child: subprocess.Popen[bytes], folder: Path) -> None:
     while os.read(0, 1024):
         pass
     for announced in folder.glob(f"*_{child.pid}.ports"):

@@ -41,7 +41,7 @@ _PORTS = range(20_000, 32_000)
 """Below the ports systems hand out to outgoing connections: a client that tries again and again to
 reach a stopped server there could end up connected to itself, and hold the port against it."""
 _PORTS_TRIED_MAX = 50
-_LEASH = str(Path(__file__).with_name("parent_guard.py"))
+_PARENT_GUARD = str(Path(__file__).with_name("parent_guard.py"))
 _ADDRESS_IN_USE = "address already in use"
 
 
@@ -62,7 +62,7 @@ class EmbeddedServer:
         self._port = port
         self._sync = sync
         self._store_bytes_max = store_bytes_max
-        self._leash: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
         self._pid = 0
 
     @property
@@ -83,7 +83,7 @@ class EmbeddedServer:
 
     @property
     def running(self) -> bool:
-        return self._leash is not None and self._leash.poll() is None
+        return self._guard is not None and self._guard.poll() is None
 
     def start(self) -> None:
         """Return when JetStream answers.
@@ -114,7 +114,7 @@ class EmbeddedServer:
 
     def stop(self) -> None:
         """Let it end in order; it is gone when this returns. No error if it does not run."""
-        leash, self._leash = self._leash, None
+        leash, self._guard = self._guard, None
         if leash is None:
             return
         assert leash.stdin is not None
@@ -123,7 +123,7 @@ class EmbeddedServer:
         leash.wait(_STOP_PATIENCE_S)
         leash.stdout.close()
         if leash.returncode < 0:  # Somebody killed the leash, which so could not end the server.
-            self._end_unleashed()
+            self._kill_orphan()
 
     def kill(self) -> None:
         """End it as a crash would, with SIGKILL."""
@@ -165,12 +165,22 @@ class EmbeddedServer:
         """``False`` if the port is taken and, none being ``fixed``, another may be tried."""
         if not fixed and not _is_free(port):
             return False
-        self._store.forget_running()
+        self._store.remove_port_files()
         config = self._store.write("server.conf", self._config(port))
         errors = self.store / "server.stderr"
         with errors.open("wb") as stderr:
-            self._leash = leash = subprocess.Popen(
-                [sys.executable, "-I", "-S", _LEASH, str(lock), self.store, binary, "-c", config],
+            self._guard = leash = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    _PARENT_GUARD,
+                    str(lock),
+                    self.store,
+                    binary,
+                    "-c",
+                    config,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -185,7 +195,7 @@ class EmbeddedServer:
             self._await_jetstream(port)
             return True
         self.stop()
-        said = _last_words(errors) or _last_words(log)
+        said = _log_tail(errors) or _log_tail(log)
         if _ADDRESS_IN_USE in said and not fixed:
             return False
         raise Failed("SERVER_START_FAILED", f"nats-server ended: {said}", hint=f"see {log}")
@@ -203,7 +213,7 @@ class EmbeddedServer:
             f'authorization {{ token: "{self._store.token()}" }}',
             "jetstream {",
             f"  store_dir: {quoted}",
-            f"  max_file_store: {self._store_bytes_max or _room(self.store)}",
+            f"  max_file_store: {self._store_bytes_max or _store_limit(self.store)}",
             "  sync_interval: always" if self._sync == "always" else "",
             "}",
         ]
@@ -213,7 +223,7 @@ class EmbeddedServer:
         """``False`` if it ended, or nobody wants it any more."""
 
         def listening() -> bool:
-            server = self._store.running()
+            server = self._store.running_server()
             return server is not None and server.pid == self._pid
 
         def ended() -> bool:
@@ -244,10 +254,10 @@ class EmbeddedServer:
         finally:
             thread.close()
 
-    def _end_unleashed(self) -> None:
+    def _kill_orphan(self) -> None:
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGTERM)
-        wait_until(lambda: not self._store.held(), _STOP_PATIENCE_S)
+        wait_until(lambda: not self._store.is_locked(), _STOP_PATIENCE_S)
 
 
 def find_server() -> str:
@@ -273,7 +283,7 @@ def find_server() -> str:
     return binary
 
 
-def _room(store: Path) -> int:
+def _store_limit(store: Path) -> int:
     """What the store may grow to. The server's own default is three quarters of what is free, not
     counting what is already used: a large store would take no more messages after a restart."""
     used = sum(file.stat().st_size for file in store.glob("jetstream/**/*") if file.is_file())
@@ -290,7 +300,7 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _last_words(path: Path) -> str:
+def _log_tail(path: Path) -> str:
     with suppress(FileNotFoundError, IndexError):
         return path.read_text(errors="replace").splitlines()[-1].rpartition("[FTL] ")[2]
     return ""

@@ -20,12 +20,12 @@ from rookery.bus.clock import entropy, wait_until
 from rookery.schemas.errors import Refused
 
 __all__ = [
-    "Running",
+    "RunningServer",
     "Store",
+    "check_usable",
     "default_store",
     "find_running",
     "read_token",
-    "usable",
     "with_token",
 ]
 
@@ -34,7 +34,7 @@ _LOCK_PATIENCE_S = 2.0
 _START_PATIENCE_S = 2.0
 
 
-class Running(NamedTuple):
+class RunningServer(NamedTuple):
     """A server at work on a store."""
 
     pid: int
@@ -53,21 +53,21 @@ class Store:
 
     def create(self) -> None:
         """Make the directory if there is none, for its owner only."""
-        with usable(self.path):
+        with check_usable(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def acquire(self) -> int:
         """The lock as an open file to be inherited; ``Refused`` STORE_IN_USE if it is held."""
-        with usable(self.path):
+        with check_usable(self.path):
             lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
         if not wait_until(lambda: _flock(lock, fcntl.LOCK_EX), _LOCK_PATIENCE_S):
             os.close(lock)
             raise self._in_use()
         return lock
 
-    def held(self) -> bool:
+    def is_locked(self) -> bool:
         """Whether a server lives on this store (or is just being started)."""
-        with usable(self.path):
+        with check_usable(self.path):
             try:
                 lock = os.open(self._lock_path, os.O_RDWR)
             except FileNotFoundError:
@@ -77,17 +77,17 @@ class Store:
         finally:
             os.close(lock)
 
-    def running(self) -> Running | None:
+    def running_server(self) -> RunningServer | None:
         """The server at work, as it announced itself; only to be trusted while ``held``."""
         for path in self.path.glob("*.ports"):
             pid = int(path.stem.rpartition("_")[2])
             with suppress(ProcessLookupError, FileNotFoundError, msgspec.DecodeError, LookupError):
                 os.kill(pid, 0)
                 ports = msgspec.json.decode(path.read_bytes(), type=dict[str, list[str]])
-                return Running(pid, ports["nats"][0])
+                return RunningServer(pid, ports["nats"][0])
         return None
 
-    def forget_running(self) -> None:
+    def remove_port_files(self) -> None:
         """Remove what killed servers announced. Only for the holder of the lock."""
         for path in self.path.glob("*.ports"):
             path.unlink()
@@ -116,7 +116,7 @@ class Store:
         return path
 
     def _in_use(self) -> Refused:
-        server = self.running()
+        server = self.running_server()
         if server is None:
             who, hint = "another process that is starting a server", "wait for it, or stop it"
         else:
@@ -127,7 +127,7 @@ class Store:
 
 
 @contextmanager
-def usable(store: Path) -> Iterator[None]:
+def check_usable(store: Path) -> Iterator[None]:
     """``Refused`` CONFIG_INVALID if it turns out that a store cannot be there."""
     try:
         yield
@@ -147,7 +147,7 @@ def default_store() -> Path:
 
 def read_token(store: Path) -> str:
     """The token of the server on ``store``; empty if there never was one."""
-    with usable(store):
+    with check_usable(store):
         try:
             return (store / "token").read_text().strip()
         except FileNotFoundError:
@@ -160,8 +160,8 @@ def find_running(store: Path) -> str | None:
     One that is just starting is waited for.
     """
     place = Store(store)
-    wait_until(lambda: not place.held() or place.running(), _START_PATIENCE_S)
-    server = place.running() if place.held() else None
+    wait_until(lambda: not place.is_locked() or place.running_server(), _START_PATIENCE_S)
+    server = place.running_server() if place.is_locked() else None
     return with_token(server.address, read_token(place.path)) if server else None
 
 

@@ -25,7 +25,7 @@ __all__ = [
     "JetStreamBlobs",
     "blob_not_found",
     "check_blob",
-    "verified",
+    "verify_blob",
 ]
 
 CHUNK_BYTES_MAX: Final = 512 << 10
@@ -60,16 +60,16 @@ class JetStreamBlobs:
         return digest
 
     async def get(self, digest: str) -> bytes:
-        first = await self._bucket.nearest(f"{digest}.0") if _DIGEST.match(digest) else None
+        first = await self._bucket.get_from_any(f"{digest}.0") if _DIGEST.match(digest) else None
         if first is None:
             raise blob_not_found(digest)
         chunks = [first.body]
         for group in _groups(int(header_value(first.header, _CHUNKS.encode()))):
             chunks += await asyncio.gather(*(self._chunk(digest, number) for number in group))
-        return await verified(b"".join(chunks), digest)
+        return await verify_blob(b"".join(chunks), digest)
 
     async def _chunk(self, digest: str, number: int) -> bytes:
-        entry = await self._bucket.nearest(f"{digest}.{number}")
+        entry = await self._bucket.get_from_any(f"{digest}.{number}")
         return b"" if entry is None else entry.body
 
 
@@ -86,7 +86,7 @@ def blob_not_found(digest: str) -> Failed:
     return Failed("BLOB_NOT_FOUND", f"no blob has the digest {digest[:80]!r}")
 
 
-async def verified(data: bytes, digest: str) -> bytes:
+async def verify_blob(data: bytes, digest: str) -> bytes:
     """``data`` if it is what ``digest`` names."""
     if await _digest(data) != digest:
         raise Failed("BLOB_CORRUPT", f"the {len(data)} bytes stored as {digest} are not it")

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rookery.bus.journal.append_messages import Verdict, ack_of
+from rookery.bus.journal.append_messages import AckVerdict, decode_ack
 from rookery.bus.journal.stored_message import status_of
 from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, header_value
 from rookery.bus.streams import StreamSpec
 from rookery.schemas.errors import Failed, Refused
 
-__all__ = ["Bucket", "Entry"]
+__all__ = ["Bucket", "BucketEntry"]
 
 _NO_MESSAGE = 10037
 
@@ -33,7 +33,7 @@ _PAGE_ENDS = (204, 404)
 """All that was asked for, or nothing there."""
 
 
-class Entry(NamedTuple):
+class BucketEntry(NamedTuple):
     """What stands under a key."""
 
     key: str
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
     body: bytes
 
 
-class _Stored(msgspec.Struct):
+class _StoredEntry(msgspec.Struct):
     subject: str
     seq: int
     hdrs: str = ""
@@ -90,16 +90,16 @@ class Bucket:
             headers = [*headers, ("Nats-Expected-Last-Subject-Sequence", str(expected))]
         message = Outgoing(self._prefix + key, body, headers=headers)
         reply = await self._connection.request(message, timeout_s=timeout_s)
-        ack = ack_of(reply)
+        ack = decode_ack(reply)
         said = f"{self._stream} does not take {len(body)} bytes: {ack.description}"
         match ack.verdict:
-            case Verdict.STORED:
+            case AckVerdict.STORED:
                 return ack.sequence
-            case Verdict.STALE:
+            case AckVerdict.STALE:
                 return None
-            case Verdict.TOO_LARGE:
+            case AckVerdict.TOO_LARGE:
                 raise Refused("PAYLOAD_TOO_LARGE", said)
-            case Verdict.FULL:
+            case AckVerdict.FULL:
                 raise Failed("JOURNAL_FULL", said)
             case _:
                 raise Failed("SERVER_UNREACHABLE", said)
@@ -107,29 +107,31 @@ class Bucket:
     async def remove(self, key: str, *, before: int) -> None:
         """Leave no trace of what stands under ``key``, if its sequence is lower than ``before``."""
         query: dict[str, str | int] = {"filter": self._prefix + key, "seq": before}
-        await self._ask("STREAM.PURGE", query)
+        await self._stream_api("STREAM.PURGE", query)
 
-    async def newest(self, key: str, *, timeout_s: float = _TIMEOUT_S) -> Entry | None:
+    async def get_from_leader(
+        self, key: str, *, timeout_s: float = _TIMEOUT_S
+    ) -> BucketEntry | None:
         """What stands under ``key``."""
         query = {"last_by_subj": self._prefix + key}
-        answer = await self._ask("STREAM.MSG.GET", query, timeout_s)
+        answer = await self._stream_api("STREAM.MSG.GET", query, timeout_s)
         if answer is None:
             return None
-        found = msgspec.convert(answer["message"], _Stored)
-        return Entry(key, found.seq, b64decode(found.hdrs), b64decode(found.data))
+        found = msgspec.convert(answer["message"], _StoredEntry)
+        return BucketEntry(key, found.seq, b64decode(found.hdrs), b64decode(found.data))
 
-    async def nearest(self, key: str) -> Entry | None:
+    async def get_from_any(self, key: str) -> BucketEntry | None:
         """What stands under ``key`` on any replica: for what never changes or may be old.
 
         A replica may lag, so the leader is asked before it is said that there is nothing.
         """
         question = Outgoing(f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}{key}", b"")
         reply = await self._connection.request(question, timeout_s=_BODY_TIMEOUT_S)
-        return await self.newest(key) if status_of(reply) else self._entry(reply)
+        return await self.get_from_leader(key) if status_of(reply) else self._entry(reply)
 
-    async def all(self) -> list[Entry]:
+    async def all(self) -> list[BucketEntry]:
         """What stands under every key, from any replica, oldest first."""
-        entries: list[Entry] = []
+        entries: list[BucketEntry] = []
         while True:
             after = entries[-1].sequence if entries else 0
             *messages, end = await self._page(after)
@@ -140,11 +142,11 @@ class Bucket:
     async def keys(self, pattern: str) -> list[str]:
         """The keys that exist and match ``pattern`` (NATS wildcards); reads no bodies."""
         query = {"subjects_filter": self._prefix + pattern}
-        answer = await self._ask("STREAM.INFO", query)
+        answer = await self._stream_api("STREAM.INFO", query)
         subjects: dict[str, int] = (answer or {})["state"].get("subjects") or {}
         return [subject.removeprefix(self._prefix) for subject in subjects]
 
-    async def _ask(
+    async def _stream_api(
         self, verb: str, query: Mapping[str, str | int], timeout_s: float = _TIMEOUT_S
     ) -> dict[str, Any] | None:
         """The stream's answer; ``None`` if it has no such message."""
@@ -181,9 +183,9 @@ class Bucket:
             await subscription.cancel()
         raise Failed("SERVER_UNREACHABLE", f"{self._stream} cannot be read just now")
 
-    def _entry(self, message: Message) -> Entry:
+    def _entry(self, message: Message) -> BucketEntry:
         subject = header_value(message.header, b"Nats-Subject")
-        return Entry(
+        return BucketEntry(
             subject.removeprefix(self._prefix),
             int(header_value(message.header, b"Nats-Sequence")),
             message.header,

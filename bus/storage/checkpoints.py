@@ -15,14 +15,14 @@ from rookery.bus.clock import entropy
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
 
-__all__ = ["SALT_BYTES", "JetStreamShelf", "StandingHead"]
+__all__ = ["SALT_BYTES", "CheckpointHead", "JetStreamCheckpointStore"]
 
 SALT_BYTES: Final = 16
 """Before each part, so that no two are ever the same: none is removed that somebody else wrote."""
 _HEAD: Final = "head"
 
 
-class StandingHead(NamedTuple):
+class CheckpointHead(NamedTuple):
     """The head as it stands."""
 
     revision: int
@@ -30,17 +30,17 @@ class StandingHead(NamedTuple):
     body: bytes
 
 
-class JetStreamShelf:
+class JetStreamCheckpointStore:
     """In a bucket: the head under a key of its own, the parts as blobs are."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket, self._blobs = bucket, JetStreamBlobs(bucket)
         self.spec = bucket.spec()
 
-    async def head(self) -> StandingHead | None:
+    async def head(self) -> CheckpointHead | None:
         """What stands; ``None`` if nothing ever did."""
-        entry = await self._bucket.newest(_HEAD)
-        return None if entry is None else StandingHead(entry.sequence, entry.body)
+        entry = await self._bucket.get_from_leader(_HEAD)
+        return None if entry is None else CheckpointHead(entry.sequence, entry.body)
 
     async def put(self, part: bytes) -> str:
         """Keep a part until the next head, and as long as heads name it; its name."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rookery.bus.nats.connection import header_value
 from rookery.bus.ports import Claim
-from rookery.bus.storage.bucket import Bucket, Entry
+from rookery.bus.storage.bucket import Bucket, BucketEntry
 from rookery.bus.subjects import decode_token, encode_token
 from rookery.schemas.errors import Failed, Refused
 
@@ -23,13 +23,13 @@ _HOLDER = "Rookery-Holder"
 _AFTER = "Rookery-After"
 """The token that was renewed or seized: tells our own write, whose ack was lost, from others."""
 
-ANSWERS_A_CLAIM = 4
+TIMEOUTS_PER_TTL = 4
 RELEASE_S = 2.0
 
 _TOMBSTONE = (("KV-Operation", "DEL"), ("Nats-TTL", "1s"))
 
 
-class _Standing(NamedTuple):
+class _StoredClaim(NamedTuple):
     """What stands under a name; without a holder nobody has it."""
 
     sequence: int = 0
@@ -50,31 +50,33 @@ class JetStreamClaims:
     async def acquire(self, name: str, holder: str, ttl_s: int, value: bytes = b"") -> Claim | None:
         check_claim(name, holder, ttl_s)
         while True:
-            found = await self._bucket.newest(encode_token(name), timeout_s=_timeout_s(ttl_s))
-            standing = _standing(found)
+            found = await self._bucket.get_from_leader(
+                encode_token(name), timeout_s=_timeout_s(ttl_s)
+            )
+            standing = _decode_claim(found)
             if standing.holder not in ("", holder):
                 return None
             token = await self._bucket.put(
                 encode_token(name),
                 value,
                 expected=standing.sequence,
-                headers=_held(holder, ttl_s),
+                headers=_claim_headers(holder, ttl_s),
                 timeout_s=_timeout_s(ttl_s),
             )
             if token is not None:
                 return Claim(name, holder, token, value)
 
     async def renew(self, claim: Claim, ttl_s: int, value: bytes = b"") -> Claim:
-        renewed = await self.seize(claim, claim.holder, ttl_s, value)
+        renewed = await self.take_from_dead(claim, claim.holder, ttl_s, value)
         if renewed is None:
             raise claim_lost(claim)
         return renewed
 
-    async def seize(
+    async def take_from_dead(
         self, claim: Claim, holder: str, ttl_s: int, value: bytes = b""
     ) -> Claim | None:
         check_claim(claim.name, holder, ttl_s)
-        headers = [*_held(holder, ttl_s), (_AFTER, str(claim.token))]
+        headers = [*_claim_headers(holder, ttl_s), (_AFTER, str(claim.token))]
         token = await self._replace(claim, holder, value, headers, _timeout_s(ttl_s))
         return None if token is None else Claim(claim.name, holder, token, value)
 
@@ -84,7 +86,7 @@ class JetStreamClaims:
     async def list(self, prefix: str = "") -> list[Claim]:
         claims = []
         for entry in await self._bucket.all():
-            name, standing = decode_token(entry.key), _standing(entry)
+            name, standing = decode_token(entry.key), _decode_claim(entry)
             if standing.holder and name.startswith(prefix):
                 claims.append(Claim(name, standing.holder, standing.sequence, standing.value))
         return claims
@@ -109,7 +111,7 @@ class JetStreamClaims:
             )
             if token is not None:
                 return token
-            standing = _standing(await self._bucket.newest(key, timeout_s=timeout_s))
+            standing = _decode_claim(await self._bucket.get_from_leader(key, timeout_s=timeout_s))
             if standing.holder != holder or standing.after != claim.token:
                 return None
             expected = standing.sequence
@@ -128,16 +130,16 @@ def claim_lost(claim: Claim) -> Failed:
 
 
 def _timeout_s(ttl_s: int) -> float:
-    return ttl_s / ANSWERS_A_CLAIM
+    return ttl_s / TIMEOUTS_PER_TTL
 
 
-def _held(holder: str, ttl_s: int) -> list[tuple[str, str]]:
+def _claim_headers(holder: str, ttl_s: int) -> list[tuple[str, str]]:
     return [(_HOLDER, encode_token(holder)), ("Nats-TTL", f"{ttl_s}s")]
 
 
-def _standing(entry: Entry | None) -> _Standing:
+def _decode_claim(entry: BucketEntry | None) -> _StoredClaim:
     if entry is None:
-        return _Standing()
+        return _StoredClaim()
     holder = header_value(entry.header, _HOLDER.encode())
     after = header_value(entry.header, _AFTER.encode())
-    return _Standing(entry.sequence, decode_token(holder), int(after or 0), entry.body)
+    return _StoredClaim(entry.sequence, decode_token(holder), int(after or 0), entry.body)

@@ -5,7 +5,7 @@ worker keeps the last attempt of each call and refuses a lower one, and one that
 node that takes a call over asks what became of an attempt; asking calls it off where it has not
 begun. Pure: the time comes in, in seconds of any clock that does not go back.
 
-Kept are ``CALLS_MAX`` calls and ``CALLED_OFF_MAX`` that were called off, for ``AGE_S`` or the
+Kept are ``CALLS_MAX`` calls and ``CANCELLED_MAX`` that were called off, for ``AGE_S`` or the
 longest time any job was given, whichever is longer. Of what was let go earlier, and of what was
 before this process, nothing is known: ``remembers_ms`` says since when all is.
 """
@@ -17,13 +17,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rookery.schemas.worker_protocol import CallState, Job
+from rookery.schemas.worker_protocol import AttemptState, Job
 
-__all__ = ["AGE_S", "CALLED_OFF_MAX", "CALLS_MAX", "CallMemory"]
+__all__ = ["AGE_S", "CALLS_MAX", "CANCELLED_MAX", "AttemptRegistry"]
 
 CALLS_MAX: Final = 50_000
 """Some 20 MB."""
-CALLED_OFF_MAX: Final = 10_000
+CANCELLED_MAX: Final = 10_000
 AGE_S: Final = 3_600.0
 
 
@@ -32,29 +32,29 @@ class _Attempt(msgspec.Struct, gc=False):
 
     number: int
     job_id: str
-    state: CallState
+    state: AttemptState
     at_s: float
     """When its state changed."""
 
 
-class _CalledOff(NamedTuple):
+class _CancelledAttempt(NamedTuple):
     number: int
     """This attempt and those below."""
     at_s: float
 
 
-class CallMemory:
+class AttemptRegistry:
     """One a worker."""
 
     def __init__(self, now_s: float, *, calls_max: int = CALLS_MAX) -> None:
-        self._calls_max, self._age_s, self._knows_since_s = calls_max, AGE_S, now_s
+        self._calls_max, self._age_s, self._complete_since_s = calls_max, AGE_S, now_s
         self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
         """Those whose state changed last come last."""
-        self._called_off: OrderedDict[str, _CalledOff] = OrderedDict()
+        self._cancelled: OrderedDict[str, _CancelledAttempt] = OrderedDict()
 
-    def refusal(self, job: Job) -> str:
+    def reason_to_refuse(self, job: Job) -> str:
         """Why the job may not begin; empty if it may."""
-        called_off = self._called_off.get(job.call_id)
+        called_off = self._cancelled.get(job.call_id)
         if called_off is not None and job.attempt <= called_off.number:
             return f"attempt {job.attempt} of the call was called off"
         last = self._attempts.get(job.call_id)
@@ -67,48 +67,52 @@ class CallMemory:
         self._age_s = max(self._age_s, job.left_ms / 1_000)
         last = self._attempts.get(job.call_id)
         again = last is not None and last.number == job.attempt
-        if job.call_id and not (again and last and last.state is not CallState.NOT_BEGUN):
-            self._attempts[job.call_id] = _Attempt(job.attempt, job.id, CallState.RUNNING, now_s)
+        if job.call_id and not (again and last and last.state is not AttemptState.NOT_STARTED):
+            self._attempts[job.call_id] = _Attempt(job.attempt, job.id, AttemptState.RUNNING, now_s)
             self._attempts.move_to_end(job.call_id)
-            self._let_go(now_s)
+            self._evict(now_s)
 
-    def end(self, job: Job, state: CallState, now_s: float) -> None:
+    def end(self, job: Job, state: AttemptState, now_s: float) -> None:
         """What the job has come to."""
         last = self._attempts.get(job.call_id)
         if last is not None and last.job_id == job.id:
             last.state, last.at_s = state, now_s
             self._attempts.move_to_end(job.call_id)
 
-    def ask(self, call_id: str, number: int, now_s: float) -> tuple[CallState, str]:
+    def query_or_cancel(self, call_id: str, number: int, now_s: float) -> tuple[AttemptState, str]:
         """What became of an attempt, and of which job. One that has not begun never will."""
         last = self._attempts.get(call_id)
         if last is not None and last.number > number:
-            return CallState.UNKNOWN, ""
-        if last is not None and last.number == number and last.state is not CallState.NOT_BEGUN:
+            return AttemptState.UNKNOWN, ""
+        if (
+            last is not None
+            and last.number == number
+            and last.state is not AttemptState.NOT_STARTED
+        ):
             return last.state, last.job_id
-        known = self._called_off.pop(call_id, None)
+        known = self._cancelled.pop(call_id, None)
         number = number if known is None else max(number, known.number)
-        self._called_off[call_id] = _CalledOff(number, now_s)
-        self._let_go(now_s)
-        return CallState.NOT_BEGUN, ""
+        self._cancelled[call_id] = _CancelledAttempt(number, now_s)
+        self._evict(now_s)
+        return AttemptState.NOT_STARTED, ""
 
-    def remembers_ms(self, now_s: float) -> int:
+    def retention_ms(self, now_s: float) -> int:
         """So far back all is known that this worker did."""
-        return max(0, int(1_000 * (now_s - self._knows_since_s)))
+        return max(0, int(1_000 * (now_s - self._complete_since_s)))
 
-    def _let_go(self, now_s: float) -> None:
+    def _evict(self, now_s: float) -> None:
         """Of the oldest, but of none that runs."""
         while self._attempts:
             call_id, oldest = next(iter(self._attempts.items()))
             if not (len(self._attempts) > self._calls_max or oldest.at_s < now_s - self._age_s):
                 break
-            if oldest.state is CallState.RUNNING:
+            if oldest.state is AttemptState.RUNNING:
                 self._attempts.move_to_end(call_id)
                 break
             del self._attempts[call_id]
-            self._knows_since_s = max(self._knows_since_s, oldest.at_s)
-        while self._called_off:
-            oldest_off = next(iter(self._called_off.values()))
-            if len(self._called_off) <= CALLED_OFF_MAX and oldest_off.at_s >= now_s - self._age_s:
+            self._complete_since_s = max(self._complete_since_s, oldest.at_s)
+        while self._cancelled:
+            oldest_off = next(iter(self._cancelled.values()))
+            if len(self._cancelled) <= CANCELLED_MAX and oldest_off.at_s >= now_s - self._age_s:
                 break
-            self._called_off.popitem(last=False)
+            self._cancelled.popitem(last=False)

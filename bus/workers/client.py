@@ -23,67 +23,69 @@ from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscript
 from rookery.bus.ports import Blobs
 from rookery.bus.subjects import Subjects
 from rookery.bus.workers.protocol import (
-    CALLED_OFF,
     CANCEL,
+    CANCELLED,
     CATALOGUE,
     HEALTH,
-    NOT_BEGUN,
+    NOT_STARTED,
     UNKNOWN,
-    AskedAttempt,
-    Named,
-    Parcels,
+    AttemptQuery,
+    JobNames,
+    LargeBodies,
+    decode_outcome,
     is_answer_to,
     job_headers,
-    outcome_of,
 )
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, Failed
 from rookery.schemas.worker_protocol import (
     GRACE_MS,
-    Answered,
-    CrewSaid,
-    Health,
     Job,
-    JobEnd,
-    JobUnknown,
-    NotBegun,
-    WorkerSaid,
+    JobAnswered,
+    JobNotStarted,
+    JobOutcome,
+    JobOutcomeUnknown,
+    WorkerHealth,
+    WorkerReport,
+    WorkerReports,
 )
 
-__all__ = ["NatsCrews"]
+__all__ = ["NatsToolWorkers"]
 
-PULSE_S: Final = 2.0
-MISSED_MAX: Final = 5
+POLL_S: Final = 2.0
+MISSED_POLLS_MAX: Final = 5
 """A worker may be too busy to speak; one that says nothing of a job so often has lost it."""
 NAMES_MAX: Final = 1_000
 """Of jobs, in one message."""
-ROLL_CALL_S: Final = 1.0
-LATECOMERS_S: Final = 0.3
-AGAIN_S: Final = 0.2
+DISCOVERY_S: Final = 1.0
+LATE_REPLIES_S: Final = 0.3
+RETRY_S: Final = 0.2
 _NO_RESPONDERS: Final = 503
 
-_health = msgspec.json.Decoder(Health).decode
+_health = msgspec.json.Decoder(WorkerHealth).decode
 
 
-class _Waiting:
+class _PendingJob:
     """A job until it has come to something."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.told: asyncio.Future[Message | JobUnknown] = asyncio.get_running_loop().create_future()
+        self.completion: asyncio.Future[Message | JobOutcomeUnknown] = (
+            asyncio.get_running_loop().create_future()
+        )
         self.worker = ""
         """Who said that it runs it."""
-        self.missed = 0
+        self.missed_polls = 0
         """How often nobody has said so since."""
         self.cancelled = False
 
-    def tell(self, end: Message | JobUnknown) -> None:
-        if not self.told.done():
-            self.told.set_result(end)
+    def complete(self, end: Message | JobOutcomeUnknown) -> None:
+        if not self.completion.done():
+            self.completion.set_result(end)
 
 
-class NatsCrews:
-    """Port ``Crews``. To be used on the event loop of its connection."""
+class NatsToolWorkers:
+    """Port ``ToolWorkers``. To be used on the event loop of its connection."""
 
     def __init__(
         self,
@@ -91,105 +93,105 @@ class NatsCrews:
         subjects: Subjects,
         blobs: Blobs,
         *,
-        pulse_s: float = PULSE_S,
+        pulse_s: float = POLL_S,
     ) -> None:
-        self._connection, self._subjects, self._pulse_s = connection, subjects, pulse_s
-        self._parcels = Parcels(connection, blobs)
+        self._connection, self._subjects, self._poll_s = connection, subjects, pulse_s
+        self._large_bodies = LargeBodies(connection, blobs)
         self._inbox = connection.client.new_inbox()
         self._numbers = count(1)
         self._listeners: dict[str, Callable[[Message], None]] = {}
-        self._waiting: dict[str, _Waiting] = {}
-        self._elsewhere: dict[str, tuple[str, str]] = {}
+        self._pending: dict[str, _PendingJob] = {}
+        self._remote_attempts: dict[str, tuple[str, str]] = {}
         """Surface and job of calls that another process sent and this one waits for."""
         self._subscription: Subscription | None = None
-        self._pulse: asyncio.Task[None] | None = None
+        self._poll_task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """From now on answers find their way."""
-        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._arrived)
+        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._on_replies)
 
     async def close(self) -> None:
         """Nobody is told anything any more."""
-        if self._pulse is not None:
-            self._pulse.cancel()
-            await asyncio.gather(self._pulse, return_exceptions=True)
+        if self._poll_task is not None:
+            self._poll_task.cancel()
+            await asyncio.gather(self._poll_task, return_exceptions=True)
         if self._subscription is not None:
             await self._subscription.cancel()
 
-    async def call(self, job: Job) -> JobEnd:
-        waiting = _Waiting(job)
-        with self._listening(waiting.tell) as reply:
+    async def call(self, job: Job) -> JobOutcome:
+        waiting = _PendingJob(job)
+        with self._reply_listener(waiting.complete) as reply:
             subject = self._subjects.job(job.surface, job.tool)
             message = Outgoing(subject, job.body, reply, job_headers(job))
-            self._waiting[reply] = waiting
+            self._pending[reply] = waiting
             try:
-                message = await self._parcels.packed(message)
+                message = await self._large_bodies.pack(message)
                 if waiting.cancelled:
-                    return NotBegun("nobody wants it any more")
+                    return JobNotStarted("nobody wants it any more")
                 if not self._connection.send([message]):
-                    return NotBegun("there is no connection to the server")
-                self._keep_asking()
+                    return JobNotStarted("there is no connection to the server")
+                self._ensure_polling()
                 async with asyncio.timeout((job.left_ms + GRACE_MS) / 1_000):
-                    return await self._end_of(waiting)
+                    return await self._outcome_of(waiting)
             except TimeoutError:
-                return JobUnknown(f"no answer came within {job.left_ms} ms")
+                return JobOutcomeUnknown(f"no answer came within {job.left_ms} ms")
             finally:
-                del self._waiting[reply]
+                del self._pending[reply]
 
-    async def ask_after(self, surface: str, call_id: str, attempt: int) -> CrewSaid:
+    async def query_attempt(self, surface: str, call_id: str, attempt: int) -> WorkerReports:
         if not self._connection.connected:  # Silence would say nothing of workers.
             raise Failed("SERVER_UNREACHABLE", "the workers cannot be asked after a call")
-        asked = AskedAttempt(call_id, attempt)
-        self._elsewhere.pop(call_id, None)
+        asked = AttemptQuery(call_id, attempt)
+        self._remote_attempts.pop(call_id, None)
         answer, workers = None, []
-        for message in await self._roll_call(surface, HEALTH, encode_json(Named(calls=(asked,)))):
+        for message in await self._discover(surface, HEALTH, encode_json(JobNames(calls=(asked,)))):
             if is_answer_to(message, asked):
                 answer = message
                 continue
             with suppress(msgspec.MsgspecError):
-                workers.append(self._said(surface, _health(message.body), asked))
-        body = None if answer is None else await self._parcels.unpacked(answer)
-        return CrewSaid(workers=tuple(workers), answer=body)
+                workers.append(self._report_of(surface, _health(message.body), asked))
+        body = None if answer is None else await self._large_bodies.unpack(answer)
+        return WorkerReports(workers=tuple(workers), answer=body)
 
-    def _said(self, surface: str, health: Health, asked: AskedAttempt) -> WorkerSaid:
+    def _report_of(self, surface: str, health: WorkerHealth, asked: AttemptQuery) -> WorkerReport:
         """What one worker said; where the job runs is kept, so that it can be cancelled."""
         state = None
         for said in health.calls:
             if (said.call, said.attempt) == (asked.call, asked.attempt):
                 state = said.state
                 if said.id:
-                    self._elsewhere[asked.call] = surface, said.id
-        return WorkerSaid(worker=health.worker, state=state, remembers_ms=health.remembers_ms)
+                    self._remote_attempts[asked.call] = surface, said.id
+        return WorkerReport(worker=health.worker, state=state, remembers_ms=health.remembers_ms)
 
     def cancel(self, call_id: str) -> None:
-        if call_id in self._elsewhere:
-            surface, name = self._elsewhere[call_id]
-            self._speak(surface, CANCEL, [name])
-        for reply, waiting in self._waiting.items():
+        if call_id in self._remote_attempts:
+            surface, name = self._remote_attempts[call_id]
+            self._broadcast(surface, CANCEL, [name])
+        for reply, waiting in self._pending.items():
             if waiting.job.call_id == call_id:
                 waiting.cancelled = True
-                self._speak(waiting.job.surface, CANCEL, [reply])
+                self._broadcast(waiting.job.surface, CANCEL, [reply])
 
     async def catalogues(self, surface: str, patience_s: float) -> list[bytes]:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + patience_s
         while True:
-            if found := await self._roll_call(surface):
-                return [await self._parcels.unpacked(message) for message in found]
-            if loop.time() + AGAIN_S > end_s:
+            if found := await self._discover(surface):
+                return [await self._large_bodies.unpack(message) for message in found]
+            if loop.time() + RETRY_S > end_s:
                 return []
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def _arrived(self, batch: list[Message]) -> None:
+    def _on_replies(self, batch: list[Message]) -> None:
         for message in batch:
             listener = self._listeners.get(message.subject)
             if listener is not None:
                 listener(message)
 
     @contextmanager
-    def _listening(self, listener: Callable[[Message], None]) -> Iterator[str]:
+    def _reply_listener(self, listener: Callable[[Message], None]) -> Iterator[str]:
         """A subject whose messages go to ``listener``."""
         reply = f"{self._inbox}.{next(self._numbers)}"
         self._listeners[reply] = listener
@@ -198,27 +200,27 @@ class NatsCrews:
         finally:
             del self._listeners[reply]
 
-    async def _end_of(self, waiting: _Waiting) -> JobEnd:
-        told = await waiting.told
-        if isinstance(told, JobUnknown):
+    async def _outcome_of(self, waiting: _PendingJob) -> JobOutcome:
+        told = await waiting.completion
+        if isinstance(told, JobOutcomeUnknown):
             return told
         job = waiting.job
         if status_of(told) == _NO_RESPONDERS:
-            return NotBegun(f"no worker of {job.surface} serves {job.tool}", nobody=True)
-        outcome, why = outcome_of(told)
-        if outcome == NOT_BEGUN:
-            return NotBegun(why.message, called_off=why.code == CALLED_OFF)
+            return JobNotStarted(f"no worker of {job.surface} serves {job.tool}", no_worker=True)
+        outcome, why = decode_outcome(told)
+        if outcome == NOT_STARTED:
+            return JobNotStarted(why.message, cancelled=why.code == CANCELLED)
         if outcome == UNKNOWN:
-            return JobUnknown(why.message)
+            return JobOutcomeUnknown(why.message)
         while True:
             try:
-                return Answered(await self._parcels.unpacked(told))
+                return JobAnswered(await self._large_bodies.unpack(told))
             except Failed as failure:
                 if not CODES[failure.code].retryable:
                     raise
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
 
-    async def _roll_call(
+    async def _discover(
         self, surface: str, what: str = CATALOGUE, body: bytes = b""
     ) -> list[Message]:
         """Who of a surface is there: everybody who speaks shortly after the first."""
@@ -230,55 +232,57 @@ class NatsCrews:
                 found.append(message)
             spoken.set()
 
-        with self._listening(listen) as reply:
-            if self._connection.send([Outgoing(self._subjects.crew(surface, what), body, reply)]):
+        with self._reply_listener(listen) as reply:
+            if self._connection.send(
+                [Outgoing(self._subjects.worker_broadcast(surface, what), body, reply)]
+            ):
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(spoken.wait(), ROLL_CALL_S)
+                    await asyncio.wait_for(spoken.wait(), DISCOVERY_S)
             if found:
-                await asyncio.sleep(LATECOMERS_S)
+                await asyncio.sleep(LATE_REPLIES_S)
         return found
 
     # --- asking after jobs ------------------------------------------------------------------------
 
-    def _keep_asking(self) -> None:
-        if self._pulse is None or self._pulse.done():
-            self._pulse = asyncio.get_running_loop().create_task(self._ask_after_jobs())
+    def _ensure_polling(self) -> None:
+        if self._poll_task is None or self._poll_task.done():
+            self._poll_task = asyncio.get_running_loop().create_task(self._poll_jobs())
 
-    async def _ask_after_jobs(self) -> None:
-        with self._listening(self._hear) as reply:
-            while self._waiting:
-                await asyncio.sleep(self._pulse_s)
+    async def _poll_jobs(self) -> None:
+        with self._reply_listener(self._on_health) as reply:
+            while self._pending:
+                await asyncio.sleep(self._poll_s)
                 if self._connection.connected:  # Else nobody can say anything.
-                    self._ask_once(reply)
+                    self._poll_once(reply)
 
-    def _ask_once(self, reply: str) -> None:
+    def _poll_once(self, reply: str) -> None:
         asked: dict[str, list[str]] = defaultdict(list)
         unwanted: dict[str, list[str]] = defaultdict(list)
-        for name, waiting in self._waiting.items():
+        for name, waiting in self._pending.items():
             if waiting.worker:
-                waiting.missed += 1
-            if waiting.missed > MISSED_MAX:
-                waiting.tell(JobUnknown(f"the worker {waiting.worker} was lost with it"))
+                waiting.missed_polls += 1
+            if waiting.missed_polls > MISSED_POLLS_MAX:
+                waiting.complete(JobOutcomeUnknown(f"the worker {waiting.worker} was lost with it"))
             asked[waiting.job.surface].append(name)
             if waiting.cancelled:
                 unwanted[waiting.job.surface].append(name)
         for surface, names in unwanted.items():
-            self._speak(surface, CANCEL, names)
+            self._broadcast(surface, CANCEL, names)
         for surface, names in asked.items():
-            self._speak(surface, HEALTH, names, reply)
+            self._broadcast(surface, HEALTH, names, reply)
 
-    def _hear(self, message: Message) -> None:
+    def _on_health(self, message: Message) -> None:
         """A worker says what it runs."""
         try:
             health = _health(message.body)
         except msgspec.MsgspecError:
             return
         for running in health.running:
-            if (waiting := self._waiting.get(running.id)) is not None:
-                waiting.worker, waiting.missed = health.worker, 0
+            if (waiting := self._pending.get(running.id)) is not None:
+                waiting.worker, waiting.missed_polls = health.worker, 0
 
-    def _speak(self, surface: str, what: str, names: list[str], reply: str = "") -> None:
-        subject = self._subjects.crew(surface, what)
+    def _broadcast(self, surface: str, what: str, names: list[str], reply: str = "") -> None:
+        subject = self._subjects.worker_broadcast(surface, what)
         for at in range(0, len(names), NAMES_MAX):
-            body = encode_json(Named(jobs=tuple(names[at : at + NAMES_MAX])))
+            body = encode_json(JobNames(jobs=tuple(names[at : at + NAMES_MAX])))
             self._connection.send([Outgoing(subject, body, reply)])

@@ -49,28 +49,28 @@ from rookery.schemas.codec import encode_json
 from rookery.schemas.worker_protocol import Job, JobAnswer
 
 __all__ = [
-    "CALLED_OFF",
     "CANCEL",
+    "CANCELLED",
     "CATALOGUE",
     "HEALTH",
-    "NOT_BEGUN",
+    "NOT_STARTED",
     "QUEUE",
     "UNKNOWN",
-    "AskedAttempt",
-    "Named",
-    "Parcels",
-    "answer_again",
+    "AttemptQuery",
+    "JobNames",
+    "LargeBodies",
+    "decode_job",
+    "decode_outcome",
+    "encode_no_result",
     "is_answer_to",
     "job_headers",
-    "job_of",
-    "no_answer",
-    "outcome_of",
+    "repeat_answer",
 ]
 
 QUEUE: Final = "rookery"
 CATALOGUE, HEALTH, CANCEL = "catalogue", "health", "cancel"
-NOT_BEGUN, UNKNOWN = "not-begun", "unknown"
-CALLED_OFF = "CANCELLED"
+NOT_STARTED, UNKNOWN = "not-begun", "unknown"
+CANCELLED = "CANCELLED"
 """The code beside ``not-begun`` of an attempt that no other worker is to begin either."""
 
 _OUTCOME, _BLOB = "Rookery-Outcome", "Rookery-Blob"
@@ -82,18 +82,18 @@ _HEADER_BYTES_MAX: Final = 4 << 10
 """Room that is left for headers in a message."""
 
 
-class AskedAttempt(msgspec.Struct, frozen=True):
+class AttemptQuery(msgspec.Struct, frozen=True):
     """An attempt of a call that a node asks after."""
 
     call: str
     attempt: int
 
 
-class Named(msgspec.Struct, frozen=True):
+class JobNames(msgspec.Struct, frozen=True):
     """Jobs that are spoken of, by their reply subjects, and calls that are asked after."""
 
     jobs: tuple[str, ...] = ()
-    calls: tuple[AskedAttempt, ...] | UnsetType = UNSET
+    calls: tuple[AttemptQuery, ...] | UnsetType = UNSET
 
 
 def job_headers(job: Job) -> list[tuple[str, str]]:
@@ -111,7 +111,7 @@ def job_headers(job: Job) -> list[tuple[str, str]]:
     return [header for header in headers if header[1]]
 
 
-def job_of(message: Message, surface: str, tool: str) -> Job:
+def decode_job(message: Message, surface: str, tool: str) -> Job:
     """A job as it came, its body not yet looked for elsewhere. What is odd reads as unsaid."""
 
     def said(name: str) -> str:
@@ -133,25 +133,25 @@ def job_of(message: Message, surface: str, tool: str) -> Job:
     )
 
 
-def answer_again(answer: Outgoing, reply: str, asked: AskedAttempt) -> Outgoing:
+def repeat_answer(answer: Outgoing, reply: str, asked: AttemptQuery) -> Outgoing:
     """A kept answer for a node that asks after its call."""
     told = [(_CALL, asked.call), (_ATTEMPT, str(asked.attempt))]
     return answer._replace(subject=reply, headers=[*answer.headers, *told])
 
 
-def is_answer_to(message: Message, asked: AskedAttempt) -> bool:
+def is_answer_to(message: Message, asked: AttemptQuery) -> bool:
     """Whether the message is that: others that come to the same subject say how a worker is."""
     call, attempt = (header_value(message.header, name.encode()) for name in (_CALL, _ATTEMPT))
     return bool(call) and (call, attempt) == (asked.call, str(asked.attempt))
 
 
-def no_answer(reply: str, outcome: str, code: str, reason: str) -> Outgoing:
+def encode_no_result(reply: str, outcome: str, code: str, reason: str) -> Outgoing:
     """Said instead of an answer."""
     body = encode_json(JobAnswer(error=ToolFault(code, reason)))
     return Outgoing(reply, body, headers=[(_OUTCOME, outcome)])
 
 
-def outcome_of(message: Message) -> tuple[str, ToolFault]:
+def decode_outcome(message: Message) -> tuple[str, ToolFault]:
     """What is said instead of an answer, and why; empty if it is one."""
     outcome = header_value(message.header, _OUTCOME.encode())
     if not outcome:
@@ -163,20 +163,20 @@ def outcome_of(message: Message) -> tuple[str, ToolFault]:
     return outcome, error if isinstance(error, ToolFault) else ToolFault("", "")
 
 
-class Parcels:
+class LargeBodies:
     """Bodies of any size in messages of a limited one."""
 
     def __init__(self, connection: Connection, blobs: Blobs) -> None:
         self._connection, self._blobs = connection, blobs
 
-    async def packed(self, message: Outgoing) -> Outgoing:
+    async def pack(self, message: Outgoing) -> Outgoing:
         """As it can be sent."""
         if len(message.body) <= self._connection.client.max_payload - _HEADER_BYTES_MAX:
             return message
         digest = await self._blobs.put(message.body)
         return message._replace(body=b"", headers=[*message.headers, (_BLOB, digest)])
 
-    async def unpacked(self, message: Message) -> bytes:
+    async def unpack(self, message: Message) -> bytes:
         """The body of what came."""
         digest = header_value(message.header, _BLOB.encode())
         return await self._blobs.get(digest) if digest else message.body

@@ -16,7 +16,7 @@ _ROLES = {
     "turns": "rookery.ops.bench.harness.bench_nodes:serve_turns",
     "whole": "rookery.ops.bench.harness.bench_nodes:serve_whole",
     "driving": "rookery.ops.bench.harness.bench_nodes:serve_driving",
-    "memory": "rookery.ops.bench.loads.sandbox_memory:tell",
+    "memory": "rookery.ops.bench.loads.sandbox_memory:report_memory",
 }
 """By name: a load generator has no use for a node's imports, which take as long as its start."""
 

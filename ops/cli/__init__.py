@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from rookery.ops.cli.output import (
-    UNWRITTEN,
-    Unwritten,
-    escape_what_stdout_cannot_say,
+    OUTPUT_FAILED,
+    OutputFailed,
+    escape_unencodable,
     exit_code,
     print_error,
     writing,
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code for the shell."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     tokens = standard_input_last(_common_options_last(given))
-    escape_what_stdout_cannot_say()
+    escape_unencodable()
     try:
         return _run(tokens)
     except KeyboardInterrupt:
@@ -70,10 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _print_no_more()  # Whoever read along has gone.
         return 0
-    except Unwritten as error:
+    except OutputFailed as error:
         _print_no_more()
         print(f"cannot write to stdout: {error}", file=sys.stderr)
-        return UNWRITTEN
+        return OUTPUT_FAILED
 
 
 def _run(tokens: list[str]) -> int:

@@ -10,10 +10,10 @@ from rookery.actors.approvals.signing import KEY_BYTES, Signer, read_private_key
 from rookery.bus.clock import entropy
 from rookery.schemas.errors import Refused
 
-__all__ = ["make_key", "public_key_in", "signer_in"]
+__all__ = ["make_key", "read_public_key_file", "read_signer"]
 
 _FILE_BYTES_MAX = 64 << 10
-_FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_GROUP_OR_OTHER_BITS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def make_key(path: Path) -> Signer:
@@ -28,16 +28,16 @@ def make_key(path: Path) -> Signer:
             hint=f"use the key that is there: --key {path}",
         ) from None
     except OSError as error:
-        raise _cannot_be_used(path, error) from None
+        raise _unusable(path, error) from None
     with os.fdopen(file, "w", encoding="ascii") as key:
         key.write(signer.private_pem.rstrip() + "\n")
     return signer
 
 
-def signer_in(path: Path) -> Signer:
+def read_signer(path: Path) -> Signer:
     """The private key in a file."""
     text, mode = _read(path)
-    if mode & _FOR_OTHERS:
+    if mode & _GROUP_OR_OTHER_BITS:
         raise Refused(
             "INVALID_ARGUMENT",
             f"{path} can be read by others (mode {stat.S_IMODE(mode):04o}), so it proves nothing",
@@ -46,7 +46,7 @@ def signer_in(path: Path) -> Signer:
     return read_private_key(text)
 
 
-def public_key_in(path: Path) -> str:
+def read_public_key_file(path: Path) -> str:
     """The public key in a file, or of the private key in it, in hex."""
     return read_public_key(_read(path)[0])
 
@@ -57,8 +57,8 @@ def _read(path: Path) -> tuple[str, int]:
             mode = os.fstat(file.fileno()).st_mode
             return file.read(_FILE_BYTES_MAX).decode("ascii", "replace"), mode
     except OSError as error:
-        raise _cannot_be_used(path, error) from None
+        raise _unusable(path, error) from None
 
 
-def _cannot_be_used(path: Path, error: OSError) -> Refused:
+def _unusable(path: Path, error: OSError) -> Refused:
     return Refused("INVALID_ARGUMENT", f"the key file {path}: {error.strerror}")

@@ -10,11 +10,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from rookery.ops.config import Loaded, load
+from rookery.ops.config import LoadedConfig, load
 
-__all__ = ["NO_OPTIONS", "As", "Options", "actor"]
+__all__ = ["NO_OPTIONS", "ActorOption", "Options", "actor"]
 
-As = Annotated[str | None, Parameter(name="--as", help="Who says so; else who is logged in.")]
+ActorOption = Annotated[
+    str | None, Parameter(name="--as", help="Who says so; else who is logged in.")
+]
 
 
 @Parameter(name="*")
@@ -28,7 +30,7 @@ class Options:
     config: Annotated[Path | None, Parameter(help="Configuration file.")] = None
     json: Annotated[bool, Parameter(help="Print JSON.", negative="", show_default=False)] = False
 
-    def load(self, **flags: object) -> Loaded:
+    def load(self, **flags: object) -> LoadedConfig:
         """The configuration with these options and further ``flags`` (dotted keys) on top."""
         common = {"realm": self.realm, "url": self.url, "store": self.store}
         return load(

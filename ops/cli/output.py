@@ -22,10 +22,10 @@ from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError, Refused
 
 __all__ = [
-    "UNWRITTEN",
-    "Unwritten",
+    "OUTPUT_FAILED",
+    "OutputFailed",
     "clock_time",
-    "escape_what_stdout_cannot_say",
+    "escape_unencodable",
     "exit_code",
     "print_error",
     "print_json",
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 USAGE, REFUSED, NOT_FOUND, UNREACHABLE = 2, 3, 4, 5
-UNWRITTEN = 74
+OUTPUT_FAILED = 74
 """EX_IOERR: what was asked for is done and could not be shown."""
 
 _UNREACHABLE = {"SERVER_UNREACHABLE", "SERVER_NOT_FOUND", "SERVER_START_FAILED"}
@@ -54,7 +54,7 @@ def print_line(text: str, end: str = "\n") -> None:
         print(text, end=end, flush=True)
 
 
-class Unwritten(Exception):
+class OutputFailed(Exception):
     """Standard output takes no more; why."""
 
 
@@ -66,10 +66,10 @@ def writing() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise Unwritten(error.strerror) from None
+        raise OutputFailed(error.strerror) from None
 
 
-def escape_what_stdout_cannot_say() -> None:
+def escape_unencodable() -> None:
     """As JSON writes it: what is JSON stays JSON."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors=_ESCAPING)

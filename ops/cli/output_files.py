@@ -12,13 +12,13 @@ from typing import BinaryIO
 
 from rookery.schemas.errors import Refused
 
-__all__ = ["file_errors", "written_whole"]
+__all__ = ["atomic_file", "refuse_file_errors"]
 
 
 @contextmanager
-def written_whole(file: Path) -> Iterator[BinaryIO]:
+def atomic_file(file: Path) -> Iterator[BinaryIO]:
     """A file to write to; it takes the place of what was there when all of it is written."""
-    with file_errors(file):
+    with refuse_file_errors(file):
         place = file.resolve()
         if place.exists() and not place.is_file():
             with place.open("wb") as target:
@@ -31,7 +31,7 @@ def written_whole(file: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def file_errors(file: Path) -> Iterator[None]:
+def refuse_file_errors(file: Path) -> Iterator[None]:
     """What the system says of ``file`` is a matter of what was typed."""
     try:
         yield

@@ -21,7 +21,14 @@ from rookery.schemas.ids import check_session_id
 from rookery.schemas.limits import limit_hint
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
-__all__ = ["NO_WORDS", "File", "ProgramWords", "language_of", "limits_of", "request_of"]
+__all__ = [
+    "NO_PROGRAM_OPTIONS",
+    "File",
+    "ProgramOptions",
+    "find_language",
+    "parse_limits",
+    "run_request",
+]
 
 SUFFIXES = {".ts": Language.TYPESCRIPT, ".mts": Language.TYPESCRIPT, ".py": Language.PYTHON}
 
@@ -30,7 +37,7 @@ File = Annotated[str | None, Parameter(help="The program; - reads standard input
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ProgramWords:
+class ProgramOptions:
     """What to run, where, and with what."""
 
     code: Annotated[
@@ -51,10 +58,10 @@ class ProgramWords:
     timeout_ms: Annotated[int | None, Parameter(help="How long it may take.")] = None
 
 
-NO_WORDS = ProgramWords()
+NO_PROGRAM_OPTIONS = ProgramOptions()
 
 
-def request_of(file: str | None, words: ProgramWords, **more: Any) -> RunRequest:
+def run_request(file: str | None, words: ProgramOptions, **more: Any) -> RunRequest:
     """The request these words make."""
     return RunRequest(
         session_id=check_session_id(words.session),
@@ -62,7 +69,7 @@ def request_of(file: str | None, words: ProgramWords, **more: Any) -> RunRequest
         code=_source(file, words.code),
         inputs=dict(_input(text) for text in words.input or ()),
         timeout_ms=words.timeout_ms,
-        limits=SessionLimits(**limits_of(words.limit, "--limit ")) if words.limit else None,
+        limits=SessionLimits(**parse_limits(words.limit, "--limit ")) if words.limit else None,
         **more,
     )
 
@@ -93,10 +100,10 @@ def _text(file: str, data: bytes) -> str:
 def _language(said: str | None, file: str | None) -> Language:
     if said is None:
         return SUFFIXES.get(Path(file or "").suffix, Language.PYTHON)
-    return language_of(said)
+    return find_language(said)
 
 
-def language_of(said: str) -> Language:
+def find_language(said: str) -> Language:
     """The language somebody calls by one of its names."""
     try:
         return Language(said)
@@ -118,7 +125,7 @@ def _input(text: str) -> tuple[str, Any]:
         ) from None
 
 
-def limits_of(texts: Sequence[str], option: str = "") -> dict[str, int]:
+def parse_limits(texts: Sequence[str], option: str = "") -> dict[str, int]:
     """The limits that are named, by NAME=NUMBER."""
     known, given = SessionLimits.__struct_fields__, dict[str, int]()
     for said in texts:

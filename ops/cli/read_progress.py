@@ -11,28 +11,28 @@ from contextlib import contextmanager
 from typing import Final, TextIO
 
 from rookery.bus.journal.journal import JetStreamJournal
-from rookery.bus.ports import Filter, Stored
+from rookery.bus.ports import Filter, StoredMessage
 
-__all__ = ["Progress", "ShownJournal", "progress"]
+__all__ = ["ProgressJournal", "ReadProgress", "read_progress"]
 
 LONG_MESSAGES: Final = 20_000
 """A shorter journal is read before anybody has read the line."""
 _ERASE: Final = "\r\x1b[K"
 
 
-class Progress:
+class ReadProgress:
     """The line; a part of it is a share of ``total``."""
 
     def __init__(self, total: int, stream: TextIO) -> None:
         self._total, self._stream = total, stream
-        self._said = ""
+        self._shown = ""
 
-    def reached(self, done: int) -> None:
+    def update(self, done: int) -> None:
         said = f"reading the journal: {100 * done // self._total} % of {self._total:,} messages"
-        if said != self._said:
+        if said != self._shown:
             self._stream.write(_ERASE + said)
             self._stream.flush()
-            self._said = said
+            self._shown = said
 
     def erase(self) -> None:
         self._stream.write(_ERASE)
@@ -40,24 +40,26 @@ class Progress:
 
 
 @contextmanager
-def progress(total: int, stream: TextIO) -> Iterator[Progress | None]:
+def read_progress(total: int, stream: TextIO) -> Iterator[ReadProgress | None]:
     """``None`` where nobody would see it, or it would not be worth it."""
     if total < LONG_MESSAGES or not stream.isatty():
         yield None
         return
-    shown = Progress(total, stream)
+    shown = ReadProgress(total, stream)
     try:
         yield shown
     finally:
         shown.erase()
 
 
-class ShownJournal(JetStreamJournal):
+class ProgressJournal(JetStreamJournal):
     """A journal whose readers see how far they are."""
 
-    async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
-        with progress(await self.end() - after, sys.stderr) as shown:
+    async def scan(
+        self, where: Filter, after: int = 0
+    ) -> AsyncGenerator[list[StoredMessage], None]:
+        with read_progress(await self.end() - after, sys.stderr) as shown:
             async for page in super().scan(where, after):
                 if shown is not None:
-                    shown.reached(page[-1].sequence - after)
+                    shown.update(page[-1].sequence - after)
                 yield page

@@ -9,22 +9,22 @@ from contextlib import contextmanager
 
 from rookery.schemas.errors import CodedError
 
-__all__ = ["Stopped", "stop_signals"]
+__all__ = ["StopEvent", "stop_signals"]
 
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
-class Stopped(threading.Event):
+class StopEvent(threading.Event):
     """Set when somebody wants the command to end."""
 
     reason = "stopped"
     error: CodedError | None = None
     """Why the command cannot go on, if it was not told to end."""
 
-    def come(self) -> None:
+    def wait_for_signal(self) -> None:
         """Wait for it. Not in one go: the handler of a signal that another thread was given runs
         when this one wakes up."""
-        while not self.wait(LOOK_S):
+        while not self.wait(POLL_S):
             pass
 
     def drain(self) -> None:
@@ -39,9 +39,9 @@ class Stopped(threading.Event):
 
 
 @contextmanager
-def stop_signals() -> Iterator[Stopped]:
+def stop_signals() -> Iterator[StopEvent]:
     """SIGTERM and SIGINT set the event; from then on SIGINT is Python's own again."""
-    stopped = Stopped()
+    stopped = StopEvent()
 
     def stop(number: int, _: object) -> None:
         stopped.reason = signal.Signals(number).name

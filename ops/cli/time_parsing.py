@@ -11,13 +11,13 @@ from typing import Final
 
 from rookery.schemas.errors import Refused
 
-__all__ = ["moment_ms"]
+__all__ = ["parse_time_ms"]
 
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def moment_ms(text: str, now_ms: int) -> int:
+def parse_time_ms(text: str, now_ms: int) -> int:
     """``10m`` is ten minutes before ``now_ms``; ``2026-05-01T12:00`` is what it says."""
     if ago := _AGO.fullmatch(text):
         return now_ms - int(ago[1]) * _UNITS_MS[ago[2]]

@@ -26,10 +26,12 @@ def standard_input_last(tokens: Sequence[str]) -> list[str]:
 def usage_error(error: CycloptsError) -> Refused:
     """A refusal that says what to type."""
     command = " ".join(["rookery", *(error.command_chain or ())])
-    return Refused("INVALID_ARGUMENT", _said(error), hint=f"`{command} --help` lists options")
+    return Refused(
+        "INVALID_ARGUMENT", _usage_words(error), hint=f"`{command} --help` lists options"
+    )
 
 
-def _said(error: CycloptsError) -> str:
+def _usage_words(error: CycloptsError) -> str:
     match error:
         case MissingArgumentError(argument=argument, keyword=None) if (
             argument is not None and argument.index is not None

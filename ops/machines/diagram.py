@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from rookery.ops.machines.explore import Explored
+from rookery.ops.machines.explore import Exploration
 
 __all__ = ["mermaid"]
 
 
-def mermaid(explored: Explored) -> str:
+def mermaid(explored: Exploration) -> str:
     """An arrow for each pair of phases, with the inputs that go along it."""
     arrows: dict[tuple[str, str], list[str]] = {}
     order = {on: place for place, on in enumerate(explored.machine.inputs)}
-    for move in sorted(explored.moves, key=lambda move: order[move.on]):
+    for move in sorted(explored.phase_changes, key=lambda move: order[move.on]):
         arrows.setdefault((move.start, move.end), []).append(move.on)
     lines = ["stateDiagram-v2", f"    [*] --> {explored.start}"]
     lines += [

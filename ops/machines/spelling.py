@@ -12,38 +12,38 @@ from typing import Any
 import msgspec
 
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
-from rookery.actors.kernel.machines.machine import Machine, RowEffect
-from rookery.actors.kernel.machines.session_host import Host
+from rookery.actors.kernel.machines.machine import Machine, TransitionEffect
+from rookery.actors.kernel.machines.session_host import SessionHost
 from rookery.schemas.enums import Variant
 
-__all__ = ["effect_told", "plain", "variables"]
+__all__ = ["spell_effect", "to_plain", "variables"]
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """``value`` as JSON says it."""
     if isinstance(value, Variant):
         return value.variant
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, frozenset):
-        return sorted(plain(member) for member in value)
+        return sorted(to_plain(member) for member in value)
     if isinstance(value, Mapping):
-        return {key: plain(value[key]) for key in sorted(value)}
+        return {key: to_plain(value[key]) for key in sorted(value)}
     if isinstance(value, msgspec.Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        return {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
     return value
 
 
 def variables(machine: Machine[Any], state: Any) -> dict[str, Any]:
     """A machine's own variables, with its phase or the map it keeps instead of one. The host's are
     session_lifecycle's; others whose phase is the host's have nothing else of their own."""
-    told: dict[str, Any] = plain(state)
-    if isinstance(state, Host) and machine is not LIFECYCLE:
+    told: dict[str, Any] = to_plain(state)
+    if isinstance(state, SessionHost) and machine is not LIFECYCLE:
         return {"phase": told["phase"]}
     told.pop("host", None)
     return told
 
 
-def effect_told(effect: RowEffect) -> dict[str, Any]:
+def spell_effect(effect: TransitionEffect) -> dict[str, Any]:
     """The effect's name, and its fields in their order."""
-    return {"name": effect.__struct_config__.tag, "fields": plain(effect)}
+    return {"name": effect.__struct_config__.tag, "fields": to_plain(effect)}

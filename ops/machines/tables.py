@@ -13,8 +13,8 @@ from typing import Final
 
 from rookery.actors.kernel.machines.machine import HEAD, SEED
 from rookery.actors.kernel.machines.session_host import HostPhase
-from rookery.actors.machine_catalogue import CATALOGUE, Entry
-from rookery.ops.machines.explore import Explored, Taken, explore
+from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, MachineEntry
+from rookery.ops.machines.explore import Exploration, InputOutcome, explore
 
 __all__ = ["FILE", "document", "main", "section", "table"]
 
@@ -22,10 +22,10 @@ FILE: Final = Path(__file__).parent / "tables.md"
 
 _AGAIN: Final = "run `python -m rookery.ops.machines.tables`"
 _SIGNS: Final = {
-    Taken.ALLOWED: "yes",
-    Taken.GUARDED: "guard",
-    Taken.REJECTED: "no",
-    Taken.NEVER: "-",
+    InputOutcome.ALLOWED: "yes",
+    InputOutcome.GUARDED: "guard",
+    InputOutcome.REJECTED: "no",
+    InputOutcome.NEVER: "-",
 }
 _HEAD: Final = """\
 # Every input in every phase
@@ -45,10 +45,10 @@ no-op (told again: its effects are asked for once more), or it is counted.
 
 
 def document() -> str:
-    return "\n".join([_HEAD, *map(section, CATALOGUE.values())])
+    return "\n".join([_HEAD, *map(section, MACHINE_CATALOGUE.values())])
 
 
-def section(entry: Entry) -> str:
+def section(entry: MachineEntry) -> str:
     """A machine in both editions; once where they do the same."""
     head, seed = table(explore(entry, HEAD)), table(explore(entry, SEED))
     title = f"## {entry.machine.name}\n\n"
@@ -57,7 +57,7 @@ def section(entry: Entry) -> str:
     return f"{title}In edition `head`:\n\n{head}\nIn edition `seed`:\n\n{seed}"
 
 
-def table(explored: Explored) -> str:
+def table(explored: Exploration) -> str:
     """A line an input, a column a phase."""
     machine, hosted = explored.machine, any("" not in at for at in explored.hosts.values())
     columns = ["input", *(str(phase) for phase in machine.phases), "again"]
@@ -66,7 +66,7 @@ def table(explored: Explored) -> str:
     lines = [_line(columns), _line(["---"] * len(columns))]
     for on in explored.inputs:
         at = explored.hosts.get(on, set())
-        cells = [f"`{on}`", *(_SIGNS[explored.taken(phase, on)] for phase in machine.phases)]
+        cells = [f"`{on}`", *(_SIGNS[explored.outcome(phase, on)] for phase in machine.phases)]
         if hosted:
             cells.insert(1, ", ".join(host for host in HostPhase if host in at))
         cells.append(", ".join(sorted(explored.repeats.get(on, ()))))

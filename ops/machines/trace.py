@@ -14,31 +14,39 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from rookery.actors.kernel.machines.machine import Edition, Machine, TransitionRejected
-from rookery.actors.kernel.machines.session_host import Host, at_host, host_of
-from rookery.actors.kernel.state_codec import restored
-from rookery.actors.machine_catalogue import CATALOGUE, draft, seen_of_turn
+from rookery.actors.kernel.machines.session_host import SessionHost, host_of, with_host
+from rookery.actors.kernel.state_codec import decode_map
+from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, candidate, observed_turn
 from rookery.actors.turns.turn_machine import TURN
-from rookery.ops.machines.spelling import effect_told, plain, variables
+from rookery.ops.machines.spelling import spell_effect, to_plain, variables
 from rookery.schemas.errors import Refused
 
-__all__ = ["Given", "Session", "Step", "Trace", "machine_named", "read_traces", "run_trace"]
+__all__ = [
+    "InitialState",
+    "Trace",
+    "TraceSession",
+    "TraceStep",
+    "machine_named",
+    "read_traces",
+    "run_trace",
+]
 
-Answer = dict[str, Any]
+StepReply = dict[str, Any]
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _TracePart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of a trace, as somebody wrote it."""
 
 
-class Given(_Written, frozen=True, kw_only=True):
+class InitialState(_TracePart, frozen=True, kw_only=True):
     """Where the session stands before the first step; what is not said stands at its beginning."""
 
     host: dict[str, Any] = {}
     state: dict[str, dict[str, Any]] = {}
 
 
-class Step(_Written, frozen=True, kw_only=True):
+class TraceStep(_TracePart, frozen=True, kw_only=True):
     """One input."""
 
     machine: str
@@ -46,67 +54,69 @@ class Step(_Written, frozen=True, kw_only=True):
     params: dict[str, Any] = {}
 
 
-class Trace(_Written, frozen=True, kw_only=True):
+class Trace(_TracePart, frozen=True, kw_only=True):
     """One session's history."""
 
     edition: Edition | None = None
-    given: Given = Given()
-    steps: tuple[Step, ...] = ()
+    given: InitialState = InitialState()
+    steps: tuple[TraceStep, ...] = ()
 
 
-NOTHING_GIVEN: Final = Given()
+DEFAULT_STATE: Final = InitialState()
 
 
-class Session:
+class TraceSession:
     """Every machine of one session; their host is the same one, whoever of them moves it."""
 
-    def __init__(self, edition: Edition = Edition.HEAD, given: Given = NOTHING_GIVEN) -> None:
+    def __init__(
+        self, edition: Edition = Edition.HEAD, given: InitialState = DEFAULT_STATE
+    ) -> None:
         self.edition = edition
-        self.host = _with(Host(), given.host)
+        self.host = _with(SessionHost(), given.host)
         self._states: dict[str, Any] = {}
         for name, values in given.state.items():
             machine = machine_named(name)
-            self._keep(machine, _with(self.state(machine), values))
+            self._set_state(machine, _with(self.state(machine), values))
 
     def state(self, machine: Machine[Any]) -> Any:
         """Where ``machine`` stands, at the host of now."""
-        return at_host(self._states.get(machine.name, machine.initial), self.host)
+        return with_host(self._states.get(machine.name, machine.initial), self.host)
 
-    def step(self, step: Step) -> Answer:
+    def step(self, step: TraceStep) -> StepReply:
         """Put an input to its machine; what came of it."""
         machine = machine_named(step.machine)
         try:
             fact = self._decide(machine, step)
         except TransitionRejected as rejected:
-            return {"ok": False, "rejection": _rejection(rejected), **self._standing(machine)}
+            return {"ok": False, "rejection": _rejection(rejected), **self._view(machine)}
         state = machine.evolve(self.state(machine), fact)
-        self._keep(machine, state)
-        effects = [effect_told(effect) for effect in machine.effects(state, fact)]
-        return {"ok": True, "effects": effects, **self._standing(machine)}
+        self._set_state(machine, state)
+        effects = [spell_effect(effect) for effect in machine.effects(state, fact)]
+        return {"ok": True, "effects": effects, **self._view(machine)}
 
-    def _decide(self, machine: Machine[Any], step: Step) -> Any:
-        seen = seen_of_turn(machine, step.input, self.state(TURN))
-        asked = draft(machine, step.input, step.params, seen)
+    def _decide(self, machine: Machine[Any], step: TraceStep) -> Any:
+        seen = observed_turn(machine, step.input, self.state(TURN))
+        asked = candidate(machine, step.input, step.params, seen)
         if missing := [
             name for name in machine.inputs[step.input].params if name not in step.params
         ]:
             raise Refused("INVALID_ARGUMENT", f"{step.input} wants {', '.join(missing)}")
         return machine.decide(self.state(machine), step.input, asked, edition=self.edition)
 
-    def _keep(self, machine: Machine[Any], state: Any) -> None:
+    def _set_state(self, machine: Machine[Any], state: Any) -> None:
         self._states[machine.name] = state
         self.host = host_of(state) or self.host
 
-    def _standing(self, machine: Machine[Any]) -> Answer:
-        return {"state": variables(machine, self.state(machine)), "host": plain(self.host)}
+    def _view(self, machine: Machine[Any]) -> StepReply:
+        return {"state": variables(machine, self.state(machine)), "host": to_plain(self.host)}
 
 
 def machine_named(name: str) -> Machine[Any]:
     """The machine, or ``INVALID_ARGUMENT``."""
-    if name not in CATALOGUE:
-        known = ", ".join(CATALOGUE)
+    if name not in MACHINE_CATALOGUE:
+        known = ", ".join(MACHINE_CATALOGUE)
         raise Refused("INVALID_ARGUMENT", f"there is no machine {name!r}", hint=f"one of {known}")
-    return CATALOGUE[name].machine
+    return MACHINE_CATALOGUE[name].machine
 
 
 def read_traces(text: bytes) -> Trace | list[Trace]:
@@ -117,19 +127,19 @@ def read_traces(text: bytes) -> Trace | list[Trace]:
         raise Refused("INVALID_ARGUMENT", f"not a trace: {error}") from None
 
 
-def run_trace(trace: Trace, edition: Edition = Edition.HEAD) -> list[Answer]:
+def run_trace(trace: Trace, edition: Edition = Edition.HEAD) -> list[StepReply]:
     """What comes of every step. ``edition`` is for a trace that names none."""
-    with _place("given"):
-        session = Session(trace.edition or edition, trace.given)
+    with _error_location("given"):
+        session = TraceSession(trace.edition or edition, trace.given)
     answers = []
     for number, step in enumerate(trace.steps):
-        with _place(f"steps[{number}]"):
+        with _error_location(f"steps[{number}]"):
             answers.append(session.step(step))
     return answers
 
 
 @contextmanager
-def _place(where: str) -> Iterator[None]:
+def _error_location(where: str) -> Iterator[None]:
     """Whatever is wrong with a trace is the trace's fault, and it is told where."""
     try:
         yield
@@ -145,13 +155,13 @@ def _with(state: S, values: Mapping[str, Any]) -> S:
         hint = f"one of {', '.join(known)}"
         raise Refused("INVALID_ARGUMENT", f"there is no variable {unknown[0]!r}", hint=hint)
     try:
-        given = msgspec.convert(values, type(state), dec_hook=restored)
+        given = msgspec.convert(values, type(state), dec_hook=decode_map)
     except msgspec.ValidationError as error:
         raise Refused("INVALID_ARGUMENT", str(error)) from None
     return msgspec.structs.replace(state, **{name: getattr(given, name) for name in values})
 
 
-def _rejection(rejected: TransitionRejected) -> Answer:
+def _rejection(rejected: TransitionRejected) -> StepReply:
     return {
         "kind": rejected.kind.value,
         "context": rejected.context,

@@ -14,7 +14,7 @@ import msgspec
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
 from rookery.schemas.digest import canonical_json
 
-__all__ = ["ANSWER_DOMAIN", "DecideApproval", "DecisionReceipt", "signed_bytes"]
+__all__ = ["ANSWER_DOMAIN", "DecideApproval", "DecisionReceipt", "bytes_to_sign"]
 
 ANSWER_DOMAIN: Final = "rookery.approval.answer.v1"
 """A signature over an answer is one over nothing else."""
@@ -38,7 +38,7 @@ class DecideApproval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     key_id: str = ""
     """Of the public key the signature is checked with; empty if there is none."""
     signature: str = ""
-    """Ed25519 over ``signed_bytes``, in hex."""
+    """Ed25519 over ``bytes_to_sign``, in hex."""
 
 
 class DecisionReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class DecisionReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a known key stands for who answered."""
 
 
-def signed_bytes(realm: str, answer: DecideApproval) -> bytes:
+def bytes_to_sign(realm: str, answer: DecideApproval) -> bytes:
     """What is signed: everything an answer says, and the realm it says it in."""
     said = msgspec.structs.asdict(answer)
     del said["signature"]

@@ -14,10 +14,10 @@ import msgspec
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.records import ApprovalRequest
 
-__all__ = ["ApprovalAsked", "AskedOutcome", "AskedReply"]
+__all__ = ["ApprovalDispatch", "DispatchOutcome", "DispatchReply"]
 
 
-class ApprovalAsked(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalDispatch(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody's word is asked for."""
 
     realm: str
@@ -29,7 +29,7 @@ class ApprovalAsked(msgspec.Struct, frozen=True, kw_only=True):
     request: ApprovalRequest
 
 
-class AskedOutcome(StrEnum):
+class DispatchOutcome(StrEnum):
     DECIDED = "decided"
     PENDING = "pending"
     """The answer will come later, by ``decide``."""
@@ -38,10 +38,10 @@ class AskedOutcome(StrEnum):
     UNAVAILABLE = "unavailable"
 
 
-class AskedReply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DispatchReply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What whoever was asked says at once."""
 
-    outcome: AskedOutcome
+    outcome: DispatchOutcome
     answer: DecideApproval | None = None
     """Of ``decided``, and of no other."""
     reason_code: str = ""

@@ -31,7 +31,7 @@ from rookery.schemas.typed_ids import (
     SessionId,
     ToolCallId,
     TurnId,
-    read,
+    decode_typed_text,
 )
 
 __all__ = [
@@ -279,7 +279,7 @@ class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
     def __post_init__(self) -> None:
         kind = _RECORDS[self.record_type]
         if not isinstance(self.record, kind):
-            record = msgspec.convert(self.record, kind, dec_hook=read)
+            record = msgspec.convert(self.record, kind, dec_hook=decode_typed_text)
             msgspec.structs.force_setattr(self, "record", record)
 
     @classmethod

@@ -22,7 +22,7 @@ __all__ = ["APPROVAL_FACTS", "ApprovalFact"]
 # --- approval_lifecycle ---------------------------------------------------------------------------
 
 
-class _Row(Fact, frozen=True, kw_only=True):
+class _ApprovalTransition(Fact, frozen=True, kw_only=True):
     """A row of approval_lifecycle fired."""
 
     row: str = ""
@@ -30,7 +30,7 @@ class _Row(Fact, frozen=True, kw_only=True):
     approval_id: str
 
 
-class Created(_Row, frozen=True, kw_only=True, tag="approval.created.v1"):
+class Created(_ApprovalTransition, frozen=True, kw_only=True, tag="approval.created.v1"):
     """Somebody's word was asked for."""
 
     approve_ok: bool
@@ -40,7 +40,7 @@ class Created(_Row, frozen=True, kw_only=True, tag="approval.created.v1"):
     """Whether it expires; when is for whoever observes it to know."""
 
 
-class Restored(_Row, frozen=True, kw_only=True, tag="approval.restored.v1"):
+class Restored(_ApprovalTransition, frozen=True, kw_only=True, tag="approval.restored.v1"):
     """A record from elsewhere was taken over as it stood."""
 
     status: ApprovalStatus
@@ -50,13 +50,15 @@ class Restored(_Row, frozen=True, kw_only=True, tag="approval.restored.v1"):
     decision: ApprovalAnswer | None = None
 
 
-class ExpiryObserved(_Row, frozen=True, kw_only=True, tag="approval.expiry_observed.v1"):
+class ExpiryObserved(
+    _ApprovalTransition, frozen=True, kw_only=True, tag="approval.expiry_observed.v1"
+):
     """Somebody with a clock looked whether its time is over."""
 
     expired: bool
 
 
-class Decided(_Row, frozen=True, kw_only=True, tag="approval.decided.v1"):
+class Decided(_ApprovalTransition, frozen=True, kw_only=True, tag="approval.decided.v1"):
     """Somebody gave their word; the row says whether it counted."""
 
     decision: ApprovalAnswer
@@ -71,7 +73,7 @@ class _OfApproval(Fact, frozen=True, kw_only=True):
     """The call."""
 
 
-class _OfCall(_OfApproval, frozen=True, kw_only=True):
+class _ApprovalCallFact(_OfApproval, frozen=True, kw_only=True):
     """All that is kept of a call that wants an approval."""
 
     run: str
@@ -93,7 +95,7 @@ class _OfCall(_OfApproval, frozen=True, kw_only=True):
     """Of the arguments, without a value of theirs."""
 
 
-class Requested(_OfCall, frozen=True, kw_only=True, tag="approval.requested.v1"):
+class Requested(_ApprovalCallFact, frozen=True, kw_only=True, tag="approval.requested.v1"):
     """A call waits for somebody's word, or until ``due_ms``."""
 
     due_ms: Unsigned
@@ -163,7 +165,7 @@ class Closed(_OfApproval, frozen=True, kw_only=True, tag="approval.closed.v1"):
     record: JournalRecord
 
 
-class AutoAllowed(_OfCall, frozen=True, kw_only=True, tag="approval.auto_allowed.v1"):
+class AutoAllowed(_ApprovalCallFact, frozen=True, kw_only=True, tag="approval.auto_allowed.v1"):
     """Nobody has to be asked about the call."""
 
     session_grant_id: str = ""

@@ -13,7 +13,7 @@ from rookery.schemas.machines.lease import AuthLeaseSnapshot
 __all__ = ["LEASE_FACTS", "LeaseFact"]
 
 
-class _Row(Fact, frozen=True, kw_only=True):
+class _LeaseTransition(Fact, frozen=True, kw_only=True):
     """A row of auth_lease fired."""
 
     row: str = ""
@@ -23,22 +23,24 @@ class _Row(Fact, frozen=True, kw_only=True):
 # --- the credential -----------------------------------------------------------------------------
 
 
-class Acquired(_Row, frozen=True, kw_only=True, tag="lease.acquired.v1"):
+class Acquired(_LeaseTransition, frozen=True, kw_only=True, tag="lease.acquired.v1"):
     """A credential was published; ``at_ms`` is its publication time."""
 
     expires_at_ts: Unsigned | None = None
     """Unix seconds; ``None`` never expires."""
 
 
-class ExpiringMarked(_Row, frozen=True, kw_only=True, tag="lease.expiring_marked.v1"):
+class ExpiringMarked(_LeaseTransition, frozen=True, kw_only=True, tag="lease.expiring_marked.v1"):
     """Somebody with a clock saw that the credential expires soon."""
 
 
-class RefreshBegun(_Row, frozen=True, kw_only=True, tag="lease.refresh_begun.v1"):
+class RefreshBegun(_LeaseTransition, frozen=True, kw_only=True, tag="lease.refresh_begun.v1"):
     """A refresh is under way, and there is no second one beside it."""
 
 
-class RefreshCompleted(_Row, frozen=True, kw_only=True, tag="lease.refresh_completed.v1"):
+class RefreshCompleted(
+    _LeaseTransition, frozen=True, kw_only=True, tag="lease.refresh_completed.v1"
+):
     """A newer credential was published; ``at_ms`` is its publication time."""
 
     new_expires_at: Unsigned | None = None
@@ -46,26 +48,30 @@ class RefreshCompleted(_Row, frozen=True, kw_only=True, tag="lease.refresh_compl
 
 
 class RefreshFailedTransient(
-    _Row, frozen=True, kw_only=True, tag="lease.refresh_failed_transient.v1"
+    _LeaseTransition, frozen=True, kw_only=True, tag="lease.refresh_failed_transient.v1"
 ):
     """The refresh failed and may be tried again."""
 
 
 class RefreshFailedPermanent(
-    _Row, frozen=True, kw_only=True, tag="lease.refresh_failed_permanent.v1"
+    _LeaseTransition, frozen=True, kw_only=True, tag="lease.refresh_failed_permanent.v1"
 ):
     """The refresh failed for good: somebody has to log in again."""
 
 
-class ReauthRequired(_Row, frozen=True, kw_only=True, tag="lease.reauth_required.v1"):
+class ReauthRequired(_LeaseTransition, frozen=True, kw_only=True, tag="lease.reauth_required.v1"):
     """Somebody has to log in again."""
 
 
-class CredentialCleared(_Row, frozen=True, kw_only=True, tag="lease.credential_cleared.v1"):
+class CredentialCleared(
+    _LeaseTransition, frozen=True, kw_only=True, tag="lease.credential_cleared.v1"
+):
     """The credential is gone; the logins under way are not."""
 
 
-class FreshnessObserved(_Row, frozen=True, kw_only=True, tag="lease.freshness_observed.v1"):
+class FreshnessObserved(
+    _LeaseTransition, frozen=True, kw_only=True, tag="lease.freshness_observed.v1"
+):
     """The credential's age was looked at."""
 
     now_ts: Unsigned
@@ -75,7 +81,7 @@ class FreshnessObserved(_Row, frozen=True, kw_only=True, tag="lease.freshness_ob
 # --- logins under way ---------------------------------------------------------------------------
 
 
-class _OfFlow(_Row, frozen=True, kw_only=True):
+class _OfFlow(_LeaseTransition, frozen=True, kw_only=True):
     flow_id: str
 
 
@@ -148,7 +154,7 @@ class DeviceFlowExpired(_OfFlow, frozen=True, kw_only=True, tag="lease.device_fl
 # --- the registry -------------------------------------------------------------------------------
 
 
-class Released(_Row, frozen=True, kw_only=True, tag="lease.released.v1"):
+class Released(_LeaseTransition, frozen=True, kw_only=True, tag="lease.released.v1"):
     """The lease was given back and is forgotten, but for how many credentials it had."""
 
     flow_ids: tuple[str, ...] = ()

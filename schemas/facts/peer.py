@@ -20,7 +20,7 @@ from rookery.schemas.machines.peer import (
 __all__ = ["PEER_FACTS", "PeerFact"]
 
 
-class _Row(Fact, frozen=True, kw_only=True):
+class _PeerTransition(Fact, frozen=True, kw_only=True):
     """A row of one of the peer machines fired."""
 
     row: str = ""
@@ -30,31 +30,35 @@ class _Row(Fact, frozen=True, kw_only=True):
 # --- the draining task ----------------------------------------------------------------------------
 
 
-class DrainEnsured(_Row, frozen=True, kw_only=True, tag="peer.drain_ensured.v1"):
+class DrainEnsured(_PeerTransition, frozen=True, kw_only=True, tag="peer.drain_ensured.v1"):
     """Somebody wants the draining task to run, whether or not it does."""
 
 
-class DrainSpawned(_Row, frozen=True, kw_only=True, tag="peer.drain_spawned.v1"):
+class DrainSpawned(_PeerTransition, frozen=True, kw_only=True, tag="peer.drain_spawned.v1"):
     """The draining task is to run in this mode."""
 
     mode: DrainMode
 
 
-class DrainStopped(_Row, frozen=True, kw_only=True, tag="peer.drain_stopped.v1"):
+class DrainStopped(_PeerTransition, frozen=True, kw_only=True, tag="peer.drain_stopped.v1"):
     """The running task is not wanted any more."""
 
 
-class DrainExitedClean(_Row, frozen=True, kw_only=True, tag="peer.drain_exited_clean.v1"):
+class DrainExitedClean(
+    _PeerTransition, frozen=True, kw_only=True, tag="peer.drain_exited_clean.v1"
+):
     """The task ended and nobody has to start it again."""
 
 
 class DrainExitedRespawnable(
-    _Row, frozen=True, kw_only=True, tag="peer.drain_exited_respawnable.v1"
+    _PeerTransition, frozen=True, kw_only=True, tag="peer.drain_exited_respawnable.v1"
 ):
     """The task ended and should be started again."""
 
 
-class DrainExitNotified(_Row, frozen=True, kw_only=True, tag="peer.drain_exit_notified.v1"):
+class DrainExitNotified(
+    _PeerTransition, frozen=True, kw_only=True, tag="peer.drain_exit_notified.v1"
+):
     """The task says that it ended, and why."""
 
     reason: DrainExitReason
@@ -63,7 +67,9 @@ class DrainExitNotified(_Row, frozen=True, kw_only=True, tag="peer.drain_exit_no
 # --- what arrives ---------------------------------------------------------------------------------
 
 
-class EnvelopeClassified(_Row, frozen=True, kw_only=True, tag="peer.envelope_classified.v1"):
+class EnvelopeClassified(
+    _PeerTransition, frozen=True, kw_only=True, tag="peer.envelope_classified.v1"
+):
     """A peer's envelope was let in; the row says as what."""
 
     item_id: str
@@ -77,13 +83,17 @@ class EnvelopeClassified(_Row, frozen=True, kw_only=True, tag="peer.envelope_cla
     in_reply_to: str | None = None
 
 
-class PlainEventClassified(_Row, frozen=True, kw_only=True, tag="peer.plain_event_classified.v1"):
+class PlainEventClassified(
+    _PeerTransition, frozen=True, kw_only=True, tag="peer.plain_event_classified.v1"
+):
     """An event of the outside world was let in."""
 
     source_name: str
 
 
-class IngressContextSet(_Row, frozen=True, kw_only=True, tag="peer.ingress_context_set.v1"):
+class IngressContextSet(
+    _PeerTransition, frozen=True, kw_only=True, tag="peer.ingress_context_set.v1"
+):
     """Somebody said whether the session is kept for its peers; nothing follows from it."""
 
     keep_alive: bool
@@ -92,7 +102,7 @@ class IngressContextSet(_Row, frozen=True, kw_only=True, tag="peer.ingress_conte
 # --- requests and their answers -------------------------------------------------------------------
 
 
-class _OfExchange(_Row, frozen=True, kw_only=True):
+class _OfExchange(_PeerTransition, frozen=True, kw_only=True):
     corr_id: str
     """The request's id: what every answer to it quotes."""
 
@@ -165,7 +175,7 @@ class StreamAbandoned(_OfExchange, frozen=True, kw_only=True, tag="peer.stream_a
 # --- the context's watermark ----------------------------------------------------------------------
 
 
-class ContextAdvanced(_Row, frozen=True, kw_only=True, tag="peer.context_advanced.v1"):
+class ContextAdvanced(_PeerTransition, frozen=True, kw_only=True, tag="peer.context_advanced.v1"):
     """The session's context was changed at this time, later than ever before."""
 
     updated_at_ms: Unsigned

@@ -25,14 +25,14 @@ class _OfSession(Fact, frozen=True, kw_only=True):
     """Where the host stands after it: other families follow the host by this and know no rows."""
 
 
-class _Row(_OfSession, frozen=True, kw_only=True):
+class _SessionTransition(_OfSession, frozen=True, kw_only=True):
     """A row of session_lifecycle or session_admission fired."""
 
     row: str = ""
     """The row's name in ``machines.md``; empty until the machine has decided."""
 
 
-class Initialized(_Row, frozen=True, kw_only=True, tag="session.initialized.v1"):
+class Initialized(_SessionTransition, frozen=True, kw_only=True, tag="session.initialized.v1"):
     """The host exists and is idle."""
 
     language: Language | UnsetType = UNSET
@@ -41,19 +41,21 @@ class Initialized(_Row, frozen=True, kw_only=True, tag="session.initialized.v1")
     """Digest of the guest that made that memory."""
 
 
-class Registered(_Row, frozen=True, kw_only=True, tag="session.registered.v1"):
+class Registered(_SessionTransition, frozen=True, kw_only=True, tag="session.registered.v1"):
     """The host serves this session from now on."""
 
     session_id_in: str
 
 
-class Unregistered(_Row, frozen=True, kw_only=True, tag="session.unregistered.v1"):
+class Unregistered(_SessionTransition, frozen=True, kw_only=True, tag="session.unregistered.v1"):
     """The host serves no session any more."""
 
     session_id_in: str
 
 
-class BindingsPrepared(_Row, frozen=True, kw_only=True, tag="session.bindings_prepared.v1"):
+class BindingsPrepared(
+    _SessionTransition, frozen=True, kw_only=True, tag="session.bindings_prepared.v1"
+):
     """A runtime and its fence token are bound."""
 
     agent_runtime_id: str
@@ -63,59 +65,65 @@ class BindingsPrepared(_Row, frozen=True, kw_only=True, tag="session.bindings_pr
     session_id_in: str
 
 
-class ExecutorEnsured(_Row, frozen=True, kw_only=True, tag="session.executor_ensured.v1"):
+class ExecutorEnsured(
+    _SessionTransition, frozen=True, kw_only=True, tag="session.executor_ensured.v1"
+):
     """Somebody is there to execute: runs may be prepared."""
 
     session_id_in: str
 
 
-class SilentIntentsSet(_Row, frozen=True, kw_only=True, tag="session.silent_intents_set.v1"):
+class SilentIntentsSet(
+    _SessionTransition, frozen=True, kw_only=True, tag="session.silent_intents_set.v1"
+):
     """Peer requests with these intents are taken in without waking anybody."""
 
     session_id_in: str
     intents: tuple[str, ...] = ()
 
 
-class Retired(_Row, frozen=True, kw_only=True, tag="session.retired.v1"):
+class Retired(_SessionTransition, frozen=True, kw_only=True, tag="session.retired.v1"):
     """No new input; what is queued is still worked off."""
 
     session_id_in: str
 
 
-class Reset(_Row, frozen=True, kw_only=True, tag="session.reset.v1"):
+class Reset(_SessionTransition, frozen=True, kw_only=True, tag="session.reset.v1"):
     """Back to idle, fence and silent intents forgotten."""
 
 
 class ExecutorStopRequested(
-    _Row, frozen=True, kw_only=True, tag="session.executor_stop_requested.v1"
+    _SessionTransition, frozen=True, kw_only=True, tag="session.executor_stop_requested.v1"
 ):
     """The executor was told to stop; bound ones answer with an exit."""
 
     reason: str = ""
 
 
-class ExecutorExited(_Row, frozen=True, kw_only=True, tag="session.executor_exited.v1"):
+class ExecutorExited(
+    _SessionTransition, frozen=True, kw_only=True, tag="session.executor_exited.v1"
+):
     """The executor is gone; the session is stopped."""
 
 
-class Destroyed(_Row, frozen=True, kw_only=True, tag="session.destroyed.v1"):
+class Destroyed(_SessionTransition, frozen=True, kw_only=True, tag="session.destroyed.v1"):
     """This generation is over. The next input opens another one under the same id."""
 
     session_id_in: str
 
 
-class Recovered(_Row, frozen=True, kw_only=True, tag="session.recovered.v1"):
+class Recovered(_SessionTransition, frozen=True, kw_only=True, tag="session.recovered.v1"):
     """The host was taken over after a restart; nothing changed."""
 
 
 class RunInterruptRequested(
-    _Row, frozen=True, kw_only=True, tag="session.run_interrupt_requested.v1"
+    _SessionTransition, frozen=True, kw_only=True, tag="session.run_interrupt_requested.v1"
 ):
     """The current run was asked to yield and to end at its next boundary."""
 
 
 class BoundaryCancelRequested(
-    _Row, frozen=True, kw_only=True, tag="session.boundary_cancel_requested.v1"
+    _SessionTransition, frozen=True, kw_only=True, tag="session.boundary_cancel_requested.v1"
 ):
     """The current run was asked to end at its next boundary."""
 
@@ -124,13 +132,15 @@ class BoundaryCancelRequested(
     """It was asked not to wait for a boundary."""
 
 
-class QueuedRunDrained(_Row, frozen=True, kw_only=True, tag="session.queued_run_drained.v1"):
+class QueuedRunDrained(
+    _SessionTransition, frozen=True, kw_only=True, tag="session.queued_run_drained.v1"
+):
     """A retired session took up a run that was queued before."""
 
     input_id: str | UnsetType = UNSET
 
 
-class WorkIngested(_Row, frozen=True, kw_only=True, tag="session.work_ingested.v1"):
+class WorkIngested(_SessionTransition, frozen=True, kw_only=True, tag="session.work_ingested.v1"):
     """Work arrived from outside and its admission is to be resolved."""
 
     runtime_id: str
@@ -144,7 +154,7 @@ class LimitsSet(_OfSession, frozen=True, kw_only=True, tag="session.limits_set.v
     limits: SessionLimits
 
 
-class InputAccepted(_Row, frozen=True, kw_only=True, tag="session.input_accepted.v1"):
+class InputAccepted(_SessionTransition, frozen=True, kw_only=True, tag="session.input_accepted.v1"):
     """The session owes this input an end: exactly one terminal fact follows some day.
 
     An input announced by its bare id (the handle method) has neither ``request`` nor
@@ -167,13 +177,13 @@ class InputAccepted(_Row, frozen=True, kw_only=True, tag="session.input_accepted
     """Its run goes on from the middle of another one."""
 
 
-class RunPrepared(_Row, frozen=True, kw_only=True, tag="session.run_prepared.v1"):
+class RunPrepared(_SessionTransition, frozen=True, kw_only=True, tag="session.run_prepared.v1"):
     """The session is claimed for this run; its turn may start."""
 
     input_id: str | UnsetType = UNSET
 
 
-class RunCommitted(_Row, frozen=True, kw_only=True, tag="session.run_committed.v1"):
+class RunCommitted(_SessionTransition, frozen=True, kw_only=True, tag="session.run_committed.v1"):
     """The run is over and the session is free again."""
 
     input_id: str
@@ -181,7 +191,7 @@ class RunCommitted(_Row, frozen=True, kw_only=True, tag="session.run_committed.v
     """Where the turn's last fact stands, which has the result; unset: somebody else committed."""
 
 
-class RunFailed(_Row, frozen=True, kw_only=True, tag="session.run_failed.v1"):
+class RunFailed(_SessionTransition, frozen=True, kw_only=True, tag="session.run_failed.v1"):
     """The run's turn failed and the session is free again."""
 
     turn_phase: str | None = None
@@ -193,11 +203,13 @@ class RunFailed(_Row, frozen=True, kw_only=True, tag="session.run_failed.v1"):
     """Why, where no fact of a turn says so."""
 
 
-class RunRolledBack(_Row, frozen=True, kw_only=True, tag="session.run_rolled_back.v1"):
+class RunRolledBack(
+    _SessionTransition, frozen=True, kw_only=True, tag="session.run_rolled_back.v1"
+):
     """The run was taken back before it did anything; the session is free again."""
 
 
-class Recycled(_Row, frozen=True, kw_only=True, tag="session.recycled.v1"):
+class Recycled(_SessionTransition, frozen=True, kw_only=True, tag="session.recycled.v1"):
     """The host was recycled: fence and current run forgotten, session kept."""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from rookery.schemas.calls import Arguments, ToolFault
+from rookery.schemas.calls import CallArguments, ToolFault
 from rookery.schemas.capability import ApprovalPolicy
 from rookery.schemas.envelope import Fact, HistoryRestart
 from rookery.schemas.integers import Unsigned
@@ -23,12 +23,12 @@ from rookery.schemas.run import CallStatus, SideEffect
 __all__ = ["TOOL_FACTS", "CallFact", "ToolFact"]
 
 
-class _OfCall(Fact, frozen=True, kw_only=True):
+class _ToolCallFact(Fact, frozen=True, kw_only=True):
     run: str
     operation_id: str
 
 
-class Refused(_OfCall, frozen=True, kw_only=True, tag="tool.refused.v1"):
+class Refused(_ToolCallFact, frozen=True, kw_only=True, tag="tool.refused.v1"):
     """The call was turned away; nothing was executed."""
 
     name: str
@@ -39,7 +39,7 @@ class Refused(_OfCall, frozen=True, kw_only=True, tag="tool.refused.v1"):
     status: CallStatus = CallStatus.ERROR
 
 
-class Requested(_OfCall, frozen=True, kw_only=True, tag="tool.requested.v1"):
+class Requested(_ToolCallFact, frozen=True, kw_only=True, tag="tool.requested.v1"):
     """The call is a good one: the tool is there and takes these arguments."""
 
     name: str
@@ -53,7 +53,7 @@ class Requested(_OfCall, frozen=True, kw_only=True, tag="tool.requested.v1"):
     schema_digest: str
     request_digest: str
     timeout_ms: Unsigned
-    arguments: Arguments | UnsetType = UNSET
+    arguments: CallArguments | UnsetType = UNSET
     arguments_blob: str | UnsetType = UNSET
     waits: bool = False
     """For a place, or for a look at its arguments; else its intent stands beside it."""
@@ -61,13 +61,13 @@ class Requested(_OfCall, frozen=True, kw_only=True, tag="tool.requested.v1"):
     """Set if the call waits for an approval first: which policy wants it."""
 
 
-class Allowed(_OfCall, frozen=True, kw_only=True, tag="tool.allowed.v1"):
+class Allowed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.allowed.v1"):
     """The call that waited for an approval may be made, on a grant it has consumed."""
 
     grant_id: str
 
 
-class IntentRecorded(_OfCall, frozen=True, kw_only=True, tag="tool.intent_recorded.v1"):
+class IntentRecorded(_ToolCallFact, frozen=True, kw_only=True, tag="tool.intent_recorded.v1"):
     """The tool is about to be called: from here on it may have been."""
 
     attempt: Unsigned
@@ -79,7 +79,7 @@ class IntentRecorded(_OfCall, frozen=True, kw_only=True, tag="tool.intent_record
     """The grant of a call that wanted an approval."""
 
 
-class Completed(_OfCall, frozen=True, kw_only=True, tag="tool.completed.v1"):
+class Completed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.completed.v1"):
     """The tool has answered."""
 
     value: Any = None
@@ -91,7 +91,7 @@ class Completed(_OfCall, frozen=True, kw_only=True, tag="tool.completed.v1"):
     """The operator who said so, or their command: ``RECOVERY_REQUIRED`` before."""
 
 
-class Failed(_OfCall, frozen=True, kw_only=True, tag="tool.failed.v1"):
+class Failed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.failed.v1"):
     """The tool has failed, or its time was up."""
 
     error: ToolFault
@@ -100,7 +100,7 @@ class Failed(_OfCall, frozen=True, kw_only=True, tag="tool.failed.v1"):
     resolved_by: str = ""
 
 
-class RecoveryRequired(_OfCall, frozen=True, kw_only=True, tag="tool.recovery_required.v1"):
+class RecoveryRequired(_ToolCallFact, frozen=True, kw_only=True, tag="tool.recovery_required.v1"):
     """Nobody knows whether the tool has acted, and it may not be called twice unseen."""
 
     reason: str
@@ -109,13 +109,13 @@ class RecoveryRequired(_OfCall, frozen=True, kw_only=True, tag="tool.recovery_re
     unset by older nodes, which means the deadline of the last intent."""
 
 
-class RetryAllowed(_OfCall, frozen=True, kw_only=True, tag="tool.retry_allowed.v1"):
+class RetryAllowed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.retry_allowed.v1"):
     """An operator wants the call tried again, whatever the last attempt did."""
 
     resolved_by: str
 
 
-class Withdrawn(_OfCall, frozen=True, kw_only=True, tag="tool.withdrawn.v1"):
+class Withdrawn(_ToolCallFact, frozen=True, kw_only=True, tag="tool.withdrawn.v1"):
     """The run ended, or its program gave the call up, before the tool was called."""
 
     given_up: bool | UnsetType = UNSET

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from rookery.schemas.calls import AskedCall, ForkedRun, Offer
+from rookery.schemas.calls import ForkedRun, RequestedCall, RunEnvironment
 from rookery.schemas.envelope import Fact, HistoryRestart
 from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.turn import (
@@ -27,7 +27,7 @@ from rookery.schemas.run import RunRequest, RunResult
 __all__ = ["TURN_FACTS", "TurnFact"]
 
 
-class _Row(Fact, frozen=True, kw_only=True):
+class _TurnTransition(Fact, frozen=True, kw_only=True):
     """A row of one of the machines fired."""
 
     row: str = ""
@@ -36,7 +36,7 @@ class _Row(Fact, frozen=True, kw_only=True):
     """Of the last fact of a driver's step: its number."""
 
 
-class _OfRun(_Row, frozen=True, kw_only=True):
+class _OfRun(_TurnTransition, frozen=True, kw_only=True):
     run: str
 
 
@@ -56,7 +56,7 @@ class Started(_Start, frozen=True, kw_only=True, tag="turn.started.v1"):
     vision: bool
     image_results: bool
     max_retries: Unsigned
-    offer: Offer | UnsetType = UNSET
+    offer: RunEnvironment | UnsetType = UNSET
     """What the run is given, where a node drives it; unset: somebody outside takes its steps."""
     request: RunRequest | UnsetType = UNSET
     """Of a driven run: with its offer all there is to know in order to run it again."""
@@ -78,26 +78,28 @@ class ImmediateContextStarted(
     """Something is appended to the context and no driver is asked."""
 
 
-class PrimitiveApplied(_Row, frozen=True, kw_only=True, tag="turn.primitive_applied.v1"):
+class PrimitiveApplied(_TurnTransition, frozen=True, kw_only=True, tag="turn.primitive_applied.v1"):
     """What was started stands in the conversation; an immediate turn ends with it."""
 
 
 # --- turn_execution: steps ------------------------------------------------------------------------
 
 
-class ToolCallsReturned(_Row, frozen=True, kw_only=True, tag="turn.tool_calls_returned.v1"):
+class ToolCallsReturned(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.tool_calls_returned.v1"
+):
     """The driver wants this many tools; with none of them the boundary comes next."""
 
     tool_count: Unsigned
-    calls: tuple[AskedCall, ...] = ()
+    calls: tuple[RequestedCall, ...] = ()
     """What it wants of them, where a node drives the run."""
 
 
-class TerminalReturned(_Row, frozen=True, kw_only=True, tag="turn.terminal_returned.v1"):
+class TerminalReturned(_TurnTransition, frozen=True, kw_only=True, tag="turn.terminal_returned.v1"):
     """The driver wants no more tools."""
 
 
-class OpsRegistered(_Row, frozen=True, kw_only=True, tag="turn.ops_registered.v1"):
+class OpsRegistered(_TurnTransition, frozen=True, kw_only=True, tag="turn.ops_registered.v1"):
     """These operations are under way, in place of any before; the barrier ones are waited for."""
 
     op_refs: tuple[str, ...]
@@ -106,13 +108,17 @@ class OpsRegistered(_Row, frozen=True, kw_only=True, tag="turn.ops_registered.v1
     """A time of the program's that may come first, where a node drives the run."""
 
 
-class OpsBarrierSatisfied(_Row, frozen=True, kw_only=True, tag="turn.ops_barrier_satisfied.v1"):
+class OpsBarrierSatisfied(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.ops_barrier_satisfied.v1"
+):
     """All operations that were waited for have come to their end: exactly these."""
 
     operation_ids: tuple[str, ...]
 
 
-class ToolCallsResolved(_Row, frozen=True, kw_only=True, tag="turn.tool_calls_resolved.v1"):
+class ToolCallsResolved(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.tool_calls_resolved.v1"
+):
     """The driver has been given the results."""
 
     passed_ms: tuple[Unsigned, ...] | UnsetType = UNSET
@@ -120,46 +126,52 @@ class ToolCallsResolved(_Row, frozen=True, kw_only=True, tag="turn.tool_calls_re
     first, and at last with the results."""
 
 
-class BoundaryApplied(_Row, frozen=True, kw_only=True, tag="turn.boundary_applied.v1"):
+class BoundaryApplied(_TurnTransition, frozen=True, kw_only=True, tag="turn.boundary_applied.v1"):
     """What may only change between two steps has changed; the driver goes on if it may."""
 
 
-class BoundaryCompleted(_Row, frozen=True, kw_only=True, tag="turn.boundary_completed.v1"):
+class BoundaryCompleted(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.boundary_completed.v1"
+):
     """The turn's last boundary was applied."""
 
 
-class CallbackPending(_Row, frozen=True, kw_only=True, tag="turn.callback_pending.v1"):
+class CallbackPending(_TurnTransition, frozen=True, kw_only=True, tag="turn.callback_pending.v1"):
     """The operations are somebody else's to finish, and the turn does not wait for them."""
 
 
 # --- turn_execution: extraction -------------------------------------------------------------------
 
 
-class ExtractionEntered(_Row, frozen=True, kw_only=True, tag="turn.extraction_entered.v1"):
+class ExtractionEntered(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.extraction_entered.v1"
+):
     """The driver's answer is to become structured output, with so many more attempts if need be."""
 
     max_retries: Unsigned
 
 
-class ExtractionStarted(_Row, frozen=True, kw_only=True, tag="turn.extraction_started.v1"):
+class ExtractionStarted(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.extraction_started.v1"
+):
     """The driver was asked for structured output."""
 
 
 class ExtractionValidationPassed(
-    _Row, frozen=True, kw_only=True, tag="turn.extraction_validation_passed.v1"
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.extraction_validation_passed.v1"
 ):
     """The structured output fits its schema."""
 
 
 class ExtractionValidationFailed(
-    _Row, frozen=True, kw_only=True, tag="turn.extraction_validation_failed.v1"
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.extraction_validation_failed.v1"
 ):
     """The structured output does not fit; without attempts left the turn completes without it."""
 
     error: str
 
 
-class ExtractionFailed(_Row, frozen=True, kw_only=True, tag="turn.extraction_failed.v1"):
+class ExtractionFailed(_TurnTransition, frozen=True, kw_only=True, tag="turn.extraction_failed.v1"):
     """There is no structured output and the turn completes without it."""
 
     error: str
@@ -168,7 +180,7 @@ class ExtractionFailed(_Row, frozen=True, kw_only=True, tag="turn.extraction_fai
 # --- turn_execution: failures, cancellation, limits -----------------------------------------------
 
 
-class AttemptFailed(_Row, frozen=True, kw_only=True, tag="turn.attempt_failed.v1"):
+class AttemptFailed(_TurnTransition, frozen=True, kw_only=True, tag="turn.attempt_failed.v1"):
     """A call to the model failed; another attempt is due after the delay."""
 
     failure_kind: LlmRetryFailureKind
@@ -178,54 +190,62 @@ class AttemptFailed(_Row, frozen=True, kw_only=True, tag="turn.attempt_failed.v1
     error: str
 
 
-class RetryRequested(_Row, frozen=True, kw_only=True, tag="turn.retry_requested.v1"):
+class RetryRequested(_TurnTransition, frozen=True, kw_only=True, tag="turn.retry_requested.v1"):
     """The delay is over and the model is called again."""
 
     retry_attempt: Unsigned
 
 
-class FatallyFailed(_Row, frozen=True, kw_only=True, tag="turn.fatally_failed.v1"):
+class FatallyFailed(_TurnTransition, frozen=True, kw_only=True, tag="turn.fatally_failed.v1"):
     """The turn met a failure no other attempt can mend."""
 
     cause_kind: TurnTerminalCauseKind
     error: str
 
 
-class CancelRequested(_Row, frozen=True, kw_only=True, tag="turn.cancel_requested.v1"):
+class CancelRequested(_TurnTransition, frozen=True, kw_only=True, tag="turn.cancel_requested.v1"):
     """The turn is to end now."""
 
 
 class BoundaryCancelRequested(
-    _Row, frozen=True, kw_only=True, tag="turn.boundary_cancel_requested.v1"
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.boundary_cancel_requested.v1"
 ):
     """The turn is to end at its next boundary."""
 
 
-class CancellationObserved(_Row, frozen=True, kw_only=True, tag="turn.cancellation_observed.v1"):
+class CancellationObserved(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.cancellation_observed.v1"
+):
     """The driver has stopped because it was told to."""
 
 
-class CancelledWithoutRun(_Row, frozen=True, kw_only=True, tag="turn.cancelled_without_run.v1"):
+class CancelledWithoutRun(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.cancelled_without_run.v1"
+):
     """There was nothing to cancel."""
 
 
-class TurnLimitReached(_Row, frozen=True, kw_only=True, tag="turn.turn_limit_reached.v1"):
+class TurnLimitReached(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.turn_limit_reached.v1"
+):
     """The driver has taken all the steps it may."""
 
 
-class BudgetExhausted(_Row, frozen=True, kw_only=True, tag="turn.budget_exhausted.v1"):
+class BudgetExhausted(_TurnTransition, frozen=True, kw_only=True, tag="turn.budget_exhausted.v1"):
     """The turn's tokens or tool calls are used up."""
 
 
-class TimeBudgetExceeded(_Row, frozen=True, kw_only=True, tag="turn.time_budget_exceeded.v1"):
+class TimeBudgetExceeded(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.time_budget_exceeded.v1"
+):
     """The turn's time is used up."""
 
 
-class _OfDrivenRun(Fact, frozen=True, kw_only=True):
+class _ParkingFact(Fact, frozen=True, kw_only=True):
     run: str
 
 
-class Parked(_OfDrivenRun, frozen=True, kw_only=True, tag="turn.parked.v1"):
+class Parked(_ParkingFact, frozen=True, kw_only=True, tag="turn.parked.v1"):
     """The run waits for somebody and nothing of it is held in memory. Not an end."""
 
     code: str
@@ -239,7 +259,7 @@ class Parked(_OfDrivenRun, frozen=True, kw_only=True, tag="turn.parked.v1"):
     """Whether calls of several steps are open: then it goes on when the first has come."""
 
 
-class Unparked(_OfDrivenRun, frozen=True, kw_only=True, tag="turn.unparked.v1"):
+class Unparked(_ParkingFact, frozen=True, kw_only=True, tag="turn.unparked.v1"):
     """What the run waited for has come; any node may go on with it."""
 
 
@@ -275,7 +295,9 @@ class Cancelled(_End, frozen=True, kw_only=True, tag="turn.cancelled.v1"):
     """The run's turn is over because somebody wanted it to be."""
 
 
-class TerminalAcknowledged(_Row, frozen=True, kw_only=True, tag="turn.terminal_acknowledged.v1"):
+class TerminalAcknowledged(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.terminal_acknowledged.v1"
+):
     """Whoever waited for the end has seen it; the turn is ready for another."""
 
     outcome: TurnTerminalOutcome
@@ -284,62 +306,68 @@ class TerminalAcknowledged(_Row, frozen=True, kw_only=True, tag="turn.terminal_a
 # --- session_turn_admission -----------------------------------------------------------------------
 
 
-class SlotProjected(_Row, frozen=True, kw_only=True, tag="turn.slot_projected.v1"):
+class SlotProjected(_TurnTransition, frozen=True, kw_only=True, tag="turn.slot_projected.v1"):
     """Somebody was told where the slot stands."""
 
 
-class SlotClaimed(_Row, frozen=True, kw_only=True, tag="turn.slot_claimed.v1"):
+class SlotClaimed(_TurnTransition, frozen=True, kw_only=True, tag="turn.slot_claimed.v1"):
     """The slot is held for a turn, or the claim came after the shutdown."""
 
 
-class SlotClaimAborted(_Row, frozen=True, kw_only=True, tag="turn.slot_claim_aborted.v1"):
+class SlotClaimAborted(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_claim_aborted.v1"
+):
     """The turn the slot was held for does not come."""
 
 
-class SlotBegun(_Row, frozen=True, kw_only=True, tag="turn.slot_begun.v1"):
+class SlotBegun(_TurnTransition, frozen=True, kw_only=True, tag="turn.slot_begun.v1"):
     """The slot's turn runs, or the start came after the shutdown."""
 
 
-class SlotResolved(_Row, frozen=True, kw_only=True, tag="turn.slot_resolved.v1"):
+class SlotResolved(_TurnTransition, frozen=True, kw_only=True, tag="turn.slot_resolved.v1"):
     """The slot's turn has its result."""
 
 
-class SlotFinalized(_Row, frozen=True, kw_only=True, tag="turn.slot_finalized.v1"):
+class SlotFinalized(_TurnTransition, frozen=True, kw_only=True, tag="turn.slot_finalized.v1"):
     """The slot's turn is wound up; a deferred shutdown takes place now."""
 
 
 class SlotInterruptRequested(
-    _Row, frozen=True, kw_only=True, tag="turn.slot_interrupt_requested.v1"
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_interrupt_requested.v1"
 ):
     """The slot's turn is to be interrupted; only the first request wakes it."""
 
 
-class SlotShutdownRequested(_Row, frozen=True, kw_only=True, tag="turn.slot_shutdown_requested.v1"):
+class SlotShutdownRequested(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_shutdown_requested.v1"
+):
     """The slot takes no more turns, at once or when its turn is wound up."""
 
 
-class SlotDrained(_Row, frozen=True, kw_only=True, tag="turn.slot_drained.v1"):
+class SlotDrained(_TurnTransition, frozen=True, kw_only=True, tag="turn.slot_drained.v1"):
     """Whoever waited for the slot when it shut down has been answered."""
 
 
 class SlotTeardownAuthorized(
-    _Row, frozen=True, kw_only=True, tag="turn.slot_teardown_authorized.v1"
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_teardown_authorized.v1"
 ):
     """The session may be taken down."""
 
 
 class SlotBoundaryCancelAuthorized(
-    _Row, frozen=True, kw_only=True, tag="turn.slot_boundary_cancel_authorized.v1"
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_boundary_cancel_authorized.v1"
 ):
     """The slot's turn may be asked to end at its next boundary."""
 
 
-class SlotDispatchResolved(_Row, frozen=True, kw_only=True, tag="turn.slot_dispatch_resolved.v1"):
+class SlotDispatchResolved(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_dispatch_resolved.v1"
+):
     """It was said whether the start may still be dispatched."""
 
 
 class SlotDispositionResolved(
-    _Row, frozen=True, kw_only=True, tag="turn.slot_disposition_resolved.v1"
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_disposition_resolved.v1"
 ):
     """It was said what the admitted turn does: run its content, go on, or nothing."""
 
@@ -351,7 +379,7 @@ class SlotDispositionResolved(
 
 
 class SlotKeepAliveResolved(
-    _Row, frozen=True, kw_only=True, tag="turn.slot_keep_alive_resolved.v1"
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_keep_alive_resolved.v1"
 ):
     """It was said what is kept of the turn's wish for keep-alive."""
 
@@ -359,7 +387,7 @@ class SlotKeepAliveResolved(
 
 
 class SlotPublicTerminalResolved(
-    _Row, frozen=True, kw_only=True, tag="turn.slot_public_terminal_resolved.v1"
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_public_terminal_resolved.v1"
 ):
     """Somebody was told how the last start ended without a turn."""
 
@@ -367,62 +395,80 @@ class SlotPublicTerminalResolved(
 # --- realtime_product_turn ------------------------------------------------------------------------
 
 
-class ProductTurnStarted(_Row, frozen=True, kw_only=True, tag="turn.product_turn_started.v1"):
+class ProductTurnStarted(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.product_turn_started.v1"
+):
     """A realtime turn is in flight."""
 
 
-class ProductTurnCommitted(_Row, frozen=True, kw_only=True, tag="turn.product_turn_committed.v1"):
+class ProductTurnCommitted(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.product_turn_committed.v1"
+):
     """The user's part of the realtime turn is complete."""
 
 
-class ProductOutputStarted(_Row, frozen=True, kw_only=True, tag="turn.product_output_started.v1"):
+class ProductOutputStarted(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.product_output_started.v1"
+):
     """The first output of the realtime turn was heard."""
 
 
 class ProductTurnInterrupted(
-    _Row, frozen=True, kw_only=True, tag="turn.product_turn_interrupted.v1"
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.product_turn_interrupted.v1"
 ):
     """The output was cut off; the realtime turn goes on."""
 
 
-class ProductTurnEnded(_Row, frozen=True, kw_only=True, tag="turn.product_turn_ended.v1"):
+class ProductTurnEnded(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.product_turn_ended.v1"
+):
     """No realtime turn is in flight any more."""
 
 
-class ProjectionAdvanced(_Row, frozen=True, kw_only=True, tag="turn.projection_advanced.v1"):
+class ProjectionAdvanced(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.projection_advanced.v1"
+):
     """The session has moved on from what the realtime side was shown."""
 
     advanced_at_ms: Unsigned
 
 
-class ProjectionRefreshed(_Row, frozen=True, kw_only=True, tag="turn.projection_refreshed.v1"):
+class ProjectionRefreshed(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.projection_refreshed.v1"
+):
     """The realtime side was shown the session as of this time."""
 
     observed_ms: Unsigned
 
 
-class ProjectionReset(_Row, frozen=True, kw_only=True, tag="turn.projection_reset.v1"):
+class ProjectionReset(_TurnTransition, frozen=True, kw_only=True, tag="turn.projection_reset.v1"):
     """The realtime side starts anew from this time."""
 
     baseline_ms: Unsigned
 
 
-class ClientInputSubmitted(_Row, frozen=True, kw_only=True, tag="turn.client_input_submitted.v1"):
+class ClientInputSubmitted(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.client_input_submitted.v1"
+):
     """The client has sent something: a connection that closes now is to be taken up again."""
 
 
-class MidTurnActivitySeen(_Row, frozen=True, kw_only=True, tag="turn.mid_turn_activity_seen.v1"):
+class MidTurnActivitySeen(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.mid_turn_activity_seen.v1"
+):
     """The realtime turn is active: a connection that closes now is to be taken up again."""
 
 
-class TurnTerminationSeen(_Row, frozen=True, kw_only=True, tag="turn.termination_seen.v1"):
+class TurnTerminationSeen(
+    _TurnTransition, frozen=True, kw_only=True, tag="turn.termination_seen.v1"
+):
     """The realtime turn is over: a connection may close, and what was deferred is due."""
 
 
 # --- model_routing --------------------------------------------------------------------------------
 
 
-class BaselineSet(_Row, frozen=True, kw_only=True, tag="turn.baseline_set.v1"):
+class BaselineSet(_TurnTransition, frozen=True, kw_only=True, tag="turn.baseline_set.v1"):
     """The session's model is this one until something else is asked for."""
 
     model: str

@@ -246,10 +246,10 @@ class PeerInputClass(StrEnum):
     @property
     def is_actionable(self) -> bool:
         """Whether somebody has to act on it."""
-        return self not in _TAKEN_NOTE_OF
+        return self not in _INFORMATIONAL
 
 
-_TAKEN_NOTE_OF: Final = (
+_INFORMATIONAL: Final = (
     PeerInputClass.PEER_LIFECYCLE_ADDED,
     PeerInputClass.PEER_LIFECYCLE_RETIRED,
     PeerInputClass.PEER_LIFECYCLE_UNWIRED,

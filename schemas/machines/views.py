@@ -23,7 +23,7 @@ from rookery.schemas.machines.turn import TurnStateSnapshot
 
 __all__ = [
     "ApprovalView",
-    "ApprovalsAnswer",
+    "ApprovalsReply",
     "CommsDrainView",
     "InboundRequestView",
     "InteractionStreamView",
@@ -32,19 +32,19 @@ __all__ = [
     "ModelRoutingView",
     "OutboundRequestView",
     "PeerIngressView",
-    "PeersAnswer",
+    "PeersReply",
     "RealtimeProductTurnView",
+    "RequestedEffect",
     "SessionContextView",
-    "SurfacesAnswer",
+    "SurfacesReply",
     "SurfacesView",
-    "ToldEffect",
     "TurnSlotView",
     "TurnView",
-    "TurnsAnswer",
+    "TurnsReply",
 ]
 
 
-class ToldEffect(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedEffect(msgspec.Struct, frozen=True, kw_only=True):
     """What an accepted input asks of the world, by the names of ``machines.md``."""
 
     name: str
@@ -52,7 +52,7 @@ class ToldEffect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _View(msgspec.Struct, frozen=True, kw_only=True):
-    effects: tuple[ToldEffect, ...] | None = None
+    effects: tuple[RequestedEffect, ...] | None = None
     """What the input asks for. It is said once: ``None`` where the command changed nothing just
     now, above all because it is a repeat."""
 
@@ -63,7 +63,7 @@ class _View(msgspec.Struct, frozen=True, kw_only=True):
 class TurnView(TurnStateSnapshot, frozen=True, kw_only=True):
     """The session's turn."""
 
-    effects: tuple[ToldEffect, ...] | None = None
+    effects: tuple[RequestedEffect, ...] | None = None
 
 
 class TurnSlotView(_View, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class ModelRoutingView(_View, frozen=True, kw_only=True):
     topology_epoch: int
 
 
-TurnsAnswer = TurnView | TurnSlotView | RealtimeProductTurnView | ModelRoutingView
+TurnsReply = TurnView | TurnSlotView | RealtimeProductTurnView | ModelRoutingView
 
 # --- surfaces -------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ TurnsAnswer = TurnView | TurnSlotView | RealtimeProductTurnView | ModelRoutingVi
 class SurfacesView(SurfaceDiagnosticSnapshot, frozen=True, kw_only=True):
     """The session's surfaces."""
 
-    effects: tuple[ToldEffect, ...] | None = None
+    effects: tuple[RequestedEffect, ...] | None = None
 
 
 class McpServersView(_View, frozen=True, kw_only=True):
@@ -116,7 +116,7 @@ class McpServersView(_View, frozen=True, kw_only=True):
     pending_server_ids: tuple[str, ...]
 
 
-SurfacesAnswer = SurfacesView | McpServersView
+SurfacesReply = SurfacesView | McpServersView
 
 # --- leases ---------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ SurfacesAnswer = SurfacesView | McpServersView
 class LeaseView(AuthLeaseSnapshot, frozen=True, kw_only=True):
     """The lease of a key."""
 
-    effects: tuple[ToldEffect, ...] | None = None
+    effects: tuple[RequestedEffect, ...] | None = None
 
 
 # --- peers ----------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class SessionContextView(_View, frozen=True, kw_only=True):
     watermark_ms: int
 
 
-PeersAnswer = (
+PeersReply = (
     PeerIngressView
     | OutboundRequestView
     | InboundRequestView
@@ -194,4 +194,4 @@ class ApprovalView(_View, frozen=True, kw_only=True):
     has_expiry: bool
 
 
-ApprovalsAnswer = ApprovalView
+ApprovalsReply = ApprovalView

@@ -1,9 +1,9 @@
 """What can go wrong for an agent: the kind, who may mend it, and what it was about.
 
 Three short forms say only what is missing or violated and imply kind and retry; anything added to
-one makes it ``Classified``, with what was implied kept. Pascal case is the wire's. The codes people
-meet are in ``errors``; an ``AgentError`` is raised between our own parts and becomes one of them at
-a door.
+one makes it ``ClassifiedError``, with what was implied kept. Pascal case is the wire's. The codes
+people meet are in ``errors``; an ``AgentError`` is raised between our own parts and becomes one of
+them at a door.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = [
     "AgentErrorForm",
     "AgentErrorKind",
     "CausalIds",
-    "Classified",
+    "ClassifiedError",
     "ErrorContext",
     "MissingRequiredField",
     "RetryClassification",
-    "Stated",
+    "StatedError",
 ]
 
 
@@ -93,11 +93,11 @@ class MissingRequiredField(msgspec.Struct, frozen=True):
     field: str
 
 
-class Stated(msgspec.Struct, frozen=True):
+class StatedError(msgspec.Struct, frozen=True):
     message: str
 
 
-class Classified(msgspec.Struct, frozen=True, kw_only=True):
+class ClassifiedError(msgspec.Struct, frozen=True, kw_only=True):
     kind: AgentErrorKind
     retry: RetryClassification
     context: ErrorContext
@@ -108,27 +108,27 @@ class AgentErrorForm(Tagged, frozen=True, kw_only=True):
     """An error as it travels."""
 
     missing_required_field: MissingRequiredField | None = None
-    contract_violation: Stated | None = None
-    host_configuration_needed: Stated | None = None
-    classified: Classified | None = None
+    contract_violation: StatedError | None = None
+    host_configuration_needed: StatedError | None = None
+    classified: ClassifiedError | None = None
 
-    def full(self) -> Classified:
+    def full(self) -> ClassifiedError:
         """The classified form, which the short ones imply."""
         match self:
             case AgentErrorForm(missing_required_field=MissingRequiredField(field=field)):
-                return Classified(
+                return ClassifiedError(
                     kind=AgentErrorKind.INVALID_PACKAGE,
                     retry=RetryClassification.HOST_CONFIGURATION_NEEDED,
                     context=ErrorContext(message=f"missing required field: {field}"),
                 )
-            case AgentErrorForm(contract_violation=Stated(message=message)):
-                return Classified(
+            case AgentErrorForm(contract_violation=StatedError(message=message)):
+                return ClassifiedError(
                     kind=AgentErrorKind.INVALID_STATE_TRANSITION,
                     retry=RetryClassification.REPAIR_NEEDED,
                     context=ErrorContext(message=message),
                 )
-            case AgentErrorForm(host_configuration_needed=Stated(message=message)):
-                return Classified(
+            case AgentErrorForm(host_configuration_needed=StatedError(message=message)):
+                return ClassifiedError(
                     kind=AgentErrorKind.HOST_CONFIGURATION_NEEDED,
                     retry=RetryClassification.HOST_CONFIGURATION_NEEDED,
                     context=ErrorContext(message=message),
@@ -138,11 +138,11 @@ class AgentErrorForm(Tagged, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         match self:
-            case AgentErrorForm(contract_violation=Stated(message=message)):
+            case AgentErrorForm(contract_violation=StatedError(message=message)):
                 return f"contract violation: {message}"
-            case AgentErrorForm(host_configuration_needed=Stated(message=message)):
+            case AgentErrorForm(host_configuration_needed=StatedError(message=message)):
                 return f"host configuration needed: {message}"
-            case AgentErrorForm(classified=Classified(kind=kind, context=context)):
+            case AgentErrorForm(classified=ClassifiedError(kind=kind, context=context)):
                 return f"{kind}: {context.message}"
         return self.full().context.message
 
@@ -157,7 +157,7 @@ class AgentError(Exception):
     @classmethod
     def new(cls, kind: AgentErrorKind, retry: RetryClassification, message: str) -> AgentError:
         return cls._classified(
-            Classified(kind=kind, retry=retry, context=ErrorContext(message=message))
+            ClassifiedError(kind=kind, retry=retry, context=ErrorContext(message=message))
         )
 
     @classmethod
@@ -166,14 +166,14 @@ class AgentError(Exception):
 
     @classmethod
     def contract_violation(cls, message: str) -> AgentError:
-        return cls(AgentErrorForm(contract_violation=Stated(message)))
+        return cls(AgentErrorForm(contract_violation=StatedError(message)))
 
     @classmethod
     def host_configuration_needed(cls, message: str) -> AgentError:
-        return cls(AgentErrorForm(host_configuration_needed=Stated(message)))
+        return cls(AgentErrorForm(host_configuration_needed=StatedError(message)))
 
     @classmethod
-    def _classified(cls, form: Classified) -> AgentError:
+    def _classified(cls, form: ClassifiedError) -> AgentError:
         return cls(AgentErrorForm(classified=form))
 
     @property

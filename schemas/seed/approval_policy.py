@@ -11,7 +11,7 @@ import msgspec
 from rookery.schemas.seed.policy import (
     ApprovalDecisionKind,
     ApprovalRequestSpec,
-    Asked,
+    ApprovalRequired,
     PolicyDecision,
     PolicyOutcome,
     PolicyStage,
@@ -29,7 +29,9 @@ class AskPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def ask_by_default(cls, policy_ref: PolicyRef, approval: ApprovalRequestSpec) -> AskPolicy:
-        return cls(policy_ref=policy_ref, default_decision=PolicyDecision(asked=Asked(approval)))
+        return cls(
+            policy_ref=policy_ref, default_decision=PolicyDecision(asked=ApprovalRequired(approval))
+        )
 
     def classify(self) -> PolicyOutcome:
         return PolicyOutcome(

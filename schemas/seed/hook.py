@@ -96,43 +96,43 @@ class HookResponseDecision(StrEnum):
     REJECTED_POLICY = "rejected_policy"
 
 
-class _Told(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+class _HookEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """What a hook record tells."""
 
 
-class RegisteredHook(_Told, frozen=True, kw_only=True, tag="registered"):
+class RegisteredHook(_HookEvent, frozen=True, kw_only=True, tag="registered"):
     spec_hash: str
     executor_ref: str
     policy_ref: PolicyRef
 
 
-class InvocationStarted(_Told, frozen=True, kw_only=True, tag="invocation_started"):
+class InvocationStarted(_HookEvent, frozen=True, kw_only=True, tag="invocation_started"):
     invocation_id: str
 
 
-class CompletedInvocation(_Told, frozen=True, kw_only=True, tag="completed"):
+class CompletedInvocation(_HookEvent, frozen=True, kw_only=True, tag="completed"):
     invocation_id: str
     elapsed_ms: int
 
 
-class TimedOutInvocation(_Told, frozen=True, kw_only=True, tag="timed_out"):
+class TimedOutInvocation(_HookEvent, frozen=True, kw_only=True, tag="timed_out"):
     invocation_id: str
     elapsed_ms: int
     failure_policy: str
     """In Pascal case, unlike in a hook's spec."""
 
 
-class CancelledInvocation(_Told, frozen=True, kw_only=True, tag="cancelled"):
+class CancelledInvocation(_HookEvent, frozen=True, kw_only=True, tag="cancelled"):
     invocation_id: str
 
 
-class FailedInvocation(_Told, frozen=True, kw_only=True, tag="failed"):
+class FailedInvocation(_HookEvent, frozen=True, kw_only=True, tag="failed"):
     invocation_id: str
     failure_policy: str
     redacted_summary: str
 
 
-class ResponseDecision(_Told, frozen=True, kw_only=True, tag="response_decision"):
+class ResponseDecision(_HookEvent, frozen=True, kw_only=True, tag="response_decision"):
     invocation_id: str
     decision: HookResponseDecision
     response_class: HookResponseClass

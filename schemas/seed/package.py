@@ -24,7 +24,7 @@ __all__ = [
 RUNTIME_PACKAGE_SCHEMA_VERSION: Final = 1
 RUNTIME_PACKAGE_FINGERPRINT_ALGORITHM: Final = "sha256:runtime-package-canonical-v1"
 
-_LEFT_OUT: Final = ("hooks", "volatile")
+_EXCLUDED: Final = ("hooks", "volatile")
 """Hooks count through their sidecars."""
 _OPAQUE: Final = ("redacted_payload",)
 """Somebody else's JSON: its lists keep their order, whatever they are called."""
@@ -40,7 +40,7 @@ def package_fingerprint(snapshot: Mapping[str, Any]) -> RuntimePackageFingerprin
         "algorithm": RUNTIME_PACKAGE_FINGERPRINT_ALGORITHM,
         "canonical_schema_version": RUNTIME_PACKAGE_SCHEMA_VERSION,
         "snapshot": _canonical(
-            {name: value for name, value in snapshot.items() if name not in _LEFT_OUT}
+            {name: value for name, value in snapshot.items() if name not in _EXCLUDED}
         ),
     }
     digest = sha256(canonical_json(preimage)).hexdigest()

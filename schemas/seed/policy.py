@@ -23,7 +23,7 @@ from rookery.schemas.tagged_union import Tagged
 __all__ = [
     "ApprovalDecisionKind",
     "ApprovalRequestSpec",
-    "Asked",
+    "ApprovalRequired",
     "DecisionReason",
     "Deferred",
     "DispatcherScope",
@@ -126,7 +126,7 @@ class Reasoned(msgspec.Struct, frozen=True):
     reason: DecisionReason
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ApprovalRequired(msgspec.Struct, frozen=True):
     approval: ApprovalRequestSpec
 
 
@@ -155,7 +155,7 @@ class PolicyDecision(
 
     allowed: Reasoned | None = None
     denied: Reasoned | None = None
-    asked: Asked | None = None
+    asked: ApprovalRequired | None = None
     modified: Modified | None = None
     deferred: Deferred | None = None
     interrupted: Reasoned | None = None

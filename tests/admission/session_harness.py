@@ -9,20 +9,27 @@ from copy import deepcopy
 from functools import reduce
 from typing import Any
 
-from rookery.actors.admission.commands import NO_TURN, Quotas, SeenTurn, accept, cancel, handle
-from rookery.actors.admission.evolve import answers, evolve
+from rookery.actors.admission.commands import (
+    NO_TURN,
+    AdmissionQuotas,
+    ObservedTurn,
+    accept,
+    cancel,
+    handle_input,
+)
+from rookery.actors.admission.evolve import effects, evolve
 from rookery.actors.admission.lifecycle_machine import HOST_INVARIANTS
-from rookery.actors.admission.state import Admission, EndedInput, dump, load
+from rookery.actors.admission.state import Admission, EndedInput, decode_state, encode_state
 from rookery.actors.kernel.machines.session_host import HostPhase
 from rookery.schemas.codec import FactCodec, encode_facts
 from rookery.schemas.commands import Cancel, HandleInput
-from rookery.schemas.envelope import Command, Mode, stamp
+from rookery.schemas.envelope import Command, Mode, fill_envelope
 from rookery.schemas.facts import session as facts
 from rookery.schemas.run import RunRequest, SessionMeta
 
 KEY = "s"
 T0 = 1_800_000_000_000
-WIDE = Quotas(queued_max=100, in_flight_max=1_000, in_flight=0)
+WIDE = AdmissionQuotas(queued_max=100, in_flight_max=1_000, in_flight=0)
 STARTS = (facts.RunPrepared, facts.QueuedRunDrained)
 ENDS = (
     facts.RunCommitted,
@@ -59,7 +66,7 @@ class Driven:
         mode: Mode = Mode.QUEUE,
         *,
         reply_to: str = "",
-        quotas: Quotas = WIDE,
+        quotas: AdmissionQuotas = WIDE,
         **request: Any,
     ) -> list[facts.SessionFact]:
         command = self._command("run", RunRequest(**request), mode=mode, reply_to=reply_to)
@@ -70,14 +77,16 @@ class Driven:
     def repeat(self, command: Command[RunRequest], reply_to: str = "") -> list[facts.SessionFact]:
         again = Command(
             verb=command.verb, key=KEY, id=command.id, body=command.body, mode=command.mode,
-            reply_to=reply_to, repeated=True,
+            reply_to=reply_to, is_duplicate=True,
         )  # fmt: skip
-        return self.send(again, quotas=Quotas(0, 0, 0))
+        return self.send(again, quotas=AdmissionQuotas(0, 0, 0))
 
     def cancel(self, run_id: str, reason: str = "") -> list[facts.SessionFact]:
         return self.send(self._command("cancel", Cancel(run_id=run_id, reason=reason)))
 
-    def handle(self, on: str, turn: SeenTurn = NO_TURN, **params: Any) -> list[facts.SessionFact]:
+    def handle(
+        self, on: str, turn: ObservedTurn = NO_TURN, **params: Any
+    ) -> list[facts.SessionFact]:
         body = HandleInput(input=on, params=params)
         return self.send(self._command("admission", body), turn=turn)
 
@@ -89,13 +98,13 @@ class Driven:
 
     def send(self, command: Command[Any], **seen: Any) -> list[facts.SessionFact]:
         """Decide, twice and the same; then do with the facts what the kernel does."""
-        decide: Any = {"run": accept, "cancel": cancel, "admission": handle}[command.verb]
-        before = deepcopy(dump(self.state))
+        decide: Any = {"run": accept, "cancel": cancel, "admission": handle_input}[command.verb]
+        before = deepcopy(encode_state(self.state))
         decided = decide(self.state, command, now_ms=self.now_ms, **seen)
         assert decide(self.state, command, now_ms=self.now_ms, **seen) == decided
-        assert dump(self.state) == before
+        assert encode_state(self.state) == before
         for number, fact in enumerate(decided, len(self.history) + 1):
-            stamp(
+            fill_envelope(
                 fact, id=f"session.{KEY}.{number}", at_ms=self.now_ms, session=KEY,
                 cause=(command.id,), cause_digest="", source="admission@test", traceparent="",
             )  # fmt: skip
@@ -112,7 +121,7 @@ class Driven:
         for ended in list(self.state.ended)[-1:]:
             if not self.endings or self.endings[-1] is not ended:
                 self.endings.append(ended)
-        self.answers += [(a.reply_to, a.receipt.state) for a in answers(self.state, fact)]
+        self.answers += [(a.reply_to, a.receipt.state) for a in effects(self.state, fact)]
 
     def _command(self, verb: str, body: Any, **more: Any) -> Command[Any]:
         self._count += 1
@@ -125,7 +134,7 @@ class Driven:
         for holds in HOST_INVARIANTS:
             assert holds(state.host), holds.__name__
         assert reduce(evolve, self.history, fresh()) == state
-        assert load(dump(state)) == state
+        assert decode_state(encode_state(state)) == state
         self._check_turns()
         self._check_ends()
         waits = [owed for owed in state.queue if owed.run_id]
@@ -152,7 +161,7 @@ class Driven:
         assert len(set(ended)) == len(ended)
         owed = [*self.state.queue, *([self.state.current] if self.state.current else [])]
         assert sorted(set(admitted)) == sorted([*ended, *(found.input_id for found in owed)])
-        assert self.state.owed == len(owed)
+        assert self.state.pending_count == len(owed)
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -161,7 +170,7 @@ class Driven:
         return {found.run_id: found.state for found in self.endings}
 
     def of(self, command: Command[Any]) -> Any:
-        found = self.state.of_command(command.id)
+        found = self.state.input_of_command(command.id)
         assert found is not None
         return found
 

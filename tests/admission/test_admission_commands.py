@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from rookery.actors.admission.commands import Quotas, SeenTurn, accept, handle
-from rookery.actors.admission.evolve import answers
+from rookery.actors.admission.commands import AdmissionQuotas, ObservedTurn, accept, handle_input
+from rookery.actors.admission.evolve import effects
 from rookery.actors.kernel.machines.session_host import HostPhase
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Mode
@@ -98,11 +98,19 @@ def test_the_record_of_a_session_follows_its_inputs() -> None:
 @pytest.mark.parametrize(
     ("quotas", "says"),
     [
-        (Quotas(queued_max=1, in_flight_max=9, in_flight=2), "1 inputs wait .* the limit is 1"),
-        (Quotas(queued_max=9, in_flight_max=7, in_flight=7), "7 runs in flight, the limit is 7"),
+        (
+            AdmissionQuotas(queued_max=1, in_flight_max=9, in_flight=2),
+            "1 inputs wait .* the limit is 1",
+        ),
+        (
+            AdmissionQuotas(queued_max=9, in_flight_max=7, in_flight=7),
+            "7 runs in flight, the limit is 7",
+        ),
     ],
 )
-def test_a_quota_that_is_used_up_is_named_with_its_value(quotas: Quotas, says: str) -> None:
+def test_a_quota_that_is_used_up_is_named_with_its_value(
+    quotas: AdmissionQuotas, says: str
+) -> None:
     session = given(QUEUE)
     with pytest.raises(Refused, match=says) as refused:
         session.run(quotas=quotas)
@@ -206,10 +214,14 @@ def test_a_run_nobody_knows_cannot_be_cancelled() -> None:
 def test_a_run_fails_only_with_its_turn() -> None:
     session = given(QUEUE)
     run_id = session.state.host.current_run_id
-    for turn in (SeenTurn(), SeenTurn("Completed", "LlmFailure"), SeenTurn("Failed", "Unknown")):
+    for turn in (
+        ObservedTurn(),
+        ObservedTurn("Completed", "LlmFailure"),
+        ObservedTurn("Failed", "Unknown"),
+    ):
         with refusal("GUARD_REJECTED"):
             session.handle("fail_run", turn, run_id=run_id)
-    told = session.handle("fail_run", SeenTurn("Failed", "LlmFailure"), run_id=run_id)
+    told = session.handle("fail_run", ObservedTurn("Failed", "LlmFailure"), run_id=run_id)
     assert [fact.row for fact in told] == ["FailRunningToAttached", "PrepareAttached"]
     assert (told[0].turn_phase, told[0].terminal_cause_kind) == ("Failed", "LlmFailure")
     assert session.how(session.commands[0]) == "failed"
@@ -219,9 +231,9 @@ def test_a_run_is_not_committed_in_the_middle_of_its_turn() -> None:
     session = given()
     named = {"input_id": "any", "run_id": session.state.host.current_run_id}
     with refusal("GUARD_REJECTED") as refused:
-        session.handle("commit", SeenTurn("WaitingForOps"), **named)
+        session.handle("commit", ObservedTurn("WaitingForOps"), **named)
     assert refused.value.hint == "a run is committed when its turn has ended"
-    session.handle("commit", SeenTurn("Completed"), **named)
+    session.handle("commit", ObservedTurn("Completed"), **named)
     with refusal("GUARD_REJECTED"):
         session.handle("commit", **named)
 
@@ -304,7 +316,7 @@ def test_only_the_fact_that_ends_an_input_tells_of_it_however_late_it_is_asked()
     session = Driven()
     session.run(reply_to="first")
     session.commit()
-    telling = [fact for fact in session.history if answers(session.state, fact)]
+    telling = [fact for fact in session.history if effects(session.state, fact)]
     assert session.kinds(telling) == ["RunCommitted"]
 
 
@@ -415,8 +427,8 @@ def test_what_admission_saw_of_a_turn_cannot_be_claimed_from_outside() -> None:
 
 def test_a_handle_method_that_was_worked_off_before_changes_nothing() -> None:
     body = HandleInput(input="Destroy")
-    again = Command(verb="admission", key=KEY, id="twice", body=body, repeated=True)
-    assert handle(given().state, again, now_ms=T0) == []
+    again = Command(verb="admission", key=KEY, id="twice", body=body, is_duplicate=True)
+    assert handle_input(given().state, again, now_ms=T0) == []
 
 
 def test_asking_a_run_to_yield_says_which_run() -> None:

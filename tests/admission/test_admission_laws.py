@@ -13,15 +13,15 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookery.actors.admission.commands import SeenTurn
-from rookery.actors.admission.host_evolution import follow
-from rookery.actors.kernel.machines.session_host import Host, HostPhase
+from rookery.actors.admission.commands import ObservedTurn
+from rookery.actors.admission.host_evolution import evolve_host
+from rookery.actors.kernel.machines.session_host import HostPhase, SessionHost
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts
 from tests.admission.session_harness import STARTS, Driven
 
-FAILED = SeenTurn("Failed", "LlmFailure")
+FAILED = ObservedTurn("Failed", "LlmFailure")
 small = st.integers(0, 7)
 submit = st.tuples(st.just("submit"), st.sampled_from(Mode))
 step = st.one_of(
@@ -54,7 +54,7 @@ def take(session: Driven, what: str, how: Any) -> None:
         named = {"input_id": current.input_id} if how == "commit" else {}
         session.handle(how, FAILED, run_id=current.run_id, **named)
     elif what == "cancel" and commands:
-        found = session.state.of_command(commands[how % len(commands)].id)
+        found = session.state.input_of_command(commands[how % len(commands)].id)
         session.cancel("forgotten" if found is None else found.run_id)
     elif what == "repeat" and commands:
         before = len(session.history)
@@ -99,7 +99,7 @@ def test_a_destroyed_session_owes_nothing(history: list[tuple[str, Any]]) -> Non
     with suppress(Refused):
         session.handle("Destroy")
     assert session.state.host.phase is HostPhase.DESTROYED
-    assert session.state.owed == 0
+    assert session.state.pending_count == 0
 
 
 @settings(max_examples=100)
@@ -147,7 +147,7 @@ def test_a_repeat_adds_nothing_but_a_listener(history: list[tuple[str, Any]], wh
     if not session.commands:
         return
     command = session.commands[which % len(session.commands)]
-    found = session.state.of_command(command.id)
+    found = session.state.input_of_command(command.id)
     if found is None:
         return
     receipt = session.state.receipt(found)
@@ -155,7 +155,7 @@ def test_a_repeat_adds_nothing_but_a_listener(history: list[tuple[str, Any]], wh
     told = session.repeat(command, reply_to="late")
     assert session.kinds(told) in ([], ["ReplyRequested"])
     assert session.repeat(command, reply_to="late") == []
-    again = session.state.of_command(command.id)
+    again = session.state.input_of_command(command.id)
     assert again is not None
     assert session.state.receipt(again) == receipt
 
@@ -165,8 +165,8 @@ def test_a_repeat_adds_nothing_but_a_listener(history: list[tuple[str, Any]], wh
 def test_whoever_follows_the_facts_sees_the_host_as_admission_does(
     history: list[tuple[str, Any]],
 ) -> None:
-    session, copy = lived(history), Host()
+    session, copy = lived(history), SessionHost()
     for fact in session.history:
-        copy = follow(copy, fact)
+        copy = evolve_host(copy, fact)
         assert fact.phase == copy.phase
     assert copy == session.state.host

@@ -12,7 +12,7 @@ import pytest
 from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.kernel.machines.machine import Machine, TransitionRejected
-from rookery.actors.kernel.machines.session_host import Host, HostPhase
+from rookery.actors.kernel.machines.session_host import HostPhase, SessionHost
 from rookery.schemas.errors import Failed
 from tests.machines.oracle_comparison import Judged, variables
 
@@ -52,10 +52,10 @@ def choices(machine: Machine[Any], on: str) -> list[tuple[dict[str, Any], dict[s
     ]
 
 
-def every_host() -> list[Host]:
+def every_host() -> list[SessionHost]:
     """Every phase with every combination of what rows look at or change, legal or not."""
     return [
-        Host(
+        SessionHost(
             phase=phase,
             session_id=session,
             active_runtime_id=runtime,
@@ -75,7 +75,9 @@ def every_host() -> list[Host]:
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 def test_the_table_has_the_models_rows_and_parameters(machine: Machine[Any]) -> None:
     model = Judged(machine).oracle
-    assert [(r.name, r.on) for r in machine.rows] == [(r["name"], r["on"]) for r in model.rows]
+    assert [(r.name, r.on) for r in machine.transitions] == [
+        (r["name"], r["on"]) for r in model.rows
+    ]
     assert {on: asked.params for on, asked in machine.inputs.items()} == model.inputs
     assert list(machine.phases) == model.model["phases"]
 
@@ -90,14 +92,14 @@ def test_every_input_in_every_state_does_what_the_model_says(machine: Machine[An
                 judged.step(host, on, params, **observed)
             covered.add((host.phase, on))
     assert len(covered) == len(HostPhase) * len(machine.inputs)
-    assert judged.hit == {row.name for row in machine.rows}
+    assert judged.hit == {row.name for row in machine.transitions}
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_any_history_goes_the_way_of_the_model(seed: int) -> None:
     rng = random.Random(seed)
     judged = [Judged(machine) for machine in MACHINES]
-    host = Host()
+    host = SessionHost()
     for _ in range(150):
         chosen = rng.choice(judged)
         on = rng.choice(list(chosen.machine.inputs))
@@ -107,15 +109,15 @@ def test_any_history_goes_the_way_of_the_model(seed: int) -> None:
         host = chosen.step(host, on, params, **observed)
 
 
-def reachable() -> dict[Host, int]:
+def reachable() -> dict[SessionHost, int]:
     """Every host a session can come to from its beginning, with its distance."""
-    found, open_hosts = {Host(): 0}, deque([Host()])
+    found, open_hosts = {SessionHost(): 0}, deque([SessionHost()])
     while open_hosts:
         host = open_hosts.popleft()
         for machine in MACHINES:
             for on in machine.inputs:
                 for params, observed in choices(machine, on):
-                    draft = machine.draft(on, params)
+                    draft = machine.candidate(on, params)
                     draft = type(draft)(**{**variables(draft), **observed})
                     try:
                         fact = machine.decide(host, on, draft)
@@ -142,9 +144,9 @@ def test_folding_a_row_never_fails_whatever_the_state(machine: Machine[Any]) -> 
     target = {row["name"]: row["to"] for row in Judged(machine).oracle.rows}
     for host in every_host():
         before = variables(host)
-        for row in machine.rows:
+        for row in machine.transitions:
             for params, _ in choices(machine, row.on):
-                draft = machine.draft(row.on, params)
+                draft = machine.candidate(row.on, params)
                 fact = type(draft)(**{**variables(draft), "row": row.name})
                 after = machine.evolve(host, fact)
                 to = target[row.name]
@@ -154,9 +156,9 @@ def test_folding_a_row_never_fails_whatever_the_state(machine: Machine[Any]) -> 
 
 
 def test_a_fact_that_names_no_row_of_ours_says_so_by_code() -> None:
-    prepared = ADMISSION.draft("prepare", {"run_id": "run-1"})
+    prepared = ADMISSION.candidate("prepare", {"run_id": "run-1"})
     for row in ("", "PrepareTomorrow", "RegisterSession"):
         fact = type(prepared)(**{**variables(prepared), "row": row})
         with pytest.raises(Failed) as failed:
-            ADMISSION.evolve(Host(), fact)
+            ADMISSION.evolve(SessionHost(), fact)
         assert failed.value.code == "FACT_UNKNOWN"

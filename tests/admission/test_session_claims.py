@@ -8,8 +8,8 @@ from threading import Barrier
 
 import pytest
 
-from rookery.actors.admission.decider import AdmissionConcern
-from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.decider import AdmissionDecider
+from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.admission.session_claims import (
     CLAIM,
     PROCESS_CLAIMS,
@@ -29,7 +29,7 @@ def test_every_short_history_goes_the_way_of_the_model() -> None:
         state = CLAIM.initial
         for on, session in history:
             state = judged.step(state, on, {"session_id": session})
-    assert judged.hit == {row.name for row in CLAIM.rows}
+    assert judged.hit == {row.name for row in CLAIM.transitions}
 
 
 def test_a_held_identity_is_refused_with_the_seeds_text() -> None:
@@ -119,7 +119,9 @@ def test_dropping_an_old_claim_never_frees_a_newer_holder() -> None:
 def test_admission_acts_as_a_session_only_while_it_has_the_identity() -> None:
     registry = ClaimRegistry()
     ours, theirs = (
-        AdmissionConcern(queued_max=9, in_flight_max=9, realm_load=RealmLoad(), claims=registry)
+        AdmissionDecider(
+            queued_max=9, in_flight_max=9, realm_load=InFlightCounter(), claims=registry
+        )
         for _ in range(2)
     )
     asked = Command(verb="run", key="s", id="c-1", body=RunRequest(code="1"))
@@ -127,5 +129,5 @@ def test_admission_acts_as_a_session_only_while_it_has_the_identity() -> None:
     with pytest.raises(Refused) as refused:
         theirs.decide(theirs.initial("s"), asked, now_ms=1)
     assert refused.value.code == "SESSION_IDENTITY_IN_USE"
-    ours.note("s", None)
+    ours.on_state("s", None)
     assert theirs.decide(theirs.initial("s"), asked, now_ms=1)

@@ -15,24 +15,30 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.approvals.decider import ApprovalsConcern
+from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
 from rookery.actors.approvals.dispatchers.port import Dispatcher
-from rookery.actors.approvals.executor import ApprovalsActing
+from rookery.actors.approvals.executor import ApprovalExecutor
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.state import Approver, SessionApprovals
-from rookery.actors.kernel.decider import Concern, Effect
-from rookery.actors.tools.approval_subject import Wanted, wanted
-from rookery.actors.tools.call_slots import Places
-from rookery.actors.tools.decider import ToolsConcern
-from rookery.actors.tools.effects import Act, AskApproval, Begin, CallOffApproval, Prepare
+from rookery.actors.kernel.decider import Decider, Effect
+from rookery.actors.tools.approval_subject import ApprovalSubject, approval_subject
+from rookery.actors.tools.call_slots import CallSlots
+from rookery.actors.tools.decider import ToolsDecider
+from rookery.actors.tools.effects import (
+    AskApproval,
+    BeginCall,
+    CancelApproval,
+    ExecuteCall,
+    PrepareCall,
+)
 from rookery.bus.ports import Timer
 from rookery.schemas.approvals.decision import DecideApproval
-from rookery.schemas.calls import ApprovalUnwanted, Arguments, AskedCall
+from rookery.schemas.calls import CallArguments, RequestedCall, WithdrawApproval
 from rookery.schemas.capability import Capability
 from rookery.schemas.codec import FactCodec, encode_facts, encode_json
 from rookery.schemas.digest import digest_json
-from rookery.schemas.envelope import Command, Fact, stamp
+from rookery.schemas.envelope import Command, Fact, fill_envelope
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import approval, turn
 from rookery.schemas.ids import fact_id
@@ -62,16 +68,16 @@ class History:
         self.visible = tools(*capabilities)
         settings = settings or ApprovalSettings()
         declared = [tool.capability for tool in self.visible]
-        places: Any = Places(declared, None, None)  # type: ignore[arg-type]
-        self.concerns: dict[str, Concern] = {
-            "approval": ApprovalsConcern(settings, find_approver),
-            "tool": ToolsConcern(visible=self.visible, places=places, epoch="n", approvals=True),
+        places: Any = CallSlots(declared, None, None)  # type: ignore[arg-type]
+        self.concerns: dict[str, Decider] = {
+            "approval": ApprovalsDecider(settings, find_approver),
+            "tool": ToolsDecider(visible=self.visible, places=places, epoch="n", approvals=True),
         }
         self.states = {family: one.initial(SESSION) for family, one in self.concerns.items()}
         self.facts: list[Fact] = []
         """Of both, in order."""
         self.pending: list[Effect] = []
-        self.acts: list[tuple[str, Arguments]] = []
+        self.acts: list[tuple[str, CallArguments]] = []
         self.timers: dict[str, Timer] = {}
         self.inbox: deque[Command[Any]] = deque()
         """What nobody has worked off yet, in the order in which it came."""
@@ -81,13 +87,13 @@ class History:
         """Die before the question with this number."""
         self._counts = dict.fromkeys(self.concerns, 0)
         self._commands = 0
-        self.acting = ApprovalsActing(
+        self.acting = ApprovalExecutor(
             ask=self.ask,
             timers=self,
             dispatchers={one.name: one for one in dispatchers},
-            tell=lambda known: self.waiting.append(known.operation_id),
+            notify_call=lambda known: self.waiting.append(known.operation_id),
             now_ms=lambda: self.now_ms,
-            goes_on=_goes_on,
+            can_continue=_goes_on,
         )
 
     @property
@@ -129,11 +135,11 @@ class History:
             return error
         for fact in facts:
             self._stand(family, fact, command.id)
-        return concern.answer(self.states[family], command, facts)
+        return concern.reply(self.states[family], command, facts)
 
     def _stand(self, family: str, fact: Fact, cause: str) -> None:
         self._counts[family] += 1
-        stamp(
+        fill_envelope(
             fact,
             id=fact_id(family, SESSION, self._counts[family]),
             at_ms=self.now_ms,
@@ -151,7 +157,7 @@ class History:
         self.pending += concern.effects(self.states[family], stored)
 
     async def ask(self, family: str, key: str, body: msgspec.Struct, answer: type[T]) -> T:
-        """A performer's question: port ``Ask``."""
+        """A performer's question: port ``AskActor``."""
         assert key == SESSION
         self.crash_in -= 1
         if self.crash_in == 0:
@@ -172,21 +178,21 @@ class History:
             self.crash()
 
     async def _perform(self, effect: Any) -> None:
-        if performer := self.acting.performers.get(type(effect)):
+        if performer := self.acting.handlers.get(type(effect)):
             await performer(effect)
             return
         match effect:
             case AskApproval(call=call):
-                tool = self.visible.find(call.name)
+                tool = self.visible.require(call.name)
                 assert call.arguments is not UNSET
-                found = wanted(tool, call, call.arguments)
-                assert isinstance(found, Wanted)
-                self.put("approval", found.said)
-            case CallOffApproval(operation_id=operation_id):
-                self.put("approval", ApprovalUnwanted(operation_id=operation_id))
-            case Prepare(call=call):
-                self.put("tool", Begin(operation_id=call.operation_id))
-            case Act(call=call):
+                found = approval_subject(tool, call, call.arguments)
+                assert isinstance(found, ApprovalSubject)
+                self.put("approval", found.request)
+            case CancelApproval(operation_id=operation_id):
+                self.put("approval", WithdrawApproval(operation_id=operation_id))
+            case PrepareCall(call=call):
+                self.put("tool", BeginCall(operation_id=call.operation_id))
+            case ExecuteCall(call=call):
                 assert call.arguments is not UNSET
                 self.acts.append((call.operation_id, call.arguments))
 
@@ -234,8 +240,8 @@ class History:
     def call(self, number: int, name: str, run: str = "run-1", **arguments: Any) -> str:
         """A program calls; the operation."""
         operation_id = f"{run}-{number}"
-        given = Arguments(kwargs=arguments)
-        asked = AskedCall(
+        given = CallArguments(kwargs=arguments)
+        asked = RequestedCall(
             operation_id=operation_id,
             number=number,
             name=name,

@@ -17,14 +17,14 @@ from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.bus.client.client import Client, Handle, new_id
 from rookery.bus.commands.inbox import JetStreamInbox
-from rookery.bus.journal.reader import JournalReads
+from rookery.bus.journal.reader import JournalReader
 from rookery.bus.nats.connection import Connection
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.subjects import Subjects
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.lists import ListedApproval
 from rookery.schemas.codec import encode_json
-from rookery.schemas.commands import NameApprover
+from rookery.schemas.commands import ChangeApprover
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed, Refused
@@ -98,7 +98,7 @@ class Court:
         self.client = Client(server.url, realm=realm)
         self._connection = Connection(server.url)
         subjects = Subjects(realm)
-        self._reads = JournalReads(self._connection, subjects)
+        self._reads = JournalReader(self._connection, subjects)
         self._inbox = JetStreamInbox(self._connection, subjects)
 
     def node(self, **variables: str) -> NodeProcess:
@@ -129,13 +129,13 @@ class Court:
     async def name(self, name: str, signer: Signer) -> None:
         await self.say(await self.naming(name, signer.public_key))
 
-    async def naming(self, name: str, public_key: str = "", by: Signer = ANN) -> NameApprover:
+    async def naming(self, name: str, public_key: str = "", by: Signer = ANN) -> ChangeApprover:
         """What somebody may say who names an approver, or revokes one."""
         told = [one for one in await self.facts(APPROVERS_KEY) if "refused" not in one["type"]]
-        said = NameApprover(name=name, public_key=public_key, change=len(told) + 1)
-        return by.sign_naming(self.realm, said)
+        said = ChangeApprover(name=name, public_key=public_key, change=len(told) + 1)
+        return by.sign_change(self.realm, said)
 
-    async def say(self, naming: NameApprover) -> None:
+    async def say(self, naming: ChangeApprover) -> None:
         await self.client.ask("approvers", APPROVERS_KEY, naming)
 
     async def parked(self, session: str, tool: str = "strike") -> Parked:

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rookery.actors.approvals.dispatchers.port import Dispatched, Terms
+from rookery.actors.approvals.dispatchers.port import DispatchResult, Terms
 from rookery.schemas.approvals.records import ApprovalRequest
 from rookery.schemas.seed.package import RuntimePackageFingerprint
 from rookery.schemas.seed.policy import (
@@ -71,11 +71,11 @@ class Says:
 
     name = "says"
 
-    def __init__(self, what: Dispatched | Exception) -> None:
+    def __init__(self, what: DispatchResult | Exception) -> None:
         self.what = what
         self.asked: list[str] = []
 
-    async def dispatch(self, request: ApprovalRequest, terms: Terms) -> Dispatched:
+    async def dispatch(self, request: ApprovalRequest, terms: Terms) -> DispatchResult:
         self.asked.append(request.approval_request_id.as_str())
         if isinstance(self.what, Exception):
             raise self.what

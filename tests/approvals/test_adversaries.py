@@ -292,8 +292,8 @@ def test_nobody_makes_himself_an_approver(place: Place):
         for naming in (
             replace(genuine, key_id="", signature=""),
             replace(genuine, name="ann"),
-            mallory.sign_naming("court", genuine),
-            ANN.sign_naming("elsewhere", genuine),
+            mallory.sign_change("court", genuine),
+            ANN.sign_change("elsewhere", genuine),
         ):
             with pytest.raises(Refused) as refusal:
                 await court.say(naming)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.approvals.lifecycle_machine import APPROVALS, Approvals
+from rookery.actors.approvals.lifecycle_machine import APPROVALS, ApprovalStatuses
 from rookery.actors.kernel.machines.machine import Edition
 from rookery.schemas.approvals.lifecycle import ApprovalStatus
 from rookery.schemas.codec import FactCodec
@@ -36,12 +36,12 @@ POOLS: dict[str, tuple[Any, ...]] = {
 SOME = {**POOLS, "approval_id": ("a", "b", "c")}
 
 
-def every_approval() -> list[Approvals]:
+def every_approval() -> list[ApprovalStatuses]:
     """One approval in every status on every terms, beside another one nobody asks about."""
     terms = [dict(zip("adx", said, strict=True)) for said in itertools.product(YES_NO, repeat=3)]
     other = {"statuses": Map(z=ApprovalStatus.PENDING), "has_expiry": Map(z=True)}
-    return [Approvals(), Approvals(**other)] + [
-        Approvals(
+    return [ApprovalStatuses(), ApprovalStatuses(**other)] + [
+        ApprovalStatuses(
             statuses=other["statuses"].set("a", status),
             approve_allowed=Map(a=said["a"]),
             deny_allowed=Map(a=said["d"]),
@@ -52,9 +52,9 @@ def every_approval() -> list[Approvals]:
     ]
 
 
-def taken(state: Approvals, on: str, **params: Any) -> tuple[Approvals, str]:
+def taken(state: ApprovalStatuses, on: str, **params: Any) -> tuple[ApprovalStatuses, str]:
     """The state after, and what was told: a status, or the reason why it came to nothing."""
-    fact = APPROVALS.decide(state, on, APPROVALS.draft(on, {"approval_id": "a", **params}))
+    fact = APPROVALS.decide(state, on, APPROVALS.candidate(on, {"approval_id": "a", **params}))
     after = APPROVALS.evolve(state, fact)
     (effect,) = APPROVALS.effects(after, fact)
     told = variables(effect)
@@ -64,14 +64,16 @@ def taken(state: Approvals, on: str, **params: Any) -> tuple[Approvals, str]:
     return after, word
 
 
-def pending(approve_ok: bool = True, deny_ok: bool = True, expiry: bool = True) -> Approvals:
+def pending(approve_ok: bool = True, deny_ok: bool = True, expiry: bool = True) -> ApprovalStatuses:
     terms = {"approve_ok": approve_ok, "deny_ok": deny_ok, "expiry": expiry}
-    return taken(Approvals(), "create_approval", **terms)[0]
+    return taken(ApprovalStatuses(), "create_approval", **terms)[0]
 
 
 def test_the_table_has_the_models_rows_and_parameters() -> None:
     model = Judged(APPROVALS).oracle
-    assert [(r.name, r.on) for r in APPROVALS.rows] == [(r["name"], r["on"]) for r in model.rows]
+    assert [(r.name, r.on) for r in APPROVALS.transitions] == [
+        (r["name"], r["on"]) for r in model.rows
+    ]
     assert {on: asked.params for on, asked in APPROVALS.inputs.items()} == model.inputs
     assert list(APPROVALS.phases) == model.model["phases"]
 
@@ -82,7 +84,7 @@ def test_every_input_in_every_state_does_what_the_model_says() -> None:
         for params in every_ask(APPROVALS, on, POOLS):
             for state in every_approval():
                 judged.step(state, on, params)
-    assert judged.hit == {row.name for row in APPROVALS.rows}
+    assert judged.hit == {row.name for row in APPROVALS.transitions}
 
 
 @pytest.mark.parametrize("edition", Edition)
@@ -90,14 +92,14 @@ def test_any_history_goes_the_way_of_the_model_and_nothing_is_ever_refused(
     edition: Edition,
 ) -> None:
     rng, judged = random.Random(11), Judged(APPROVALS, edition)
-    state, steps = Approvals(), 2_500
+    state, steps = ApprovalStatuses(), 2_500
     for number in range(steps):
         likely = {**POOLS, "approval_id": (f"a{number % 250 // 5}", f"b{number // 40}")}
         asked = {on: every_ask(APPROVALS, on, likely) for on in APPROVALS.inputs}
         on, params = likely_ask(rng, APPROVALS, state, asked, edition=edition)
         state = judged.step(state, on, params)
     assert judged.accepted == steps
-    assert judged.hit == {row.name for row in APPROVALS.rows}
+    assert judged.hit == {row.name for row in APPROVALS.transitions}
 
 
 @settings(max_examples=80)
@@ -111,15 +113,15 @@ def test_folding_the_facts_is_what_was_decided_upon(steps: list[Any]) -> None:
 def test_folding_a_row_never_fails_whatever_the_state() -> None:
     for state in every_approval():
         before = variables(state)
-        for row in APPROVALS.rows:
+        for row in APPROVALS.transitions:
             for params in every_ask(APPROVALS, row.on, POOLS)[:3]:
-                fact = replace(APPROVALS.draft(row.on, params), row=row.name)
+                fact = replace(APPROVALS.candidate(row.on, params), row=row.name)
                 APPROVALS.effects(APPROVALS.evolve(state, fact), fact)
         assert variables(state) == before
 
 
 def test_every_way_an_approval_can_go_is_found() -> None:
-    found = explored(APPROVALS, POOLS, Approvals())
+    found = explored(APPROVALS, POOLS, ApprovalStatuses())
     statuses = [state.statuses.get("a") for state in found]
     assert set(statuses) == {None, *ApprovalStatus}
     assert len(found) == 1 + 3 * (3 * 2) + 2 * (2 * 2), (
@@ -140,7 +142,7 @@ def test_that_nothing_may_be_decided_is_told_before_that_it_exists_already() -> 
 def test_a_restore_tells_that_it_exists_before_anything_else() -> None:
     none = {"approve_ok": False, "deny_ok": False, "expiry": False, "status": "Pending"}
     assert taken(pending(), "restore_approval", **none)[1] == "AlreadyExists"
-    assert taken(Approvals(), "restore_approval", **none)[1] == "EmptyAllowedDecisions"
+    assert taken(ApprovalStatuses(), "restore_approval", **none)[1] == "EmptyAllowedDecisions"
 
 
 def test_a_record_that_cannot_be_is_not_restored() -> None:
@@ -153,13 +155,13 @@ def test_a_record_that_cannot_be_is_not_restored() -> None:
         ("Denied", "Deny"),
     ):
         said = {**terms, "status": status, "decision": decision}
-        assert taken(Approvals(), "restore_approval", **said)[1] == "InvalidRestoredRecord"
+        assert taken(ApprovalStatuses(), "restore_approval", **said)[1] == "InvalidRestoredRecord"
     said = {**terms, "status": "Approved", "decision": "Approve"}
-    assert taken(Approvals(), "restore_approval", **said)[1] == "Approved"
+    assert taken(ApprovalStatuses(), "restore_approval", **said)[1] == "Approved"
 
 
 def test_a_cancelled_approval_comes_from_a_restore_only() -> None:
-    found = explored(APPROVALS, {**POOLS, "status": (ApprovalStatus.PENDING,)}, Approvals())
+    found = explored(APPROVALS, {**POOLS, "status": (ApprovalStatus.PENDING,)}, ApprovalStatuses())
     assert {state.statuses.get("a") for state in found} == {
         None, "Pending", "Approved", "Denied", "Expired",
     }  # fmt: skip
@@ -173,11 +175,11 @@ def test_only_a_pending_approval_with_an_expiry_expires() -> None:
     assert taken(expired, "observe_approval_expiry", expired=False)[1] == "Expired"
     approved = taken(pending(), "decide_approval", decision="Approve")[0]
     assert taken(approved, "observe_approval_expiry", expired=True)[1] == "Approved"
-    assert taken(Approvals(), "observe_approval_expiry", expired=True)[1] == "NotFound"
+    assert taken(ApprovalStatuses(), "observe_approval_expiry", expired=True)[1] == "NotFound"
 
 
 def test_an_approval_is_decided_once_and_by_what_is_allowed() -> None:
-    assert taken(Approvals(), "decide_approval", decision="Approve")[1] == "NotFound"
+    assert taken(ApprovalStatuses(), "decide_approval", decision="Approve")[1] == "NotFound"
     for decision, word in (("Approve", "Approved"), ("Deny", "Denied")):
         decided, told = taken(pending(), "decide_approval", decision=decision)
         assert told == word
@@ -201,4 +203,4 @@ def test_a_word_nobody_knows_is_refused_before_the_machine_sees_it() -> None:
         ),
     ):
         with pytest.raises(Refused, match="INVALID_ARGUMENT"):
-            APPROVALS.draft(on, {"approval_id": "a", **wrong})
+            APPROVALS.candidate(on, {"approval_id": "a", **wrong})

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.approvals.decider import ApprovalsConcern
+from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY, REFUSALS_MAX
-from rookery.ops.config import Approvals
+from rookery.ops.config import ApprovalsConfig
 from rookery.ops.run_services import approval_settings
-from rookery.schemas.commands import ApproverReceipt, NameApprover
+from rookery.schemas.commands import ApproverReceipt, ChangeApprover
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval
@@ -27,11 +27,11 @@ class Register:
     """The approvers of a realm, as their actor keeps them."""
 
     def __init__(self, root_key: str = "") -> None:
-        self.concern = ApprovalsConcern(ApprovalSettings(realm=REALM, root_key=root_key))
+        self.concern = ApprovalsDecider(ApprovalSettings(realm=REALM, root_key=root_key))
         self.state: Any = self.concern.initial(APPROVERS_KEY)
         self.facts: list[Fact] = []
 
-    def say(self, naming: NameApprover, *, repeated: bool = False) -> Any:
+    def say(self, naming: ChangeApprover, *, repeated: bool = False) -> Any:
         """What whoever says it is told."""
         command = Command(
             verb="approvers",
@@ -39,7 +39,7 @@ class Register:
             id="c",
             body=naming,
             reply_to="r",
-            repeated=repeated,
+            is_duplicate=repeated,
         )
         try:
             left: Sequence[Fact] = self.concern.decide(self.state, command, now_ms=1_000)
@@ -48,17 +48,17 @@ class Register:
         for fact in left:
             self.state = self.concern.evolve(self.state, fact)
         self.facts += left
-        return self.concern.answer(self.state, command, left)
+        return self.concern.reply(self.state, command, left)
 
-    def naming(self, name: str, key: Signer | None = None) -> NameApprover:
+    def naming(self, name: str, key: Signer | None = None) -> ChangeApprover:
         """Without a key, the name is revoked."""
         public_key = "" if key is None else key.public_key
-        return NameApprover(name=name, public_key=public_key, change=self.state.changes + 1)
+        return ChangeApprover(name=name, public_key=public_key, change=self.state.changes + 1)
 
-    def signed(self, name: str, key: Signer | None = None, by: Signer = ANN) -> NameApprover:
-        return by.sign_naming(REALM, self.naming(name, key))
+    def signed(self, name: str, key: Signer | None = None, by: Signer = ANN) -> ChangeApprover:
+        return by.sign_change(REALM, self.naming(name, key))
 
-    def refused(self, naming: NameApprover) -> str:
+    def refused(self, naming: ChangeApprover) -> str:
         """Say it, and see that it changes nothing and is on record; the code."""
         before, standing = len(self.facts), self.state.approvers
         said = self.say(naming)
@@ -86,12 +86,12 @@ def test_the_first_approver_is_taken_as_named_and_signs_the_next():
 
 
 @pytest.mark.parametrize("how", ["changed", "dropped"])
-@pytest.mark.parametrize("field", NameApprover.__struct_fields__)
+@pytest.mark.parametrize("field", ChangeApprover.__struct_fields__)
 def test_a_naming_with_one_field_tampered_with_adds_nobody(field: str, how: str):
     register = Register()
     register.say(register.naming("ann", ANN))
     genuine = register.signed("bob", BOB)
-    others = EVE.sign_naming("elsewhere", NameApprover(name="eve", public_key=EVE.public_key))
+    others = EVE.sign_change("elsewhere", ChangeApprover(name="eve", public_key=EVE.public_key))
     given: Any = {"changed": getattr(others, field), "dropped": type(getattr(others, field))()}
     before = register.state.approvers
     assert isinstance(register.say(replace(genuine, **{field: given[how]})), Refused)
@@ -103,9 +103,9 @@ def test_a_naming_of_another_realm_or_hand_is_refused_and_recorded():
     register = Register()
     register.say(register.naming("ann", ANN))
     naming = register.naming("eve", EVE)
-    assert register.refused(ANN.sign_naming("elsewhere", naming)) == "SIGNATURE_INVALID"
-    assert register.refused(EVE.sign_naming(REALM, naming)) == "APPROVER_UNKNOWN"
-    forged = replace(EVE.sign_naming(REALM, naming), key_id=ANN.key_id)
+    assert register.refused(ANN.sign_change("elsewhere", naming)) == "SIGNATURE_INVALID"
+    assert register.refused(EVE.sign_change(REALM, naming)) == "APPROVER_UNKNOWN"
+    forged = replace(EVE.sign_change(REALM, naming), key_id=ANN.key_id)
     assert register.refused(forged) == "SIGNATURE_INVALID"
 
 
@@ -151,10 +151,10 @@ def test_with_a_root_key_even_the_first_has_to_be_signed_and_the_last_may_go():
 
 
 def test_a_root_key_that_is_none_is_refused_where_it_is_configured():
-    configured = approval_settings(REALM, Approvals(root_key=ROOT.private_pem))
+    configured = approval_settings(REALM, ApprovalsConfig(root_key=ROOT.private_pem))
     assert configured.root_key == ROOT.public_key
     with pytest.raises(Refused, match="CONFIG_INVALID"):
-        approval_settings(REALM, Approvals(root_key=ROOT.public_key[:-1]))
+        approval_settings(REALM, ApprovalsConfig(root_key=ROOT.public_key[:-1]))
 
 
 def test_a_flood_of_namings_does_not_fill_the_journal():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.ports import Append
+from rookery.bus.ports import AppendRequest
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import chain
@@ -32,7 +32,7 @@ def test_a_node_that_cannot_tell_who_was_revoked_counts_nobody_and_says_so(
         body = encode_json([{"type": "approval.approver_suspended.v1", "name": "ann"}])
         await commit(
             bus.journal,
-            [Append(entity, last.sequence, "newer", body, chain(last.chain, body))],
+            [AppendRequest(entity, last.sequence, "newer", body, chain(last.chain, body))],
         )
         await bus.stop()
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.approvals.broker import Broker
+from rookery.actors.approvals.broker import ApprovalBroker
 from rookery.actors.approvals.dispatchers.port import (
     Cancelled,
     Decision,
-    Dispatched,
+    DispatchResult,
     Pending,
     TimedOut,
     Unavailable,
@@ -63,11 +63,11 @@ def asked(
     dispatcher: Says | None,
     *failing: int,
     of: ApprovalRequest = REQUEST,
-    before: Callable[[Broker], None] = lambda broker: None,
+    before: Callable[[ApprovalBroker], None] = lambda broker: None,
 ) -> tuple[Any, Ledger]:
     """What comes of asking, raised or returned, and what is on record."""
     ledger = Ledger(*failing)
-    broker = Broker(ledger)
+    broker = ApprovalBroker(ledger)
     before(broker)
     try:
         return asyncio.run(broker.request_approval(of, dispatcher, TERMS)), ledger
@@ -83,7 +83,7 @@ SAID = {
     "denied": denied("not.today"),
 }
 # fmt: off
-ROWS: list[tuple[str, ApprovalRequest, Dispatched | Exception | None, str, str, str, Any]] = [
+ROWS: list[tuple[str, ApprovalRequest, DispatchResult | Exception | None, str, str, str, Any]] = [
     ("approved", REQUEST, Decision(SAID["approved"]),
      "approved", "approval.approved", "completed", SAID["approved"]),
     ("approved for session", REQUEST, Decision(SAID["for session"]),
@@ -123,7 +123,7 @@ ROWS: list[tuple[str, ApprovalRequest, Dispatched | Exception | None, str, str, 
 )
 def test_every_way_asking_can_end_has_its_row(
     of: ApprovalRequest,
-    says: Dispatched | Exception | None,
+    says: DispatchResult | Exception | None,
     status: str,
     reason: str,
     effect: str,
@@ -185,7 +185,7 @@ def test_a_request_that_is_none_is_not_even_put_on_record():
 
 def test_a_request_cancelled_before_is_put_before_nobody_and_the_mark_is_used_up():
     dispatcher, ledger = Says(Decision(approved("ann"))), Ledger()
-    broker = Broker(ledger)
+    broker = ApprovalBroker(ledger)
     broker.cancel_before_dispatch("s.call-1")
     broker.cancel_before_dispatch("s.call-2")
 
@@ -222,7 +222,7 @@ def test_without_an_intent_on_record_nobody_is_asked():
 
 @pytest.mark.parametrize("says", [row[2] for row in ROWS if row[2] is not None], ids=repr)
 def test_a_result_that_cannot_stand_leaves_a_recovery_record_and_lets_nothing_through(
-    says: Dispatched | Exception,
+    says: DispatchResult | Exception,
 ):
     error, ledger = asked(Says(says), 2)
     assert kinds(error) == RECOVERY

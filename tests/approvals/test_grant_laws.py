@@ -13,10 +13,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookery.actors.approvals.effects import Release
+from rookery.actors.approvals.effects import ReleaseCall
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
-from rookery.schemas.calls import Arguments, CallAllowed
+from rookery.schemas.calls import AllowCall, CallArguments
 from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule
 from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.digest import digest_json
@@ -153,7 +153,7 @@ class Told:
     def _die_in(self, number: int, question: int) -> None:
         """While a call is released, if one is, for there is most to lose."""
         pending = self.history.pending
-        releases = [effect for effect in pending if isinstance(effect, Release)]
+        releases = [effect for effect in pending if isinstance(effect, ReleaseCall)]
         self.history.crash_in = question
         if effects := releases or pending:
             self.history.perform(effects[number % len(effects)])
@@ -179,7 +179,7 @@ class Told:
         if number not in self.operations:
             return
         grants = self.history.of(approval.GrantIssued)
-        allowed = CallAllowed(
+        allowed = AllowCall(
             operation_id=self.operations[number],
             request_digest=digest_json({"args": [], "kwargs": {"a": 9}}),
             grant_id=grants[0].grant_id if named and grants else "",
@@ -210,7 +210,7 @@ def look(history: History) -> None:
     for operation, arguments in history.acts:
         assert operation in made
         assert digest_json(arguments) == wanted[operation].request_digest
-        assert isinstance(arguments, Arguments)
+        assert isinstance(arguments, CallArguments)
 
 
 def answered_once(history: History) -> None:
@@ -305,4 +305,4 @@ def test_no_history_releases_what_nobody_granted_and_none_loses_what_somebody_di
         )
         ended = {fact.operation_id for fact in history.of(tool.Failed)}
         assert granted == (operation in intents), "an answered grant is used, or asked for anew"
-        assert (not granted and not asked.pending) == (operation in ended)
+        assert (not granted and not asked.is_pending) == (operation in ended)

@@ -9,19 +9,19 @@ import pytest
 from rookery.actors.approvals.dispatchers.port import (
     Cancelled,
     Decision,
-    Dispatched,
+    DispatchResult,
     Pending,
     TimedOut,
     Unavailable,
 )
-from rookery.actors.approvals.effects import Arm, CheckAnswer, Release
+from rookery.actors.approvals.effects import ArmTimer, CheckAnswer, ReleaseCall
 from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import REFUSALS_MAX, Approver
-from rookery.actors.tools.effects import Prepare
+from rookery.actors.tools.effects import PrepareCall
 from rookery.schemas.approvals.decision import DecisionReceipt
 from rookery.schemas.approvals.records import Denied, approved, approved_for_session
-from rookery.schemas.calls import CallAllowed
+from rookery.schemas.calls import AllowCall
 from rookery.schemas.capability import ApprovalMode
 from rookery.schemas.commands import ApprovalDue, HandleInput, RevokeGrant
 from rookery.schemas.errors import CodedError
@@ -138,7 +138,7 @@ def test_what_a_sessions_grant_allowed_it_allows_no_more_once_revoked():
     told.decide(asked(told), "approved_for_session")
     told.settle()
     second = told.call(2, "guarded", a=2)
-    while not any(isinstance(effect, Release) for effect in told.pending):
+    while not any(isinstance(effect, ReleaseCall) for effect in told.pending):
         told.perform(told.pending[0])
     (granted,) = told.of(approval.SessionGrantIssued)
     told.put("approval", RevokeGrant(grant_id=granted.grant_id))
@@ -151,8 +151,8 @@ def test_a_call_cannot_be_made_without_a_grant_whoever_says_so():
     told = history()
     operation_id = asked(told)
     digest = told.asked(operation_id).request_digest
-    told.put("tool", CallAllowed(operation_id=operation_id, request_digest=digest, grant_id=""))
-    told.put("tool", CallAllowed(operation_id=operation_id, request_digest="0", grant_id="g"))
+    told.put("tool", AllowCall(operation_id=operation_id, request_digest=digest, grant_id=""))
+    told.put("tool", AllowCall(operation_id=operation_id, request_digest="0", grant_id="g"))
     told.settle()
     assert told.of(tool.IntentRecorded) == []
 
@@ -161,7 +161,7 @@ def test_a_withdrawn_call_takes_its_unused_grant_with_it():
     told = history()
     receipt = told.decide(asked(told))
     told.end()
-    for effect in [one for one in told.pending if not isinstance(one, Release)]:
+    for effect in [one for one in told.pending if not isinstance(one, ReleaseCall)]:
         told.perform(effect)
     told.settle()
     (revoked,) = told.of(approval.GrantRevoked)
@@ -258,7 +258,7 @@ def test_after_a_while_without_an_answer_somebody_else_is_asked_too():
     asked(told)
     assert (first.asked, second.asked) == (["s.run-1-1"], [])
     told.crash()
-    assert len([one for one in told.pending if isinstance(one, Arm)]) == 2
+    assert len([one for one in told.pending if isinstance(one, ArmTimer)]) == 2
     told.settle()
     told.pass_ms(60_000)
     told.settle()
@@ -270,7 +270,7 @@ def test_after_a_while_without_an_answer_somebody_else_is_asked_too():
 # --- dispatchers ----------------------------------------------------------------------------------
 
 
-def dispatched(what: Dispatched | Exception, **settings: Any) -> History:
+def dispatched(what: DispatchResult | Exception, **settings: Any) -> History:
     told = History(
         GUARDED,
         settings=ApprovalSettings(dispatchers=("says",), **settings),
@@ -397,5 +397,5 @@ def test_an_allowed_call_that_has_to_wait_for_a_place_keeps_its_grant():
     )
     after = told.concerns["tool"].evolve(ledger_state, allowed)
     (prepare,) = told.concerns["tool"].effects(after, allowed)
-    assert isinstance(prepare, Prepare)
+    assert isinstance(prepare, PrepareCall)
     assert prepare.call.grant_id == "g"

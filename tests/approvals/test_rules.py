@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.approvals.rules import CallSeen, Rule, RuleUndecided, check_rule
+from rookery.actors.approvals.rules import ApprovalRule, RuleInput, RuleUndecided, check_rule
 from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule, Capability
 from rookery.schemas.errors import Refused
 
-PAID = CallSeen(
+PAID = RuleInput(
     name="pay",
     surface="bank",
     side_effect="write",
@@ -122,7 +122,7 @@ NO_RULES = [
 
 
 def says(text: str) -> bool:
-    return Rule(text).allows(PAID)
+    return ApprovalRule(text).allows(PAID)
 
 
 @pytest.mark.parametrize("text", TRUE.splitlines())
@@ -144,17 +144,17 @@ def test_a_rule_that_cannot_be_said_of_the_call(text: str):
 @pytest.mark.parametrize("text", NO_RULES)
 def test_what_is_no_rule(text: str):
     with pytest.raises(Refused) as caught:
-        Rule(text)
+        ApprovalRule(text)
     assert caught.value.code == "RULE_INVALID"
 
 
 def test_a_list_of_arguments_is_looked_at_by_place():
-    assert Rule("args[0] == 1 and len(args) == 2").allows(PAID._replace(args=[1, "x"]))
+    assert ApprovalRule("args[0] == 1 and len(args) == 2").allows(PAID._replace(args=[1, "x"]))
 
 
 def test_the_refusal_names_the_place():
     with pytest.raises(Refused, match=r"found 'x' at character 6"):
-        Rule("true 'x'")
+        ApprovalRule("true 'x'")
 
 
 def capability(policy: Any) -> Capability:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rookery.bus.journal.stored_message import CHAIN, MESSAGE_ID
 from rookery.bus.nats.connection import Connection, Outgoing
-from rookery.bus.ports import Append
+from rookery.bus.ports import AppendRequest
 from rookery.bus.streams import ensure_streams, streams_of
 from rookery.bus.subjects import Subjects
 
@@ -19,13 +19,13 @@ async def make_format_1(connection: Connection, subjects: Subjects) -> None:
     """Its streams, as they were made then."""
     journal, *others = streams_of(subjects)
     demands = {k: v for k, v in journal.demands.items() if v is not None and k not in _UNKNOWN_THEN}
-    config = {"name": journal.name, **demands, "subjects": [subjects.facts_below]}
+    config = {"name": journal.name, **demands, "subjects": [subjects.all_facts]}
     await connection.api(f"STREAM.CREATE.{journal.name}", config)
     await ensure_streams(connection, others)
 
 
 async def append_as_format_1(
-    connection: Connection, subjects: Subjects, appends: Sequence[Append]
+    connection: Connection, subjects: Subjects, appends: Sequence[AppendRequest]
 ) -> bytes:
     """Publish as an older node does; the last answer."""
     answer = b""

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from rookery.bus.memory.journal import MemoryJournal
-from rookery.bus.ports import Append, Journal, Outcome, Settled, Stored
+from rookery.bus.ports import Appended, AppendOutcome, AppendRequest, Journal, StoredMessage
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId
@@ -43,10 +43,10 @@ class Writer:
         *,
         expected: int | None = None,
         fence: int | None = None,
-    ) -> Append:
+    ) -> AppendRequest:
         body = body or body_of(entity.key)
         sequence, digest = self.ends.get(entity, (0, ZERO_CHAIN))
-        return Append(
+        return AppendRequest(
             entity,
             sequence if expected is None else expected,
             next(self._ids),
@@ -55,30 +55,30 @@ class Writer:
             fence,
         )
 
-    def learn(self, outcomes: Iterable[Outcome]) -> None:
+    def learn(self, outcomes: Iterable[AppendOutcome]) -> None:
         for outcome in outcomes:
-            if isinstance(outcome, Settled):
+            if isinstance(outcome, Appended):
                 self.ends[outcome.append.entity] = outcome.sequence, outcome.append.chain
 
     async def write(self, journal: Journal, *entities: EntityId) -> list[int]:
         """One message to each entity, all in one group; their sequences."""
         outcomes = await commit(journal, [self.next(entity) for entity in entities])
-        assert all(isinstance(outcome, Settled) for outcome in outcomes), outcomes
+        assert all(isinstance(outcome, Appended) for outcome in outcomes), outcomes
         self.learn(outcomes)
-        return [outcome.sequence for outcome in outcomes if isinstance(outcome, Settled)]
+        return [outcome.sequence for outcome in outcomes if isinstance(outcome, Appended)]
 
 
 def _has_turns(journal: Any) -> bool:
-    return bool(journal._turns if isinstance(journal, MemoryJournal) else journal._turns._held)
+    return bool(journal._terms if isinstance(journal, MemoryJournal) else journal._terms._held)
 
 
 class _Outcomes:
-    def __init__(self, awaited: Sequence[Append]) -> None:
-        self.told: dict[str, Outcome] = {}
+    def __init__(self, awaited: Sequence[AppendRequest]) -> None:
+        self.told: dict[str, AppendOutcome] = {}
         self._left = {append.message_id for append in awaited}
         self._all = asyncio.Event()
 
-    def settle(self, outcomes: list[Outcome]) -> None:
+    def settle(self, outcomes: list[AppendOutcome]) -> None:
         for outcome in outcomes:
             self._left.remove(outcome.append.message_id)  # A second outcome would raise.
             self.told[outcome.append.message_id] = outcome
@@ -94,12 +94,12 @@ async def share_turns(journal: Any) -> None:
     """Let this journal append in the last turn of every partition, whoever took it: most suites
     want writers that get into each other's way, as one node's commits may."""
     if isinstance(journal, MemoryJournal):
-        journal._turns = dict(journal._log.turns)
+        journal._terms = dict(journal._log.terms)
     else:
-        journal._turns._held = await journal._turns.current()
+        journal._terms._held = await journal._terms.current()
 
 
-async def commit(journal: Journal, appends: Sequence[Append]) -> list[Outcome]:
+async def commit(journal: Journal, appends: Sequence[AppendRequest]) -> list[AppendOutcome]:
     """The outcome of each append, in the order of ``appends``, each having come exactly once."""
     if not _has_turns(journal):
         await share_turns(journal)
@@ -111,14 +111,16 @@ async def commit(journal: Journal, appends: Sequence[Append]) -> list[Outcome]:
     return [outcomes.told[append.message_id] for append in appends]
 
 
-async def gather(messages: AsyncIterator[list[Stored]]) -> list[Stored]:
+async def gather(messages: AsyncIterator[list[StoredMessage]]) -> list[StoredMessage]:
     """All messages of a scan."""
     return [stored async for page in messages for stored in page]
 
 
-async def pages(messages: AsyncGenerator[list[Stored], None], number: int) -> list[Stored]:
+async def pages(
+    messages: AsyncGenerator[list[StoredMessage], None], number: int
+) -> list[StoredMessage]:
     """The first ``number`` messages of a follower, which is cancelled then."""
-    found: list[Stored] = []
+    found: list[StoredMessage] = []
     async with asyncio.timeout(_PATIENCE_S), aclosing(messages) as follower:
         async for page in follower:
             found += page

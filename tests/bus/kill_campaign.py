@@ -20,7 +20,7 @@ import msgspec
 
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal.audit import ChainAudit
-from rookery.bus.ports import Feed, Filter, Settled, Stored
+from rookery.bus.ports import Appended, Feed, Filter, StoredMessage
 from rookery.bus.server.server import EmbeddedServer
 from tests.bus.journals import Writer, commit, gather, session
 
@@ -71,7 +71,7 @@ class _Load:
             )
             self._writer.learn(outcomes)
             for outcome in outcomes:
-                assert isinstance(outcome, Settled), "nobody else writes here"
+                assert isinstance(outcome, Appended), "nobody else writes here"
                 append = outcome.append
                 self.acked.append((str(append.entity), outcome.sequence, append.message_id))
             self._idle += entities
@@ -96,7 +96,7 @@ async def _campaign(
     server: EmbeddedServer, bus: JetStreamBus, kills: int, acked_min: int, seed: int
 ) -> Report:
     load = _Load(bus, seed)
-    followed: list[Stored] = []
+    followed: list[StoredMessage] = []
     writing = asyncio.create_task(load.run())
     following = asyncio.create_task(_follow(bus.feed, followed))
     for kill in range(1, kills + 1):
@@ -126,7 +126,7 @@ async def _campaign(
     )
 
 
-async def _follow(feed: Feed, followed: list[Stored]) -> None:
+async def _follow(feed: Feed, followed: list[StoredMessage]) -> None:
     async with aclosing(feed.follow(Filter())) as follower:
         async for page in follower:
             followed += page
@@ -140,7 +140,7 @@ async def _acked(load: _Load, writing: asyncio.Task[None], number: int) -> None:
 
 
 def _compare(
-    acked: list[tuple[str, int, str]], stored: list[Stored], followed: list[Stored]
+    acked: list[tuple[str, int, str]], stored: list[StoredMessage], followed: list[StoredMessage]
 ) -> None:
     found = [(str(one.entity), one.sequence, one.message_id) for one in stored]
     assert len({message_id for _, _, message_id in found}) == len(found), "stored twice"

@@ -154,7 +154,7 @@ def _writes(
     bus: JetStreamBus, around: Callable[[Coroutine[Any, Any, Message]], Awaitable[Message]]
 ) -> Iterator[None]:
     """What is asked of the server goes through ``around`` if it writes into a bucket."""
-    connections: list[Any] = [bus.connection, bus.owners]
+    connections: list[Any] = [bus.connection, bus.owner_connection]
 
     def through(request: Any) -> Any:
         async def asked(message: Outgoing, *, timeout_s: float = 2.0) -> Message:

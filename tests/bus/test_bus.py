@@ -10,7 +10,15 @@ import pytest
 
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.memory import MemoryBus, MemoryServer
-from rookery.bus.ports import PARTITIONS, Append, Bus, Delivery, Outcome, Settled, Snapshot
+from rookery.bus.ports import (
+    PARTITIONS,
+    Appended,
+    AppendOutcome,
+    AppendRequest,
+    Bus,
+    Delivery,
+    EntitySnapshot,
+)
 from rookery.bus.subjects import partition_of
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import EntityId
@@ -30,8 +38,8 @@ def test_everything_of_a_realm_is_shared_by_its_buses(realm: Realm) -> None:
             assert await reader.blobs.get(digest) == b"blob"
             claim = await writer.claims.acquire("p", "a", 30)
             assert await reader.claims.list() == [claim]
-            await writer.snapshots.save(ENTITY, 1, Snapshot(settled, b"state"))
-            assert await reader.snapshots.load(ENTITY, 1) == Snapshot(settled, b"state")
+            await writer.snapshots.save(ENTITY, 1, EntitySnapshot(settled, b"state"))
+            assert await reader.snapshots.load(ENTITY, 1) == EntitySnapshot(settled, b"state")
 
             delivered: list[Delivery] = []
             await reader.inbox.open(reader.partition("s1"), delivered.extend)
@@ -237,11 +245,11 @@ def test_a_server_that_does_not_let_us_in_is_a_coded_refusal(
 
 
 async def _appended(bus: Bus, body: bytes, expected: int = 0) -> int:
-    done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-    append = Append(ENTITY, expected, f"id-{expected}", body, chain("", body))
+    done: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
+    append = AppendRequest(ENTITY, expected, f"id-{expected}", body, chain("", body))
     if not expected:
-        await bus.journal.take(frozenset(range(PARTITIONS)))
+        await bus.journal.begin_terms(frozenset(range(PARTITIONS)))
     bus.journal.append([append], lambda outcomes: done.set_result(outcomes[0]))
     outcome = await done
-    assert isinstance(outcome, Settled)
+    assert isinstance(outcome, Appended)
     return outcome.sequence

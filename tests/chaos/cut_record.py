@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rookery.actors.kernel.partition_ownership import node_of
+from rookery.actors.kernel.partition_ownership import node_of_holder
 from rookery.bus.subjects import decode_token, partition_of
 from tests.stock_client import Fields, Stock
 
@@ -199,7 +199,7 @@ class Record:
         if not name.startswith("partition."):
             return
         partition = int(name.removeprefix("partition."))
-        node = node_of(decode_token((message.header or {}).get("Rookery-Holder", "")))
+        node = node_of_holder(decode_token((message.header or {}).get("Rookery-Holder", "")))
         if self.owner(partition) != node:
             at_s = message.metadata.timestamp.timestamp()
             self.moves[partition].append(Move(at_s, partition, node))

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from rookery.actors.admission.evolve import evolve
-from rookery.actors.admission.state import Admission, dump
+from rookery.actors.admission.state import Admission, encode_state
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal.audit import ChainAudit
-from rookery.bus.ports import DeadLetter, Filter, Stored
+from rookery.bus.ports import DeadLetter, Filter, StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.facts.session import SESSION_FACTS
@@ -32,7 +32,7 @@ PASSING = ("at_ms", "source", "cause_digest")
 class Journaled:
     """The journal of a realm, read back and verified."""
 
-    def __init__(self, messages: list[Stored], dead: list[DeadLetter]) -> None:
+    def __init__(self, messages: list[StoredMessage], dead: list[DeadLetter]) -> None:
         self.dead = dead
         audit = ChainAudit()
         self.sessions: dict[str, list[list[dict[str, Any]]]] = defaultdict(list)
@@ -66,7 +66,7 @@ class Journaled:
         state = Admission(meta=SessionMeta(id=session))
         for fact in codec.decode(self.normal(session)):
             state = evolve(state, fact)
-        return digest_bytes(dump(state))
+        return digest_bytes(encode_state(state))
 
     def doubles(self, session: str) -> list[str]:
         """Commands that caused facts in more than one message. Asking once more for an answer is
@@ -85,6 +85,6 @@ async def journaled(url: str, realm: str) -> Journaled:
     await bus.start()
     try:
         messages = [one async for page in bus.journal.scan(Filter()) for one in page]
-        return Journaled(messages, await bus.inbox.dead())
+        return Journaled(messages, await bus.inbox.dead_letters())
     finally:
         await bus.stop()

@@ -18,9 +18,9 @@ import pytest
 from rookery.bus.clock import wait_until
 from rookery.bus.server import store as bus_store
 from rookery.bus.server.server import EmbeddedServer
-from rookery.bus.server.store import Running, Store
+from rookery.bus.server.store import RunningServer, Store
 from rookery.ops import server_supervisor
-from rookery.ops.server_supervisor import OwnServer
+from rookery.ops.server_supervisor import ServerSupervisor
 from rookery.schemas.errors import CodedError
 from tests.chaos.digests import journaled
 from tests.nodes import NodeProcess, clean_environment, node_on
@@ -36,17 +36,17 @@ UP_HASTILY = (
 )
 
 
-def server_of(store: Store) -> Running:
-    found = wait_until(store.running, DEADLINE_S)
+def server_of(store: Store) -> RunningServer:
+    found = wait_until(store.running_server, DEADLINE_S)
     assert found is not None
     return found
 
 
-def killed(store: Store) -> Running:
+def killed(store: Store) -> RunningServer:
     """The server that came after the one that was killed."""
     dead = server_of(store)
     os.kill(dead.pid, signal.SIGKILL)
-    assert wait_until(lambda: (now := store.running()) and now.pid != dead.pid, DEADLINE_S)
+    assert wait_until(lambda: (now := store.running_server()) and now.pid != dead.pid, DEADLINE_S)
     return server_of(store)
 
 
@@ -90,7 +90,7 @@ def test_runs_go_on_when_a_nodes_own_server_was_killed(tmp_path: Path):
         assert len(keys()) == 3 * PAYS
         assert "the server was started again" in node.log.read_text()
         assert node.stop() == 0
-        assert not store.held()
+        assert not store.is_locked()
 
 
 def test_a_node_whose_server_does_not_come_back_ends_and_says_why(tmp_path: Path):
@@ -124,14 +124,14 @@ def test_who_stops_a_node_need_not_wait_for_its_server(
     monkeypatch.setattr(server_supervisor, "PAUSES_S", (0.0, 3600.0))
     lost: list[CodedError] = []
     server = EmbeddedServer(tmp_path / "store")
-    own, store = OwnServer(server, lost.append), Store(server.store)
+    own, store = ServerSupervisor(server, lost.append), Store(server.store)
     own.start()
     never_again(store)
     os.kill(server.pid, signal.SIGKILL)
     if moment == "between two tries":
         assert wait_until(lambda: "the server was not started" in caplog.messages, DEADLINE_S)
     own.stop()
-    assert not store.held()
+    assert not store.is_locked()
     assert (lost, own.restarts) == ([], 0)
 
 
@@ -146,11 +146,11 @@ def test_a_node_is_served_by_somebody_elses_server_on_its_store_until_that_ends(
             yield from (0.0, 0.0)
 
     monkeypatch.setattr(server_supervisor, "PAUSES_S", OnceItIsTaken())
-    monkeypatch.setattr(server_supervisor, "LOOK_S", 0.01)
+    monkeypatch.setattr(server_supervisor, "POLL_S", 0.01)
     monkeypatch.setattr(bus_store, "_LOCK_PATIENCE_S", 0.0)
     lost: list[CodedError] = []
     server = EmbeddedServer(tmp_path / "store")
-    own = OwnServer(server, lost.append)
+    own = ServerSupervisor(server, lost.append)
     own.start()
     with ExitStack() as ending:
         ending.callback(own.stop)

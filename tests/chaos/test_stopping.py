@@ -87,14 +87,14 @@ def test_no_server_is_left_behind_whatever_ends_its_node(tmp_path: Path, how: st
     signals, expected = ENDS[how]
     store = Store(tmp_path / "store")
     with closing(NodeProcess(tmp_path, "--store", str(store.path)).start()) as node:
-        server = store.running()
+        server = store.running_server()
         assert server is not None
         for number in signals:
             node.signal(number)
         assert node.ended() in ((0, 130) if expected is None else (expected,))
         assert "Traceback" not in node.log.read_text()
         asyncio.run(until(lambda: not alive(server.pid), "the server is gone", 15))
-        assert not store.held()
+        assert not store.is_locked()
 
 
 def ids(visit: Visit) -> list[str]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
-from rookery.actors.execution.driver import Ends, Moves, Step, Wants
-from rookery.actors.sandbox.contract import Answer, Call
+from rookery.actors.execution.driver import CallsRequested, Finished, Step, TurnInputs
+from rookery.actors.sandbox.contract import ProgramCall, ToolResult
 from rookery.actors.turns.retry import LlmFailure, LlmFailureKind, RetryPolicy
-from rookery.schemas.calls import Arguments, Move
+from rookery.schemas.calls import CallArguments, TurnInput
 from rookery.schemas.digest import digest_json
 from rookery.schemas.machines.turn import TurnTerminalCauseKind, TurnTerminalOutcome
 from rookery.schemas.run import ErrorObject, Metrics, RunResult, RunStatus
@@ -26,26 +26,26 @@ class Pause(NamedTuple):
     ms: int
 
 
-Script = Generator[Step | Pause, Mapping[int, Answer], None]
+Script = Generator[Step | Pause, Mapping[int, ToolResult], None]
 
-SAID = Move("llm_returned_terminal")
-EXTRACT = Move("enter_extraction", {"max_retries": 1})
-ASKED_FOR_OUTPUT = Move("extraction_start")
-UNFIT = Move("extraction_validation_failed", {"error": "$.total is missing"})
+SAID = TurnInput("llm_returned_terminal")
+EXTRACT = TurnInput("enter_extraction", {"max_retries": 1})
+ASKED_FOR_OUTPUT = TurnInput("extraction_start")
+UNFIT = TurnInput("extraction_validation_failed", {"error": "$.total is missing"})
 NO_ANSWER = LlmFailure(
     provider="scripted", kind=LlmFailureKind.CALL_TIMEOUT, message="no answer", duration_ms=900
 )
 POLICY = RetryPolicy(max_retries=2, initial_delay_ms=1_000)
 
 
-def wants(*numbers: int, tool: str = "fetch", moves: tuple[Move, ...] = ()) -> Wants:
+def wants(*numbers: int, tool: str = "fetch", moves: tuple[TurnInput, ...] = ()) -> CallsRequested:
     """Calls under these numbers, answered together."""
-    return Wants(tuple(_call(number, tool) for number in numbers), moves)
+    return CallsRequested(tuple(_call(number, tool) for number in numbers), moves)
 
 
-def _call(number: int, tool: str) -> Call:
-    arguments = Arguments(kwargs={"a": number})
-    return Call(
+def _call(number: int, tool: str) -> ProgramCall:
+    arguments = CallArguments(kwargs={"a": number})
+    return ProgramCall(
         id=number,
         name=tool,
         args=arguments.args,
@@ -55,14 +55,16 @@ def _call(number: int, tool: str) -> Call:
     )
 
 
-def well(run: str, result: Any, *moves: Move) -> Ends:
+def well(run: str, result: Any, *moves: TurnInput) -> Finished:
     """The run ends well, and this way."""
-    return Ends(
-        RunResult(result=result), kept=True, moves=(*moves, Move("run_completed", {"run_id": run}))
+    return Finished(
+        RunResult(result=result),
+        kept=True,
+        inputs=(*moves, TurnInput("run_completed", {"run_id": run})),
     )
 
 
-def badly(run: str, code: str, cause: TurnTerminalCauseKind, failing: Move) -> Ends:
+def badly(run: str, code: str, cause: TurnTerminalCauseKind, failing: TurnInput) -> Finished:
     """The run ends with this error, and this way."""
     failed = {
         "run_id": run,
@@ -74,7 +76,7 @@ def badly(run: str, code: str, cause: TurnTerminalCauseKind, failing: Move) -> E
     }
     error = ErrorObject(code=code, message="so the script says")
     result = RunResult.failed(RunStatus.RESOURCE_EXHAUSTED, error, "", Metrics())
-    return Ends(result, kept=False, moves=(failing, Move("run_failed", failed)))
+    return Finished(result, kept=False, inputs=(failing, TurnInput("run_failed", failed)))
 
 
 # --- calls ----------------------------------------------------------------------------------------
@@ -85,7 +87,7 @@ def talk(run: str) -> Script:
     del run
     first = yield wants(1, 2)
     second = yield wants(3)
-    yield Ends(RunResult(result=[first[1].value, first[2].value, second[3].value]), kept=True)
+    yield Finished(RunResult(result=[first[1].value, first[2].value, second[3].value]), kept=True)
 
 
 def send_twice(run: str) -> Script:
@@ -93,22 +95,26 @@ def send_twice(run: str) -> Script:
     del run
     first = yield wants(1, tool="send")
     second = yield wants(2, tool="send")
-    yield Ends(RunResult(result=[first[1].value, second[2].value]), kept=True)
+    yield Finished(RunResult(result=[first[1].value, second[2].value]), kept=True)
 
 
 def provided_tools(run: str) -> Script:
     """A provider runs tools of its own, says so, and then has nothing to call for."""
-    yield Moves((Move("llm_returned_tool_calls", {"tool_count": 1}), Move("tool_calls_resolved")))
-    yield Moves((Move("llm_returned_tool_calls", {"tool_count": 0}), Move("boundary_continue")))
-    yield well(run, "provided", SAID, Move("boundary_complete"))
+    yield TurnInputs(
+        (TurnInput("llm_returned_tool_calls", {"tool_count": 1}), TurnInput("tool_calls_resolved"))
+    )
+    yield TurnInputs(
+        (TurnInput("llm_returned_tool_calls", {"tool_count": 0}), TurnInput("boundary_continue"))
+    )
+    yield well(run, "provided", SAID, TurnInput("boundary_complete"))
 
 
 def leave_to_callback(run: str) -> Script:
     """Somebody else is to finish what was begun, and the turn does not wait for it."""
-    yield Moves((Move("llm_returned_tool_calls", {"tool_count": 1}),))
+    yield TurnInputs((TurnInput("llm_returned_tool_calls", {"tool_count": 1}),))
     operations = {"op_refs": [f"{run}-elsewhere"], "barrier_ids": []}
-    yield Moves((Move("register_pending_ops", operations),))
-    yield well(run, "later", Move("callback_pending"))
+    yield TurnInputs((TurnInput("register_pending_ops", operations),))
+    yield well(run, "later", TurnInput("callback_pending"))
 
 
 # --- structured output ----------------------------------------------------------------------------
@@ -117,28 +123,30 @@ def leave_to_callback(run: str) -> Script:
 def extract(run: str) -> Script:
     """Structured output fits its schema at the second attempt."""
     told = yield wants(1)
-    yield Moves((SAID, EXTRACT, ASKED_FOR_OUTPUT))
-    yield Moves((SAID, EXTRACT, UNFIT))
-    yield well(run, told[1].value, SAID, EXTRACT, Move("extraction_validation_passed"))
+    yield TurnInputs((SAID, EXTRACT, ASKED_FOR_OUTPUT))
+    yield TurnInputs((SAID, EXTRACT, UNFIT))
+    yield well(run, told[1].value, SAID, EXTRACT, TurnInput("extraction_validation_passed"))
 
 
 def extract_in_vain(run: str) -> Script:
     """It never fits, and the run completes without it."""
-    yield Moves((SAID, EXTRACT, ASKED_FOR_OUTPUT))
-    yield Moves((SAID, EXTRACT, UNFIT))
+    yield TurnInputs((SAID, EXTRACT, ASKED_FOR_OUTPUT))
+    yield TurnInputs((SAID, EXTRACT, UNFIT))
     yield well(run, None, SAID, EXTRACT, UNFIT)
 
 
 def extract_nothing(run: str) -> Script:
     """There is no structured output to be had."""
-    yield Moves((SAID, EXTRACT, ASKED_FOR_OUTPUT))
-    yield well(run, None, Move("extraction_failed", {"error": "the model refuses"}))
+    yield TurnInputs((SAID, EXTRACT, ASKED_FOR_OUTPUT))
+    yield well(run, None, TurnInput("extraction_failed", {"error": "the model refuses"}))
 
 
 # --- retries --------------------------------------------------------------------------------------
 
 
-def attempt_again(index: int) -> Generator[Step | Pause, Mapping[int, Answer], tuple[Move, ...]]:
+def attempt_again(
+    index: int,
+) -> Generator[Step | Pause, Mapping[int, ToolResult], tuple[TurnInput, ...]]:
     """After ``index`` attempts: the failure stands, its delay passes; what follows then."""
     planned = POLICY.schedule_retry(NO_ANSWER, index)
     assert planned is not None
@@ -150,26 +158,26 @@ def attempt_again(index: int) -> Generator[Step | Pause, Mapping[int, Answer], t
         "selected_delay_ms": plan.selected_delay_ms,
         "error": planned.failure.message,
     }
-    yield Moves((Move("recoverable_failure", failed),))
+    yield TurnInputs((TurnInput("recoverable_failure", failed),))
     yield Pause(plan.selected_delay_ms)
-    return (Move("retry_requested", {"retry_attempt": plan.attempt}),)
+    return (TurnInput("retry_requested", {"retry_attempt": plan.attempt}),)
 
 
 def retry(run: str) -> Script:
     """A model that answers at its second attempt."""
     again = yield from attempt_again(0)
     told = yield wants(1, moves=again)
-    yield well(run, told[1].value, SAID, Move("boundary_complete"))
+    yield well(run, told[1].value, SAID, TurnInput("boundary_complete"))
 
 
 def retry_in_vain(run: str) -> Script:
     """A model that never answers."""
     for index in range(POLICY.max_retries):
         again = yield from attempt_again(index)
-        yield Moves(again)
+        yield TurnInputs(again)
     assert POLICY.schedule_retry(NO_ANSWER, POLICY.max_retries) is None
     cause = TurnTerminalCauseKind.RETRY_EXHAUSTED
-    failing = Move("fatal_failure", {"cause_kind": cause.variant, "error": "no answer"})
+    failing = TurnInput("fatal_failure", {"cause_kind": cause.variant, "error": "no answer"})
     yield badly(run, "RUNTIME_ERROR", cause, failing)
 
 
@@ -179,7 +187,7 @@ def retry_in_vain(run: str) -> Script:
 def turn_limit(run: str) -> Script:
     yield wants(1)
     cause = TurnTerminalCauseKind.TURN_LIMIT_REACHED
-    yield badly(run, "RUNTIME_ERROR", cause, Move("turn_limit_reached"))
+    yield badly(run, "RUNTIME_ERROR", cause, TurnInput("turn_limit_reached"))
 
 
 def budget(run: str) -> Script:
@@ -188,13 +196,13 @@ def budget(run: str) -> Script:
     yield wants(1)
     error = ErrorObject(code="EXTERNAL_CALLS_EXCEEDED", message="so the script says")
     result = RunResult.failed(RunStatus.RESOURCE_EXHAUSTED, error, "", Metrics())
-    yield Ends(result, kept=False)
+    yield Finished(result, kept=False)
 
 
 def call_in_vain(run: str) -> Script:
     """Its time is up while it waits for a call."""
     told = yield wants(1)
-    yield well(run, told[1].value, SAID, Move("boundary_complete"))
+    yield well(run, told[1].value, SAID, TurnInput("boundary_complete"))
 
 
 SCRIPTS: Mapping[str, Callable[[str], Script]] = {

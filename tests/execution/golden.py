@@ -15,7 +15,7 @@ from typing import Any
 
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.memory import MemoryBus, MemoryServer
-from rookery.bus.ports import PARTITIONS, Append, Filter, Outcome
+from rookery.bus.ports import PARTITIONS, AppendOutcome, AppendRequest, Filter
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.subjects import Subjects
 from rookery.schemas.digest import ZERO_CHAIN, chain
@@ -71,7 +71,7 @@ async def recorded(change: Change | None = None) -> MemoryBus:
     """A bus whose journal stands as it did, but for what ``change`` does to the facts."""
     bus = MemoryBus(MemoryServer(lambda: 0), realm=REALM)
     await bus.start()
-    await bus.journal.take(frozenset(range(PARTITIONS)))
+    await bus.journal.begin_terms(frozenset(range(PARTITIONS)))
     for text in json.loads(BLOBS.read_text("utf-8")).values():
         await bus.blobs.put(text.encode())
     subjects, chains, last = Subjects(REALM), dict[EntityId, str](), dict[EntityId, int]()
@@ -80,8 +80,8 @@ async def recorded(change: Change | None = None) -> MemoryBus:
         if change is not None:
             body = _changed(body, change)
         linked = chains[entity] = chain(chains.get(entity, ZERO_CHAIN), body)
-        settled: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-        append = Append(entity, last.get(entity, 0), line["id"], body, linked)
+        settled: asyncio.Future[list[AppendOutcome]] = asyncio.get_running_loop().create_future()
+        append = AppendRequest(entity, last.get(entity, 0), line["id"], body, linked)
         bus.journal.append([append], settled.set_result)
         await settled
         last[entity] = await bus.journal.end()

@@ -14,20 +14,20 @@ from functools import cache
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from rookery.actors.approvals.decider import ApprovalsConcern
+from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
-from rookery.actors.approvals.executor import ApprovalsActing
+from rookery.actors.approvals.executor import ApprovalExecutor
 from rookery.actors.approvals.settings import ApprovalSettings
-from rookery.actors.execution.driver import Ends
-from rookery.actors.execution.executor import Runner
-from rookery.actors.execution.history import Reader
-from rookery.actors.execution.queries.destroy import Destroying
-from rookery.actors.kernel.command_router import Query
-from rookery.actors.kernel.decider import Concern
+from rookery.actors.execution.driver import Finished
+from rookery.actors.execution.executor import RunExecutor
+from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.execution.queries.destroy import SessionDestroyer
+from rookery.actors.kernel.command_router import QueryHandler
+from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.kernel import Kernel
-from rookery.actors.kernel.local_ask import Ask
-from rookery.actors.tools.call_notifier import CallBoard
-from rookery.bus.ports import Append, Settled, Stored
+from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.tools.call_notifier import CallNotifier
+from rookery.bus.ports import Appended, AppendRequest, StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts.approval import APPROVAL_FACTS, Requested
@@ -56,7 +56,7 @@ def ask_first(run: str) -> Script:
     """A call that somebody has to allow."""
     del run
     told = yield wants(1, tool="guarded")
-    yield Ends(RunResult(result=told[1].value), kept=True)
+    yield Finished(RunResult(result=told[1].value), kept=True)
 
 
 class LeftWorld(ScriptedWorld):
@@ -68,43 +68,43 @@ class LeftWorld(ScriptedWorld):
         super().__init__()
         self.approvals = True
 
-    def further_concerns(self) -> Sequence[Concern]:
-        return (ApprovalsConcern(ApprovalSettings()),)
+    def further_concerns(self) -> Sequence[Decider]:
+        return (ApprovalsDecider(ApprovalSettings()),)
 
-    def queries(self, ask: Ask) -> Mapping[str, Query]:
-        return {"destroy": Destroying(self._outside.journal, ask).answer}
+    def queries(self, ask: AskActor) -> Mapping[str, QueryHandler]:
+        return {"destroy": SessionDestroyer(self._outside.journal, ask).reply}
 
     def _bind(
-        self, node: Any, kernel: Kernel, reader: Reader, *rest: Any
-    ) -> tuple[CallBoard, Runner]:
+        self, node: Any, kernel: Kernel, reader: RunHistoryReader, *rest: Any
+    ) -> tuple[CallNotifier, RunExecutor]:
         board, runner = super()._bind(node, kernel, reader, *rest)
-        asking = ApprovalsActing(
+        asking = ApprovalExecutor(
             ask=kernel.ask,
             timers=node.bus.timers,
             dispatchers={"inbox": InboxDispatcher()},
-            tell=board.tell,
+            notify_call=board.notify,
             now_ms=self.now_ms,
-            goes_on=runner.goes_on,
+            can_continue=runner.can_continue,
         )
-        kernel.learn(asking.performers)
+        kernel.register_handlers(asking.handlers)
         return board, runner
 
     # --- what is laid before a fresh node ---------------------------------------------------------
 
-    def lay(self, messages: Sequence[Stored], blobs: Mapping[str, bytes]) -> None:
+    def lay(self, messages: Sequence[StoredMessage], blobs: Mapping[str, bytes]) -> None:
         """These stand, and no horizon tells of them."""
         realm = self.server.realm("default")
         realm.blobs.stored |= blobs
         for one in messages:
             before = self.stored(*one.entity)
-            append = Append(
+            append = AppendRequest(
                 entity=one.entity,
                 expected=before[-1].sequence if before else 0,
                 message_id=one.message_id,
                 body=one.body,
                 chain=one.chain,
             )
-            assert isinstance(realm.log._store(append), Settled)
+            assert isinstance(realm.log._store(append), Appended)
 
     def take_up(self, left: Left, damaged: Mapping[int, bytes] | None = None) -> None:
         """A node of another name and epoch than any that the story knows. ``damaged``: what some of
@@ -160,7 +160,7 @@ class Left(NamedTuple):
     """A part of a story that may have come to stand."""
 
     name: str
-    messages: tuple[Stored, ...]
+    messages: tuple[StoredMessage, ...]
     blobs: Mapping[str, bytes]
 
 
@@ -241,7 +241,9 @@ STORIES: Final = (
 
 
 @cache
-def told(story: Callable[[LeftWorld], None]) -> tuple[tuple[Stored, ...], Mapping[str, bytes]]:
+def told(
+    story: Callable[[LeftWorld], None],
+) -> tuple[tuple[StoredMessage, ...], Mapping[str, bytes]]:
     """The whole journal of a story, and the blobs."""
     with LeftWorld() as world:
         world.begin()
@@ -264,7 +266,7 @@ def left_by(story: Callable[[LeftWorld], None]) -> Iterator[Left]:
             yield Left(name, (*messages[:place], *beside), blobs)
 
 
-def _beside(missing: Stored, later: Sequence[Stored]) -> Iterator[Stored]:
+def _beside(missing: StoredMessage, later: Sequence[StoredMessage]) -> Iterator[StoredMessage]:
     """Those that come to stand by themselves, up to the first that does not. What a node decided
     for itself rests on all that it knew."""
     facts = {fact.id for fact in _facts(missing)}
@@ -278,5 +280,5 @@ def _beside(missing: Stored, later: Sequence[Stored]) -> Iterator[Stored]:
         yield one
 
 
-def _facts(stored: Stored) -> list[Any]:
+def _facts(stored: StoredMessage) -> list[Any]:
     return ALL_CODECS[stored.entity.family].decode(stored.body)

@@ -12,29 +12,29 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.admission.decider import AdmissionConcern
-from rookery.actors.admission.executor import Results, performers
-from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.decider import AdmissionDecider
+from rookery.actors.admission.executor import RunReplies, handlers
+from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.admission.session_claims import ClaimRegistry
-from rookery.actors.execution.driver import Ends, Given, MakeCall, Step
-from rookery.actors.execution.executor import Runner
-from rookery.actors.execution.history import Reader
-from rookery.actors.kernel.command_router import Query
-from rookery.actors.kernel.decider import Concern
-from rookery.actors.kernel.kernel import Kernel, Settings
-from rookery.actors.kernel.local_ask import Ask
-from rookery.actors.kernel.partition_ownership import Holder
-from rookery.actors.sandbox.contract import Answer, Tool
-from rookery.actors.sandbox.sessions.recorded_runs import Batch
-from rookery.actors.session_snapshots.decider import SandboxConcern
-from rookery.actors.tools.call_notifier import CallBoard
-from rookery.actors.tools.call_slots import Places
-from rookery.actors.tools.decider import ToolsConcern
-from rookery.actors.tools.executor import Acting
-from rookery.actors.turns.decider import TurnsConcern
-from rookery.actors.turns.run_state import Immediate
+from rookery.actors.execution.driver import Finished, RunInput, Step, SyncCall
+from rookery.actors.execution.executor import RunExecutor
+from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.kernel.command_router import QueryHandler
+from rookery.actors.kernel.decider import Decider
+from rookery.actors.kernel.kernel import Kernel, KernelSettings
+from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel.partition_ownership import NodeIdentity
+from rookery.actors.sandbox.contract import Tool, ToolResult
+from rookery.actors.sandbox.sessions.recorded_runs import ResultBatch
+from rookery.actors.session_snapshots.decider import SnapshotsDecider
+from rookery.actors.tools.call_notifier import CallNotifier
+from rookery.actors.tools.call_slots import CallSlots
+from rookery.actors.tools.decider import ToolsDecider
+from rookery.actors.tools.executor import CallExecutor
+from rookery.actors.turns.decider import TurnsDecider
+from rookery.actors.turns.run_state import ImmediateKind
 from rookery.bus.ports import Blobs
-from rookery.schemas.calls import DrivingView, Offer
+from rookery.schemas.calls import ActiveRunView, RunEnvironment
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.session import SESSION_FACTS, InputAccepted
 from rookery.schemas.facts.tool import TOOL_FACTS
@@ -65,7 +65,7 @@ __all__ = ["SESSION", "ScriptedWorld"]
 
 SESSION = "s"
 CLOSES = ("run_committed", "run_failed", "input_cancelled", "input_refused")
-IMMEDIATE = {"append": Immediate.APPEND, "context": Immediate.CONTEXT}
+IMMEDIATE = {"append": ImmediateKind.APPEND, "context": ImmediateKind.CONTEXT}
 CODECS: Mapping[str, FactCodec[Any]] = {
     "session": FactCodec(SESSION_FACTS),
     "turn": FactCodec(TURN_FACTS),
@@ -73,7 +73,7 @@ CODECS: Mapping[str, FactCodec[Any]] = {
 }
 WALL_MS = 3_000
 
-Told = list[Mapping[int, Answer]]
+Told = list[Mapping[int, ToolResult]]
 
 
 # --- the driver -----------------------------------------------------------------------------------
@@ -89,16 +89,20 @@ class ScriptedDriver:
         self._stopped = asyncio.Event()
         self._session = ""
 
-    async def begin(self, given: Given, call: MakeCall) -> Step:
-        told: Told = [{one.number: one.answer for one in b.calls} for b in given.known]
+    async def begin(self, given: RunInput, call: SyncCall) -> Step:
+        told: Told = [{one.number: one.answer for one in b.calls} for b in given.recorded]
         return await self._play(given, told)
 
-    async def wake(
-        self, given: Given, answers: Mapping[int, Answer], call: MakeCall, advance_ms: int = 0
+    async def resume_parked(
+        self,
+        given: RunInput,
+        answers: Mapping[int, ToolResult],
+        call: SyncCall,
+        advance_ms: int = 0,
     ) -> Step:
         return await self._play(given, [*self._memory.told[given.session], answers])
 
-    async def go_on(self, answers: Mapping[int, Answer], advance_ms: int = 0) -> Step:
+    async def next_step(self, answers: Mapping[int, ToolResult], advance_ms: int = 0) -> Step:
         if advance_ms:
             return _ended(RunStatus.TIMEOUT, "TIMEOUT_WALL")
         self._memory.told[self._session].append(answers)
@@ -108,7 +112,7 @@ class ScriptedDriver:
         self._stopped.set()
         return None
 
-    async def _play(self, given: Given, told: Told) -> Step:
+    async def _play(self, given: RunInput, told: Told) -> Step:
         """As far as it was told what to make of; what it waited for by itself has passed."""
         self._session = given.session
         self._script = self._scripts[given.request.code](given.run_id)
@@ -134,52 +138,54 @@ class ScriptedDriver:
     _script: Script
 
 
-def _ended(status: RunStatus, code: str) -> Ends:
+def _ended(status: RunStatus, code: str) -> Finished:
     error = ErrorObject(code=code, message="the script was not played to its end")
-    return Ends(RunResult.failed(status, error, "", Metrics()), kept=False)
+    return Finished(RunResult.failed(status, error, "", Metrics()), kept=False)
 
 
 class ScriptMemory:
     """Sessions leave nothing to the next run; of a run, what it was told. One a node."""
 
-    def __init__(self, reader: Reader, blobs: Blobs) -> None:
+    def __init__(self, reader: RunHistoryReader, blobs: Blobs) -> None:
         self._reader, self._blobs = reader, blobs
         self.told: dict[str, Told] = {}
         self.may_rest = asyncio.Event()
         self.may_rest.set()
 
-    async def ready(
-        self, session: str, view: DrivingView, tools: Sequence[Tool]
-    ) -> Sequence[Batch]:
+    async def prepare(
+        self, session: str, view: ActiveRunView, tools: Sequence[Tool]
+    ) -> Sequence[ResultBatch]:
         if not view.steps:
             return ()
         runs = await self._reader.runs(session, view.generation, None)
         return [run.batches for run in runs if run.run_id == view.run_id][-1]
 
-    async def wake(self, session: str, view: DrivingView, tools: Sequence[Tool]) -> None:
+    async def restore_parked(
+        self, session: str, view: ActiveRunView, tools: Sequence[Tool]
+    ) -> None:
         data = await self._blobs.get(view.snapshot_blob)
-        self.told[session] = msgspec.json.decode(data, type=list[dict[int, Answer]])
+        self.told[session] = msgspec.json.decode(data, type=list[dict[int, ToolResult]])
 
-    async def require(self, offer: Offer) -> None:
+    async def require(self, offer: RunEnvironment) -> None:
         """Scripts are everywhere."""
 
-    async def park(self, session: str, offer: Offer) -> tuple[str, str]:
+    async def park(self, session: str, offer: RunEnvironment) -> tuple[str, str]:
         await self.may_rest.wait()
-        snapshot_id, blob, _ = await self.keep(session, offer)
-        await self.forget(session)
+        snapshot_id, blob, _ = await self.store_snapshot(session, offer)
+        await self.evict(session)
         return snapshot_id, blob
 
-    async def keep(self, session: str, offer: Offer) -> tuple[str, str, int]:
+    async def store_snapshot(self, session: str, offer: RunEnvironment) -> tuple[str, str, int]:
         data = msgspec.json.encode(self.told[session])
         blob = await self._blobs.put(data)
         return f"snap_{blob}", blob, len(data)
 
-    async def ended(
-        self, session: str, view: DrivingView, result: RunResult, *, kept: bool
+    async def on_run_ended(
+        self, session: str, view: ActiveRunView, result: RunResult, *, kept: bool
     ) -> None:
-        await self.forget(session)
+        await self.evict(session)
 
-    async def forget(self, session: str) -> None:
+    async def evict(self, session: str) -> None:
         self.told.pop(session, None)
 
 
@@ -200,59 +206,64 @@ class ScriptedWorld(World):
         """Of the node that began last."""
 
     def begin(self) -> Any:
-        admission = AdmissionConcern(
+        admission = AdmissionDecider(
             queued_max=100,
             in_flight_max=100,
-            realm_load=RealmLoad(),
+            realm_load=InFlightCounter(),
             claims=ClaimRegistry(),
             driven=True,
         )
-        return self.start([admission, SandboxConcern(), *self.further_concerns()])
+        return self.start([admission, SnapshotsDecider(), *self.further_concerns()])
 
-    def further_concerns(self) -> Sequence[Concern]:
+    def further_concerns(self) -> Sequence[Decider]:
         """Beside those of every node that drives runs."""
         return ()
 
-    def queries(self, ask: Ask) -> Mapping[str, Query]:
+    def queries(self, ask: AskActor) -> Mapping[str, QueryHandler]:
         """What a node answers beside its commands."""
         return {}
 
-    def kernel(self, node: Any, concerns: Sequence[Concern], **settings: Any) -> Kernel:
+    def kernel(self, node: Any, concerns: Sequence[Decider], **settings: Any) -> Kernel:
         async def ask(*asked: Any) -> Any:
             return await node.kernel.ask(*asked)
 
         epoch = f"{node.name}.{next(self._numbers)}"
-        places = Places([tool.capability for tool in self.visible], node, self.now_ms)
-        reader = Reader(node.bus.journal, node.bus.blobs)
-        results = Results(node.bus.journal, node.bus.blobs, node.bus.door)
+        places = CallSlots([tool.capability for tool in self.visible], node, self.now_ms)
+        reader = RunHistoryReader(node.bus.journal, node.bus.blobs)
+        results = RunReplies(node.bus.journal, node.bus.blobs, node.bus.request_endpoint)
         kernel = (Kernel if self.threads else DrivenKernel)(
             node.bus,
             node,
             [
                 *concerns,
-                TurnsConcern(self.offer),
-                ToolsConcern(
+                TurnsDecider(self.offer),
+                ToolsDecider(
                     visible=self.visible, places=places, epoch=epoch, approvals=self.approvals
                 ),
             ],
-            Settings(
-                holder=Holder(node.name, epoch, b"", lambda presence: False),
+            KernelSettings(
+                identity=NodeIdentity(node.name, epoch, b"", lambda presence: False),
                 now_ms=self.now_ms,
                 uptime_s=self.uptime_s,
                 **settings,
             ),
-            performers=performers(node.bus.door, results),
+            performers=handlers(node.bus.request_endpoint, results),
             queries=self.queries(ask),
         )
         self._bind(node, kernel, reader, results, places, epoch)
         return kernel
 
     def _bind(
-        self, node: ToolNode, kernel: Kernel, reader: Reader, results: Results, *rest: Any
-    ) -> tuple[CallBoard, Runner]:
-        (places, epoch), board, bench = rest, CallBoard(), Bench(self.workshop)
+        self,
+        node: ToolNode,
+        kernel: Kernel,
+        reader: RunHistoryReader,
+        results: RunReplies,
+        *rest: Any,
+    ) -> tuple[CallNotifier, RunExecutor]:
+        (places, epoch), board, bench = rest, CallNotifier(), Bench(self.workshop)
         blobs = node.bus.blobs
-        acting = Acting(
+        acting = CallExecutor(
             ask=kernel.ask,
             blobs=blobs,
             visible=self.visible,
@@ -263,38 +274,38 @@ class ScriptedWorld(World):
             now_ms=self.now_ms,
             acts_for=kernel.acts_for,
         )
-        runner = Runner(
+        runner = RunExecutor(
             ask=kernel.ask,
-            board=board,
+            call_notifier=board,
             blobs=blobs,
             reader=reader,
-            expect=lambda offer: None,
-            note=results.note,
-            answer=node.bus.door.answer,
+            require_tools=lambda offer: None,
+            publish_result=results.publish,
+            send_replies=node.bus.request_endpoint.reply,
             **self.mind(reader, blobs, kernel.ask),
         )
-        kernel.learn({**acting.performers, **runner.performers})
+        kernel.register_handlers({**acting.handlers, **runner.handlers})
         return board, runner
 
-    def mind(self, reader: Reader, blobs: Blobs, ask: Ask) -> Mapping[str, Any]:
+    def mind(self, reader: RunHistoryReader, blobs: Blobs, ask: AskActor) -> Mapping[str, Any]:
         """What a node's runner drives with, and what that remembers."""
         memory = self.memory = ScriptMemory(reader, blobs)
         return {
-            "memory": memory,
+            "session_cache": memory,
             "driver": lambda: ScriptedDriver(memory, self.scripts),
-            "surplus": lambda busy: (),
+            "eviction_candidates": lambda busy: (),
         }
 
-    def offer(self, request: RunRequest, session_limits: Any) -> Offer | Immediate:
+    def offer(self, request: RunRequest, session_limits: Any) -> RunEnvironment | ImmediateKind:
         """What is no script is put into the session as it is."""
         if request.code in IMMEDIATE:
             return IMMEDIATE[request.code]
-        return Offer(
+        return RunEnvironment(
             language=Language.PYTHON,
             build="scripts",
             seed="",
             limits=SessionLimits(wall_ms=WALL_MS),
-            tools=tuple(tool.offered for tool in self.visible),
+            tools=tuple(tool.available for tool in self.visible),
         )
 
     # --- what clients do --------------------------------------------------------------------------

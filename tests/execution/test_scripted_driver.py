@@ -15,9 +15,9 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from rookery.actors.kernel.machines.machine import SEED
-from rookery.actors.turns.decider import Turns, TurnsConcern
+from rookery.actors.turns.decider import SessionTurns, TurnsDecider
 from rookery.actors.turns.turn_machine import TURN
-from rookery.actors.turns.turn_view import snapshot
+from rookery.actors.turns.turn_view import turn_snapshot
 from rookery.schemas.machines.turn import TurnPhase
 from rookery.schemas.machines.views import TurnView
 from tests.execution.driver_scripts import SCRIPTS
@@ -80,20 +80,20 @@ class Lawful:
     """A session's record, folded as the actor folds it."""
 
     def __init__(self, world: ScriptedWorld) -> None:
-        self._world, self._concern = world, TurnsConcern()
+        self._world, self._concern = world, TurnsDecider()
         self._inputs = {asked.fact: on for on, asked in TURN.inputs.items()}
         self.phases: set[TurnPhase] = {TurnPhase.READY}
 
     def check(self) -> ScriptedWorld:
         """Each fact is what the machine decides where it stands, and they come to what the actor
         says."""
-        state: Any = Turns()
+        state: Any = SessionTurns()
         for stored in self._world.stored("", SESSION):
             if stored.entity.family == "tool":
                 continue
             for fact in CODECS[stored.entity.family].decode(stored.body):
                 state = self._fold(state, stored.entity.family, fact)
-        assert self._world.turn() == TurnView(**asdict(snapshot(state.turn)), effects=())
+        assert self._world.turn() == TurnView(**asdict(turn_snapshot(state.turn)), effects=())
         return self._world
 
     def _fold(self, state: Any, family: str, fact: Any) -> Any:
@@ -144,7 +144,7 @@ def test_every_row_and_phase_a_driver_can_come_to_is_walked():
                 walked |= set(rows(lawful._world))
                 phases |= lawful.phases
     assert walked.isdisjoint(UNWALKED)
-    assert walked | UNWALKED.keys() == {r.name for r in TURN.rows if r.edition is not SEED}
+    assert walked | UNWALKED.keys() == {r.name for r in TURN.transitions if r.edition is not SEED}
     for script in ENDS:
         with world_of(script) as world:
             world.begin()

@@ -179,7 +179,7 @@ def test_a_memory_is_given_before_the_first_run_or_not_at_all(driving: Serving, 
 async def vault_key(serving: Serving) -> tuple[bytes, JetStreamBus]:
     bus = JetStreamBus(serving.server.url, realm=serving.realm)
     await bus.start()
-    key = await bus.vault.standing("snapshots")
+    key = await bus.secrets.get("snapshots")
     assert key is not None
     return key, bus
 

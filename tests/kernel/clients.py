@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rookery.bus.ports import Answer, Delivery
+from rookery.bus.ports import Delivery, ReplyMessage
 from rookery.schemas.errors import CODES
 from tests.kernel.tally import Total
 
@@ -20,9 +20,9 @@ class Asked:
 
     def __init__(self, request: Delivery, on_answer: Callable[[Asked], None]) -> None:
         self.request, self._on_answer = request, on_answer
-        self.answers: list[Answer] = []
+        self.answers: list[ReplyMessage] = []
 
-    def hear(self, answer: Answer) -> None:
+    def hear(self, answer: ReplyMessage) -> None:
         self.answers.append(answer)
         self._on_answer(self)
 

@@ -12,11 +12,19 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 from rookery.bus.memory.journal import MemoryJournal
-from rookery.bus.ports import Append, Displaced, Filter, Outcome, Pressure, Rejected, Stored
+from rookery.bus.ports import (
+    AppendOutcome,
+    AppendRejected,
+    AppendRequest,
+    Backpressure,
+    Filter,
+    StoredMessage,
+    Superseded,
+)
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 
-Settle = Callable[[list[Outcome]], None]
+Settle = Callable[[list[AppendOutcome]], None]
 Turns = Mapping[int, int]
 
 
@@ -75,17 +83,17 @@ class Exposed:
 class ExposedJournal:
     """The journal, with a gate for appends before they are stored and one for their acks."""
 
-    pressure = Pressure.NONE
+    pressure = Backpressure.NONE
 
     def __init__(
         self, journal: MemoryJournal, weather: Weather, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._journal, self._weather, self._loop = journal, weather, loop
-        self.before_append: Callable[[Append], None] = lambda append: None
+        self.before_append: Callable[[AppendRequest], None] = lambda append: None
         """What else happens before an append is stored."""
         self.bytes_max = 1 << 20
         """Larger messages are rejected, as a server's limit has it."""
-        self.sent: list[Append] = []
+        self.sent: list[AppendRequest] = []
         """Every append that was asked for."""
         self.read_after: list[int] = []
         """From where entities were read, in order."""
@@ -95,9 +103,9 @@ class ExposedJournal:
         self._holding_acks = False
         self._may_catch_up = asyncio.Event()
         self._may_catch_up.set()
-        self._unsettled: dict[str, tuple[Append, Settle]] = {}
-        self._appends: list[tuple[Append, Settle, Turns]] = []
-        self._acks: list[tuple[Outcome, Settle]] = []
+        self._unsettled: dict[str, tuple[AppendRequest, Settle]] = {}
+        self._appends: list[tuple[AppendRequest, Settle, Turns]] = []
+        self._acks: list[tuple[AppendOutcome, Settle]] = []
 
     # --- the gates ------------------------------------------------------------------------------
 
@@ -131,9 +139,9 @@ class ExposedJournal:
 
     # --- port Journal ---------------------------------------------------------------------------
 
-    def append(self, appends: Sequence[Append], settle: Settle) -> None:
+    def append(self, appends: Sequence[AppendRequest], settle: Settle) -> None:
         self.sent += appends
-        turns = self._journal.turns
+        turns = self._journal.terms
         for append in appends:
             self._unsettled[append.message_id] = append, settle
             if set(self._holding_appends) & set(append.entity):
@@ -141,31 +149,33 @@ class ExposedJournal:
             else:
                 self._weather.later(self._store, append, settle, turns)
 
-    async def take(self, partitions: frozenset[int]) -> dict[int, int]:
+    async def begin_terms(self, partitions: frozenset[int]) -> dict[int, int]:
         await self._weather.pass_through()
-        return await self._journal.take(partitions)
+        return await self._journal.begin_terms(partitions)
 
-    def displace(self) -> None:
+    def abandon_terms(self) -> None:
         """What is on its way still arrives; what becomes of it is of no interest any more."""
-        self._journal.displace()
+        self._journal.abandon_terms()
         for append, settle in list(self._unsettled.values()):
             if append.entity.family != "node":
-                self._settle(Displaced(append), settle)
+                self._settle(Superseded(append), settle)
 
-    async def last(self, entity: EntityId) -> Stored | None:
+    async def last(self, entity: EntityId) -> StoredMessage | None:
         await self._weather.pass_through()
         return await self._journal.last(entity)
 
-    async def at(self, sequence: int) -> Stored | None:
+    async def at(self, sequence: int) -> StoredMessage | None:
         await self._weather.pass_through()
         return await self._journal.at(sequence)
 
-    async def read(self, entity: EntityId, after: int = 0) -> list[Stored]:
+    async def read(self, entity: EntityId, after: int = 0) -> list[StoredMessage]:
         await self._weather.pass_through()
         self.read_after.append(after)
         return await self._journal.read(entity, after)
 
-    async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+    async def scan(
+        self, where: Filter, after: int = 0
+    ) -> AsyncGenerator[list[StoredMessage], None]:
         await self._weather.pass_through()
         if where.key:
             await self._may_catch_up.wait()
@@ -181,22 +191,24 @@ class ExposedJournal:
         await self._weather.pass_through()
         return await self._journal.identity()
 
-    async def own_end(self) -> int:
+    async def verified_end(self) -> int:
         await self._weather.pass_through()
-        return await self._journal.own_end()
+        return await self._journal.verified_end()
 
-    def _store(self, append: Append, settle: Settle, turns: Turns) -> None:
+    def _store(self, append: AppendRequest, settle: Settle, turns: Turns) -> None:
         if self._weather.away:
             self._loop.call_later(0.1, self._store, append, settle, turns)
             return
         if not (self._weather.up or self._weather.stray):
             return
         if len(append.body) > self.bytes_max:
-            self._settle(Rejected(append, "PAYLOAD_TOO_LARGE", "above the server's limit"), settle)
+            self._settle(
+                AppendRejected(append, "PAYLOAD_TOO_LARGE", "above the server's limit"), settle
+            )
             return
         self.before_append(append)
 
-        def settled(outcomes: list[Outcome]) -> None:
+        def settled(outcomes: list[AppendOutcome]) -> None:
             for outcome in outcomes:
                 if self._holding_acks:
                     self._acks.append((outcome, settle))
@@ -205,10 +217,10 @@ class ExposedJournal:
 
         self._journal.append([append], settled, turns)
 
-    def _settle(self, outcome: Outcome, settle: Settle) -> None:
+    def _settle(self, outcome: AppendOutcome, settle: Settle) -> None:
         if self._unsettled.pop(outcome.append.message_id, None) is not None:
             self._weather.later(self._hear, outcome, settle)
 
-    def _hear(self, outcome: Outcome, settle: Settle) -> None:
+    def _hear(self, outcome: AppendOutcome, settle: Settle) -> None:
         if self._weather.up:
             settle([outcome])

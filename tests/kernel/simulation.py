@@ -20,7 +20,7 @@ from collections.abc import Callable
 import msgspec
 
 from rookery.bus.journal.audit import ChainAudit
-from rookery.bus.ports import Answer, Append, Stored
+from rookery.bus.ports import AppendRequest, ReplyMessage, StoredMessage
 from rookery.schemas.errors import CODES
 from tests.kernel.clients import Asked
 from tests.kernel.tally import Added, Closed, Total
@@ -58,7 +58,7 @@ class Ledger:
             self._audit.add(stored)
             self._enter(stored)
 
-    def _enter(self, stored: Stored) -> None:
+    def _enter(self, stored: StoredMessage) -> None:
         family, key = stored.entity
         if family == "node":
             return
@@ -107,7 +107,7 @@ class Client:
     def _hear_last(self, asked: Asked) -> None:
         self.hear(asked.answers[-1])
 
-    def hear(self, answer: Answer) -> None:
+    def hear(self, answer: ReplyMessage) -> None:
         if answer.code:
             assert CODES[answer.code].retryable, f"{self.id} was answered {answer.code}"
             self.asked_s = -PATIENCE_S  # Ask again at the next look.
@@ -236,7 +236,7 @@ class Story:
             if not client.done and client.asked_s < self.now_s - PATIENCE_S:
                 client.ask()
 
-    def _rival(self, append: Append) -> None:
+    def _rival(self, append: AppendRequest) -> None:
         if append.entity.family == "tally" and self.chance.random() < self._rivalry:
             total = sum(self.ledger.numbers(append.entity.key)) + 1
             self.world.write_now([Added(by=1, total=total)], append.entity)

@@ -61,8 +61,8 @@ class SmallConcern:
     """What the concerns of the tests have in common."""
 
     has_effects = False
-    wants_repeats = False
-    keeps_bodies = True
+    handles_duplicates = False
+    stores_large_bodies = True
     reacts_to: frozenset[str] = frozenset()
     observes: frozenset[str] = frozenset()
     verbs: Mapping[str, type[msgspec.Struct]] = {}
@@ -80,16 +80,16 @@ class SmallConcern:
     def observe(self, state: Total, fact: Any) -> Total:
         return state
 
-    def answer(self, state: Total, command: Command[Any], facts: Sequence[Fact]) -> Total | None:
+    def reply(self, state: Total, command: Command[Any], facts: Sequence[Fact]) -> Total | None:
         return state
 
-    def fenced(self, facts: Sequence[Fact]) -> bool:
+    def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
         return any(isinstance(fact, Closed | Hushed) for fact in facts)
 
     def effects(self, state: Total, fact: Fact) -> Sequence[Effect]:
         return ()
 
-    def note(self, key: str, state: Total | None) -> None:
+    def on_state(self, key: str, state: Total | None) -> None:
         pass
 
     def dump(self, state: Total) -> bytes:
@@ -185,19 +185,19 @@ class FrailTally(TallyConcern):
         self._fail("evolve", _is_thirteen(fact))
         return super().evolve(state, fact)
 
-    def answer(self, state: Total, command: Command[Any], facts: Sequence[Fact]) -> Total | None:
+    def reply(self, state: Total, command: Command[Any], facts: Sequence[Fact]) -> Total | None:
         self._fail("answer", isinstance(command.body, Add) and command.body.by == 13)
-        return super().answer(state, command, facts)
+        return super().reply(state, command, facts)
 
-    def fenced(self, facts: Sequence[Fact]) -> bool:
+    def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
         self._fail("fenced", any(map(_is_thirteen, facts)))
-        return super().fenced(facts)
+        return super().must_be_fenced(facts)
 
     def effects(self, state: Total, fact: Fact) -> Sequence[Effect]:
         self._fail("effects", _is_thirteen(fact))
         return super().effects(state, fact)
 
-    def note(self, key: str, state: Total | None) -> None:
+    def on_state(self, key: str, state: Total | None) -> None:
         self._fail("note", state is not None and 13 in state.numbers)
 
     def dump(self, state: Total) -> bytes:
@@ -232,7 +232,7 @@ class PunctualTally(TallyConcern):
 class AskingTally(TallyConcern):
     """``look`` is a question for ``greet``, and so is any ``add`` of nothing."""
 
-    def diverts(self, command: Command[Any]) -> str:
+    def redirects_to(self, command: Command[Any]) -> str:
         asks = command.verb == "look" or (isinstance(command.body, Add) and command.body.by == 0)
         if asks and command.key == "thirteen":
             raise RuntimeError("thirteen, in diverts")

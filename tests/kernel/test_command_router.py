@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rookery.bus.ports import Answer, Delivery
+from rookery.bus.ports import Delivery, ReplyMessage
 from rookery.schemas.errors import Failed, Refused
 from tests.kernel.tally import AskingTally, EchoConcern, FrailTally, PunctualTally, Total
 from tests.kernel.world import World
@@ -129,7 +129,7 @@ def test_commands_of_the_inbox_are_worked_off_in_order_and_once(world: World):
 def test_what_nobody_waits_for_is_kept_among_the_dead_letters(world: World):
     world.start(queries={"greet": greeting})
     world.told("close")
-    heard: list[Answer] = world.listen("answers")
+    heard: list[ReplyMessage] = world.listen("answers")
     world.submit("dance")
     world.submit("add", "-a")
     world.submit("greet", "crash")
@@ -150,7 +150,7 @@ def test_what_cannot_even_be_buried_does_not_block_its_partition(world: World):
     async def refuse(*letter: object) -> int:
         raise Refused("PAYLOAD_TOO_LARGE", "no room")
 
-    node.bus.inbox.bury = refuse  # type: ignore[method-assign,assignment]
+    node.bus.inbox.dead_letter = refuse  # type: ignore[method-assign,assignment]
     world.submit("dance")
     world.submit("add", by=1)
     world.until(lambda: world.numbers() == [1])
@@ -158,7 +158,7 @@ def test_what_cannot_even_be_buried_does_not_block_its_partition(world: World):
 
 def test_an_outage_of_the_dead_letters_is_waited_out(world: World):
     node = world.start()
-    bury, tries = node.bus.inbox.bury, []
+    bury, tries = node.bus.inbox.dead_letter, []
 
     async def later(*letter: Any) -> int:
         tries.append(letter)
@@ -166,7 +166,7 @@ def test_an_outage_of_the_dead_letters_is_waited_out(world: World):
             raise Failed("SERVER_UNREACHABLE", "not now")
         return await bury(*letter)
 
-    node.bus.inbox.bury = later  # type: ignore[method-assign,assignment]
+    node.bus.inbox.dead_letter = later  # type: ignore[method-assign,assignment]
     world.submit("dance")
     world.submit("add", by=1)
     world.until(lambda: world.numbers() == [1])
@@ -180,7 +180,7 @@ def test_no_answer_whatsoever_costs_a_commit(world: World):
     def break_off(answers: object) -> None:
         raise RuntimeError("a bug")
 
-    node.bus.door.answer = break_off  # type: ignore[method-assign]
+    node.bus.request_endpoint.reply = break_off  # type: ignore[method-assign]
     for by in (1, 2, 3, 4):
         world.submit("dance", reply_to="answers")
         world.submit("add", "-a", reply_to="answers")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rookery.actors.kernel.metrics import Unobserved
-from rookery.bus.ports import Append
+from rookery.actors.kernel.metrics import NoMetrics
+from rookery.bus.ports import AppendRequest
 from tests.kernel.tally import Added, TallyConcern
 from tests.kernel.world import Node, World
 
@@ -12,7 +12,7 @@ def rival_at(world: World, node: Node, times: int, family: str = "tally") -> Non
     """Let somebody else write first, so many times."""
     left = times
 
-    def write_first(append: Append) -> None:
+    def write_first(append: AppendRequest) -> None:
         nonlocal left
         if append.entity.family == family and left:
             left -= 1
@@ -175,7 +175,7 @@ def test_a_fenced_commit_gives_up_when_other_families_do_not_stop(world: World):
     node = world.start()
     world.told("echo")
 
-    def always(append: Append) -> None:
+    def always(append: AppendRequest) -> None:
         if b"hushed" in append.body:
             world.write_now([Added(by=1, total=1)], append.entity._replace(family="tally"))
 
@@ -217,7 +217,7 @@ def test_a_repeat_of_a_refused_command_is_decided_again(world: World):
 
 
 def test_every_command_is_counted_once_by_what_became_of_it(world: World):
-    class Counting(Unobserved):
+    class Counting(NoMetrics):
         def __init__(self) -> None:
             self.outcomes: list[tuple[str, str]] = []
 

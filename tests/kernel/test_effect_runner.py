@@ -99,7 +99,7 @@ def test_an_effect_that_comes_while_others_are_caught_up_with_is_started_too(
     world.told("add", by=10)
     first.crash()
     monkeypatch.setattr(recovery, "SLICE_MESSAGES", 1)
-    monkeypatch.setattr(recovery, "IN_HAND_MAX", 0)
+    monkeypatch.setattr(recovery, "HELD_MAX", 0)
     second = world.node([Watchful(), EchoConcern()])
     second.journal.hold_catch_ups()
     second.start()

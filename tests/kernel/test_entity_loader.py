@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from rookery.actors.kernel.entity import Entity
 from rookery.bus.memory.blobs import MemoryBlobs
-from rookery.bus.ports import Snapshot, Stored
+from rookery.bus.ports import EntitySnapshot, StoredMessage
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain
-from rookery.schemas.envelope import EntityId, stamp
+from rookery.schemas.envelope import EntityId, fill_envelope
 from rookery.schemas.errors import Refused
 from tests.kernel.tally import Added, EchoConcern, TallyConcern
 from tests.kernel.world import World
@@ -35,7 +35,7 @@ def filled(world: World, key: str = "a") -> tuple[int, ...]:
     return world.told("add", key, by=1).total.numbers
 
 
-def snapshot(world: World, key: str = "a", schema: int = 1) -> Snapshot | None:
+def snapshot(world: World, key: str = "a", schema: int = 1) -> EntitySnapshot | None:
     snapshots = world.server.realm("default").snapshots
     return world.run(snapshots.load(EntityId("tally", key), schema))
 
@@ -111,7 +111,7 @@ def test_a_snapshot_that_makes_no_sense_is_ignored(world: World, body: bytes):
     numbers = filled(world)
     world.nodes[0].stop()
     snapshots = world.server.realm("default").snapshots
-    nonsense = Snapshot(len(world.stored()) + 1, body)
+    nonsense = EntitySnapshot(len(world.stored()) + 1, body)
     world.run(snapshots.save(EntityId("tally", "a"), 1, nonsense))
     world.start()
     assert world.told("add", by=5).total.numbers == (*numbers, 5)
@@ -195,7 +195,7 @@ def test_a_body_nobody_can_keep_is_refused_and_the_entity_goes_on(world: World):
 Batches = list[list[tuple[int, str, int]]]
 
 
-def messages(batches: Batches) -> list[Stored]:
+def messages(batches: Batches) -> list[StoredMessage]:
     """A history: each batch of ``(by, command id, minutes since)`` is one message."""
     entity, stored, last, number, now_ms = EntityId("tally", "k"), [], ZERO_CHAIN, 0, 0
     for sequence, batch in enumerate(batches, 1):
@@ -203,28 +203,28 @@ def messages(batches: Batches) -> list[Stored]:
         for by, command_id, minutes in batch:
             number, now_ms = number + 1, now_ms + 60_000 * minutes
             fact = Added(by=by)
-            stamp(
+            fill_envelope(
                 fact, id=f"tally.k.{number}", at_ms=now_ms, session="k", cause=(command_id,),
                 cause_digest="" if "/" in command_id else "d", source="law", traceparent="",
             )  # fmt: skip
             facts.append(fact)
         body = encode_facts(facts)
         last = chain(last, body)
-        stored.append(Stored(7 * sequence, entity, f"m{sequence}", last, body, now_ms))
+        stored.append(StoredMessage(7 * sequence, entity, f"m{sequence}", last, body, now_ms))
     return stored
 
 
-def folded(snapshot: Snapshot | None, tail: list[Stored]) -> Entity:
+def folded(snapshot: EntitySnapshot | None, tail: list[StoredMessage]) -> Entity:
     concern = TallyConcern()
     entity = Entity(EntityId("tally", "k"), concern)
     entity.fold(concern, snapshot, tail)
-    assert entity.broken is None
+    assert entity.load_error is None
     return entity
 
 
 def shown(entity: Entity) -> dict[str, Any]:
-    names = ("state", "sequence", "chain", "count", "seen", "handled")
-    return {name: getattr(entity, name) for name in names} | {"memory": list(entity.memory)}
+    names = ("state", "sequence", "chain", "fact_count", "key_sequence", "reacted_counts")
+    return {name: getattr(entity, name) for name in names} | {"memory": list(entity.dedup)}
 
 
 commands = st.tuples(
@@ -250,11 +250,11 @@ def test_a_message_that_was_changed_or_left_out_is_noticed(batches: Batches, dat
         del history[place]
     else:
         one = history[place]
-        history[place] = Stored(
+        history[place] = StoredMessage(
             one.sequence, one.entity, one.message_id, one.chain, one.body + b" ", one.stored_at_ms
         )
     concern = TallyConcern()
     entity = Entity(EntityId("tally", "k"), concern)
     entity.fold(concern, None, history)
-    assert entity.broken is not None
-    assert entity.broken.code == "CHAIN_BROKEN"
+    assert entity.load_error is not None
+    assert entity.load_error.code == "CHAIN_BROKEN"

@@ -37,7 +37,7 @@ def test_a_machine_that_slept_acts_on_no_ack_of_before(world: World):
     first.journal.hold_appends("echo")
     world.run(called(first.journal.release))
     world.run_steps(3)
-    assert not first.kernel.partitions.certain
+    assert not first.kernel.partitions.is_certain
     assert rings(world) == []
     assert first.journal.held == 0, "no reaction was decided either"
 
@@ -107,7 +107,7 @@ def test_certainty_ends_by_the_clock_though_a_beat_hangs(world: World):
     node = world.start()
     node.weather.pause_back_s = 60.0  # Whatever is asked is answered, much later.
     world.pass_s(CLAIM_ENDED_S + 2)
-    assert not node.kernel.partitions.certain
+    assert not node.kernel.partitions.is_certain
     asked = world.ask("add", "k0", by=1)
     world.pass_s(1)
     assert {answer.code for answer in asked.answers} <= {"PARTITION_UNOWNED"}
@@ -133,11 +133,11 @@ def test_no_answer_is_waited_for_longer_than_the_claim_lives(world: World):
 def test_a_turn_taken_unseen_is_noticed_by_the_next_append(world: World):
     first, other = world.start(), world.node()
     world.told("add", "k0", by=1)
-    world.run(other.bus.journal.take(EVERY))
+    world.run(other.bus.journal.begin_terms(EVERY))
     asked = world.ask("add", "k0", by=2)
     world.until(lambda: asked.answers)
     assert asked.code == "PARTITION_UNOWNED"
-    world.until(lambda: first.kernel.partitions.certain)
+    world.until(lambda: first.kernel.partitions.is_certain)
     assert world.told("add", "k0", by=2).total.numbers == (1, 2)
 
 
@@ -147,7 +147,7 @@ def test_a_turn_taken_unseen_is_noticed_before_a_horizon_is_kept_over_it(world: 
     world.told("add", "k0", by=1)
     world.until(lambda: world.numbers("echo", "k0") == [1])
     world.pass_s(6)
-    world.run(other.bus.journal.take(EVERY))
+    world.run(other.bus.journal.begin_terms(EVERY))
     world.write([Added(by=9, total=10)], key="k0")
     world.until(lambda: world.numbers("echo", "k0") == [1, 9], patience_s=10)
     world.until(lambda: rings(world) == [("n1", 10)])

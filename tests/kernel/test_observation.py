@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.kernel.decider import Concern
-from rookery.bus.ports import Append
+from rookery.actors.kernel.decider import Decider
+from rookery.bus.ports import AppendRequest
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import Failed
@@ -62,7 +62,7 @@ class WatchConcern(SmallConcern):
 class FencedWatch(WatchConcern):
     """Writes down only what is all there is."""
 
-    def fenced(self, facts: Sequence[Fact]) -> bool:
+    def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
         return True
 
 
@@ -90,7 +90,7 @@ class FrailWatch(WatchConcern):
         return super().observe(state, fact)
 
 
-def started(world: World, watch: Concern | None = None):
+def started(world: World, watch: Decider | None = None):
     return world.start([TallyConcern(), watch or WatchConcern()])
 
 
@@ -187,7 +187,7 @@ def test_a_conflict_loses_nothing_that_was_known(world: World):
     look(world)
     left = 2
 
-    def write_first(append: Append) -> None:
+    def write_first(append: AppendRequest) -> None:
         nonlocal left
         if append.entity.family == "watch" and left:
             left -= 1

@@ -57,7 +57,7 @@ def test_a_request_that_comes_too_late_leaves_nothing_and_has_to_be_asked_again(
     key = next(k for k in KEYS if partition_of(k) in second.kernel.partitions.served)
     heard = world.listen("reply.late")
     late = Delivery(verb="add", key=key, id="late", body=b"{}", reply_to="reply.late")
-    world.run(called(lambda: first.kernel._routing.deliver([late])))
+    world.run(called(lambda: first.kernel._command_router.deliver([late])))
     world.until(lambda: heard)
     assert heard[0].code == "PARTITION_UNOWNED"
     assert not world.stored("tally", key)
@@ -155,7 +155,7 @@ def test_a_node_whose_machine_slept_tells_nothing_until_all_is_taken_up_anew(wor
     second = world.start()  # It was not asleep, and finds the claims free.
     assert served(second) == [PARTITIONS]
     added = Delivery(verb="add", key="k0", id="x", body=b'{"by":2}')
-    world.run(called(lambda: second.kernel._routing.deliver([added])))
+    world.run(called(lambda: second.kernel._command_router.deliver([added])))
     world.until(lambda: world.numbers("tally", "k0") == [1, 2])
     looked = world.ask("look", "k0")  # Both nodes hear it.
     world.settle()
@@ -171,7 +171,7 @@ def test_a_node_cut_off_from_its_claims_tells_nothing_that_may_be_out_of_date(wo
     world.pass_s(10)
     second.start()
     added = Delivery(verb="add", key="k0", id="x", body=b'{"by":2}')
-    world.run(called(lambda: second.kernel._routing.deliver([added])))
+    world.run(called(lambda: second.kernel._command_router.deliver([added])))
     world.until(lambda: world.numbers("tally", "k0") == [1, 2])
     looked = world.ask("look", "k0")  # Both nodes hear it.
     world.pass_s(1)
@@ -251,7 +251,7 @@ def test_what_a_late_request_made_a_node_look_at_is_not_told_when_it_is_its_own_
     shared(world, 8, 8)
     key = next(k for k in KEYS if first.bus.partition(k) in second.kernel.partitions.served)
     late = Delivery(verb="look", key=key, id="late", body=b"")
-    world.run(called(lambda: first.kernel._routing.deliver([late])))
+    world.run(called(lambda: first.kernel._command_router.deliver([late])))
     world.told("add", key, by=1)
     second.stop()
     world.until(lambda: served(first) == [PARTITIONS])

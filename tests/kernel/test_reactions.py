@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.bus.ports import Append
+from rookery.bus.ports import AppendRequest
 from tests.kernel.tally import Added, FrailEcho, Heard, PickyEcho, TallyConcern
 from tests.kernel.world import World
 
@@ -38,7 +38,7 @@ def test_a_conflict_does_not_make_a_reaction_happen_twice_or_never(world: World)
     node = world.start()
     left = 6
 
-    def write_first(append: Append) -> None:
+    def write_first(append: AppendRequest) -> None:
         nonlocal left
         if append.entity.family == "echo" and left:
             left -= 1

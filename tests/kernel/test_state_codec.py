@@ -7,7 +7,7 @@ import pytest
 from immutables import Map
 
 from rookery.actors.kernel.machines.session_host import HostPhase
-from rookery.actors.kernel.state_codec import dump, load
+from rookery.actors.kernel.state_codec import decode_state, encode_state
 
 
 class Garden(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +17,7 @@ class Garden(msgspec.Struct, frozen=True, kw_only=True):
 
 def test_a_map_of_maps_comes_back_as_it_was_down_to_its_enums() -> None:
     garden = Garden(plants=Map(bed=Map(rose=HostPhase.IDLE)), gates=frozenset("ab"))
-    back = load(dump(garden), Garden)
+    back = decode_state(encode_state(garden), Garden)
     assert back == garden
     assert back.plants["bed"]["rose"] is HostPhase.IDLE
 
@@ -28,7 +28,7 @@ def test_equal_states_have_equal_bytes_however_they_came_about() -> None:
     for name, other in zip(names, reversed(names), strict=True):
         forwards = Garden(plants=forwards.plants.set(name, Map()), gates=frozenset(names))
         backwards = Garden(plants=backwards.plants.set(other, Map()), gates=frozenset(names))
-    assert dump(forwards) == dump(backwards)
+    assert encode_state(forwards) == encode_state(backwards)
 
 
 def test_what_no_state_can_hold_is_said_by_its_type() -> None:
@@ -36,6 +36,6 @@ def test_what_no_state_can_hold_is_said_by_its_type() -> None:
         thing: complex
 
     with pytest.raises(TypeError, match="complex"):
-        dump(Odd(1j))
+        encode_state(Odd(1j))
     with pytest.raises(msgspec.ValidationError, match="complex"):
-        load(msgspec.msgpack.encode({"thing": 1}), Odd)
+        decode_state(msgspec.msgpack.encode({"thing": 1}), Odd)

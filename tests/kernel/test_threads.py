@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rookery.actors.kernel.metrics import Unobserved
+from rookery.actors.kernel.metrics import NoMetrics
 from rookery.bus.journal.audit import ChainAudit
 from rookery.bus.loop_thread import LoopThread
 from tests.kernel.clients import Asked, Patient
@@ -16,7 +16,7 @@ from tests.kernel.world import World
 KEYS = [f"k{number}" for number in range(7)]
 
 
-class Restarts(Unobserved):
+class Restarts(NoMetrics):
     def __init__(self) -> None:
         self.names: list[str] = []
 
@@ -78,4 +78,4 @@ def test_a_successor_of_a_node_that_vanished_goes_on(world: World):
 def test_work_for_a_loop_that_was_closed_is_dropped():
     loop = LoopThread()
     loop.close()
-    loop.post(print, "nobody hears this")
+    loop.call_soon(print, "nobody hears this")

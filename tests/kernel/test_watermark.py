@@ -7,7 +7,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.kernel.watermark import Horizon
+from rookery.actors.kernel.watermark import Watermark
 
 steps = st.lists(
     st.one_of(
@@ -24,68 +24,68 @@ steps = st.lists(
 @given(steps)
 def test_the_horizon_never_passes_what_is_under_way_or_unfinished(story: list[tuple[str, int]]):
     """Appends get their sequence when they are stored and are heard of in any order."""
-    horizon = Horizon()
+    horizon = Watermark()
     end, before = 0, 0
     under_way: list[tuple[object, int]] = []
     unfinished: list[tuple[object, int]] = []
     for what, number in story:
         match what:
             case "append":
-                ticket = horizon.open_next()
+                ticket = horizon.hold_next()
                 end += number
                 under_way.append((ticket, end))
             case "settle" if under_way:
                 ticket, sequence = under_way.pop(number % len(under_way))
-                unfinished.append((horizon.open(sequence), sequence))
-                horizon.passed(sequence)
-                ticket.close()  # type: ignore[attr-defined]
+                unfinished.append((horizon.hold(sequence), sequence))
+                horizon.advance(sequence)
+                ticket.release()  # type: ignore[attr-defined]
             case "close" if unfinished:
-                unfinished.pop(number % len(unfinished))[0].close()  # type: ignore[attr-defined]
+                unfinished.pop(number % len(unfinished))[0].release()  # type: ignore[attr-defined]
             case "foreign":
                 end += number
-                horizon.passed(end)
-        now = horizon.now(100)
+                horizon.advance(end)
+        now = horizon.state(100)
         assert now.through >= before
         assert all(now.through < sequence for _, sequence in under_way)
         below = {sequence for _, sequence in unfinished if sequence <= now.through}
         assert now.unfinished == tuple(sorted(below))
         before = now.through
     for ticket, sequence in under_way:
-        horizon.passed(sequence)
-        ticket.close()  # type: ignore[attr-defined]
+        horizon.advance(sequence)
+        ticket.release()  # type: ignore[attr-defined]
     for ticket, _ in unfinished:
-        ticket.close()  # type: ignore[attr-defined]
-        ticket.close()  # type: ignore[attr-defined] # Twice is harmless.
+        ticket.release()  # type: ignore[attr-defined]
+        ticket.release()  # type: ignore[attr-defined] # Twice is harmless.
     last = max((sequence for _, sequence in under_way), default=0)
-    assert horizon.now(0).through >= last
-    assert horizon.now(100).unfinished == ()
+    assert horizon.state(0).through >= last
+    assert horizon.state(100).unfinished == ()
 
 
 @given(st.sets(st.integers(1, 50), min_size=1), st.integers(0, 9))
 def test_more_than_can_be_named_holds_the_horizon_back(sequences: set[int], names_max: int):
-    horizon = Horizon()
-    horizon.passed(100)
-    assert horizon.now(names_max) == (100, ())
-    tickets = {sequence: horizon.open(sequence) for sequence in sequences}
+    horizon = Watermark()
+    horizon.advance(100)
+    assert horizon.state(names_max) == (100, ())
+    tickets = {sequence: horizon.hold(sequence) for sequence in sequences}
     while tickets:
         left = sorted(tickets)
-        assert horizon.in_hand == len(left)
+        assert horizon.held == len(left)
         through = left[names_max] - 1 if len(left) > names_max else 100
-        assert horizon.now(names_max) == (through, tuple(left[:names_max]))
-        tickets.pop(left[0]).close()
-    assert horizon.now(names_max) == (100, ())
+        assert horizon.state(names_max) == (through, tuple(left[:names_max]))
+        tickets.pop(left[0]).release()
+    assert horizon.state(names_max) == (100, ())
 
 
 def test_tickets_may_be_closed_by_any_thread():
-    horizon = Horizon()
-    tickets = [[horizon.open(n % 50 + 1) for n in range(2_000)] for _ in range(4)]
-    horizon.passed(50)
+    horizon = Watermark()
+    tickets = [[horizon.hold(n % 50 + 1) for n in range(2_000)] for _ in range(4)]
+    horizon.advance(50)
     threads = [
-        threading.Thread(target=lambda mine=mine: [ticket.close() for ticket in mine])
+        threading.Thread(target=lambda mine=mine: [ticket.release() for ticket in mine])
         for mine in tickets
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert horizon.now(0) == (50, ())
+    assert horizon.state(0) == (50, ())

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import pykka
 
 from rookery.actors.kernel.actor import FamilyActor
-from rookery.actors.kernel.decider import Concern
+from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.kernel import Kernel
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class DrivenActor:
 class DrivenKernel(Kernel):
     """A kernel whose actors are driven by its loop."""
 
-    def _start_actor(self, concern: Concern) -> None:
+    def _start_actor(self, concern: Decider) -> None:
         mailbox, loop = self._mailboxes[concern.family], cast("Any", self._loop)
         actor = loop.drive(FamilyActor(concern, mailbox, self))
         self._actors[concern.family] = actor

@@ -16,29 +16,29 @@ from typing import Any, TypeVar
 import msgspec
 import pykka
 
-from rookery.actors.kernel.command_router import Query
-from rookery.actors.kernel.decider import Concern
-from rookery.actors.kernel.effect_runner import Performer
-from rookery.actors.kernel.kernel import Kernel, Settings
+from rookery.actors.kernel.command_router import QueryHandler
+from rookery.actors.kernel.decider import Decider
+from rookery.actors.kernel.effect_runner import EffectHandler
+from rookery.actors.kernel.kernel import Kernel, KernelSettings
 from rookery.actors.kernel.messages import Passivate
-from rookery.actors.kernel.metrics import Observer, Unobserved
-from rookery.actors.kernel.node_decider import NodesConcern
-from rookery.actors.kernel.partition_ownership import Holder
+from rookery.actors.kernel.metrics import KernelMetrics, NoMetrics
+from rookery.actors.kernel.node_decider import NodeDecider
+from rookery.actors.kernel.partition_ownership import NodeIdentity
 from rookery.bus.loop_thread import LoopThread
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import (
     PARTITIONS,
-    Answer,
-    Append,
+    Appended,
+    AppendRequest,
     DeadLetter,
     Delivery,
-    Settled,
-    Snapshot,
-    Stored,
+    EntitySnapshot,
+    ReplyMessage,
+    StoredMessage,
 )
 from rookery.schemas.codec import encode_facts, encode_json
 from rookery.schemas.digest import ZERO_CHAIN, chain
-from rookery.schemas.envelope import EntityId, Fact, stamp
+from rookery.schemas.envelope import EntityId, Fact, fill_envelope
 from rookery.schemas.ids import fact_id
 from tests.kernel.clients import Asked
 from tests.kernel.fault_schedule import Exposed, ExposedJournal, Weather
@@ -47,7 +47,7 @@ from tests.kernel.virtual_clock import Clockwork, DrivenActor, DrivenKernel
 
 T = TypeVar("T")
 
-CODECS = {c.family: c.codec for c in (TallyConcern, EchoConcern, NodesConcern)}
+CODECS = {c.family: c.codec for c in (TallyConcern, EchoConcern, NodeDecider)}
 BEGAN_MS = 1_800_000_000_000
 PATIENCE_S = 60.0
 _node: ContextVar[Node | None] = ContextVar("_node", default=None)
@@ -56,7 +56,7 @@ _node: ContextVar[Node | None] = ContextVar("_node", default=None)
 class Node:
     """One kernel on a bus of its own; also the loop as this node sees it."""
 
-    def __init__(self, world: World, name: str, concerns: Sequence[Concern], **settings: Any):
+    def __init__(self, world: World, name: str, concerns: Sequence[Decider], **settings: Any):
         self.world, self.name = world, name
         self.weather = Weather(world._loop)
         self.bus = MemoryBus(world.server)
@@ -98,7 +98,7 @@ class Node:
     async def _vanish(self) -> None:
         for task in self.tasks:
             task.cancel()
-        await self.bus.door.close()
+        await self.bus.request_endpoint.close()
 
     def release(self) -> None:
         """Let through what the gates of the journal hold."""
@@ -109,13 +109,13 @@ class Node:
         for mailbox in self.kernel._mailboxes.values():
             mailbox.post(Passivate(self.world.now_ms() + 1))
 
-    def again(self, stored: Stored) -> None:
+    def again(self, stored: StoredMessage) -> None:
         """Hand over a message as a takeover does."""
-        self.world.run(called(lambda: self.kernel._takeover._again(stored)))
+        self.world.run(called(lambda: self.kernel._recovery._redispatch(stored)))
 
     # --- port Loop ------------------------------------------------------------------------------
 
-    def post(self, call: Callable[..., object], *args: object) -> None:
+    def call_soon(self, call: Callable[..., object], *args: object) -> None:
         self.world.post(self._if_up, call, *args, context=self._context.copy())
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
@@ -226,24 +226,24 @@ class World:
     # --- nodes ----------------------------------------------------------------------------------
 
     def node(
-        self, concerns: Sequence[Concern] | None = None, *, name: str = "", **settings: Any
+        self, concerns: Sequence[Decider] | None = None, *, name: str = "", **settings: Any
     ) -> Node:
         name = name or f"n{len(self.nodes) + 1}"
         node = Node(self, name, concerns or [TallyConcern(), EchoConcern()], **settings)
         self.nodes.append(node)
         return node
 
-    def start(self, concerns: Sequence[Concern] | None = None, **settings: Any) -> Node:
+    def start(self, concerns: Sequence[Decider] | None = None, **settings: Any) -> Node:
         return self.node(concerns, **settings).start()
 
     def kernel(
         self,
         node: Node,
-        concerns: Sequence[Concern],
+        concerns: Sequence[Decider],
         *,
-        queries: Mapping[str, Query] | None = None,
-        observer: Observer | None = None,
-        performer: Performer | None = None,
+        queries: Mapping[str, QueryHandler] | None = None,
+        observer: KernelMetrics | None = None,
+        performer: EffectHandler | None = None,
         neighbour_is_dead: bool = False,
         **settings: Any,
     ) -> Kernel:
@@ -259,11 +259,11 @@ class World:
             node.bus,
             node,
             concerns,
-            Settings(
-                holder=Holder(node.name, epoch, b"", lambda presence: neighbour_is_dead),
+            KernelSettings(
+                identity=NodeIdentity(node.name, epoch, b"", lambda presence: neighbour_is_dead),
                 now_ms=self.now_ms,
                 uptime_s=self.uptime_s,
-                observer=observer or Unobserved(),
+                metrics=observer or NoMetrics(),
                 **settings,
             ),
             performers={Ring: performer or ring},
@@ -292,9 +292,9 @@ class World:
             reply_to=f"reply.{number}",
         )
         asked = Asked(request, on_answer)
-        switch = self.server.realm("default").switch
+        switch = self.server.realm("default").request_router
         switch.listen(request.reply_to, asked.hear)
-        self.post(switch.ask, request, context=copy_context())
+        self.post(switch.request, request, context=copy_context())
         return asked
 
     def told(self, verb: str, key: str = "a", **more: Any) -> Asked:
@@ -322,18 +322,18 @@ class World:
             )
         )
 
-    def listen(self, subject: str) -> list[Answer]:
+    def listen(self, subject: str) -> list[ReplyMessage]:
         """The answers to a subject, as they come."""
-        heard: list[Answer] = []
+        heard: list[ReplyMessage] = []
         self.listen_with(subject, heard.append)
         return heard
 
-    def listen_with(self, subject: str, hear: Callable[[Answer], None]) -> None:
-        self.server.realm("default").switch.listen(subject, hear)
+    def listen_with(self, subject: str, hear: Callable[[ReplyMessage], None]) -> None:
+        self.server.realm("default").request_router.listen(subject, hear)
 
     # --- what stands ----------------------------------------------------------------------------
 
-    def stored(self, family: str = "", key: str = "") -> list[Stored]:
+    def stored(self, family: str = "", key: str = "") -> list[StoredMessage]:
         """The messages of the journal, without those in which nodes say what they own."""
         journal = self.server.realm("default").log
         everything = journal.page(0, 1 << 30)
@@ -354,17 +354,17 @@ class World:
         return [fact.by for fact in self.facts(family, key) if hasattr(fact, "by")]
 
     def dead(self) -> list[DeadLetter]:
-        return [letter for letter, _ in self.server.realm("default").commands.letters.values()]
+        return [letter for letter, _ in self.server.realm("default").commands.dead_letters.values()]
 
     def retry_dead(self, number: int) -> None:
-        self.run(self._outside.inbox.retry_dead(number))
+        self.run(self._outside.inbox.retry_dead_letter(number))
 
     def keep_horizon(self, schema: int) -> None:
         """As a node of another version would: all that stands is done."""
         end = len(self.stored())
         for partition in range(PARTITIONS):
             name = EntityId("kernel", f"partition-{partition}")
-            self.run(self._outside.snapshots.save(name, schema, Snapshot(end, b"")))
+            self.run(self._outside.snapshots.save(name, schema, EntitySnapshot(end, b"")))
 
     def forge(self, sequence: int, body: bytes) -> None:
         """Change what stands in the journal, as only a broken disk or an intruder would."""
@@ -379,7 +379,7 @@ class World:
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.write_now(facts, entity, done.set_result)
         (outcome,) = await done
-        assert isinstance(outcome, Settled)
+        assert isinstance(outcome, Appended)
         return outcome.sequence
 
     def write_now(
@@ -396,12 +396,12 @@ class World:
             number += 1
             command = (f"rival{next(self._numbers)}",)
             name = fact_id(*entity, number)
-            stamp(
+            fill_envelope(
                 fact, id=name, at_ms=self.now_ms(), session=entity.key, cause=command,
                 cause_digest="rival", source="rival", traceparent="",
             )  # fmt: skip
         body = encode_facts(facts)
-        append = Append(
+        append = AppendRequest(
             entity=entity,
             expected=last.sequence if last else 0,
             message_id=f"rival.{next(self._numbers)}",

@@ -84,7 +84,7 @@ def every_lease(edition: Edition) -> list[Lease]:
 
 
 def taken(lease: Lease, on: str, edition: Edition = HEAD, **params: Any) -> Lease:
-    fact = LEASE.decide(lease, on, LEASE.draft(on, params), edition=edition)
+    fact = LEASE.decide(lease, on, LEASE.candidate(on, params), edition=edition)
     return LEASE.evolve(lease, fact)
 
 
@@ -97,7 +97,7 @@ def refused(lease: Lease, on: str, edition: Edition = HEAD, **params: Any) -> st
 @pytest.mark.parametrize("edition", Edition)
 def test_the_table_has_the_models_rows_and_parameters(edition: Edition) -> None:
     model = Judged(LEASE, edition).oracle
-    ours = [row for row in LEASE.rows if row.edition in (None, edition)]
+    ours = [row for row in LEASE.transitions if row.edition in (None, edition)]
     assert [(r.name, r.on) for r in ours] == [(r["name"], r["on"]) for r in model.rows]
     assert {row.on: LEASE.inputs[row.on].params for row in ours} == model.inputs
     assert list(LEASE.phases) == [*model.model["phases"], "Expired"]
@@ -112,7 +112,7 @@ def test_every_input_in_every_state_does_what_the_model_says(edition: Edition) -
         for lease in leases if len(asked) < 16 else leases[::3]:
             for params in asked:
                 judged.step(lease, on, params)
-    assert judged.hit == {row.name for row in LEASE.rows if row.edition in (None, edition)}
+    assert judged.hit == {row.name for row in LEASE.transitions if row.edition in (None, edition)}
 
 
 @pytest.mark.parametrize("edition", Edition)
@@ -124,7 +124,7 @@ def test_any_history_goes_the_way_of_the_model(edition: Edition) -> None:
         on, params = likely_ask(rng, LEASE, lease, asked, edition=edition, rarely=ENDS)
         lease = judged.step(lease, on, params)
     assert judged.accepted > 0.4 * steps
-    assert judged.hit == {row.name for row in LEASE.rows if row.edition in (None, edition)}
+    assert judged.hit == {row.name for row in LEASE.transitions if row.edition in (None, edition)}
 
 
 @settings(max_examples=100)
@@ -137,9 +137,9 @@ def test_folding_the_facts_is_what_was_decided_upon(steps: list[Any]) -> None:
 def test_folding_a_row_never_fails_whatever_the_state() -> None:
     for lease in every_lease(HEAD):
         before = variables(lease)
-        for row in LEASE.rows:
+        for row in LEASE.transitions:
             for params in every_ask(LEASE, row.on, LIKELY)[:3]:
-                fact = replace(LEASE.draft(row.on, params), row=row.name)
+                fact = replace(LEASE.candidate(row.on, params), row=row.name)
                 LEASE.effects(LEASE.evolve(lease, fact), fact)
         assert variables(lease) == before
 
@@ -252,8 +252,8 @@ def test_a_release_ends_the_logins_and_a_cleared_credential_does_not() -> None:
 
 
 def test_every_row_tells_where_the_lease_stands_even_if_it_did_not_move() -> None:
-    for row in LEASE.rows:
-        draft = LEASE.draft(row.on, every_ask(LEASE, row.on, LIKELY)[0])
+    for row in LEASE.transitions:
+        draft = LEASE.candidate(row.on, every_ask(LEASE, row.on, LIKELY)[0])
         fact = replace(draft, row=row.name)
         after = LEASE.evolve(Lease(), fact)
         first = LEASE.effects(after, fact)[0]

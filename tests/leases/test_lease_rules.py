@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rookery.actors.kernel.machines.machine import Edition, RejectionKind, TransitionRejected
-from rookery.actors.kernel.state_codec import dump, load
+from rookery.actors.kernel.state_codec import decode_state, encode_state
 from rookery.actors.leases import lease_rules
 from rookery.actors.leases.lease_rules import LeaseEntry
 from rookery.actors.leases.state import Lease
@@ -45,12 +45,12 @@ def folded(entry: LeaseEntry, fact: Any, at_ms: int = 5) -> LeaseEntry:
 
 
 def asked(entry: LeaseEntry, on: str, at_ms: int = 5, **params: Any) -> LeaseEntry:
-    return folded(entry, lease_rules.ask(entry, KEY, on, params), at_ms)
+    return folded(entry, lease_rules.decide_input(entry, KEY, on, params), at_ms)
 
 
 def refused(entry: LeaseEntry, on: str, edition: Edition = HEAD, **params: Any) -> Any:
     with pytest.raises(TransitionRejected) as rejected:
-        lease_rules.ask(entry, KEY, on, params, edition=edition)
+        lease_rules.decide_input(entry, KEY, on, params, edition=edition)
     return rejected.value
 
 
@@ -103,14 +103,14 @@ def test_what_is_not_a_key_is_refused(text: str) -> None:
 
 def test_only_a_new_credential_raises_the_generation() -> None:
     entry = acquired()
-    assert lease_rules.transition(entry) == AuthLeaseTransition(1, 5)
+    assert lease_rules.lease_transition(entry) == AuthLeaseTransition(1, 5)
     for on in ("mark_expiring", "begin_refresh", "refresh_failed_transient", "begin_refresh"):
         entry = asked(entry, on, at_ms=6)
-        assert lease_rules.transition(entry) == AuthLeaseTransition(1, 5)
+        assert lease_rules.lease_transition(entry) == AuthLeaseTransition(1, 5)
     entry = asked(entry, "complete_refresh", at_ms=7, new_expires_at=200, now_ts=50)
-    assert lease_rules.transition(entry) == AuthLeaseTransition(2, 7)
+    assert lease_rules.lease_transition(entry) == AuthLeaseTransition(2, 7)
     again = asked(entry, "acquire_lease", at_ms=8, expires_at_ts=200)
-    assert lease_rules.transition(again) == AuthLeaseTransition(3, 8)
+    assert lease_rules.lease_transition(again) == AuthLeaseTransition(3, 8)
 
 
 def test_the_largest_number_means_no_expiry() -> None:
@@ -118,7 +118,7 @@ def test_the_largest_number_means_no_expiry() -> None:
     assert entry == acquired(None)
     refreshing = asked(entry, "begin_refresh")
     done = asked(refreshing, "complete_refresh", new_expires_at=U64_MAX, now_ts=1)
-    assert lease_rules.snapshot(done).expires_at is None
+    assert lease_rules.lease_snapshot(done).expires_at is None
 
 
 # --- keys nobody registered -----------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_the_seed_wraps_every_refusal_as_no_matching_transition_and_head_does_no
 
 
 def test_the_first_login_of_an_unknown_key_opens_a_lease_without_a_credential() -> None:
-    assert lease_rules.snapshot(waiting()) == AuthLeaseSnapshot(phase=REAUTH_REQUIRED)
+    assert lease_rules.lease_snapshot(waiting()) == AuthLeaseSnapshot(phase=REAUTH_REQUIRED)
     assert waiting().lease is not None
 
 
@@ -173,12 +173,12 @@ def test_a_login_nobody_began_is_refused_on_an_unknown_key() -> None:
 @pytest.mark.parametrize("edition", Edition)
 def test_the_limit_of_logins_counts_all_keys_before_this_one(edition: Edition) -> None:
     with pytest.raises(TransitionRejected, match="3 logins are under way, the limit is 3") as no:
-        lease_rules.ask(
+        lease_rules.decide_input(
             NEW, KEY, "admit_oauth_device_flow", FLOW, outstanding_flows=3, edition=edition
         )
     expected = {SEED: "NoMatchingTransition", HEAD: "GuardRejected"}
     assert no.value.kind == expected[edition]
-    lease_rules.ask(NEW, KEY, "admit_oauth_device_flow", FLOW, outstanding_flows=2)
+    lease_rules.decide_input(NEW, KEY, "admit_oauth_device_flow", FLOW, outstanding_flows=2)
 
 
 # --- releasing ------------------------------------------------------------------------------------
@@ -187,15 +187,15 @@ def test_the_limit_of_logins_counts_all_keys_before_this_one(edition: Edition) -
 def test_a_release_forgets_everything_but_the_generation() -> None:
     entry = acquired()
     after = folded(entry, lease_rules.release_lease(entry))
-    assert lease_rules.snapshot(after) == AuthLeaseSnapshot(generation=1)
+    assert lease_rules.lease_snapshot(after) == AuthLeaseSnapshot(generation=1)
     again = asked(after, "acquire_lease", at_ms=9, expires_at_ts=100)
-    assert lease_rules.snapshot(again).generation == 2
+    assert lease_rules.lease_snapshot(again).generation == 2
 
 
 def test_releasing_a_key_nobody_heard_of_is_accepted_and_told() -> None:
     with pytest.raises(Refused, match="UNKNOWN_FIELD"):
-        lease_rules.ask(NEW, KEY, "release", {"flow_ids": ("f",)})
-    fact = lease_rules.ask(NEW, KEY, "release", {})
+        lease_rules.decide_input(NEW, KEY, "release", {"flow_ids": ("f",)})
+    fact = lease_rules.decide_input(NEW, KEY, "release", {})
     assert folded(NEW, fact) == NEW
     assert effects(NEW, fact) == [("EmitLifecycleEvent", {"new_state": "Released"})]
 
@@ -235,7 +235,9 @@ def test_an_undone_release_never_replaces_a_newer_credential() -> None:
 def test_giving_the_credential_back_keeps_the_logins() -> None:
     entry = asked(acquired(), "admit_oauth_device_flow", **FLOW)
     after = folded(entry, lease_rules.release_credential_lifecycle(entry))
-    assert lease_rules.snapshot(after) == AuthLeaseSnapshot(phase=REAUTH_REQUIRED, generation=1)
+    assert lease_rules.lease_snapshot(after) == AuthLeaseSnapshot(
+        phase=REAUTH_REQUIRED, generation=1
+    )
     assert after.lease is not None
     assert set(after.lease.device_flows) == {"f"}
     assert folded(acquired(), lease_rules.release_credential_lifecycle(acquired())).lease is None
@@ -255,7 +257,7 @@ def restored(entry: LeaseEntry, expires_at: int | None = 100, **said: Any) -> Le
 def test_a_restored_lease_stands_where_the_snapshot_says(phase: AuthLeasePhase) -> None:
     for entry in (NEW, acquired(), waiting()):
         after = restored(entry, phase=phase, generation=7, credential_published_at_millis=3)
-        assert lease_rules.snapshot(after) == AuthLeaseSnapshot(
+        assert lease_rules.lease_snapshot(after) == AuthLeaseSnapshot(
             phase=phase,
             expires_at=100,
             credential_present=True,
@@ -282,7 +284,7 @@ def test_a_restore_forgets_failures_and_knows_no_last_refresh() -> None:
 
 def test_a_credential_whose_expiry_nobody_knows_is_not_restored() -> None:
     assert restored(NEW, expires_at=None, phase=VALID) == NEW
-    assert lease_rules.snapshot(restored(NEW, U64_MAX, phase=VALID)).expires_at is None
+    assert lease_rules.lease_snapshot(restored(NEW, U64_MAX, phase=VALID)).expires_at is None
 
 
 @pytest.mark.parametrize(
@@ -292,7 +294,9 @@ def test_an_empty_snapshot_restores_that_there_is_nothing(said: dict[str, Any]) 
     assert restored(acquired(), **said, generation=9) == LeaseEntry(generation=9)
     assert restored(acquired(), **said) == NEW
     kept = restored(waiting(), **said, generation=9)
-    assert lease_rules.snapshot(kept) == AuthLeaseSnapshot(phase=REAUTH_REQUIRED, generation=9)
+    assert lease_rules.lease_snapshot(kept) == AuthLeaseSnapshot(
+        phase=REAUTH_REQUIRED, generation=9
+    )
     assert kept.lease is not None
     assert set(kept.lease.device_flows) == {"f"}
 
@@ -305,7 +309,7 @@ def test_a_snapshot_can_be_replayed_by_inputs_alone_and_publishes_again(
     entry = acquired()
     for fact in lease_rules.replay_snapshot(entry, KEY, snapshot, 100):
         entry = folded(entry, fact)
-    shown = lease_rules.snapshot(entry)
+    shown = lease_rules.lease_snapshot(entry)
     assert (shown.phase, shown.expires_at, shown.generation) == (phase, 100, 2)
 
 
@@ -345,12 +349,12 @@ def test_any_history_of_a_key_keeps_its_promises(steps: list[str]) -> None:
             case "undo":
                 fact = lease_rules.undo_release(entry)
             case "restore":
-                fact = lease_rules.restore_snapshot(lease_rules.snapshot(entry), 100)
+                fact = lease_rules.restore_snapshot(lease_rules.lease_snapshot(entry), 100)
             case "forget":
                 fact = lease_rules.restore_snapshot(AuthLeaseSnapshot(generation=1), None)
             case on:
                 try:
-                    fact = lease_rules.ask(entry, KEY, on, STEPS[on])
+                    fact = lease_rules.decide_input(entry, KEY, on, STEPS[on])
                 except TransitionRejected:
                     continue
         if fact is None:
@@ -358,7 +362,7 @@ def test_any_history_of_a_key_keeps_its_promises(steps: list[str]) -> None:
         after = folded(entry, fact, at_ms=number)
         published = type(fact).__name__ in ("Acquired", "RefreshCompleted")
         assert after.generation - entry.generation == published or step == "forget"
-        shown = lease_rules.snapshot(after)
+        shown = lease_rules.lease_snapshot(after)
         assert shown.credential_present or shown.credential_published_at_millis is None
         lease_rules.effects(after, fact)
         told.append(fact)
@@ -367,7 +371,7 @@ def test_any_history_of_a_key_keeps_its_promises(steps: list[str]) -> None:
         early = NEW
         for fact in told[:cut]:
             early = lease_rules.evolve(early, fact)
-        late = load(dump(early), LeaseEntry)
+        late = decode_state(encode_state(early), LeaseEntry)
         for fact in told[cut:]:
             late = lease_rules.evolve(late, fact)
         assert late == entry

@@ -15,10 +15,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from rookery.actors.admission.admission_machine import ADMISSION
-from rookery.actors.admission.host_evolution import follow
+from rookery.actors.admission.host_evolution import evolve_host
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
-from rookery.actors.kernel.machines.machine import Machine, RowEffect, TransitionRejected
-from rookery.actors.kernel.machines.session_host import Host, at_host
+from rookery.actors.kernel.machines.machine import Machine, TransitionEffect, TransitionRejected
+from rookery.actors.kernel.machines.session_host import SessionHost, with_host
 
 __all__ = ["LAG_MAX", "Followed", "Happening", "Worlds", "by_host", "explored", "put", "told"]
 
@@ -39,10 +39,10 @@ def put(machine: Machine[Any], state: Any, on: str, **params: Any) -> Any | None
 
 def told(
     machine: Machine[Any], state: Any, on: str, **params: Any
-) -> tuple[Any, tuple[RowEffect, ...]] | None:
+) -> tuple[Any, tuple[TransitionEffect, ...]] | None:
     """The state after an input and what it asks of the world, or ``None`` if it is refused."""
     try:
-        fact = machine.decide(state, on, machine.draft(on, params))
+        fact = machine.decide(state, on, machine.candidate(on, params))
     except TransitionRejected:
         return None
     after = machine.evolve(state, fact)
@@ -55,8 +55,8 @@ def told(
 class Followed(NamedTuple):
     """The host as admission has it, and as another concern knows it."""
 
-    now: Host
-    copy: Host
+    now: SessionHost
+    copy: SessionHost
     under_way: tuple[Any, ...] = ()
     """Facts of admission that the other has not been handed yet, oldest first."""
 
@@ -68,11 +68,11 @@ class Followed(NamedTuple):
     def delivered(self) -> Followed:
         """The oldest fact has arrived."""
         first, *later = self.under_way
-        return self._replace(copy=follow(self.copy, first), under_way=tuple(later))
+        return self._replace(copy=evolve_host(self.copy, first), under_way=tuple(later))
 
     def seen_by(self, state: Any) -> Any:
         """``state`` of a machine, at the host as its owner knows it."""
-        return at_host(state, self.copy)
+        return with_host(state, self.copy)
 
 
 def by_host(host: Followed, on: str, **params: Any) -> Followed | None:
@@ -81,7 +81,7 @@ def by_host(host: Followed, on: str, **params: Any) -> Followed | None:
     if len(host.under_way) == LAG_MAX:
         return None
     try:
-        fact = machine.decide(host.now, on, machine.draft(on, params))
+        fact = machine.decide(host.now, on, machine.candidate(on, params))
     except TransitionRejected:
         return None
     fact = replace(fact)

@@ -18,9 +18,9 @@ from copy import deepcopy
 from typing import Any
 
 from rookery.actors.kernel.machines.machine import Edition, TransitionRejected
-from rookery.actors.machine_catalogue import CATALOGUE, draft, seen_of_turn
+from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, candidate, observed_turn
 from rookery.actors.turns.turn_machine import TURN
-from rookery.ops.machines.trace import Given, Session, Step
+from rookery.ops.machines.trace import InitialState, TraceSession, TraceStep
 from tests.machines.oracle import ENUMS, MODEL, Oracle, Variables
 
 FIRED_MIN = 20
@@ -140,10 +140,10 @@ class Modelled:
         other.host, other.states = self.host, dict(self.states)
         return other
 
-    def given(self) -> Given:
+    def given(self) -> InitialState:
         """For a trace that goes on from here."""
         own = {name: _json(state) for name, state in self.states.items() if state}
-        return Given(host=_json(self.host), state=own)
+        return InitialState(host=_json(self.host), state=own)
 
     def step(self, oracle: Oracle, name: str, on: str, params: Variables) -> Variables:
         """What a trace answers to the step if we do what the model says."""
@@ -193,7 +193,7 @@ class Fuzz:
 
     def __init__(self, name: str, edition: Edition, seed: int = 0) -> None:
         self.name, self.edition = name, edition
-        self.machine = CATALOGUE[name].machine
+        self.machine = MACHINE_CATALOGUE[name].machine
         self.fired: Counter[str] = Counter()
         self.steps = self.accepted = 0
         self._rng = random.Random(f"{seed}/{name}/{edition}")
@@ -203,7 +203,7 @@ class Fuzz:
 
     @property
     def rows(self) -> list[str]:
-        return [row.name for row in self.machine.rows if row.edition in (None, self.edition)]
+        return [row.name for row in self.machine.transitions if row.edition in (None, self.edition)]
 
     def run(self) -> Fuzz:
         """Until every row has fired often enough, and not for ever."""
@@ -228,7 +228,7 @@ class Fuzz:
 
     def _history(self) -> None:
         model = self._beginning()
-        session = Session(self.edition, model.given())
+        session = TraceSession(self.edition, model.given())
         for _ in range(STEPS_OF_A_HISTORY):
             name = self.name if self._rng.random() < 0.8 else self._rng.choice(MOVERS)
             step, row = self._chosen(session, model, name)
@@ -242,9 +242,9 @@ class Fuzz:
                 self.fired[row] += 1
                 self._seen[row] = (before, model.copy())
 
-    def _chosen(self, session: Session, model: Modelled, name: str) -> tuple[Step, str]:
+    def _chosen(self, session: TraceSession, model: Modelled, name: str) -> tuple[TraceStep, str]:
         """Of several steps the one whose row fired least; elsewhere any that fires."""
-        inputs = list(CATALOGUE[name].machine.inputs)
+        inputs = list(MACHINE_CATALOGUE[name].machine.inputs)
         inputs *= 1 + 12 // len(inputs)
         self._rng.shuffle(inputs)
         steps = (self._any(model, name, on) for on in inputs)
@@ -256,10 +256,10 @@ class Fuzz:
             return min(firing, key=lambda fires: self.fired[fires[1]], default=(any_step, ""))
         return next(firing, (any_step, ""))
 
-    def _any(self, model: Modelled, name: str, on: str) -> Step:
-        asked = CATALOGUE[name].machine.inputs[on].params
+    def _any(self, model: Modelled, name: str, on: str) -> TraceStep:
+        asked = MACHINE_CATALOGUE[name].machine.inputs[on].params
         params = {param: self._value(model, name, on, param) for param in asked}
-        return Step(machine=name, input=on, params=params)
+        return TraceStep(machine=name, input=on, params=params)
 
     def _value(self, model: Modelled, name: str, on: str, param: str) -> Any:
         quoted = CURRENT.get(param)
@@ -271,19 +271,19 @@ class Fuzz:
                 return sorted(current)
             if isinstance(current, int):
                 return min(current + self._rng.choice(FLAG), LARGE)
-        pools = CATALOGUE[name].pools
+        pools = MACHINE_CATALOGUE[name].pools
         for known, where in ((POOLS, f"{on}.{param}"), (pools, f"{on}.{param}"),
                              (POOLS, param), (pools, param)):  # fmt: skip
             if where in known:
                 return self._rng.choice(known[where])
         raise LookupError(f"no values for {on}({param})")
 
-    def _row(self, session: Session, step: Step) -> str:
+    def _row(self, session: TraceSession, step: TraceStep) -> str:
         """The row of ours that takes it, if any; whether it should is the model's to say."""
-        machine = CATALOGUE[step.machine].machine
-        seen = seen_of_turn(machine, step.input, session.state(TURN))
+        machine = MACHINE_CATALOGUE[step.machine].machine
+        seen = observed_turn(machine, step.input, session.state(TURN))
         try:
-            asked = draft(machine, step.input, step.params, seen)
+            asked = candidate(machine, step.input, step.params, seen)
             fact = machine.decide(session.state(machine), step.input, asked, edition=self.edition)
         except TransitionRejected:
             return ""
@@ -316,7 +316,7 @@ def _json(value: Any) -> Any:
 
 def main() -> None:
     steps = accepted = 0
-    for name in CATALOGUE:
+    for name in MACHINE_CATALOGUE:
         for edition in Edition:
             fuzz = Fuzz(name, edition).run()
             steps, accepted = steps + fuzz.steps, accepted + fuzz.accepted

@@ -14,9 +14,9 @@ from rookery.actors.kernel.machines.machine import (
     TransitionRejected,
 )
 from rookery.actors.kernel.machines.session_host import (
-    Host,
-    at_host,
+    SessionHost,
     host_of,
+    with_host,
 )
 from rookery.actors.peers.context_machine import CONTEXT
 from rookery.actors.peers.drain_machine import DRAIN
@@ -193,18 +193,18 @@ SELDOM = {
 class Shadow:
     """The same machines, each asked by itself, with the host carried from one to the other."""
 
-    def __init__(self, host: Host, edition: Edition) -> None:
+    def __init__(self, host: SessionHost, edition: Edition) -> None:
         self.host, self.edition = host, edition
         self.states: dict[str, Any] = {}
 
     def state(self, machine: Machine[Any]) -> Any:
-        return at_host(self.states.get(machine.name, machine.initial), self.host)
+        return with_host(self.states.get(machine.name, machine.initial), self.host)
 
     def takes(self, machine: Machine[Any], on: str, params: dict[str, Any]) -> bool:
         return not isinstance(self._decided(machine, on, params), RejectionKind)
 
     def _decided(self, machine: Machine[Any], on: str, params: dict[str, Any]) -> Any:
-        draft = machine.draft(on, params)
+        draft = machine.candidate(on, params)
         try:
             return machine.decide(self.state(machine), on, draft, edition=self.edition)
         except TransitionRejected as rejected:

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rookery.actors.kernel.machines.machine import Edition, Machine, TransitionRejected
-from rookery.actors.kernel.machines.session_host import Host
-from rookery.actors.kernel.state_codec import dump, load
+from rookery.actors.kernel.machines.session_host import SessionHost
+from rookery.actors.kernel.state_codec import decode_state, encode_state
 from rookery.schemas.codec import FactCodec, encode_facts
 
 Asked = tuple[str, Mapping[str, Any]]
@@ -34,7 +34,7 @@ def every_ask(machine: Machine[Any], on: str, pools: Pools) -> list[dict[str, An
 
 
 def histories(
-    machine: Machine[Any], pools: Pools, hosts: Iterable[Host] = (), *, steps_max: int = 30
+    machine: Machine[Any], pools: Pools, hosts: Iterable[SessionHost] = (), *, steps_max: int = 30
 ) -> st.SearchStrategy[list[Any]]:
     """Any inputs in any order, and between them any of the hosts."""
     asked = [(on, params) for on in machine.inputs for params in every_ask(machine, on, pools)]
@@ -64,7 +64,7 @@ def likely_ask(
     for on in inputs if rng.random() < 0.75 else ():
         params = rng.choice(asked[on])
         with suppress(TransitionRejected):
-            machine.decide(state, on, machine.draft(on, params), edition=edition)
+            machine.decide(state, on, machine.candidate(on, params), edition=edition)
             return on, params
     on = rng.choice(inputs)
     return on, rng.choice(asked[on])
@@ -87,26 +87,26 @@ class History:
 
     def live(self, steps: Iterable[Any]) -> History:
         for step in steps:
-            if isinstance(step, Host):
+            if isinstance(step, SessionHost):
                 self._note(step)
             else:
                 self._ask(*step)
         return self
 
     def _ask(self, on: str, params: Mapping[str, Any]) -> None:
-        before = dump(self.state)
+        before = encode_state(self.state)
         fact = None
         with suppress(TransitionRejected):
             fact = self._decide(on, params)
             assert self._decide(on, params) == fact
-        assert dump(self.state) == before
+        assert encode_state(self.state) == before
         if fact is not None:
             (stored,) = self._codec.decode(encode_facts([fact]))
             assert stored == fact
             self._note(stored)
 
     def _decide(self, on: str, params: Mapping[str, Any]) -> Any:
-        draft = self.machine.draft(on, params)
+        draft = self.machine.candidate(on, params)
         return self.machine.decide(self.state, on, draft, edition=self.edition)
 
     def _note(self, told: Any) -> None:
@@ -116,7 +116,7 @@ class History:
             assert holds(self.state), holds.__name__
 
     def _fold(self, state: Any, told: Any) -> Any:
-        if isinstance(told, Host):
+        if isinstance(told, SessionHost):
             return replace(state, host=told)
         return self.machine.evolve(state, told)
 
@@ -125,6 +125,6 @@ class History:
         assert reduce(self._fold, self.told, self.initial) == self.state
         for cut in range(len(self.told) + 1):
             early = reduce(self._fold, self.told[:cut], self.initial)
-            loaded = load(dump(early), type(self.initial))
+            loaded = decode_state(encode_state(early), type(self.initial))
             assert loaded == early
             assert reduce(self._fold, self.told[cut:], loaded) == self.state

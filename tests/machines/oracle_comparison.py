@@ -14,7 +14,7 @@ from rookery.actors.kernel.machines.machine import (
     RejectionKind,
     TransitionRejected,
 )
-from rookery.actors.kernel.machines.session_host import Host
+from rookery.actors.kernel.machines.session_host import SessionHost
 from rookery.schemas.enums import Variant
 from tests.machines.oracle import Oracle, Step, Variables
 
@@ -51,7 +51,7 @@ class Judged:
         """The state after, which is ``state`` if both refuse; fails where they differ."""
         own, host = self._split(state)
         expected = self.oracle.step(own, host, on, {**params, **observed})
-        draft = self.machine.draft(on, params)
+        draft = self.machine.candidate(on, params)
         for name, value in observed.items():
             draft = type(draft)(**{**variables(draft), name: value})
         if expected.row is None:
@@ -78,7 +78,7 @@ class Judged:
     @staticmethod
     def _split(state: Any) -> tuple[Variables, Variables]:
         """The machine's own variables and the host's."""
-        if isinstance(state, Host):
+        if isinstance(state, SessionHost):
             return {}, variables(state)
         own = variables(state)
         host = own.pop("host", {})

@@ -25,7 +25,7 @@ def explored(
         state = open_states.popleft()
         for on, params in asked:
             with suppress(TransitionRejected):
-                fact = machine.decide(state, on, machine.draft(on, params))
+                fact = machine.decide(state, on, machine.candidate(on, params))
                 after = machine.evolve(state, fact)
                 if after in found or not within(after):
                     continue

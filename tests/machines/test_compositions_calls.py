@@ -15,8 +15,8 @@ import pytest
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.approvals.lifecycle_machine import APPROVALS, Approvals
-from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING, STOPPED, Host
+from rookery.actors.approvals.lifecycle_machine import APPROVALS, ApprovalStatuses
+from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING, STOPPED, SessionHost
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.surface_machine import SURFACES
 from rookery.actors.turns.turn_machine import TURN
@@ -27,7 +27,7 @@ from rookery.schemas.machines.turn import TurnPhase
 from tests.machines.composition import Followed, Happening, by_host, explored, put, told
 
 RUN = "run-1"
-BUSY = Host(phase=RUNNING, session_id="s", current_run_id=RUN, pre_run_phase=ATTACHED)
+BUSY = SessionHost(phase=RUNNING, session_id="s", current_run_id=RUN, pre_run_phase=ATTACHED)
 WAITING_TURN = Turn(
     phase=TurnPhase.WAITING_FOR_OPS,
     pending_op_refs=frozenset(["call"]),
@@ -65,7 +65,7 @@ class Rules(NamedTuple):
 class World(NamedTuple):
     host: Followed = Followed(BUSY, BUSY)
     turn: Turn = WAITING_TURN
-    approvals: Approvals = Approvals()
+    approvals: ApprovalStatuses = ApprovalStatuses()
     surfaces: Surfaces = SHOWN
     call: str = ""
     ends: int = 0
@@ -174,19 +174,19 @@ def the_turn(rules: Rules, world: World) -> Iterator[Happening[World]]:
     for on, name in [(on, on) for on in steps] + [("cancel_now", "people cancel")]:
         satisfied = on != "tool_calls_resolved" or turn.barrier_satisfied
         if satisfied and (after := put(TURN, turn, on)):
-            yield name, world._replace(turn=replace(after, host=Host()))
+            yield name, world._replace(turn=replace(after, host=SessionHost()))
     after = put(TURN, turn, "ops_barrier_satisfied", operation_ids=["call"])
     if after and world.call in ENDED:
-        yield "the call's end is heard of", world._replace(turn=replace(after, host=Host()))
+        yield "the call's end is heard of", world._replace(turn=replace(after, host=SessionHost()))
     if not world.ends and (world.host.current or not rules.ends_are_fenced):
         ends = {TurnPhase.COMPLETED: "run_completed", TurnPhase.CANCELLED: "run_cancelled"}
         on = ends.get(turn.phase)
         if on and (after := put(TURN, turn, on, run_id=RUN)):
-            yield on, world._replace(turn=replace(after, host=Host()), ends=1)
+            yield on, world._replace(turn=replace(after, host=SessionHost()), ends=1)
 
 
 def kept(world: World, surfaces: Surfaces) -> World:
-    return world._replace(surfaces=replace(surfaces, host=Host()))
+    return world._replace(surfaces=replace(surfaces, host=SessionHost()))
 
 
 # --- what must hold -------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from rookery.actors.kernel.machines.machine import TransitionRejected
-from rookery.actors.kernel.machines.session_host import ATTACHED, STOPPED, Host
+from rookery.actors.kernel.machines.session_host import ATTACHED, STOPPED, SessionHost
 from rookery.actors.leases import lease_rules
 from rookery.actors.leases.lease_rules import LeaseEntry
 from rookery.schemas.facts.lease import LeaseFact
@@ -22,7 +22,7 @@ from rookery.schemas.machines.lease import AuthLeasePhase as Phase
 from rookery.schemas.machines.lease import LeaseKey
 from tests.machines.composition import LAG_MAX, Followed, Happening, by_host, explored
 
-OPEN = Host(phase=ATTACHED, session_id="s")
+OPEN = SessionHost(phase=ATTACHED, session_id="s")
 KEY = LeaseKey(realm="realm", binding="binding")
 EXPIRES_AT, WINDOW = 100, 60
 CLOCK = (50, 100)
@@ -157,7 +157,7 @@ def the_run(rules: Rules, world: World) -> Iterator[Happening[World]]:
 def asked(world: World, on: str, **params: Any) -> World | None:
     """``world`` after an input of the lease, of which the run is to hear; ``None`` if refused."""
     try:
-        fact: LeaseFact = lease_rules.ask(world.lease, KEY, on, params)
+        fact: LeaseFact = lease_rules.decide_input(world.lease, KEY, on, params)
     except TransitionRejected:
         return None
     after = world._replace(lease=lease_rules.evolve(world.lease, fact))

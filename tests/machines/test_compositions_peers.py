@@ -14,16 +14,16 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.session_host import ATTACHED, DESTROYED, Host
+from rookery.actors.kernel.machines.session_host import ATTACHED, DESTROYED, SessionHost
 from rookery.actors.peers.interaction_machine import (
     OUTBOUND,
     OutboundRequests,
     PeerInteractionCleanup,
 )
-from rookery.actors.peers.stream_machine import STREAMS, Streams
+from rookery.actors.peers.stream_machine import STREAMS, InteractionStreams
 from tests.machines.composition import Followed, Happening, by_host, explored, put, told
 
-OPEN = Host(phase=ATTACHED, session_id="s")
+OPEN = SessionHost(phase=ATTACHED, session_id="s")
 ANSWERS = {
     "progress": ("response_progress", {}),
     "result": ("response_terminal", {"disposition": "Completed"}),
@@ -48,7 +48,7 @@ class Rules(NamedTuple):
 class World(NamedTuple):
     host: Followed = Followed(OPEN, OPEN)
     requests: OutboundRequests = OutboundRequests()
-    streams: Streams = Streams()
+    streams: InteractionStreams = InteractionStreams()
     life: int = 0
     """How often the id was used."""
     ends: tuple[int, ...] = ()
@@ -144,11 +144,13 @@ def requested(rules: Rules, world: World, on: str, **params: str) -> World | Non
 
 
 def kept(
-    world: World, requests: OutboundRequests | None = None, streams: Streams | None = None
+    world: World,
+    requests: OutboundRequests | None = None,
+    streams: InteractionStreams | None = None,
 ) -> World:
     return world._replace(
-        requests=replace(requests or world.requests, host=Host()),
-        streams=replace(streams or world.streams, host=Host()),
+        requests=replace(requests or world.requests, host=SessionHost()),
+        streams=replace(streams or world.streams, host=SessionHost()),
     )
 
 

@@ -14,13 +14,13 @@ import pytest
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.session_host import ATTACHED, STOPPED, Host
+from rookery.actors.kernel.machines.session_host import ATTACHED, STOPPED, SessionHost
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.surface_machine import SURFACES, CloseSurfaceConnection
 from rookery.schemas.machines.surface import ExternalToolSurfaceBaseState as Base
 from tests.machines.composition import Followed, Happening, by_host, explored, told
 
-OPEN = Host(phase=ATTACHED, session_id="s")
+OPEN = SessionHost(phase=ATTACHED, session_id="s")
 SHOWN = Surfaces(
     known_surfaces=frozenset(["s"]),
     active_surfaces=frozenset(["s"]),
@@ -149,7 +149,7 @@ def seen(world: World) -> Surfaces:
 
 
 def kept(world: World, surfaces: Surfaces) -> World:
-    return world._replace(surfaces=replace(surfaces, host=Host()))
+    return world._replace(surfaces=replace(surfaces, host=SessionHost()))
 
 
 def called(world: World, number: int, how: str) -> World:

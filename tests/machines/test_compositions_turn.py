@@ -14,14 +14,14 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING, Host
+from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING, SessionHost
 from rookery.actors.turns.turn_machine import TURN
 from rookery.actors.turns.turn_state import Turn
 from rookery.schemas.machines.turn import TurnPhase
 from tests.machines.composition import Followed, Happening, by_host, explored, put
 
 RUN = "run-1"
-OPEN = Host(phase=ATTACHED, session_id="s")
+OPEN = SessionHost(phase=ATTACHED, session_id="s")
 START = {
     "run_id": RUN,
     "primitive_kind_in": "ConversationTurn",
@@ -129,7 +129,7 @@ def the_turn(rules: Rules, world: World) -> Iterator[Happening[World]]:
 
 
 def kept(world: World, turn: Turn) -> World:
-    return world._replace(turn=replace(turn, host=Host()))
+    return world._replace(turn=replace(turn, host=SessionHost()))
 
 
 # --- what must hold -------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rookery.actors.kernel.machines.authority import Authority
-from rookery.actors.kernel.machines.session_host import ATTACHED, Host
+from rookery.actors.kernel.machines.session_host import ATTACHED, SessionHost
 from rookery.actors.peers.handles_exchange import InteractionStreamHandle, PeerInteractionHandle
 from rookery.actors.peers.handles_session import SessionContextHandle
 from rookery.actors.peers.stream_machine import STREAMS
@@ -46,7 +46,7 @@ class Notes:
 
 
 def attached() -> Authority:
-    return Authority(Host(phase=ATTACHED, session_id="s"))
+    return Authority(SessionHost(phase=ATTACHED, session_id="s"))
 
 
 # --- what is told ---------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Interrupted(Authority):
     """While an observer is being installed another thread does something, if it can."""
 
     def __init__(self) -> None:
-        super().__init__(Host(phase=ATTACHED, session_id="s"))
+        super().__init__(SessionHost(phase=ATTACHED, session_id="s"))
         self.meanwhile: Callable[[], object] = lambda: None
         self.others: list[Thread] = []
 

@@ -17,7 +17,7 @@ import msgspec
 
 from rookery.actors.sandbox.python.build import cache_folder
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.ports import Append, Delivery, Outcome, Settled
+from rookery.bus.ports import Appended, AppendOutcome, AppendRequest, Delivery
 from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.cli import main
 from rookery.schemas.codec import encode_facts
@@ -135,22 +135,22 @@ class Realm:
         for number in range(1, messages + 1):
             body = encode_facts(_facts(session, number))
             digest = chain(digest, body if number != broken_at else b"something else")
-            append = Append(entity, sequence, f"{session}-{sequence}", body, digest)
+            append = AppendRequest(entity, sequence, f"{session}-{sequence}", body, digest)
             sequence = await _settled(bus, append)
         await bus.stop()
 
     async def _bury(self, delivery: Delivery) -> None:
         bus = JetStreamBus(self.server.url, realm=self.name)
         await bus.start()
-        await bus.inbox.bury(delivery, "COMMAND_QUARANTINED", "it failed three times")
+        await bus.inbox.dead_letter(delivery, "COMMAND_QUARANTINED", "it failed three times")
         await bus.stop()
 
 
-async def _settled(bus: JetStreamBus, append: Append) -> int:
-    settled: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+async def _settled(bus: JetStreamBus, append: AppendRequest) -> int:
+    settled: asyncio.Future[list[AppendOutcome]] = asyncio.get_running_loop().create_future()
     bus.journal.append([append], settled.set_result)
     (outcome,) = await settled
-    assert isinstance(outcome, Settled)
+    assert isinstance(outcome, Appended)
     return outcome.sequence
 
 

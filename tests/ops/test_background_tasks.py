@@ -8,14 +8,14 @@ import logging
 import pytest
 
 from rookery.ops import background_tasks
-from rookery.ops.background_tasks import Watches
+from rookery.ops.background_tasks import BackgroundTasks
 from tests.stock_client import until
 
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_tasks, "AGAIN_S", 0.001)
-    monkeypatch.setattr(background_tasks, "SETTLED_S", 0.2)
+    monkeypatch.setattr(background_tasks, "RESTART_PAUSE_S", 0.001)
+    monkeypatch.setattr(background_tasks, "STABLE_AFTER_S", 0.2)
 
 
 def test_a_watch_that_fails_is_begun_again_and_hides_no_other(caplog: pytest.LogCaptureFixture):
@@ -31,13 +31,13 @@ def test_a_watch_that_fails_is_begun_again_and_hides_no_other(caplog: pytest.Log
         await asyncio.Event().wait()
 
     async def story() -> None:
-        kept = Watches()
-        await kept.begin({"views": fails, "other": other})
+        kept = BackgroundTasks()
+        await kept.start({"views": fails, "other": other})
         await until(lambda: len(begun) > 3)
         assert kept.failing == {"views": "ValueError"}
         mended.set()
         await until(lambda: not kept.failing)
-        await kept.end()
+        await kept.stop()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     with caplog.at_level(logging.ERROR):
@@ -52,8 +52,8 @@ def test_a_watch_that_has_come_to_its_end_is_not_begun_again():
         begun.append(None)
 
     async def story() -> None:
-        kept = Watches()
-        await kept.begin({"drain": once})
+        kept = BackgroundTasks()
+        await kept.start({"drain": once})
         await until(lambda: len(asyncio.all_tasks()) == 1)
         assert (begun, kept.failing) == ([None], {})
 

@@ -11,11 +11,11 @@ import math
 import pytest
 
 from rookery.ops import bench
-from rookery.ops.bench.harness.bench_decider import COMMAND, TurnsConcern
-from rookery.ops.bench.harness.harness import Lab
-from rookery.ops.bench.harness.journal_audit import Books
+from rookery.ops.bench.harness.bench_decider import COMMAND, BenchDecider
+from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.journal_audit import JournalAudit
 from rookery.ops.bench.harness.report import measure
-from rookery.ops.bench.harness.result_rows import Line, Row, Sync, rows_of
+from rookery.ops.bench.harness.result_rows import Figure, ResultRow, Sync, result_rows
 from rookery.ops.bench.loads.entity_histories import histories, next_run, next_turn, sessions
 from rookery.ops.bench.loads.rebuild_load import MESSAGES
 from rookery.schemas.errors import Failed
@@ -23,7 +23,7 @@ from rookery.schemas.errors import Failed
 SHARE = 0.002
 COLD_LISTS = ("views", "default")
 """Lines that only a server which does not sync can fill a journal for in good time."""
-FIELDS = set(Row.__struct_fields__)
+FIELDS = set(ResultRow.__struct_fields__)
 
 
 @pytest.mark.parametrize(("name", "sync"), [*((n, "always") for n in bench.BENCHES), COLD_LISTS])
@@ -52,39 +52,39 @@ def test_the_json_report_holds_the_rows_and_what_they_were_measured_on(
 
 
 def test_a_ratio_is_taken_within_a_round_and_then_the_median_of_all():
-    lines = (Line("raw", "/s"), Line("ours", "/s", "raw", at_least=2.0))
+    lines = (Figure("raw", "/s"), Figure("ours", "/s", "raw", at_least=2.0))
     rounds = [{"raw": 10, "ours": 10}, {"raw": 1, "ours": 3}, {"raw": 100, "ours": 200}]
-    raw, ours = rows_of("demo", "always", lines, rounds)
+    raw, ours = result_rows("demo", "always", lines, rounds)
     assert (raw.value, raw.ratio, raw.target, raw.met) == (10, None, None, None)
     assert (ours.value, ours.low, ours.high) == (10, 3, 200)
     assert (ours.ratio, ours.target, ours.met) == (2.0, ">= 2", True)
 
 
 def test_a_bound_without_a_ratio_is_on_the_value():
-    (row,) = rows_of("demo", "always", [Line("ready", "s", at_most=10)], [{"ready": 10.5}])
+    (row,) = result_rows("demo", "always", [Figure("ready", "s", at_most=10)], [{"ready": 10.5}])
     assert (row.ratio, row.target, row.met) == (None, "<= 10", False)
 
 
 def test_the_audit_knows_every_command_that_must_be_in_the_journal():
-    with Lab("default", SHARE) as lab:
+    with Harness("default", SHARE) as lab:
         filled = lab.load("fill", cell="fill")
         assert filled.done == MESSAGES * lab.count(1_000)
-        Books(lab.url).check("fill", filled.done)
+        JournalAudit(lab.url).check("fill", filled.done)
         with pytest.raises(Failed, match="1 are not in the journal"):
-            Books(lab.url).check("fill", filled.done + 1)
+            JournalAudit(lab.url).check("fill", filled.done + 1)
         with pytest.raises(Failed, match="1 are not theirs"):
-            Books(lab.url).check("fill", filled.done - 1)
+            JournalAudit(lab.url).check("fill", filled.done - 1)
 
 
 def test_a_lab_leaves_nothing_behind():
-    with Lab("default", SHARE) as lab, lab.node() as node:
+    with Harness("default", SHARE) as lab, lab.node() as node:
         assert node.cpu_s() > 0
     assert not lab.store.exists()
     assert node.exit_code == 0
 
 
 def test_the_benches_command_and_fact_are_of_the_size_they_say():
-    (life,) = histories(TurnsConcern(), next_turn, entities=1, messages=2)
+    (life,) = histories(BenchDecider(), next_turn, entities=1, messages=2)
     assert 150 <= len(COMMAND) <= 170
     assert all(280 <= len(stored.body) <= 320 for stored in life)
 

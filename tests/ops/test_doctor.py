@@ -21,14 +21,14 @@ from rookery.bus.nats.connection import Connection
 from rookery.bus.server.server import EmbeddedServer, find_server
 from rookery.bus.streams import streams_of
 from rookery.bus.subjects import Subjects
-from rookery.ops.config import Config, Limits, Server
+from rookery.ops.config import Config, LimitsConfig, ServerConfig
 from rookery.ops.doctor import Report, durability_of, examine
 from rookery.ops.host_checks import Finding
 from rookery.schemas.errors import Refused
 from tests.ops.fixtures import Realm
 
 NOW_MS = SystemClock().now_ms
-ACCEPTING = Server(accept_unknown_durability=True)
+ACCEPTING = ServerConfig(accept_unknown_durability=True)
 
 
 def report_on(config: Config, now_ms: Callable[[], int] = NOW_MS) -> Report:
@@ -100,7 +100,7 @@ def test_the_embedded_server_is_known_again_by_its_url(realm: Realm):
     realm.write("one", 1)
     address = f"nats://{realm.server.url.rpartition('@')[2]}"
     token = realm.server.url.removeprefix("nats://").partition("@")[0]
-    config = msgspec.structs.replace(embedded(realm), url=address, server=Server(token=token))
+    config = msgspec.structs.replace(embedded(realm), url=address, server=ServerConfig(token=token))
     report = report_on(config)
     assert report.ok
     assert report.url == realm.server.url
@@ -143,7 +143,7 @@ def test_a_single_copy_elsewhere_is_refused_unless_it_is_accepted(realm: Realm):
     ],
 )
 def test_what_an_ack_from_elsewhere_is_worth(settings, replicas: int, durability: str):
-    config = Config(server=Server(**settings))
+    config = Config(server=ServerConfig(**settings))
     assert durability_of(config, embedded=False, replicas=replicas) == durability
 
 
@@ -165,7 +165,7 @@ def test_a_server_that_takes_less_than_we_send_is_refused(tmp_path: Path):
     with stock_server(tmp_path / "small", *options, config="max_payload: 64KB\n") as url:
         config = Config(url=url, store=str(tmp_path / "none"), server=ACCEPTING)
         assert failures(report_on(config)) == {("payload", "")}
-        limits = Limits(payload_bytes_max=65_536)
+        limits = LimitsConfig(payload_bytes_max=65_536)
         assert report_on(msgspec.structs.replace(config, limits=limits)).ok
 
 

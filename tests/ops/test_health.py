@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rookery.ops.health import HealthServer, Page, Probe, probe_page
-from rookery.ops.metrics import Metrics
+from rookery.ops.metrics import NodeMetrics
 from rookery.schemas.errors import Refused
 
 
@@ -53,7 +53,7 @@ def test_a_check_that_breaks_is_a_check_that_does_not_hold():
 
 
 def test_metrics_are_served_beside_the_probes():
-    metrics = Metrics("0")
+    metrics = NodeMetrics("0")
     metrics.conflict("session")
     with HealthServer("127.0.0.1", 0, {"/metrics": metrics.page}) as server:
         status, kind, body = get(f"{server.url}/metrics?name=x")

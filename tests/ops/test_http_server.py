@@ -12,15 +12,15 @@ from urllib.parse import urlsplit
 from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
 from rookery.bus.clock import wait_until
 from rookery.ops.health import HealthServer, Page
-from rookery.ops.http_server import AT_ONCE_MAX, Listening
-from rookery.ops.webhook_callback import PATH, Callback, CallbackServer
+from rookery.ops.http_server import CONCURRENT_REQUESTS_MAX, HttpServer
+from rookery.ops.webhook_callback import PATH, WebhookCallback, WebhookCallbackServer
 
 DEADLINE_S = 30.0
 DRIP_S = 0.2
 
 
 @contextmanager
-def dripping(server: Listening, clients: int) -> Iterator[None]:
+def dripping(server: HttpServer, clients: int) -> Iterator[None]:
     """So many have begun a request and send a byte of it now and then, whatever comes."""
     ended = threading.Event()
     begun = [socket.create_connection(_address(server)) for _ in range(clients)]
@@ -46,7 +46,7 @@ def dripping(server: Listening, clients: int) -> Iterator[None]:
             client.close()
 
 
-def asked(server: Listening, method: str, path: str) -> int | None:
+def asked(server: HttpServer, method: str, path: str) -> int | None:
     """The status of the answer, if there is one."""
     connection = HTTPConnection(*_address(server), timeout=DEADLINE_S)
     try:
@@ -65,7 +65,7 @@ def has_ended(work: Callable[[], None]) -> bool:
     return not thread.is_alive()
 
 
-def _address(server: Listening) -> tuple[str, int]:
+def _address(server: HttpServer) -> tuple[str, int]:
     place = urlsplit(server.url)
     return str(place.hostname), int(place.port or 0)
 
@@ -78,10 +78,10 @@ def test_who_drips_does_not_hold_up_the_end():
 
 def test_who_drips_does_not_lock_others_out_for_long():
     key = WebhookKey("b3RoZXI" * 8)
-    callback = Callback(key, lambda: 0, lambda *_: None)
+    callback = WebhookCallback(key, lambda: 0, lambda *_: None)
     with (
-        CallbackServer("127.0.0.1", 0, callback) as server,
-        dripping(server, AT_ONCE_MAX),
+        WebhookCallbackServer("127.0.0.1", 0, callback) as server,
+        dripping(server, CONCURRENT_REQUESTS_MAX),
     ):
         assert wait_until(lambda: asked(server, "POST", PATH), DEADLINE_S) == 401
 
@@ -100,16 +100,16 @@ def test_there_are_never_more_requests_in_work_than_threads():
         def ask() -> None:
             answers.append(asked(server, "GET", "/slow"))
 
-        clients = [threading.Thread(target=ask) for _ in range(AT_ONCE_MAX)]
+        clients = [threading.Thread(target=ask) for _ in range(CONCURRENT_REQUESTS_MAX)]
         for client in clients:
             client.start()
-        assert wait_until(lambda: len(started) == AT_ONCE_MAX, DEADLINE_S)
+        assert wait_until(lambda: len(started) == CONCURRENT_REQUESTS_MAX, DEADLINE_S)
         assert [asked(server, "GET", "/slow") for _ in range(5)] == [None] * 5
         go_on.set()
         for client in clients:
             client.join()
-    assert len(started) == AT_ONCE_MAX
-    assert answers == [200] * AT_ONCE_MAX
+    assert len(started) == CONCURRENT_REQUESTS_MAX
+    assert answers == [200] * CONCURRENT_REQUESTS_MAX
 
 
 def test_what_was_asked_in_time_is_answered_though_the_server_closes():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rookery.ops.metrics import PULLED, Metrics, Reading
+from rookery.ops.metrics import GAUGES, GaugeValue, NodeMetrics
 
 
-def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+def samples(metrics: NodeMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     families = text_string_to_metric_families(metrics.page().body.decode())
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -17,12 +17,12 @@ def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], fl
     }
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+def value(metrics: NodeMetrics, name: str, **labels: str) -> float | None:
     return samples(metrics).get((name, frozenset(labels.items())))
 
 
 def test_a_command_is_counted_by_verb_and_outcome_and_timed_by_verb():
-    metrics = Metrics("0")
+    metrics = NodeMetrics("0")
     for outcome in ("committed", "committed", "refused"):
         metrics.command("run", outcome, 0.003)
     assert value(metrics, "rookery_command_total", verb="run", outcome="committed") == 2
@@ -32,7 +32,7 @@ def test_a_command_is_counted_by_verb_and_outcome_and_timed_by_verb():
 
 
 def test_invented_verbs_share_one_label():
-    metrics = Metrics("0")
+    metrics = NodeMetrics("0")
     for number in range(100):
         metrics.command(f"invented-{number}", "refused", 0.001)
         metrics.quarantined(f"invented-{number}")
@@ -42,7 +42,7 @@ def test_invented_verbs_share_one_label():
 
 
 def test_commits_conflicts_and_restarts_are_counted():
-    metrics = Metrics("0")
+    metrics = NodeMetrics("0")
     metrics.committed("session", 3, 5, 0.001)
     metrics.committed("session", 1, 1, 0.001)
     metrics.conflict("session")
@@ -55,17 +55,17 @@ def test_commits_conflicts_and_restarts_are_counted():
 
 
 def test_gauges_are_read_when_somebody_scrapes():
-    metrics = Metrics("0")
+    metrics = NodeMetrics("0")
     depth = {"admission": 4.0, "turns": 1.0}
 
-    def source() -> list[Reading]:
+    def source() -> list[GaugeValue]:
         return [
-            *(Reading("rookery_mailbox_depth", n, actor) for actor, n in depth.items()),
-            Reading("rookery_partition_owned", 16),
-            Reading("rookery_journal_lost_ack_total", 2),
+            *(GaugeValue("rookery_mailbox_depth", n, actor) for actor, n in depth.items()),
+            GaugeValue("rookery_partition_owned", 16),
+            GaugeValue("rookery_journal_lost_ack_total", 2),
         ]
 
-    metrics.pull_from(source)
+    metrics.add_source(source)
     assert value(metrics, "rookery_mailbox_depth", actor="turns") == 1
     assert value(metrics, "rookery_partition_owned") == 16
     assert value(metrics, "rookery_journal_lost_ack_total") == 2
@@ -74,14 +74,14 @@ def test_gauges_are_read_when_somebody_scrapes():
 
 
 def test_a_reading_under_an_unknown_name_is_a_mistake():
-    metrics = Metrics("0")
-    metrics.pull_from(lambda: [Reading("rookery_mystery", 1)])
+    metrics = NodeMetrics("0")
+    metrics.add_source(lambda: [GaugeValue("rookery_mystery", 1)])
     with pytest.raises(KeyError):
         metrics.page()
 
 
 def test_names_have_our_prefix_base_units_and_no_ids_as_labels():
-    metrics = Metrics("0")
+    metrics = NodeMetrics("0")
     metrics.command("run", "committed", 0.1)
     metrics.committed("session", 1, 1, 0.1)
     ours = {key for key in samples(metrics) if not key[0].startswith("process_")}
@@ -89,11 +89,11 @@ def test_names_have_our_prefix_base_units_and_no_ids_as_labels():
     assert all(name.startswith("rookery_") for name, _ in ours)
     labels = {name for _, pairs in ours for name, _ in pairs}
     assert labels <= {"verb", "outcome", "family", "actor", "le", "version", "python"}
-    assert {pulled.label for pulled in PULLED.values()} <= {"", "actor", "family"}
+    assert {pulled.label for pulled in GAUGES.values()} <= {"", "actor", "family"}
 
 
 def test_two_nodes_in_one_process_do_not_mix():
-    first, second = Metrics("0"), Metrics("0")
+    first, second = NodeMetrics("0"), NodeMetrics("0")
     first.conflict("session")
     assert value(second, "rookery_journal_conflict_total", family="session") is None
 
@@ -101,5 +101,5 @@ def test_two_nodes_in_one_process_do_not_mix():
 def test_the_build_is_told():
     assert any(
         name == "rookery_build_info" and ("version", "1.2.3") in labels
-        for name, labels in samples(Metrics("1.2.3"))
+        for name, labels in samples(NodeMetrics("1.2.3"))
     )

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from rookery.bus.clock import wait_until
-from rookery.bus.commands.micro_service import Discovery
+from rookery.bus.commands.micro_service import MicroServiceResponder
 from rookery.bus.server.server import EmbeddedServer
-from rookery.ops.background_tasks import Watches
-from rookery.ops.config import Approvals, Config
-from rookery.ops.config import Node as NodeConfig
+from rookery.ops.background_tasks import BackgroundTasks
+from rookery.ops.config import ApprovalsConfig, Config, NodeConfig
 from rookery.ops.node import Node
 from rookery.schemas.errors import Failed, Refused
 
@@ -45,7 +44,7 @@ def nothing_left(store: Path) -> Iterator[None]:
 
 def test_a_node_that_cannot_start_leaves_nothing_behind(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        approvals = Approvals(
+        approvals = ApprovalsConfig(
             dispatchers=("webhook",),
             webhook_url="http://127.0.0.1:9/ask",
             webhook_secret="b3RoZXI" * 8,
@@ -64,11 +63,11 @@ def test_what_cannot_be_closed_keeps_nothing_else_open(
     store = tmp_path / "store"
     node = Node(Config(store=str(store), node=NodeConfig(driver="outside")))
 
-    async def broken(_: Watches) -> None:
+    async def broken(_: BackgroundTasks) -> None:
         raise RuntimeError("it does not close")
 
     with nothing_left(store):
-        monkeypatch.setattr(Watches, "end", broken)
+        monkeypatch.setattr(BackgroundTasks, "stop", broken)
         node.start()
         with pytest.raises(RuntimeError, match="it does not close"):
             node.stop()
@@ -81,9 +80,9 @@ def test_a_node_that_cannot_be_found_leaves_nothing_behind(
     store = tmp_path / "store"
     node = Node(Config(store=str(store), node=NodeConfig(driver="outside")))
 
-    async def broken(_: Discovery) -> None:
+    async def broken(_: MicroServiceResponder) -> None:
         raise Failed("SERVER_UNREACHABLE", "it has gone")
 
-    monkeypatch.setattr(Discovery, "open", broken)
+    monkeypatch.setattr(MicroServiceResponder, "open", broken)
     with nothing_left(store), pytest.raises(Failed, match="it has gone"):
         node.start()

@@ -9,12 +9,18 @@ import sys
 import msgspec
 import pytest
 
-from rookery.ops.process_identity import Presence, is_dead, is_gone, presence_here, process_mark
+from rookery.ops.process_identity import (
+    ProcessIdentity,
+    is_dead,
+    is_token_dead,
+    process_token,
+    this_process,
+)
 
 EPOCH = "0123456789ab"
 ANNOUNCE = """
 import sys, msgspec, rookery.ops.process_identity as presence
-print(msgspec.json.encode(presence.presence_here()).decode(), presence.process_mark(), flush=True)
+print(msgspec.json.encode(presence.this_process()).decode(), presence.process_token(), flush=True)
 sys.stdin.read()
 """
 
@@ -26,24 +32,24 @@ def test_a_process_is_dead_as_soon_as_it_has_ended_even_if_nobody_has_noticed():
         announced, mark = child.stdout.readline().split()
         process = f"anna.{EPOCH}{mark.decode()}"
         assert not is_dead(announced)
-        assert not is_gone(process)
+        assert not is_token_dead(process)
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert is_dead(announced)
-        assert is_gone(process)
+        assert is_token_dead(process)
     assert is_dead(announced)
-    assert is_gone(process)
+    assert is_token_dead(process)
 
 
 def test_a_later_process_with_the_same_id_is_another_one():
-    here = presence_here()
+    here = this_process()
     assert not is_dead(msgspec.json.encode(here))
     assert is_dead(msgspec.json.encode(msgspec.structs.replace(here, born="1")))
 
 
 @pytest.mark.parametrize("elsewhere", [{"host": "other"}, {"boot": "other/pid:[1]"}])
 def test_of_processes_elsewhere_nothing_is_known(elsewhere: dict[str, str]):
-    gone = Presence(**msgspec.structs.asdict(presence_here()) | {"born": "1"} | elsewhere)
+    gone = ProcessIdentity(**msgspec.structs.asdict(this_process()) | {"born": "1"} | elsewhere)
     assert not is_dead(msgspec.json.encode(gone))
 
 
@@ -53,13 +59,13 @@ def test_what_is_no_presence_is_not_dead(presence: bytes):
 
 
 def test_a_mark_tells_a_process_from_a_later_one_with_its_id_and_from_those_elsewhere():
-    mark = process_mark()
-    assert not is_gone(f"anna.{EPOCH}{mark}")
-    assert is_gone(f"anna.{EPOCH}{mark[:-12]}{1:012x}")
+    mark = process_token()
+    assert not is_token_dead(f"anna.{EPOCH}{mark}")
+    assert is_token_dead(f"anna.{EPOCH}{mark[:-12]}{1:012x}")
     other = "0" if mark[0] != "0" else "1"
-    assert not is_gone(f"anna.{EPOCH}{other}{mark[1:-12]}{1:012x}")
+    assert not is_token_dead(f"anna.{EPOCH}{other}{mark[1:-12]}{1:012x}")
 
 
 @pytest.mark.parametrize("process", ["", "anna", f"anna.{EPOCH}", f"anna.{EPOCH}{'x' * 30}"])
 def test_of_a_process_without_a_mark_nothing_is_known(process: str):
-    assert not is_gone(process)
+    assert not is_token_dead(process)

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from rookery.actors.projections.approvals import ApprovalTable
+from rookery.actors.projections.approvals import ApprovalProjection
 from rookery.actors.projections.checkpoint import Checkpoints
-from rookery.actors.projections.projector import LAST_MESSAGES
-from rookery.actors.projections.runs import RunTable
-from rookery.actors.projections.sessions import SessionTable
+from rookery.actors.projections.projector import FINAL_LAG_MESSAGES
+from rookery.actors.projections.runs import RunProjection
+from rookery.actors.projections.sessions import SessionProjection
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.ports import Append, Settled
+from rookery.bus.ports import Appended, AppendRequest
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId
@@ -21,7 +21,7 @@ from tests.bus.journals import commit
 from tests.nodes import NodeProcess, rookery_here
 from tests.projections.fact_builders import Story
 
-RUNS = LAST_MESSAGES // 4 + 1
+RUNS = FINAL_LAG_MESSAGES // 4 + 1
 
 
 def with_bus(url: str, work: Callable[[JetStreamBus], Awaitable[Any]]) -> Any:
@@ -49,24 +49,24 @@ async def fill(bus: JetStreamBus) -> None:
             for entity, one in group.items():
                 sequence, digest = ends.get(entity, (0, ZERO_CHAIN))
                 digest = chain(digest, one.body)
-                appends.append(Append(entity, sequence, one.message_id, one.body, digest))
+                appends.append(AppendRequest(entity, sequence, one.message_id, one.body, digest))
             for outcome in await commit(bus.journal, appends):
-                assert isinstance(outcome, Settled)
+                assert isinstance(outcome, Appended)
                 ends[outcome.append.entity] = outcome.sequence, outcome.append.chain
             taken = {one.message_id for one in group.values()}
             messages = [one for one in messages if one.message_id not in taken]
 
 
 async def sequence(bus: JetStreamBus) -> int:
-    return (await Checkpoints(bus.journal, bus.shelf).standing()).head.place.sequence
+    return (await Checkpoints(bus.journal, bus.checkpoints).stored()).head.place.sequence
 
 
 async def forget_runs(bus: JetStreamBus) -> None:
     """As of the same place, but with nothing in the tables."""
-    checkpoints = Checkpoints(bus.journal, bus.shelf)
-    standing = await checkpoints.standing()
-    nothing = [RunTable(), SessionTable(), ApprovalTable()]
-    draft = await checkpoints.draft(nothing, standing.head.place, standing)
+    checkpoints = Checkpoints(bus.journal, bus.checkpoints)
+    standing = await checkpoints.stored()
+    nothing = [RunProjection(), SessionProjection(), ApprovalProjection()]
+    draft = await checkpoints.prepare(nothing, standing.head.place, standing)
     assert await checkpoints.write(draft)
 
 
@@ -91,7 +91,7 @@ def test_what_a_node_leaves_is_where_the_next_ones_and_lists_without_any_begin(t
     assert runs() == by_the_node
     with node() as second:
         left = with_bus(second.url, sequence)
-        assert left > LAST_MESSAGES
+        assert left > FINAL_LAG_MESSAGES
         assert runs() == by_the_node
         second.kill()
     assert runs() == by_the_node

@@ -7,8 +7,8 @@ import asyncio
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Delivery
 from rookery.bus.subjects import Subjects
-from rookery.ops.metrics import PULLED
-from rookery.ops.stream_backlog import backlog_readings
+from rookery.ops.metrics import GAUGES
+from rookery.ops.stream_backlog import backlog_gauges
 from tests.ops.fixtures import Realm
 
 
@@ -24,8 +24,8 @@ def test_commands_count_until_they_are_done_and_dead_letters_for_ever(realm: Rea
         await bus.inbox.submit("run", "s1", b"{}", message_id="b")
         await counted(bus, 2)
         assert (await readings(bus))["rookery_dead_letter_total"] == 0
-        number = await bus.inbox.bury(delivery, "COMMAND_QUARANTINED", "it failed")
-        await bus.inbox.drop_dead(number)
+        number = await bus.inbox.dead_letter(delivery, "COMMAND_QUARANTINED", "it failed")
+        await bus.inbox.drop_dead_letter(number)
         assert delivery.position is not None
         bus.inbox.done([delivery.position])
         await arrived.get()
@@ -41,8 +41,8 @@ def test_commands_count_until_they_are_done_and_dead_letters_for_ever(realm: Rea
                 await asyncio.sleep(0.01)
 
     async def readings(bus: JetStreamBus) -> dict[str, float]:
-        found = await backlog_readings(bus.connection, Subjects(realm.name))
-        assert {reading.name for reading in found} <= set(PULLED)
+        found = await backlog_gauges(bus.connection, Subjects(realm.name))
+        assert {reading.name for reading in found} <= set(GAUGES)
         return {reading.name: reading.value for reading in found}
 
     asyncio.run(scenario())

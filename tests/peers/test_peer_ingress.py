@@ -8,8 +8,12 @@ import msgspec
 import pytest
 
 from rookery.actors.kernel.machines.machine import TransitionRejected
-from rookery.actors.kernel.machines.session_host import ATTACHED, IDLE, Host
-from rookery.actors.peers.ingress_admission import admitted_envelope, admitted_plain_event, asked_of
+from rookery.actors.kernel.machines.session_host import ATTACHED, IDLE, SessionHost
+from rookery.actors.peers.ingress_admission import (
+    admit_envelope,
+    admit_plain_event,
+    classification_fact,
+)
 from rookery.actors.peers.ingress_machine import INGRESS
 from rookery.schemas.facts.peer import PlainEventClassified
 from rookery.schemas.machines.peer import (
@@ -30,20 +34,20 @@ from rookery.schemas.machines.peer import (
 )
 
 PEER_ID = "018f6f79-7a82-7c4e-a552-a3b86f9630f1"
-LISTENING = Host(phase=ATTACHED, session_id="session", silent_intents=frozenset(["quiet"]))
+LISTENING = SessionHost(phase=ATTACHED, session_id="session", silent_intents=frozenset(["quiet"]))
 ADDED, RETIRED, UNWIRED = PeerLifecycleKind
 
 
-def admit(kind: Any, host: Host = LISTENING, sender: str = "sender") -> PeerIngressAdmission:
+def admit(kind: Any, host: SessionHost = LISTENING, sender: str = "sender") -> PeerIngressAdmission:
     envelope = PeerIngressEnvelopeFacts(
         item_id="item", from_peer=sender, from_peer_id=PEER_ID, kind=kind
     )
     wire = msgspec.json.encode(envelope)
     assert msgspec.json.decode(wire, type=PeerIngressEnvelopeFacts) == envelope
-    fact = INGRESS.decide(host, "classify_external_envelope", asked_of(envelope))
+    fact = INGRESS.decide(host, "classify_external_envelope", classification_fact(envelope))
     assert INGRESS.evolve(host, fact) is host
     _, classified = INGRESS.effects(host, fact)
-    return admitted_envelope(envelope, classified)
+    return admit_envelope(envelope, classified)
 
 
 def request(intent: str, params: Any = None) -> PeerIngressRequest:
@@ -122,9 +126,11 @@ def test_an_answer_says_whether_it_is_the_last(
 
 
 @pytest.mark.parametrize(
-    "host", [Host(phase=ATTACHED), Host(phase=IDLE, session_id="session")], ids=["none", "idle"]
+    "host",
+    [SessionHost(phase=ATTACHED), SessionHost(phase=IDLE, session_id="session")],
+    ids=["none", "idle"],
 )
-def test_where_nobody_listens_nothing_is_let_in(host: Host) -> None:
+def test_where_nobody_listens_nothing_is_let_in(host: SessionHost) -> None:
     with pytest.raises(TransitionRejected, match="PeerCommsHandle::classify_external_envelope"):
         admit(PeerIngressMessage(body="hello"), host)
 
@@ -203,7 +209,7 @@ def test_an_event_is_one_line_with_what_it_says(body: str, shown: str) -> None:
     asked = PlainEventClassified(source_name=event.source_name)
     fact = INGRESS.decide(LISTENING, "classify_plain_event", asked)
     _, classified = INGRESS.effects(LISTENING, fact)
-    admitted = admitted_plain_event(event, classified)
+    admitted = admit_plain_event(event, classified)
     assert admitted.rendered_text == f"[EVENT via webhook]{shown}"
     assert admitted.classification.input_class is PeerInputClass.PLAIN_EVENT
 

@@ -24,12 +24,12 @@ from rookery.actors.kernel.machines.session_host import (
     IDLE,
     RUNNING,
     STOPPED,
-    Host,
     HostPhase,
+    SessionHost,
 )
-from rookery.actors.kernel.state_codec import dump
-from rookery.actors.peers.context_machine import CONTEXT, Context
-from rookery.actors.peers.drain_machine import DRAIN, Drain, DrainPhase
+from rookery.actors.kernel.state_codec import encode_state
+from rookery.actors.peers.context_machine import CONTEXT, SessionContext
+from rookery.actors.peers.drain_machine import DRAIN, CommsDrain, DrainPhase
 from rookery.actors.peers.ingress_machine import INGRESS
 from rookery.actors.peers.interaction_machine import (
     INBOUND,
@@ -37,7 +37,7 @@ from rookery.actors.peers.interaction_machine import (
     InboundRequests,
     OutboundRequests,
 )
-from rookery.actors.peers.stream_machine import STREAMS, Streams
+from rookery.actors.peers.stream_machine import STREAMS, InteractionStreams
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.peer import PEER_FACTS, PeerFact
 from rookery.schemas.machines.peer import (
@@ -78,7 +78,9 @@ QUIET = frozenset(["quiet"])
 ALL_QUIET = frozenset(POOLS["request_intent"][1:])
 
 HOSTS = [
-    Host(phase=phase, session_id=session) for phase in HostPhase for session in (None, "session")
+    SessionHost(phase=phase, session_id=session)
+    for phase in HostPhase
+    for session in (None, "session")
 ]
 named = pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 both = pytest.mark.parametrize("edition", Edition)
@@ -96,7 +98,7 @@ def without_host(machine: Machine[Any]) -> list[Any]:
     """Every combination of a machine's own variables."""
     if machine is DRAIN:
         modes = (None, *DrainMode)
-        return [Drain(phase=p, drain_mode=m) for p in DrainPhase for m in modes]
+        return [CommsDrain(phase=p, drain_mode=m) for p in DrainPhase for m in modes]
     if machine is OUTBOUND:
         live = tuple(s for s in OutboundPeerRequestState if not s.is_terminal)
         return [OutboundRequests(pending_peer_requests=pending) for pending in maps(live)]
@@ -105,8 +107,8 @@ def without_host(machine: Machine[Any]) -> list[Any]:
         return [InboundRequests(inbound_peer_requests=pending) for pending in maps(received)]
     if machine is STREAMS:
         live = tuple(s for s in InteractionStreamState if not s.is_terminal)
-        return [Streams(streams=streams) for streams in maps(live)]
-    return [Context(last_updated_at_ms=at_ms) for at_ms in (0, 5, 2**63 - 1)]
+        return [InteractionStreams(streams=streams) for streams in maps(live)]
+    return [SessionContext(last_updated_at_ms=at_ms) for at_ms in (0, 5, 2**63 - 1)]
 
 
 def every_state(machine: Machine[Any]) -> list[Any]:
@@ -118,7 +120,7 @@ def every_state(machine: Machine[Any]) -> list[Any]:
 
 
 def rows(machine: Machine[Any], edition: Edition) -> set[str]:
-    return {row.name for row in machine.rows if row.edition in (None, edition)}
+    return {row.name for row in machine.transitions if row.edition in (None, edition)}
 
 
 @named
@@ -127,7 +129,7 @@ def test_the_table_has_the_models_rows_and_parameters(
     machine: Machine[Any], edition: Edition
 ) -> None:
     model = Judged(machine, edition).oracle
-    ours = [row for row in machine.rows if row.edition in (None, edition)]
+    ours = [row for row in machine.transitions if row.edition in (None, edition)]
     assert [(row.name, row.on) for row in ours] == [(r["name"], r["on"]) for r in model.rows]
     assert {row.on: machine.inputs[row.on].params for row in ours} == model.inputs
     phases = HostPhase if machine is INGRESS else model.model["phases"]
@@ -148,7 +150,7 @@ def test_every_input_in_every_state_does_what_the_model_says(
         for state in every_state(machine):
             for params in asked:
                 judged.step(state, on, params)
-    envelopes = {row.name for row in machine.rows if row.on == "classify_external_envelope"}
+    envelopes = {row.name for row in machine.transitions if row.on == "classify_external_envelope"}
     assert judged.hit == rows(machine, edition) - envelopes
 
 
@@ -171,7 +173,7 @@ def test_every_envelope_in_every_state_is_classed_as_the_model_says(
             params = {**full, "envelope_kind": kind, **dict(zip(looked_at, values, strict=True))}
             judged.step(state, "classify_external_envelope", params)
             classed += 1
-    ours = {row.name for row in INGRESS.rows if row.name.startswith(f"Envelope{kind}")}
+    ours = {row.name for row in INGRESS.transitions if row.name.startswith(f"Envelope{kind}")}
     assert judged.hit == ours
     assert classed >= len(HOSTS) * 3
 
@@ -179,17 +181,20 @@ def test_every_envelope_in_every_state_is_classed_as_the_model_says(
 # --- histories ------------------------------------------------------------------------------------
 
 LIKELY_HOSTS = [
-    *(Host(phase=phase, session_id="session") for phase in (IDLE, ATTACHED, RUNNING, STOPPED)),
     *(
-        Host(phase=RUNNING, session_id="session", silent_intents=q)
+        SessionHost(phase=phase, session_id="session")
+        for phase in (IDLE, ATTACHED, RUNNING, STOPPED)
+    ),
+    *(
+        SessionHost(phase=RUNNING, session_id="session", silent_intents=q)
         for q in (QUIET, ALL_QUIET, ALL_QUIET)
     ),
-    Host(phase=ATTACHED),
+    SessionHost(phase=ATTACHED),
 ]
 
 
-def on_host(state: Any, host: Host) -> Any:
-    return host if isinstance(state, Host) else replace(state, host=host)
+def on_host(state: Any, host: SessionHost) -> Any:
+    return host if isinstance(state, SessionHost) else replace(state, host=host)
 
 
 @named
@@ -211,7 +216,7 @@ def test_any_long_history_goes_the_way_of_the_model(
     assert judged.hit == rows(machine, edition)
 
 
-LISTENING = Host(phase=RUNNING, session_id="session", silent_intents=QUIET)
+LISTENING = SessionHost(phase=RUNNING, session_id="session", silent_intents=QUIET)
 LIVES = st.one_of(
     *(
         st.tuples(
@@ -244,9 +249,9 @@ def test_classification_never_changes_anything(steps: list[Any]) -> None:
 
 @named
 def test_folding_a_row_never_fails_whatever_the_state(machine: Machine[Any]) -> None:
-    for row in machine.rows:
+    for row in machine.transitions:
         params = every_ask(machine, row.on, POOLS)[-1]
-        fact = replace(machine.draft(row.on, params), row=row.name)
+        fact = replace(machine.candidate(row.on, params), row=row.name)
         for state in every_state(machine):
             before = variables(state)
             after = machine.evolve(state, fact)
@@ -259,12 +264,12 @@ def test_folding_a_row_never_fails_whatever_the_state(machine: Machine[Any]) -> 
 def reachable(machine: Machine[Any]) -> dict[Any, int]:
     """Every state there is a way to, with the shortest; the host stays what it is."""
     start = on_host(machine.initial, LISTENING)
-    found, open_states = {dump(start): 0}, deque([(start, 0)])
+    found, open_states = {encode_state(start): 0}, deque([(start, 0)])
     while open_states:
         state, steps = open_states.popleft()
         for on in machine.inputs:
             for params in every_ask(machine, on, POOLS):
-                draft = machine.draft(on, params)
+                draft = machine.candidate(on, params)
                 try:
                     fact = machine.decide(state, on, draft)
                 except TransitionRejected:
@@ -272,8 +277,8 @@ def reachable(machine: Machine[Any]) -> dict[Any, int]:
                 after = machine.evolve(state, fact)
                 broken = [holds.__name__ for holds in machine.invariants if not holds(after)]
                 assert not broken, (after, broken)
-                if dump(after) not in found:
-                    found[dump(after)] = steps + 1
+                if encode_state(after) not in found:
+                    found[encode_state(after)] = steps + 1
                     open_states.append((after, steps + 1))
     return found
 

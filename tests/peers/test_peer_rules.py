@@ -12,9 +12,9 @@ from rookery.actors.kernel.machines.machine import (
     RejectionKind,
     TransitionRejected,
 )
-from rookery.actors.kernel.machines.session_host import IDLE, INITIALIZING, RUNNING, Host
-from rookery.actors.peers.context_machine import CONTEXT, Context
-from rookery.actors.peers.drain_machine import DRAIN, Drain, DrainPhase
+from rookery.actors.kernel.machines.session_host import IDLE, INITIALIZING, RUNNING, SessionHost
+from rookery.actors.peers.context_machine import CONTEXT, SessionContext
+from rookery.actors.peers.drain_machine import DRAIN, CommsDrain, DrainPhase
 from rookery.actors.peers.interaction_machine import (
     INBOUND,
     OUTBOUND,
@@ -24,14 +24,14 @@ from rookery.actors.peers.interaction_machine import (
 from rookery.actors.peers.stream_machine import (
     RESERVATION_TTL_MS,
     STREAMS,
-    Streams,
+    InteractionStreams,
     reservation_overdue,
 )
 from rookery.schemas.machines.peer import DrainMode
 from tests.machines.oracle_comparison import variables
 
-REGISTERED = Host(phase=RUNNING, session_id="session")
-UNREGISTERED = Host(phase=RUNNING)
+REGISTERED = SessionHost(phase=RUNNING, session_id="session")
+UNREGISTERED = SessionHost(phase=RUNNING)
 SEED, HEAD = Edition
 
 
@@ -43,7 +43,7 @@ class Driven:
 
     def ask(self, on: str, **params: Any) -> list[tuple[Any, ...]]:
         """The effects, each as its name and its fields."""
-        draft = self.machine.draft(on, params)
+        draft = self.machine.candidate(on, params)
         fact = self.machine.decide(self.state, on, draft, edition=self.edition)
         self.state = self.machine.evolve(self.state, fact)
         effects = self.machine.effects(self.state, fact)
@@ -61,8 +61,8 @@ class Driven:
 # --- draining -------------------------------------------------------------------------------------
 
 
-def drain(edition: Edition = HEAD, host: Host = REGISTERED, **given: Any) -> Driven:
-    return Driven(DRAIN, Drain(host=host, **given), edition)
+def drain(edition: Edition = HEAD, host: SessionHost = REGISTERED, **given: Any) -> Driven:
+    return Driven(DRAIN, CommsDrain(host=host, **given), edition)
 
 
 def test_wanting_the_task_asks_for_it_each_time_and_changes_nothing() -> None:
@@ -74,7 +74,7 @@ def test_wanting_the_task_asks_for_it_each_time_and_changes_nothing() -> None:
 
 
 def test_a_task_is_wanted_only_where_the_session_is_worked_for() -> None:
-    assert drain(host=Host(phase=IDLE, session_id="session")).refuses("ensure_drain_running")
+    assert drain(host=SessionHost(phase=IDLE, session_id="session")).refuses("ensure_drain_running")
     assert drain(host=UNREGISTERED).refuses("ensure_drain_running")
 
 
@@ -134,7 +134,7 @@ def test_in_the_seed_a_notified_exit_is_only_told() -> None:
 # --- requests and their answers -------------------------------------------------------------------
 
 
-def outbound(edition: Edition = HEAD, host: Host = UNREGISTERED) -> Driven:
+def outbound(edition: Edition = HEAD, host: SessionHost = UNREGISTERED) -> Driven:
     return Driven(OUTBOUND, OutboundRequests(host=host), edition)
 
 
@@ -199,7 +199,9 @@ def test_the_seed_does_not_know_that_sending_may_fail() -> None:
 
 
 def test_a_session_that_was_not_opened_sends_nothing() -> None:
-    assert outbound(host=Host(phase=INITIALIZING)).refuses("request_sent", corr_id="a", dest="p")
+    assert outbound(host=SessionHost(phase=INITIALIZING)).refuses(
+        "request_sent", corr_id="a", dest="p"
+    )
 
 
 def test_a_reply_needs_a_request_and_is_given_once() -> None:
@@ -226,7 +228,7 @@ def test_a_refusal_names_the_handle_and_where_the_host_stands() -> None:
 
 
 def streams(*asked: str) -> Driven:
-    driven = Driven(STREAMS, Streams(host=UNREGISTERED))
+    driven = Driven(STREAMS, InteractionStreams(host=UNREGISTERED))
     for on in asked:
         driven.ask(on, corr_id="a")
     return driven
@@ -283,7 +285,7 @@ def test_a_reservation_is_overdue_only_after_all_of_its_time() -> None:
 
 
 def test_the_watermark_only_rises_and_each_rise_is_told_once() -> None:
-    context = Driven(CONTEXT, Context(host=UNREGISTERED))
+    context = Driven(CONTEXT, SessionContext(host=UNREGISTERED))
     assert context.refuses("context_advanced", updated_at_ms=0)
     assert context.ask("context_advanced", updated_at_ms=7) == [("SessionContextAdvanced", 7)]
     for stale in (7, 6, 0):

@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec.structs import force_setattr
 
-from rookery.actors.projections.run_queries import RunsView
+from rookery.actors.projections.run_queries import RunQueryHandler
 from rookery.bus.journal.stored_message import matcher
-from rookery.bus.ports import Filter, Stored
-from rookery.schemas.calls import AskedCall
+from rookery.bus.ports import Filter, StoredMessage
+from rookery.schemas.calls import RequestedCall
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.envelope import EntityId, Fact
@@ -30,7 +30,7 @@ class Story:
     """A journal that grows as it is told. A message stands at the next sequence and happens a
     millisecond after the one before."""
 
-    def __init__(self, messages: list[Stored] | None = None) -> None:
+    def __init__(self, messages: list[StoredMessage] | None = None) -> None:
         self.messages = messages or []
         self.now_ms = BEGIN_MS
 
@@ -43,10 +43,12 @@ class Story:
     async def end(self) -> int:
         return self.messages[-1].sequence if self.messages else 0
 
-    async def at(self, sequence: int) -> Stored | None:
+    async def at(self, sequence: int) -> StoredMessage | None:
         return next((one for one in self.messages if one.sequence == sequence), None)
 
-    async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+    async def scan(
+        self, where: Filter, after: int = 0
+    ) -> AsyncGenerator[list[StoredMessage], None]:
         matches = matcher(where)
         if page := [one for one in self.messages if one.sequence > after and matches(one)]:
             yield page
@@ -54,7 +56,7 @@ class Story:
     def write(self, family: str, key: str, body: bytes) -> None:
         sequence = len(self.messages) + 1
         entity = EntityId(family, key)
-        self.messages.append(Stored(sequence, entity, f"m{sequence}", "", body, self.now_ms))
+        self.messages.append(StoredMessage(sequence, entity, f"m{sequence}", "", body, self.now_ms))
 
     def say(self, key: str, *facts: Fact) -> None:
         """One message, of the family its facts are of."""
@@ -85,7 +87,7 @@ class Story:
     def want(self, key: str, run: str, *names: str) -> list[str]:
         """Calls of these tools, all put on record together; their operations."""
         calls = tuple(
-            AskedCall(operation_id=f"{run}-{number}", number=number, name=name, digest="d")
+            RequestedCall(operation_id=f"{run}-{number}", number=number, name=name, digest="d")
             for number, name in enumerate(names, 1)
         )
         self.say(key, turn.ToolCallsReturned(run=run, tool_count=len(calls), calls=calls))
@@ -114,7 +116,7 @@ class Story:
 
 def runs_of(story: Story, **query: Any) -> RunList:
     """What a view says that begins now."""
-    return asyncio.run(RunsView.alone(story).list(RunsQuery(**query)))
+    return asyncio.run(RunQueryHandler.without_node(story).list(RunsQuery(**query)))
 
 
 def run_of(story: Story, run_id: str) -> RunView:
@@ -122,7 +124,7 @@ def run_of(story: Story, run_id: str) -> RunView:
     return found
 
 
-def _stored(line: dict[str, Any]) -> Stored:
+def _stored(line: dict[str, Any]) -> StoredMessage:
     entity = EntityId(line["family"], line["key"])
     body = json.dumps(line["facts"]).encode()
-    return Stored(line["sequence"], entity, "", "", body, line["stored_at_ms"])
+    return StoredMessage(line["sequence"], entity, "", "", body, line["stored_at_ms"])

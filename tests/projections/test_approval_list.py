@@ -8,13 +8,13 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from rookery.actors.approvals.broker import base_of, intent_record
+from rookery.actors.approvals.broker import intent_record, record_base
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.projections import approvals
-from rookery.actors.projections.approval_queries import ApprovalsView
+from rookery.actors.projections.approval_queries import ApprovalQueryHandler
 from rookery.actors.projections.approver_keys import keys_of
-from rookery.ops.cli.rendering.approval_lines import approval_lines, news_of
+from rookery.ops.cli.rendering.approval_lines import approval_lines, changed_approvals
 from rookery.schemas.approvals.lists import (
     ApprovalState,
     GrantedQuery,
@@ -36,7 +36,7 @@ from tests.projections.fact_builders import BEGIN_MS, Story
 DUE_MS: Final = BEGIN_MS + 60_000
 INTENT: Final = intent_record(REQUEST, 2)
 REQUESTED: Final = JournalRecord.feature_record(
-    base_of(REQUEST, 1, "requested"),
+    record_base(REQUEST, 1, "requested"),
     JournalRecordKind.APPROVAL,
     event_family="approval",
     event_kind="approval_requested",
@@ -98,13 +98,13 @@ def _call(approval_id: str, attempt: int = 1) -> dict[str, Any]:
 
 
 def listed(story: Story, now_ms: int = BEGIN_MS, **query: Any) -> list[ListedApproval]:
-    view = ApprovalsView.alone(story, lambda: now_ms)
-    return list(asyncio.run(view.pending(PendingQuery(**query))).approvals)
+    view = ApprovalQueryHandler.without_node(story, lambda: now_ms)
+    return list(asyncio.run(view.list_approvals(PendingQuery(**query))).approvals)
 
 
 def grants(story: Story, now_ms: int = BEGIN_MS, **query: Any) -> list[tuple[str, str, str]]:
-    view = ApprovalsView.alone(story, lambda: now_ms)
-    found = asyncio.run(view.granted(GrantedQuery(**query))).grants
+    view = ApprovalQueryHandler.without_node(story, lambda: now_ms)
+    found = asyncio.run(view.list_grants(GrantedQuery(**query))).grants
     return [(grant.grant_id, grant.tool, grant.state.value) for grant in found]
 
 
@@ -225,10 +225,10 @@ def test_a_session_that_cannot_be_is_refused():
 
 
 def test_only_the_newest_of_what_ended_is_kept():
-    story, table = Story(), approvals.ApprovalTable()
+    story, table = Story(), approvals.ApprovalProjection()
     for number in range(approvals.ENDED_KEPT_MAX + 2):
         story.say("s", requested(f"s.{number}"), answered(f"s.{number}", "approved"))
-        table.take(story.messages[-1])
+        table.apply(story.messages[-1])
     ended = list(table.approvals(ended=True))
     assert len(ended) == approvals.ENDED_KEPT_MAX
     assert ended[-1].approval_id == "s.2"
@@ -256,12 +256,12 @@ def test_an_end_of_a_newer_version_hides_no_other():
 
 
 def test_a_live_feed_tells_what_came_and_what_ended():
-    story, table = Story(), approvals.ApprovalTable()
+    story, table = Story(), approvals.ApprovalProjection()
     story.say("s", requested("s.1"))
     story.say("s", asked("s.1", "inbox"))
     story.say("s", answered("s.1", "denied"), requested("s.2"))
     told = [
-        [(one.approval_id, one.state.value) for one in news_of(table, stored)]
+        [(one.approval_id, one.state.value) for one in changed_approvals(table, stored)]
         for stored in story.messages
     ]
     assert told == [[("s.1", "pending")], [], [("s.1", "denied"), ("s.2", "pending")]]

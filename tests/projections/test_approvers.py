@@ -67,7 +67,7 @@ async def in_memory() -> AsyncIterator[Bus]:
 @asynccontextmanager
 async def following(approvers: Approvers) -> AsyncIterator[None]:
     await approvers.refresh()
-    task = asyncio.create_task(approvers.keep_up())
+    task = asyncio.create_task(approvers.run())
     try:
         yield
         assert not task.done()
@@ -81,16 +81,16 @@ def test_a_key_counts_from_when_it_is_added_until_it_is_revoked():
         async with in_memory() as bus:
             told, approvers = Told(bus), Approvers(bus)
             await told.say(ADDED)
-            assert approvers.find(ANN.key_id) is None
+            assert approvers.approver_of(ANN.key_id) is None
             async with following(approvers):
-                known = approvers.find(ANN.key_id)
+                known = approvers.approver_of(ANN.key_id)
                 assert known is not None
                 assert (known.name, key_id_of(known.public_key)) == ("ann", ANN.key_id)
                 await told.say(REVOKED)
-                await until(lambda: approvers.find(ANN.key_id) is None)
+                await until(lambda: approvers.approver_of(ANN.key_id) is None)
                 await told.say(ADDED)
-                await until(lambda: approvers.find(ANN.key_id) is not None)
-                assert approvers.blind == ""
+                await until(lambda: approvers.approver_of(ANN.key_id) is not None)
+                assert approvers.unavailable_reason == ""
 
     asyncio.run(story())
 
@@ -106,9 +106,9 @@ def test_no_key_counts_once_something_was_said_that_is_not_understood(
                 await told.write(OF_A_NEWER_VERSION)
                 await told.say(REVOKED)
                 await told.say(added("bob", BOB))
-                await until(lambda: approvers.find(ANN.key_id) is None)
-                assert approvers.find(BOB.key_id) is None
-                assert approvers.blind == "FACT_UNKNOWN"
+                await until(lambda: approvers.approver_of(ANN.key_id) is None)
+                assert approvers.approver_of(BOB.key_id) is None
+                assert approvers.unavailable_reason == "FACT_UNKNOWN"
             with pytest.raises(Failed, match="FACT_UNKNOWN"):  # Nor does a node start with it.
                 await Approvers(bus).refresh()
 
@@ -145,6 +145,6 @@ def test_no_key_counts_if_what_was_said_was_removed(jetstream: JetStreamRealm):
             await bus.connection.api(f"STREAM.MSG.DELETE.{STREAM}", {"seq": revoked})
             with pytest.raises(Failed, match="CHAIN_BROKEN"):
                 await approvers.refresh()
-            assert approvers.find(ANN.key_id) is None
+            assert approvers.approver_of(ANN.key_id) is None
 
     asyncio.run(story())

@@ -11,21 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.projections import approvals as approval_table
 from rookery.actors.projections import runs as run_table
 from rookery.actors.projections import sessions as session_table
-from rookery.actors.projections.approval_queries import ApprovalsView
-from rookery.actors.projections.approvals import ApprovalTable
-from rookery.actors.projections.checkpoint import DIGEST_BYTES, Checkpoints, place_of
-from rookery.actors.projections.projector import BEHIND_MESSAGES, LAST_MESSAGES, Reading
-from rookery.actors.projections.run_queries import RunsView
-from rookery.actors.projections.runs import RunTable
-from rookery.actors.projections.session_queries import SessionsView
-from rookery.actors.projections.sessions import SessionTable
-from rookery.bus.memory.checkpoints import MemoryShelf
-from rookery.bus.ports import Filter, Stored
-from rookery.bus.storage.checkpoints import StandingHead
+from rookery.actors.projections.approval_queries import ApprovalQueryHandler
+from rookery.actors.projections.approvals import ApprovalProjection
+from rookery.actors.projections.checkpoint import DIGEST_BYTES, Checkpoints, position_of
+from rookery.actors.projections.projector import (
+    CHECKPOINT_LAG_MESSAGES,
+    FINAL_LAG_MESSAGES,
+    Projector,
+)
+from rookery.actors.projections.run_queries import RunQueryHandler
+from rookery.actors.projections.runs import RunProjection
+from rookery.actors.projections.session_queries import SessionQueryHandler
+from rookery.actors.projections.sessions import SessionProjection
+from rookery.bus.memory.checkpoints import MemoryCheckpointStore
+from rookery.bus.ports import Filter, StoredMessage
+from rookery.bus.storage.checkpoints import CheckpointHead
 from rookery.schemas.approvals.lists import GrantedQuery, PendingQuery
 from rookery.schemas.approvals.records import ApprovalTerminalStatus
 from rookery.schemas.commands import RunsQuery, SessionsQuery
@@ -41,52 +45,54 @@ class Counted(Story):
 
     scanned = 0
 
-    async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+    async def scan(
+        self, where: Filter, after: int = 0
+    ) -> AsyncGenerator[list[StoredMessage], None]:
         async for page in super().scan(where, after):
             self.scanned += len(page)
             yield page
 
 
 def tables() -> list[Any]:
-    return [RunTable(), SessionTable(), ApprovalTable()]
+    return [RunProjection(), SessionProjection(), ApprovalProjection()]
 
 
-def told(story: Story, shelf: MemoryShelf | None = None) -> list[Any]:
+def told(story: Story, shelf: MemoryCheckpointStore | None = None) -> list[Any]:
     """All that the views of a node say which begins now."""
 
     async def ask() -> list[Any]:
-        reading = Reading(story, tables(), shelf=shelf)
-        approvals = ApprovalsView(reading, lambda: 0)
+        reading = Projector(story, tables(), shelf=shelf)
+        approvals = ApprovalQueryHandler(reading, lambda: 0)
         return [
-            await RunsView(reading).list(RunsQuery(limit=1_000)),
-            await SessionsView(reading).list(SessionsQuery()),
-            await approvals.pending(PendingQuery(ended=True)),
-            await approvals.granted(GrantedQuery(ended=True)),
+            await RunQueryHandler(reading).list(RunsQuery(limit=1_000)),
+            await SessionQueryHandler(reading).list(SessionsQuery()),
+            await approvals.list_approvals(PendingQuery(ended=True)),
+            await approvals.list_grants(GrantedQuery(ended=True)),
         ]
 
     return asyncio.run(ask())
 
 
-async def keep(story: Story, shelf: MemoryShelf, *kept: Any) -> bool:
+async def keep(story: Story, shelf: MemoryCheckpointStore, *kept: Any) -> bool:
     """Leave a checkpoint as of now."""
     checkpoints, kept = Checkpoints(story, shelf), kept or tuple(tables())
     for stored in story.messages:
         for table in kept:
-            table.take(stored)
-    place = place_of(story.messages[-1])
+            table.apply(stored)
+    place = position_of(story.messages[-1])
     return await checkpoints.write(
-        await checkpoints.draft(kept, place, await checkpoints.standing())
+        await checkpoints.prepare(kept, place, await checkpoints.stored())
     )
 
 
-def standing(shelf: MemoryShelf) -> StandingHead:
-    assert shelf.standing is not None
-    return shelf.standing
+def standing(shelf: MemoryCheckpointStore) -> CheckpointHead:
+    assert shelf.current_head is not None
+    return shelf.current_head
 
 
 @pytest.fixture
-def shelf() -> MemoryShelf:
-    return MemoryShelf()
+def shelf() -> MemoryCheckpointStore:
+    return MemoryCheckpointStore()
 
 
 @pytest.fixture
@@ -106,7 +112,7 @@ def story() -> Counted:
 
 
 def test_a_view_begins_at_the_checkpoint_and_reads_only_what_came_after(
-    story: Counted, shelf: MemoryShelf
+    story: Counted, shelf: MemoryCheckpointStore
 ):
     before = told(story)
     asyncio.run(keep(story, shelf))
@@ -118,23 +124,25 @@ def test_a_view_begins_at_the_checkpoint_and_reads_only_what_came_after(
     assert story.scanned == 2
 
 
-@pytest.mark.parametrize("kind", [RunsView, SessionsView])
+@pytest.mark.parametrize("kind", [RunQueryHandler, SessionQueryHandler])
 def test_without_a_node_a_view_reads_only_its_own_part(
-    story: Counted, shelf: MemoryShelf, kind: Any
+    story: Counted, shelf: MemoryCheckpointStore, kind: Any
 ):
     asyncio.run(keep(story, shelf))
-    query = RunsQuery() if kind is RunsView else SessionsQuery()
+    query = RunsQuery() if kind is RunQueryHandler else SessionsQuery()
     story.say("s", session.RunCommitted(run="r2", input_id="r2"))
     story.scanned = 0
-    alone = asyncio.run(kind.alone(story, shelf=shelf).list(query))
+    alone = asyncio.run(kind.without_node(story, shelf=shelf).list(query))
     assert story.scanned == 1
-    assert alone == asyncio.run(kind.alone(story).list(query))
+    assert alone == asyncio.run(kind.without_node(story).list(query))
 
 
-def test_what_sessions_owe_counts_from_a_checkpoint_too(story: Counted, shelf: MemoryShelf):
+def test_what_sessions_owe_counts_from_a_checkpoint_too(
+    story: Counted, shelf: MemoryCheckpointStore
+):
     asyncio.run(keep(story, shelf))
-    load = RealmLoad()
-    asyncio.run(Reading(story, [SessionTable(load)], shelf=shelf).refresh())
+    load = InFlightCounter()
+    asyncio.run(Projector(story, [SessionProjection(load)], shelf=shelf).refresh())
     assert load.total == 1
 
 
@@ -178,7 +186,7 @@ def test_a_checkpoint_and_what_came_after_is_what_everything_is(
     moves: list[tuple[int, str, int]], cuts: set[int]
 ):
     """Wherever checkpoints were left on the way, each by somebody who began at the one before."""
-    shelf, story = MemoryShelf(), Story()
+    shelf, story = MemoryCheckpointStore(), Story()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_table, "PART_RUNS", 2)
         patch.setattr(session_table, "PART_SESSIONS", 1)
@@ -189,40 +197,42 @@ def test_a_checkpoint_and_what_came_after_is_what_everything_is(
         assert told(story, shelf) == told(story)
 
 
-async def _kept_by_the_next(story: Story, shelf: MemoryShelf) -> None:
-    reading = Reading(story, tables(), shelf=shelf)
+async def _kept_by_the_next(story: Story, shelf: MemoryCheckpointStore) -> None:
+    reading = Projector(story, tables(), shelf=shelf)
     await reading.refresh()
-    await reading._keep(0)
+    await reading._checkpoint_if_behind(0)
 
 
 # --- never the truth ------------------------------------------------------------------------------
 
 
-def _damage_head(shelf: MemoryShelf) -> None:
+def _damage_head(shelf: MemoryCheckpointStore) -> None:
     revision, body = standing(shelf)
-    shelf.standing = StandingHead(revision, body.replace(b'"sequence":', b'"sequence":1'))
+    shelf.current_head = CheckpointHead(revision, body.replace(b'"sequence":', b'"sequence":1'))
 
 
-def _lie_about_the_place(shelf: MemoryShelf) -> None:
+def _lie_about_the_place(shelf: MemoryCheckpointStore) -> None:
     """As somebody would who can count digests."""
     revision, body = standing(shelf)
     head = msgspec.json.decode(body[DIGEST_BYTES:])
     head["place"]["sequence"] -= 1
     text = msgspec.json.encode(head)
-    shelf.standing = StandingHead(revision, digest_bytes(text).encode() + text)
+    shelf.current_head = CheckpointHead(revision, digest_bytes(text).encode() + text)
 
 
-def _spell_it_otherwise(shelf: MemoryShelf) -> None:
+def _spell_it_otherwise(shelf: MemoryCheckpointStore) -> None:
     text = b'{"place":7}'
-    shelf.standing = StandingHead(standing(shelf).revision, digest_bytes(text).encode() + text)
+    shelf.current_head = CheckpointHead(
+        standing(shelf).revision, digest_bytes(text).encode() + text
+    )
 
 
-def _damage_part(shelf: MemoryShelf) -> None:
+def _damage_part(shelf: MemoryCheckpointStore) -> None:
     name = max(shelf.parts, key=lambda name: len(shelf.parts[name]))
     shelf.parts[name] = shelf.parts[name][:-1] + b"?"
 
 
-def _lose_part(shelf: MemoryShelf) -> None:
+def _lose_part(shelf: MemoryCheckpointStore) -> None:
     del shelf.parts[next(iter(shelf.parts))]
 
 
@@ -231,7 +241,7 @@ def _lose_part(shelf: MemoryShelf) -> None:
     [_damage_head, _lie_about_the_place, _spell_it_otherwise, _damage_part, _lose_part],
 )
 def test_a_damaged_checkpoint_is_none_and_is_replaced(
-    story: Counted, shelf: MemoryShelf, damage: Any
+    story: Counted, shelf: MemoryCheckpointStore, damage: Any
 ):
     before = told(story)
     asyncio.run(keep(story, shelf))
@@ -247,18 +257,18 @@ def test_a_damaged_checkpoint_is_none_and_is_replaced(
 
 
 def test_a_checkpoint_of_another_form_is_none(
-    story: Counted, shelf: MemoryShelf, monkeypatch: pytest.MonkeyPatch
+    story: Counted, shelf: MemoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ):
     before = told(story)
     with monkeypatch.context() as older:
-        older.setattr(RunTable, "form", "of another version")
+        older.setattr(RunProjection, "version", "of another version")
         asyncio.run(keep(story, shelf))
     story.scanned = 0
     assert told(story, shelf) == before
     assert story.scanned == len(story.messages)
 
 
-def test_a_checkpoint_of_another_journal_is_none(story: Counted, shelf: MemoryShelf):
+def test_a_checkpoint_of_another_journal_is_none(story: Counted, shelf: MemoryCheckpointStore):
     asyncio.run(keep(story, shelf))
     for cut in (0, 1):
         other = Counted(story.messages[: len(story.messages) // 2])
@@ -272,17 +282,19 @@ def test_a_checkpoint_of_another_journal_is_none(story: Counted, shelf: MemorySh
 # --- several writers, and what they leave ---------------------------------------------------------
 
 
-def test_of_two_writers_one_loses_and_harms_nothing(story: Counted, shelf: MemoryShelf):
+def test_of_two_writers_one_loses_and_harms_nothing(story: Counted, shelf: MemoryCheckpointStore):
     async def both() -> list[bool]:
         checkpoints = Checkpoints(story, shelf)
-        standing = await checkpoints.standing()
+        standing = await checkpoints.stored()
         drafts = []
         for _ in range(2):
             reading = tables()
             for stored in story.messages:
                 for table in reading:
-                    table.take(stored)
-            drafts.append(await checkpoints.draft(reading, place_of(story.messages[-1]), standing))
+                    table.apply(stored)
+            drafts.append(
+                await checkpoints.prepare(reading, position_of(story.messages[-1]), standing)
+            )
         return [await checkpoints.write(draft) for draft in drafts]
 
     assert asyncio.run(both()) == [True, False]
@@ -292,7 +304,7 @@ def test_of_two_writers_one_loses_and_harms_nothing(story: Counted, shelf: Memor
 
 
 def test_what_has_not_changed_is_not_written_again_and_what_was_replaced_is_gone(
-    story: Counted, shelf: MemoryShelf, monkeypatch: pytest.MonkeyPatch
+    story: Counted, shelf: MemoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(run_table, "PART_RUNS", 2)
     for number in range(10):
@@ -308,7 +320,9 @@ def test_what_has_not_changed_is_not_written_again_and_what_was_replaced_is_gone
     assert after == {part["name"] for table in named.values() for part in table["parts"]}
 
 
-def test_a_node_leaves_a_checkpoint_once_it_is_far_behind_and_when_it_stops(shelf: MemoryShelf):
+def test_a_node_leaves_a_checkpoint_once_it_is_far_behind_and_when_it_stops(
+    shelf: MemoryCheckpointStore,
+):
     story = Story()
 
     def grow(messages: int) -> None:
@@ -316,36 +330,36 @@ def test_a_node_leaves_a_checkpoint_once_it_is_far_behind_and_when_it_stops(shel
             story.write("session", "s", b"[]")
 
     async def live() -> list[int]:
-        reading, standing = Reading(story, tables(), shelf=shelf), list[int]()
+        reading, standing = Projector(story, tables(), shelf=shelf), list[int]()
 
         async def look() -> None:
             await reading.refresh()
-            await reading._keep(BEHIND_MESSAGES)
-            head = await Checkpoints(story, shelf).standing()
+            await reading._checkpoint_if_behind(CHECKPOINT_LAG_MESSAGES)
+            head = await Checkpoints(story, shelf).stored()
             standing.append(head.head.place.sequence)
 
-        grow(BEHIND_MESSAGES)
+        grow(CHECKPOINT_LAG_MESSAGES)
         await look()
         grow(1)
         await look()
-        grow(LAST_MESSAGES)
+        grow(FINAL_LAG_MESSAGES)
         await look()
-        await reading.leave()
+        await reading.checkpoint()
         await look()
         grow(1)
-        await reading.leave()
+        await reading.checkpoint()
         await look()
         return standing
 
-    kept = BEHIND_MESSAGES + 1
-    assert asyncio.run(live()) == [0, kept, kept, kept, kept + LAST_MESSAGES + 1]
+    kept = CHECKPOINT_LAG_MESSAGES + 1
+    assert asyncio.run(live()) == [0, kept, kept, kept, kept + FINAL_LAG_MESSAGES + 1]
 
 
-def test_who_reads_a_part_of_the_journal_leaves_none(story: Counted, shelf: MemoryShelf):
+def test_who_reads_a_part_of_the_journal_leaves_none(story: Counted, shelf: MemoryCheckpointStore):
     async def read() -> None:
-        reading = Reading(story, [RunTable()], Filter(family="turn"), shelf)
+        reading = Projector(story, [RunProjection()], Filter(family="turn"), shelf)
         await reading.refresh()
-        await reading._keep(0)
+        await reading._checkpoint_if_behind(0)
 
     asyncio.run(read())
     assert not shelf.parts
@@ -370,12 +384,15 @@ def test_who_changes_what_a_fact_makes_of_a_table_raises_its_number(name: str):
     runs, sessions, approvals = tables()
     for stored in story.messages:
         for table in (runs, sessions, approvals):
-            table.take(stored)
+            table.apply(stored)
     made = {
         "runs": (run_table.FOLDS, b"".join(runs.parts()).hex()),
         "sessions": (
             session_table.FOLDS,
-            [[key, s.host.phase, s.owed, s.generation] for key, s in sessions.states.items()],
+            [
+                [key, s.host.phase, s.pending_count, s.generation]
+                for key, s in sessions.states.items()
+            ],
         ),
         "approvals": (approval_table.FOLDS, b"".join(approvals.parts()).hex()),
     }

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from rookery.actors.projections import projector
-from rookery.actors.projections.projector import SLICE_MESSAGES, Reading
-from rookery.bus.ports import Filter, Stored
+from rookery.actors.projections.projector import SLICE_MESSAGES, Projector
+from rookery.bus.ports import Filter, StoredMessage
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed
 from tests.projections.fact_builders import Story
@@ -19,27 +19,27 @@ from tests.projections.fact_builders import Story
 class Taken:
     """A table of the messages themselves."""
 
-    name, form = "taken", "1"
+    name, version = "taken", "1"
 
     def __init__(self) -> None:
         self.taken: list[int] = []
 
-    def take(self, stored: Stored) -> None:
+    def apply(self, stored: StoredMessage) -> None:
         self.taken.append(stored.sequence)
 
     def parts(self) -> Iterator[bytes]:
         yield encode_json(self.taken)
 
-    def anew(self) -> Taken:
+    def empty(self) -> Taken:
         return Taken()
 
-    def adopt(self, part: bytes) -> None:
+    def restore(self, part: bytes) -> None:
         self.taken += msgspec.json.decode(part, type=list[int])
 
 
 def test_each_message_is_taken_once_however_many_ask_at_the_same_time():
     story, both = Story(), (Taken(), Taken())
-    reader = Reading(story, both)
+    reader = Projector(story, both)
 
     async def ask() -> None:
         story.run("s", "r1")
@@ -59,7 +59,7 @@ def test_others_get_the_loop_while_much_is_read():
 
     async def ask() -> None:
         nonlocal turns
-        reader = Reading(story, [Taken()])
+        reader = Projector(story, [Taken()])
         asked = asyncio.create_task(reader.refresh())
         while not asked.done():
             turns += 1
@@ -74,7 +74,9 @@ class Outage(Story):
 
     outages = 2
 
-    async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+    async def scan(
+        self, where: Filter, after: int = 0
+    ) -> AsyncGenerator[list[StoredMessage], None]:
         if self.outages:
             self.outages -= 1
             raise Failed("SERVER_UNREACHABLE", "gone")
@@ -83,13 +85,13 @@ class Outage(Story):
 
 
 def test_keeping_up_outlives_an_outage(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(projector, "KEEP_UP_S", 0.001)
+    monkeypatch.setattr(projector, "POLL_S", 0.001)
     story = Outage()
     story.run("s", "r")
 
     async def keep_up() -> None:
         table = Taken()
-        keeping = asyncio.create_task(Reading(story, [table]).keep_up())
+        keeping = asyncio.create_task(Projector(story, [table]).run())
         async with asyncio.timeout(10):
             while len(table.taken) < len(story.messages):
                 await asyncio.sleep(0)

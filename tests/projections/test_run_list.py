@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.projections.run_facts import Told
-from rookery.actors.projections.run_queries import RunsView
-from rookery.actors.projections.runs import RunTable
+from rookery.actors.projections.run_facts import RunFactView
+from rookery.actors.projections.run_queries import RunQueryHandler
+from rookery.actors.projections.runs import RunProjection
 from rookery.bus.ports import Delivery
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import RunsQuery
@@ -287,7 +287,7 @@ def test_a_position_nobody_gave_out_is_refused(story: Story, before: str):
 
 def test_a_view_reads_on_and_comes_to_the_same_as_one_that_begins_later():
     whole, grown = Story.recorded("shop"), Story()
-    view = RunsView.alone(grown)
+    view = RunQueryHandler.without_node(grown)
 
     async def read_on() -> Any:
         for message in whole.messages:
@@ -300,12 +300,12 @@ def test_a_view_reads_on_and_comes_to_the_same_as_one_that_begins_later():
 
 def test_the_query_is_answered_as_it_came_through_the_door(story: Story):
     story.run("s", "r")
-    view = RunsView.alone(story)
+    view = RunQueryHandler.without_node(story)
     delivery = Delivery(verb="runs", key="all", id="1", body=b'{"status":"ok"}')
-    assert [run.run_id for run in asyncio.run(view.answer(delivery)).runs] == ["r"]
+    assert [run.run_id for run in asyncio.run(view.handle(delivery)).runs] == ["r"]
     for body in (b'{"status":"odd"}', b'{"limit":0}', b'{"limit":1001}', b'{"colour":1}'):
         with pytest.raises(Refused):
-            asyncio.run(view.answer(Delivery(verb="runs", key="all", id="2", body=body)))
+            asyncio.run(view.handle(Delivery(verb="runs", key="all", id="2", body=body)))
 
 
 # --- facts ----------------------------------------------------------------------------------------
@@ -334,21 +334,21 @@ def test_what_a_view_reads_of_a_fact_is_what_facts_say():
         session.InputRefused,
     )
     named = {name for fact in facts for name in fact.__struct_fields__} | {"type"}
-    assert set(Told.__struct_fields__) <= named
+    assert set(RunFactView.__struct_fields__) <= named
 
 
 def test_of_a_run_that_has_ended_only_its_record_is_kept(story: Story):
     story.accept("s", "r", code="x" * 10_000)
     story.start("s", "r")
     story.want("s", "r", "charge")
-    table = RunTable()
+    table = RunProjection()
     for message in story.messages:
-        table.take(message)
-    assert table.underway("r") is not None
+        table.apply(message)
+    assert table.unfinished("r") is not None
     story.complete("s", "r", stdout="y" * 10_000)
     for message in story.messages[-2:]:
-        table.take(message)
-    assert table.underway("r") is None
-    record = table.of("r")
+        table.apply(message)
+    assert table.unfinished("r") is None
+    record = table.get("r")
     assert record is not None
     assert len(msgspec.json.encode(record)) < 400

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.admission.in_flight import RealmLoad
-from rookery.actors.projections.projector import Reading
-from rookery.actors.projections.session_queries import UNREADABLE, SessionsView
-from rookery.actors.projections.sessions import SessionTable
+from rookery.actors.admission.in_flight import InFlightCounter
+from rookery.actors.projections.projector import Projector
+from rookery.actors.projections.session_queries import UNREADABLE, SessionQueryHandler
+from rookery.actors.projections.sessions import SessionProjection
 from rookery.schemas.commands import SessionList, SessionsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session
@@ -24,7 +24,7 @@ def story() -> Story:
 
 
 def sessions_of(story: Story, **query: Any) -> SessionList:
-    view = SessionsView.alone(story)
+    view = SessionQueryHandler.without_node(story)
     return asyncio.run(view.list(SessionsQuery(**query)))
 
 
@@ -98,8 +98,8 @@ def test_a_session_that_cannot_be_read_hides_no_other(story: Story):
 
 def test_the_load_of_a_realm_is_what_its_sessions_owe(story: Story):
     begin(story, "one")
-    load = RealmLoad()
-    reading = Reading(story, [SessionTable(load)])
+    load = InFlightCounter()
+    reading = Projector(story, [SessionProjection(load)])
     asyncio.run(reading.refresh())
     assert load.total == 1
     story.say("one", session.InputCancelled(run="run-one", input_id="run-one"))

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rookery.actors.sandbox import Answer, Call, Sandbox, ToolFailure, Waiting
-from rookery.actors.sandbox.python.build import GuestCache, cache_folder, tell_stderr
-from rookery.actors.sandbox.runtime.factory import python_guest
+from rookery.actors.sandbox import ProgramCall, Sandbox, SuspendedRun, ToolFailure, ToolResult
+from rookery.actors.sandbox.python.build import GuestCache, cache_folder, write_stderr
+from rookery.actors.sandbox.runtime.factory import open_python_guest
 from rookery.actors.sandbox.runtime.wasm import make_engine
 from rookery.schemas.run import RunRequest, RunResult, SessionLimits
 from tests.sandbox.session_fixture import KEY, NOW_MS, TOOLS
@@ -59,16 +59,16 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def answer(call: Call) -> Answer | None:
+def answer(call: ProgramCall) -> ToolResult | None:
     """By what it is asked: a value, the failure of a tool, or a bug of its own."""
     if call.name in ("approve", "write"):
         return None
     asked = call.args[0]
     if isinstance(asked, str):
-        return Answer(error=ToolFailure("QUOTA_EXCEEDED", f"not for {asked}"))
+        return ToolResult(error=ToolFailure("QUOTA_EXCEEDED", f"not for {asked}"))
     if asked != 1:
         raise LookupError(str(call.args))
-    return Answer(1)
+    return ToolResult(1)
 
 
 class Crowd:
@@ -121,9 +121,9 @@ class Crowd:
     def _one(self, name: str, run: str, kind: str) -> None:
         source, code, kept, tells = KINDS[kind]
         outcome = self._run(name, f"print(run)\nkept.append(run)\n{source}", run)
-        if isinstance(outcome, Waiting):
+        if isinstance(outcome, SuspendedRun):
             (call,) = outcome.calls
-            given = {call.id: Answer(1 if call.args == [run] else call.args)}
+            given = {call.id: ToolResult(1 if call.args == [run] else call.args)}
             outcome = self._sandbox.resume(name, given, answer=answer)
         assert isinstance(outcome, RunResult), outcome
         error = outcome.error
@@ -144,7 +144,7 @@ class Crowd:
 def main() -> int:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     engine = make_engine()
-    guest = python_guest(engine, GuestCache(cache_folder(os.environ)), tell_stderr)
+    guest = open_python_guest(engine, GuestCache(cache_folder(os.environ)), write_stderr)
     with Sandbox(engine, [guest], KEY, threads_max=8) as sandbox:
         crowd = Crowd(sandbox, 200, seed=int(time.time()))
         end_s = time.monotonic() + seconds

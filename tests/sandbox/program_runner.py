@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from rookery.actors.sandbox import Answer, Call, Sandbox, Waiting, open_sandbox
-from rookery.actors.sandbox.contract import Image, Surroundings
+from rookery.actors.sandbox import ProgramCall, Sandbox, SuspendedRun, ToolResult, open_sandbox
+from rookery.actors.sandbox.contract import GuestEnvironment, Image
 from rookery.actors.sandbox.sessions.snapshot import open_snapshot, seal
 from rookery.schemas.run import Language, RunResult
 from tests.sandbox.programs import without_time
@@ -49,11 +49,11 @@ class Fate(msgspec.Struct):
     """One whenever it waited, and one at its end."""
 
 
-def answer(call: Call) -> Answer | None:
+def answer(call: ProgramCall) -> ToolResult | None:
     """What was recorded, however long it took; ``approve`` waits."""
     if call.name == "approve":
         return None
-    return Answer(call.id, duration_ms=1)
+    return ToolResult(call.id, duration_ms=1)
 
 
 def stay(_stage: Stage) -> None:
@@ -80,9 +80,9 @@ def fate(sandbox: Sandbox, code: str, language: Language, way: Callable[[Stage],
     stage.value(_FIRST[language], answer=answer)
     way(stage)
     outcome, snapshots = stage.try_run(code, answer=answer), []
-    while isinstance(outcome, Waiting):
+    while isinstance(outcome, SuspendedRun):
         snapshots.append(timeless(stage))
-        told = {call.id: Answer("yes", duration_ms=1) for call in outcome.calls}
+        told = {call.id: ToolResult("yes", duration_ms=1) for call in outcome.calls}
         outcome = stage.resume(answers=told, answer=answer)
     snapshots.append(timeless(stage))
     stage.end()
@@ -96,7 +96,7 @@ def timeless(stage: Stage) -> str:
     header, saved = open_snapshot(KEY, data, stage.sandbox.require, _OFFERED)
     if saved.turn is not None:
         saved.turn.wall_ns = saved.turn.cpu_ns = 0
-        saved.base, saved.history = Image(b"", Surroundings()), []
+        saved.base, saved.history = Image(b"", GuestEnvironment()), []
     return seal(KEY, header, saved).id
 
 

@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 
 from rookery.actors.sandbox import (
-    Answer,
-    Batch,
-    Call,
     Outcome,
+    ProgramCall,
     RecordedCall,
     RecordedRun,
+    ResultBatch,
     Sandbox,
+    SuspendedRun,
     Tool,
     ToolFailure,
-    Waiting,
+    ToolResult,
     open_sandbox,
 )
 from rookery.schemas.capability import Capability
@@ -137,14 +137,14 @@ pairs = tee(numbers)
 Batches = tuple[tuple[RecordedCall, ...], ...]
 
 
-def world(call: Call) -> Answer:
+def world(call: ProgramCall) -> ToolResult:
     """Answers every call, always in the same way: ``add(None)`` and ``fetch(None)`` fail."""
     duration_ms = 5 + call.id
     if call.args[:1] == [None]:
         failure = ToolFailure("QUOTA_EXCEEDED", "no")
-        return Answer(error=failure, duration_ms=duration_ms)
+        return ToolResult(error=failure, duration_ms=duration_ms)
     answer = FUNCTIONS.get(call.name, lambda *_, **__: "approved")
-    return Answer(answer(*call.args, **call.kwargs), duration_ms=duration_ms)
+    return ToolResult(answer(*call.args, **call.kwargs), duration_ms=duration_ms)
 
 
 class Recorder:
@@ -177,7 +177,7 @@ class Recorder:
         self, runs: Sequence[RecordedRun], base: bytes | None = None, *, after: int = 0
     ) -> Recorder:
         """``after`` so many runs that are in ``base``."""
-        self.sandbox.reopen(
+        self.sandbox.rebuild(
             self.name,
             seed=self.seed,
             created_ms=NOW_MS,
@@ -194,7 +194,7 @@ class Recorder:
         asked = RunRequest(session_id=self.name, code=code, **request)
         batches = list(known)
 
-        def answer(call: Call) -> Answer | None:
+        def answer(call: ProgramCall) -> ToolResult | None:
             if call.awaited or self.parks:
                 return None
             told = world(call)
@@ -204,12 +204,12 @@ class Recorder:
         sandbox = self.sandbox
         future = sandbox.submit(asked, answer=answer, now_ms=self.now_ms, known=batched(known))
         outcome: Outcome = future.result(60)
-        while isinstance(outcome, Waiting):
+        while isinstance(outcome, SuspendedRun):
             told = {call.id: world(call) for call in outcome.calls}
             batches.append(tuple(_recorded(call, told[call.id]) for call in outcome.calls))
             outcome = sandbox.submit_resume(self.name, told, answer=answer).result(60)
         self.last = tuple(batches)
-        if sandbox.last_run_counts(self.name):
+        if sandbox.last_run_kept(self.name):
             self._write_down(asked)
         self.now_ms += 1000
         return outcome
@@ -232,12 +232,12 @@ class Recorder:
         self.runs.append(msgspec.json.decode(msgspec.json.encode(run), type=RecordedRun))
 
 
-def batched(batches: Batches) -> tuple[Batch, ...]:
+def batched(batches: Batches) -> tuple[ResultBatch, ...]:
     """Nothing else was open when they were answered."""
-    return tuple(Batch(calls=calls) for calls in batches)
+    return tuple(ResultBatch(calls=calls) for calls in batches)
 
 
-def _recorded(call: Call, told: Answer) -> RecordedCall:
+def _recorded(call: ProgramCall, told: ToolResult) -> RecordedCall:
     return RecordedCall(
         number=call.id, name=call.name, digest=call.digest, awaited=call.awaited, answer=told
     )

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rookery.actors.sandbox import (
-    Answer,
-    Call,
     Outcome,
+    ProgramCall,
     Sandbox,
+    SuspendedRun,
     Tool,
-    Waiting,
+    ToolResult,
     answering,
 )
 from rookery.schemas.run import (
@@ -39,7 +39,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 ANSWERS = answering(FUNCTIONS)
 
 
-def later(*names: str) -> Callable[[Call], Answer | None]:
+def later(*names: str) -> Callable[[ProgramCall], ToolResult | None]:
     """Answers all calls but those of these names, which wait."""
     return lambda call: None if call.name in names else ANSWERS(call)
 
@@ -62,7 +62,7 @@ class Stage:
     def try_run(
         self,
         code: str,
-        answer: Callable[[Call], Answer | None] = ANSWERS,
+        answer: Callable[[ProgramCall], ToolResult | None] = ANSWERS,
         now_ms: int = NOW_MS,
         **request: Any,
     ) -> Outcome:
@@ -93,15 +93,18 @@ class Stage:
         return outcome.error.code
 
     def wait(
-        self, code: str, answer: Callable[[Call], Answer | None] = ANSWERS, **request: Any
-    ) -> Waiting:
+        self,
+        code: str,
+        answer: Callable[[ProgramCall], ToolResult | None] = ANSWERS,
+        **request: Any,
+    ) -> SuspendedRun:
         outcome = self.try_run(code, answer, **request)
-        assert isinstance(outcome, Waiting), outcome
+        assert isinstance(outcome, SuspendedRun), outcome
         return outcome
 
     def resume(self, *values: Any, **more: Any) -> Outcome:
         """Answer calls 1, 2 ... with these values."""
-        answers = dict(enumerate((Answer(value) for value in values), 1))
+        answers = dict(enumerate((ToolResult(value) for value in values), 1))
         return self.sandbox.resume(self.name, more.pop("answers", answers), **more)
 
     def end(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from rookery.actors.sandbox import Answer, Waiting, open_sandbox
+from rookery.actors.sandbox import SuspendedRun, ToolResult, open_sandbox
 from rookery.schemas.run import RunResult
 from tests.sandbox.programs import CLOSURES, PROGRAMS
 from tests.sandbox.session_fixture import KEY, TOOLS, Stage, later
@@ -46,8 +46,8 @@ def finished(stage: Stage, program: str) -> Report:
     """Answer the call the program waits for, and see what has become of the session."""
     _, slow = PROGRAMS[program]
     number = {"approve": 7, "write": 21}[slow]
-    outcome = stage.resume(answers={number: Answer("yes", duration_ms=3)}, answer=later())
-    assert not isinstance(outcome, Waiting)
+    outcome = stage.resume(answers={number: ToolResult("yes", duration_ms=3)}, answer=later())
+    assert not isinstance(outcome, SuspendedRun)
     return Report(outcome, stage.sandbox.snapshot(stage.name).id)
 
 

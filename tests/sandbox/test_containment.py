@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import wasmtime
 
-from rookery.actors.sandbox import Answer, Call, Sandbox, Tool
+from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolResult
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest, RunResult, SessionLimits
@@ -23,7 +23,7 @@ LARGE = 2**70
 def test_a_bug_of_the_host_ends_the_run_and_nothing_else(
     stage: Stage, call: str, bug: type[BaseException]
 ):
-    def broken(_call: Call) -> Answer:
+    def broken(_call: ProgramCall) -> ToolResult:
         raise bug("of the host")
 
     stage.run("x = 1")
@@ -43,13 +43,13 @@ def test_an_answer_of_the_wrong_type_is_a_bug_of_the_host(stage: Stage, call: st
 def test_what_was_told_stays_told_whatever_becomes_of_the_value(stage: Stage, sandbox: Sandbox):
     """A tool may answer with something it goes on using."""
     rows = [1]
-    stage.run("seen = add(1)", answer=lambda _call: Answer(rows))
+    stage.run("seen = add(1)", answer=lambda _call: ToolResult(rows))
     rows.append(2)
     assert stage.code("while True: pass", limits={"cpu_ms": 20}) == "TIMEOUT_CPU"
     assert stage.value("seen") == [1], "the run was run again with another answer"
-    stage.wait("both = [add(1), write(2)]", lambda c: Answer(rows) if c.name == "add" else None)
+    stage.wait("both = [add(1), write(2)]", lambda c: ToolResult(rows) if c.name == "add" else None)
     rows.append(3)
-    assert stage.resume(answers={2: Answer(0)}).status == "ok"
+    assert stage.resume(answers={2: ToolResult(0)}).status == "ok"
     assert stage.value("both") == [[1, 2], 0]
 
 
@@ -60,14 +60,14 @@ def test_what_was_told_stays_told_whatever_becomes_of_the_value(stage: Stage, sa
 def test_a_run_that_waits_with_integers_of_any_size_can_be_kept(
     stage: Stage, sandbox: Sandbox, code: str, number: int
 ):
-    def answer(call: Call) -> Answer | None:
-        return Answer(LARGE) if call.name == "add" else None
+    def answer(call: ProgramCall) -> ToolResult | None:
+        return ToolResult(LARGE) if call.name == "add" else None
 
     stage.wait(f"large = {LARGE}\n{code}", answer)
     taken = sandbox.snapshot(stage.name)
     stage.end()
     sandbox.restore(taken.data, tools=TOOLS)
-    assert stage.resume(answers={number: Answer(LARGE)}).result == [LARGE, LARGE]
+    assert stage.resume(answers={number: ToolResult(LARGE)}).result == [LARGE, LARGE]
 
 
 @pytest.mark.parametrize("call", ["add(%s)", "await fetch(%s)"])
@@ -111,10 +111,10 @@ def test_a_future_nobody_wants_any_more_still_ends_its_run(stage: Stage, sandbox
     """Whoever wraps the future for asyncio cancels it by cancelling a task."""
     asked, finish = threading.Event(), threading.Event()
 
-    def stuck(_call: Call) -> Answer:
+    def stuck(_call: ProgramCall) -> ToolResult:
         asked.set()
         finish.wait(30)
-        return Answer(1)
+        return ToolResult(1)
 
     limits = SessionLimits(wall_ms=100)
     request = RunRequest(session_id=stage.name, code="add(1)", limits=limits)
@@ -147,9 +147,9 @@ def test_two_sandboxes_of_one_process_keep_apart(engine: wasmtime.Engine, guest:
         outer.run("x = 'outer'")
         inner.run("x = 'inner'")
 
-        def nested(call: Call) -> Answer:
+        def nested(call: ProgramCall) -> ToolResult:
             assert inner.code("while True: pass", limits={"cpu_ms": 20}) == "TIMEOUT_CPU"
-            return Answer(inner.value(f"[x, add({call.args[0]})]"))
+            return ToolResult(inner.value(f"[x, add({call.args[0]})]"))
 
         assert outer.value("[x, add(7)]", answer=nested) == ["outer", ["inner", 7]]
         with pytest.raises(Refused) as refused:
@@ -162,7 +162,7 @@ def test_two_sandboxes_of_one_process_keep_apart(engine: wasmtime.Engine, guest:
 def test_a_tool_may_run_programs_of_its_own_sandbox(sandbox: Sandbox, stage: Stage):
     other = Stage(sandbox, stage.name + "-other")
     try:
-        nested = stage.value("add(1)", answer=lambda _call: Answer(other.value("6 * 7")))
+        nested = stage.value("add(1)", answer=lambda _call: ToolResult(other.value("6 * 7")))
         assert nested == 42
     finally:
         other.end()
@@ -173,9 +173,9 @@ def test_closing_ends_runs_in_tools_runs_at_work_and_runs_in_line(
 ):
     finish = threading.Event()
 
-    def stuck(_call: Call) -> Answer:
+    def stuck(_call: ProgramCall) -> ToolResult:
         finish.wait(30)
-        return Answer(1)
+        return ToolResult(1)
 
     sandbox = Sandbox(engine, [guest], KEY, ready=1, threads_max=2)
     limits = SessionLimits(cpu_ms=60_000, wall_ms=60_000)

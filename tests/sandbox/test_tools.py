@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.sandbox import Answer, Call, Sandbox, Tool, ToolFailure, answering
+from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolFailure, ToolResult, answering
 from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import CallStatus, ExternalCallRecord, RunRequest, SideEffect
@@ -15,7 +15,7 @@ from tests.sandbox.session_fixture import ANSWERS, NOW_MS, Stage, later
 
 
 def failing(code: str) -> Any:
-    return lambda _call: Answer(error=ToolFailure(code, "as told"))
+    return lambda _call: ToolResult(error=ToolFailure(code, "as told"))
 
 
 def test_synchronous_and_awaited_tools_are_functions(stage: Stage):
@@ -114,8 +114,8 @@ def test_arguments_that_are_not_json_are_refused_inside_and_not_recorded(
 
 def test_an_answer_that_is_not_json_is_a_failure_with_a_code(stage: Stage):
     source = "try: add(1)\nexcept RuntimeError as e: code = e.code\ncode"
-    assert stage.value(source, answer=lambda _call: Answer(float("inf"))) == "SERIALIZE_ERROR"
-    assert stage.value(source, answer=lambda _call: Answer(object())) == "SERIALIZE_ERROR"
+    assert stage.value(source, answer=lambda _call: ToolResult(float("inf"))) == "SERIALIZE_ERROR"
+    assert stage.value(source, answer=lambda _call: ToolResult(object())) == "SERIALIZE_ERROR"
 
 
 def test_a_program_may_shadow_a_tool_and_take_it_back(stage: Stage):
@@ -128,9 +128,9 @@ def test_tools_come_and_go_from_run_to_run(sandbox: Sandbox, stage: Stage):
     stage.value("f = add\nadd(1)")
     request = RunRequest(session_id=stage.name, code="len([1])\nadd(1)")
     tools = [Tool(name="len"), Tool(name="other")]
-    outcome = sandbox.run(request, tools=tools, answer=lambda _c: Answer(9), now_ms=NOW_MS)
+    outcome = sandbox.run(request, tools=tools, answer=lambda _c: ToolResult(9), now_ms=NOW_MS)
     assert outcome.error.code == "UNKNOWN_TOOL"
-    assert stage.value("len([1])", answer=lambda _c: Answer(9)) == 9
+    assert stage.value("len([1])", answer=lambda _c: ToolResult(9)) == 9
     request = RunRequest(session_id=stage.name, code="[len([1]), 'other' in dir()]")
     assert sandbox.run(request, tools=[], now_ms=NOW_MS).result == [1, False]
     kept = RunRequest(session_id=stage.name, code="try: f(1)\nexcept NameError as e: c = e.code\nc")
@@ -161,7 +161,7 @@ def test_a_guest_that_talks_to_the_host_directly_gets_no_further(stage: Stage):
 )
 def test_a_guest_that_lies_fails_and_calls_nobody(stage: Stage, reply: str):
     stage.run("import guest.app\nguest.app.encode = lambda _: forged", inputs={"forged": reply})
-    asked: list[Call] = []
+    asked: list[ProgramCall] = []
     outcome = stage.run("1", answer=asked.append)
     assert outcome.error is not None
     assert (outcome.status, outcome.error.code, asked) == ("runtime_error", "RUNTIME_ERROR", [])
@@ -181,7 +181,7 @@ def test_calls_a_program_gave_up_leave_the_pending_list(stage: Stage):
     assert waiting.timer_ms == 2000
     waiting = stage.sandbox.resume(stage.name, advance_ms=2000)
     assert [call.name for call in waiting.calls] == ["approve"]
-    outcome = stage.resume(answers={2: Answer("yes")})
+    outcome = stage.resume(answers={2: ToolResult("yes")})
     assert outcome.result == "yes"
 
 
@@ -194,6 +194,11 @@ await asyncio.gather(*map(one, range(4)))
 seen"""
     waiting = stage.wait(code, answer=later("fetch"))
     assert [(call.id, call.args) for call in waiting.calls] == [(i + 1, [i]) for i in range(4)]
-    rest = stage.resume(answers={3: Answer("c"), 1: Answer("a")})
+    rest = stage.resume(answers={3: ToolResult("c"), 1: ToolResult("a")})
     assert [call.id for call in rest.calls] == [2, 4]
-    assert stage.resume(answers={4: Answer("d"), 2: Answer("b")}).result == ["c", "a", "d", "b"]
+    assert stage.resume(answers={4: ToolResult("d"), 2: ToolResult("b")}).result == [
+        "c",
+        "a",
+        "d",
+        "b",
+    ]

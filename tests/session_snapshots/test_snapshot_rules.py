@@ -10,16 +10,16 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.admission.commands import NO_TURN, handle, restored
+from rookery.actors.admission.commands import NO_TURN, handle_input, open_from_snapshot
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.state import Admission
 from rookery.actors.session_snapshots.decider import (
-    KeepSnapshot,
-    KeptView,
+    RecordSnapshot,
     RestoreSnapshot,
-    SandboxConcern,
+    SnapshotsDecider,
+    SnapshotState,
 )
-from rookery.schemas.calls import ForkedRun, ForkPoint, Offer
+from rookery.schemas.calls import ForkedRun, ForkPoint, RunEnvironment
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
@@ -27,10 +27,10 @@ from rookery.schemas.facts import session
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.run import Language, RunRequest, SessionLimits, SessionMeta
 
-CONCERN = SandboxConcern()
+CONCERN = SnapshotsDecider()
 SNAPSHOT = {"snapshot_id": "snap_1", "blob": "1", "language": Language.TYPESCRIPT, "build": "b"}
 POINT = ForkPoint(session="old", generation=1, run_id="r", calls=1, at_sequence=9)
-OFFER = Offer(language=Language.PYTHON, build="b", seed="00", limits=SessionLimits())
+OFFER = RunEnvironment(language=Language.PYTHON, build="b", seed="00", limits=SessionLimits())
 FORKED = ForkedRun(of=POINT, begun_at_ms=5, offer=OFFER, batches=1, known_blob="2")
 
 
@@ -38,8 +38,8 @@ def command(body: object, id: str = "c") -> Command[Any]:  # noqa: A002 - its na
     return Command(verb="inside", key="s", id=id, body=body)
 
 
-def keep(generation: int, after_sequence: int) -> KeepSnapshot:
-    return KeepSnapshot(
+def keep(generation: int, after_sequence: int) -> RecordSnapshot:
+    return RecordSnapshot(
         **SNAPSHOT, generation=generation, after_sequence=after_sequence, size_bytes=1
     )
 
@@ -52,7 +52,7 @@ class Memory:
     """The entity of one session."""
 
     def __init__(self) -> None:
-        self.state = KeptView()
+        self.state = SnapshotState()
 
     def told(self, phase: str, generation: int = 1) -> Memory:
         """Admission has gone on."""
@@ -122,7 +122,7 @@ def test_a_command_sent_again_is_recognised_when_the_session_has_gone_on():
 def test_a_memory_is_given_only_if_nothing_else_moved():
     (begun,) = Memory().ask(restore())
     (kept,) = Memory().told("Attached").ask(keep(1, 1))
-    assert (CONCERN.fenced([begun]), CONCERN.fenced([kept])) == (True, False)
+    assert (CONCERN.must_be_fenced([begun]), CONCERN.must_be_fenced([kept])) == (True, False)
 
 
 # --- what admission makes of it -------------------------------------------------------------------
@@ -136,7 +136,7 @@ def given(generation: int = 1, **fork: Any) -> Command[SnapshotRestored]:
 
 
 def admitted(state: Admission, fact: Command[SnapshotRestored]) -> tuple[Admission, list[str]]:
-    facts = restored(state, fact, now_ms=1)
+    facts = open_from_snapshot(state, fact, now_ms=1)
     for one in facts:
         state = evolve(state, one)
     return state, [type(one).__name__ for one in facts]
@@ -166,7 +166,7 @@ def test_its_limits_come_with_a_memory_also_if_an_input_was_quicker():
 def test_a_destroyed_session_begins_its_next_life():
     state, _ = admitted(NEW, given())
     destroy = HandleInput(input="Destroy", params={"session_id_in": "s"})
-    for fact in handle(state, command(destroy), now_ms=1, turn=NO_TURN):
+    for fact in handle_input(state, command(destroy), now_ms=1, turn=NO_TURN):
         state = evolve(state, fact)
     state, kinds = admitted(state, given(2))
     assert (kinds, state.generation, state.host.phase) == (OPENED, 2, "Attached")
@@ -178,7 +178,9 @@ def test_a_forked_run_is_prepared_with_the_session():
     state, kinds = admitted(NEW, fork)
     assert kinds == [*OPENED, "InputAccepted", "RunPrepared"]
     assert state.host.current_run_id == "new"
-    (accepted,) = [f for f in restored(NEW, fork, now_ms=1) if isinstance(f, session.InputAccepted)]
+    (accepted,) = [
+        f for f in open_from_snapshot(NEW, fork, now_ms=1) if isinstance(f, session.InputAccepted)
+    ]
     assert (accepted.forked, accepted.request) == (FORKED, request)
     assert accepted.request_blob is UNSET
     assert (

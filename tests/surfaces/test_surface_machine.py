@@ -12,8 +12,8 @@ from immutables import Map
 from msgspec.structs import replace
 
 from rookery.actors.kernel.machines.machine import Edition, TransitionRejected
-from rookery.actors.kernel.machines.session_host import Host, HostPhase
-from rookery.actors.kernel.state_codec import dump, load
+from rookery.actors.kernel.machines.session_host import HostPhase, SessionHost
+from rookery.actors.kernel.state_codec import decode_state, encode_state
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.surface_machine import SURFACES
 from rookery.schemas.codec import FactCodec
@@ -32,8 +32,13 @@ from tests.machines.state_space import explored
 
 CODEC: FactCodec[Any] = FactCodec(SURFACE_FACTS)
 OPERATING, SHUTDOWN = ExternalToolSurfaceGlobalPhase
-ATTACHED = Host(phase=HostPhase.ATTACHED)
-HOSTS = [ATTACHED, ATTACHED, Host(phase=HostPhase.RUNNING), Host(phase=HostPhase.RETIRED)]
+ATTACHED = SessionHost(phase=HostPhase.ATTACHED)
+HOSTS = [
+    ATTACHED,
+    ATTACHED,
+    SessionHost(phase=HostPhase.RUNNING),
+    SessionHost(phase=HostPhase.RETIRED),
+]
 POOLS: dict[str, tuple[Any, ...]] = {
     "surface_id": ("s",),
     "now_ms": (1_000,),
@@ -50,7 +55,7 @@ LIKELY = {**POOLS, "surface_id": ("s", "t"), "staged_seq": (1, 2, 3), "epoch": (
 JOBS = {**LIKELY, "task_seq": (0, 1, 2, 3), "lineage_seq": (0, 1, 2, 3)}
 
 
-def every_surface(host: Host = ATTACHED) -> list[Surfaces]:
+def every_surface(host: SessionHost = ATTACHED) -> list[Surfaces]:
     """One surface in every combination of what rows look at, legal or not; nothing known of it
     otherwise, so that whatever a row sets is seen."""
     seen = itertools.product(
@@ -84,12 +89,12 @@ def every_surface(host: Host = ATTACHED) -> list[Surfaces]:
 
 
 def taken(state: Surfaces, on: str, **params: Any) -> Surfaces:
-    fact = SURFACES.decide(state, on, SURFACES.draft(on, params))
+    fact = SURFACES.decide(state, on, SURFACES.candidate(on, params))
     return SURFACES.evolve(state, fact)
 
 
 def told(state: Surfaces, on: str, **params: Any) -> list[tuple[str, dict[str, Any]]]:
-    fact = SURFACES.decide(state, on, SURFACES.draft(on, params))
+    fact = SURFACES.decide(state, on, SURFACES.candidate(on, params))
     effects = SURFACES.effects(SURFACES.evolve(state, fact), fact)
     return [(type(effect).__name__, variables(effect)) for effect in effects]
 
@@ -136,7 +141,9 @@ def removing() -> Surfaces:
 
 def test_the_table_has_the_models_rows_and_parameters() -> None:
     model = Judged(SURFACES).oracle
-    assert [(r.name, r.on) for r in SURFACES.rows] == [(r["name"], r["on"]) for r in model.rows]
+    assert [(r.name, r.on) for r in SURFACES.transitions] == [
+        (r["name"], r["on"]) for r in model.rows
+    ]
     assert {on: asked.params for on, asked in SURFACES.inputs.items()} == model.inputs
     assert list(SURFACES.phases) == model.model["phases"]
 
@@ -148,7 +155,7 @@ def test_every_input_in_every_state_does_what_the_model_says() -> None:
         for params in every_ask(SURFACES, on, POOLS):
             for state in states:
                 judged.step(state, on, params)
-    assert judged.hit == {row.name for row in SURFACES.rows}
+    assert judged.hit == {row.name for row in SURFACES.transitions}
 
 
 @pytest.mark.parametrize("host", HostPhase)
@@ -156,7 +163,7 @@ def test_only_an_attached_or_running_host_serves_surfaces(host: HostPhase) -> No
     judged = Judged(SURFACES, Edition.SEED)
     for on in SURFACES.inputs:
         for params in every_ask(SURFACES, on, POOLS):
-            for state in every_surface(Host(phase=host))[::17]:
+            for state in every_surface(SessionHost(phase=host))[::17]:
                 judged.step(state, on, params)
     assert bool(judged.hit) == (host in (HostPhase.ATTACHED, HostPhase.RUNNING))
 
@@ -182,7 +189,7 @@ def test_any_history_goes_the_way_of_the_model(edition: Edition) -> None:
             on, params = likely_ask(rng, SURFACES, state, asked, edition=edition, rarely=RARELY)
             state = judged.step(state, on, params)
     assert judged.accepted > 0.4 * lives * steps
-    assert judged.hit == {row.name for row in SURFACES.rows}
+    assert judged.hit == {row.name for row in SURFACES.transitions}
 
 
 # --- laws -----------------------------------------------------------------------------------------
@@ -195,11 +202,11 @@ def test_folding_the_facts_is_what_was_decided_upon(steps: list[Any]) -> None:
 
 
 def test_folding_a_row_never_fails_whatever_the_state() -> None:
-    for state in every_surface(Host())[::5]:
+    for state in every_surface(SessionHost())[::5]:
         before = variables(state)
-        for row in SURFACES.rows:
+        for row in SURFACES.transitions:
             for params in every_ask(SURFACES, row.on, POOLS):
-                fact = replace(SURFACES.draft(row.on, params), row=row.name)
+                fact = replace(SURFACES.candidate(row.on, params), row=row.name)
                 SURFACES.effects(SURFACES.evolve(state, fact), fact)
         assert variables(state) == before
 
@@ -230,13 +237,13 @@ def test_counters_stop_at_the_largest_number_there_is() -> None:
     assert staged.staged_intent_sequence["s"] == U64_MAX
     pending = boundary(replace(staged, staged_intent_sequence=Map(s=3)))
     assert pending.pending_task_sequence["s"] == pending.snapshot_epoch == U64_MAX
-    assert load(dump(pending), Surfaces) == pending
+    assert decode_state(encode_state(pending), Surfaces) == pending
 
 
 @pytest.mark.parametrize("now_ms", [-1, 2**63, 2**64])
 def test_a_number_no_codec_could_hold_is_refused_before_it_is_a_fact(now_ms: int) -> None:
     with pytest.raises(Refused) as refusal:
-        SURFACES.draft("stage_add", {"surface_id": "s", "now_ms": now_ms})
+        SURFACES.candidate("stage_add", {"surface_id": "s", "now_ms": now_ms})
     assert refusal.value.code == "INVALID_ARGUMENT"
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from immutables import Map
 
 from rookery.actors.kernel.machines.machine import Edition
-from rookery.actors.kernel.machines.session_host import LIVE, Host, HostPhase
+from rookery.actors.kernel.machines.session_host import LIVE, HostPhase, SessionHost
 from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS, McpServers, pending_server_ids
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.views import (
@@ -36,7 +36,7 @@ from tests.surfaces.test_surface_machine import ATTACHED, active, boundary, job,
 
 CODEC: FactCodec[Any] = FactCodec(SURFACE_FACTS)
 POOLS: dict[str, tuple[Any, ...]] = {"server_id": ("a", "b"), "error": ("boom",)}
-SERVED = Host(phase=HostPhase.ATTACHED, session_id="s")
+SERVED = SessionHost(phase=HostPhase.ATTACHED, session_id="s")
 
 
 # --- surfaces -------------------------------------------------------------------------------------
@@ -116,7 +116,9 @@ def test_a_failure_cause_travels_as_its_word() -> None:
 
 def test_the_table_of_servers_has_the_models_rows_and_parameters() -> None:
     model = Judged(MCP_SERVERS).oracle
-    assert [(r.name, r.on) for r in MCP_SERVERS.rows] == [(r["name"], r["on"]) for r in model.rows]
+    assert [(r.name, r.on) for r in MCP_SERVERS.transitions] == [
+        (r["name"], r["on"]) for r in model.rows
+    ]
     assert {on: asked.params for on, asked in MCP_SERVERS.inputs.items()} == model.inputs
     assert list(MCP_SERVERS.phases) == model.model["phases"]
 
@@ -126,16 +128,18 @@ def test_every_input_of_every_server_does_what_the_model_says(edition: Edition) 
     judged = Judged(MCP_SERVERS, edition)
     standing = [Map(), *(Map(a=state) for state in McpServerState)]
     for phase, session, states in itertools.product(HostPhase, (None, "s"), standing):
-        servers = McpServers(host=Host(phase=phase, session_id=session), mcp_server_states=states)
+        servers = McpServers(
+            host=SessionHost(phase=phase, session_id=session), mcp_server_states=states
+        )
         for on in MCP_SERVERS.inputs:
             for params in every_ask(MCP_SERVERS, on, POOLS):
                 after = judged.step(servers, on, params)
                 assert (after is servers) == (session is None or phase not in LIVE)
-    assert judged.hit == {row.name for row in MCP_SERVERS.rows}
+    assert judged.hit == {row.name for row in MCP_SERVERS.transitions}
 
 
 @settings(max_examples=60)
-@given(histories(MCP_SERVERS, POOLS, [SERVED, Host()]))
+@given(histories(MCP_SERVERS, POOLS, [SERVED, SessionHost()]))
 def test_folding_the_facts_of_servers_is_what_was_decided_upon(steps: list[Any]) -> None:
     History(MCP_SERVERS, CODEC, initial=McpServers(host=SERVED)).live(steps).check()
 
@@ -144,7 +148,7 @@ def test_saying_a_thing_twice_tells_it_twice() -> None:
     servers = McpServers(host=SERVED)
     for _ in range(2):
         fact = MCP_SERVERS.decide(
-            servers, "apply_connected", MCP_SERVERS.draft("apply_connected", {"server_id": "a"})
+            servers, "apply_connected", MCP_SERVERS.candidate("apply_connected", {"server_id": "a"})
         )
         servers = MCP_SERVERS.evolve(servers, fact)
         (effect,) = MCP_SERVERS.effects(servers, fact)
@@ -152,7 +156,7 @@ def test_saying_a_thing_twice_tells_it_twice() -> None:
 
 
 def test_a_reload_is_requested_before_the_state_is_told() -> None:
-    draft = MCP_SERVERS.draft("apply_reload", {"server_id": "a"})
+    draft = MCP_SERVERS.candidate("apply_reload", {"server_id": "a"})
     fact = MCP_SERVERS.decide(McpServers(host=SERVED), "apply_reload", draft)
     servers = MCP_SERVERS.evolve(McpServers(host=SERVED), fact)
     names = [type(effect).__name__ for effect in MCP_SERVERS.effects(servers, fact)]

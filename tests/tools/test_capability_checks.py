@@ -9,7 +9,7 @@ import pytest
 
 from rookery.actors.tools import tool
 from rookery.actors.tools.authoring.registry import tool_of
-from rookery.actors.tools.capability_checks import CallChecks, schema_digest
+from rookery.actors.tools.capability_checks import CapabilityChecks, schema_digest
 from rookery.schemas.capability import Capability, CapabilityLimits
 from rookery.schemas.codec import NESTING_MAX
 from rookery.schemas.digest import digest_bytes, digest_json
@@ -24,8 +24,8 @@ NAMED = {
 LISTED = {"type": "array", "prefixItems": [{"type": "string"}], "items": {"type": "integer"}}
 
 
-def checks(input_schema: Any = NAMED, output_schema: Any = True, **limits: int) -> CallChecks:
-    return CallChecks(
+def checks(input_schema: Any = NAMED, output_schema: Any = True, **limits: int) -> CapabilityChecks:
+    return CapabilityChecks(
         Capability(
             name="act",
             description="",
@@ -47,14 +47,14 @@ def nested(depth: int) -> Any:
 
 
 def test_positional_arguments_take_the_names_in_the_order_of_the_properties():
-    assert checks().arguments([1, "x"], {}) == {"b": 1, "a": "x"}
-    assert checks().arguments([1], {"a": "x"}) == {"b": 1, "a": "x"}
-    assert checks().arguments([], {"a": "x", "b": 1}) == {"b": 1, "a": "x"}
+    assert checks().check_arguments([1, "x"], {}) == {"b": 1, "a": "x"}
+    assert checks().check_arguments([1], {"a": "x"}) == {"b": 1, "a": "x"}
+    assert checks().check_arguments([], {"a": "x", "b": 1}) == {"b": 1, "a": "x"}
 
 
 def test_an_array_schema_checks_the_positional_list():
-    assert checks(LISTED).arguments(["x", 1, 2], {}) == ["x", 1, 2]
-    assert checks({"type": "array"}).arguments((), {}) == []
+    assert checks(LISTED).check_arguments(["x", 1, 2], {}) == ["x", 1, 2]
+    assert checks({"type": "array"}).check_arguments((), {}) == []
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_an_array_schema_checks_the_positional_list():
 )
 def test_arguments_that_do_not_fit_are_refused(schema: Any, args: Any, kwargs: Any, error: str):
     with pytest.raises(Refused) as caught:
-        checks(schema).arguments(args, kwargs)
+        checks(schema).check_arguments(args, kwargs)
     assert str(caught.value).startswith(error)
 
 
@@ -82,48 +82,48 @@ def test_a_tool_checks_what_its_hints_say():
     def add(a: int, b: int = 0) -> int:
         return a + b
 
-    assert tool_of(add).checks.arguments([1], {"b": 2}) == {"a": 1, "b": 2}
+    assert tool_of(add).checks.check_arguments([1], {"b": 2}) == {"a": 1, "b": 2}
     with pytest.raises(Refused, match=r"^TYPE_ERROR: add: \$\.a: expected integer, given true"):
-        tool_of(add).checks.arguments([True], {})
+        tool_of(add).checks.check_arguments([True], {})
 
 
 # --- sizes ----------------------------------------------------------------------------------------
 
 
 def test_a_request_is_its_canonical_json_and_has_the_digest_of_the_call():
-    text = checks().request([1], {"z": 1, "a": 2})
+    text = checks().encode_request([1], {"z": 1, "a": 2})
     assert text == b'{"args":[1],"kwargs":{"a":2,"z":1}}'
     assert digest_bytes(text) == digest_json({"args": [1], "kwargs": {"z": 1, "a": 2}})
 
 
 def test_a_request_may_be_as_large_as_the_limit_and_no_larger():
-    size_bytes = len(checks().request(["x" * 100], {}))
-    assert checks(max_request_bytes=size_bytes).request(["x" * 100], {})
+    size_bytes = len(checks().encode_request(["x" * 100], {}))
+    assert checks(max_request_bytes=size_bytes).encode_request(["x" * 100], {})
     with pytest.raises(Refused) as caught:
-        checks(max_request_bytes=size_bytes - 1).request(["x" * 100], {})
+        checks(max_request_bytes=size_bytes - 1).encode_request(["x" * 100], {})
     assert caught.value.code == "PAYLOAD_TOO_LARGE"
     assert f"have {size_bytes} bytes, the limit is {size_bytes - 1}" in caught.value.message
 
 
 def test_a_response_may_be_as_large_as_the_limit_and_no_larger():
-    assert checks(max_response_bytes=102).response("x" * 100).value == "x" * 100
+    assert checks(max_response_bytes=102).check_result("x" * 100).value == "x" * 100
     with pytest.raises(
         Failed, match=r"^PAYLOAD_TOO_LARGE: act: the result has 103 bytes, the limi"
     ):
-        checks(max_response_bytes=102).response("x" * 101)
+        checks(max_response_bytes=102).check_result("x" * 101)
 
 
 @pytest.mark.parametrize("depth", [NESTING_MAX + 1, 500, 5_000])
 def test_what_could_not_be_read_back_everywhere_is_refused(depth: int):
     with pytest.raises(Refused, match=r"^INVALID_ARGUMENT: act: "):
-        checks().request([nested(depth)], {})
+        checks().encode_request([nested(depth)], {})
     with pytest.raises(Failed, match=r"^SERIALIZE_ERROR: act: "):
-        checks().response(nested(depth))
+        checks().check_result(nested(depth))
 
 
 def test_many_values_side_by_side_are_not_deep():
-    assert checks().response([[]] * 1_000).value == [[]] * 1_000
-    assert checks().response(nested(NESTING_MAX)).value == nested(NESTING_MAX)
+    assert checks().check_result([[]] * 1_000).value == [[]] * 1_000
+    assert checks().check_result(nested(NESTING_MAX)).value == nested(NESTING_MAX)
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -135,26 +135,26 @@ class Receipt(msgspec.Struct):
 
 
 def test_a_result_is_the_plain_json_its_reader_will_see():
-    response = checks().response(Receipt(1, (2, 3)))
+    response = checks().check_result(Receipt(1, (2, 3)))
     assert response.value == {"id": 1, "paid": [2, 3]}
     assert response.text == b'{"id":1,"paid":[2,3]}'
 
 
 def test_large_integers_survive():
-    assert checks().response(2**100).value == 2**100
+    assert checks().check_result(2**100).value == 2**100
 
 
 @pytest.mark.parametrize("result", [object(), float("nan"), [float("inf")], {"a": {1, object()}}])
 def test_a_result_that_is_no_json_is_the_tools_failure(result: Any):
     with pytest.raises(Failed, match=r"^SERIALIZE_ERROR: act: "):
-        checks().response(result)
+        checks().check_result(result)
 
 
 def test_a_result_that_breaks_the_output_schema_is_the_tools_failure():
     promised = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
-    assert checks(output_schema=promised).response({"id": 1}).value == {"id": 1}
+    assert checks(output_schema=promised).check_result({"id": 1}).value == {"id": 1}
     with pytest.raises(Failed, match=r"^INVALID_RESULT: the result of act at \$\.id: expected int"):
-        checks(output_schema=promised).response({"id": "1"})
+        checks(output_schema=promised).check_result({"id": "1"})
 
 
 # --- the digest -----------------------------------------------------------------------------------

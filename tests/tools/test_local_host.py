@@ -21,8 +21,8 @@ from rookery.actors.tools import (
     ToolRegistry,
     tool,
 )
-from rookery.actors.tools.daemon_pool import Threads
-from rookery.actors.tools.host import LocalTools
+from rookery.actors.tools.daemon_pool import DaemonThreadPool
+from rookery.actors.tools.host import LocalToolHost
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import Refused
 from tests.tools.tool_fixtures import capability
@@ -157,8 +157,8 @@ ALL = (add, block, linger, stubborn, where, where_async, fail, fail_async, echo,
 
 
 @pytest.fixture
-def host() -> Iterator[LocalTools]:
-    made = LocalTools(ToolRegistry.of(*ALL))
+def host() -> Iterator[LocalToolHost]:
+    made = LocalToolHost(ToolRegistry.of(*ALL))
     yield made
     HANDS.go.set()
     assert made.close(PATIENCE_S)
@@ -168,20 +168,20 @@ def context(name: str, *args: Any, call_id: str = "op-1", **kwargs: Any) -> Tool
     return ToolCallContext(name=name, args=list(args), kwargs=kwargs, call_id=call_id)
 
 
-def outcome(host: LocalTools, name: str, *args: Any, **kwargs: Any) -> CallOutcome:
+def outcome(host: LocalToolHost, name: str, *args: Any, **kwargs: Any) -> CallOutcome:
     return asyncio.run(host.call(context(name, *args, **kwargs), LONG_MS))
 
 
-def test_a_function_is_called_and_its_value_is_plain_json(host: LocalTools):
+def test_a_function_is_called_and_its_value_is_plain_json(host: LocalToolHost):
     assert outcome(host, "add", 1, b=2) == CallOutcome(value=3)
 
 
-def test_functions_run_on_threads_and_coroutines_on_a_loop_of_their_own(host: LocalTools):
+def test_functions_run_on_threads_and_coroutines_on_a_loop_of_their_own(host: LocalToolHost):
     assert outcome(host, "where").value == ["rookery-tool"]
     assert outcome(host, "where_async").value == ["rookery-tools"]
 
 
-def test_a_function_that_is_not_here_is_unknown(host: LocalTools):
+def test_a_function_that_is_not_here_is_unknown(host: LocalToolHost):
     wrong = outcome(host, "sub").error
     assert wrong.code == "UNKNOWN_TOOL"
 
@@ -199,7 +199,7 @@ def test_a_function_that_is_not_here_is_unknown(host: LocalTools):
     ],
 )
 def test_whatever_a_function_raises_is_its_calls_fault_and_nobody_elses(
-    host: LocalTools, name: str, how: str, code: str, message: str
+    host: LocalToolHost, name: str, how: str, code: str, message: str
 ):
     wrong = outcome(host, name, how).error
     assert (wrong.code, wrong.message) == (code, message)
@@ -215,7 +215,7 @@ def test_whatever_a_function_raises_is_its_calls_fault_and_nobody_elses(
     ],
 )
 def test_a_result_that_was_not_declared_is_a_failure(
-    host: LocalTools, name: str, args: tuple[Any, ...], code: str
+    host: LocalToolHost, name: str, args: tuple[Any, ...], code: str
 ):
     assert outcome(host, name, *args).error.code == code
 
@@ -224,7 +224,7 @@ def test_a_result_that_was_not_declared_is_a_failure(
 
 
 def test_a_function_past_its_time_is_told_and_its_late_result_is_dropped_and_logged(
-    host: LocalTools, hands: Hands, caplog: pytest.LogCaptureFixture
+    host: LocalToolHost, hands: Hands, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO, "rookery.actors.tools.host")
 
@@ -234,17 +234,17 @@ def test_a_function_past_its_time_is_told_and_its_late_result_is_dropped_and_log
         assert "100 ms" in late.error.message
         assert not caplog.records
         hands.go.set()
-        await host.gone("op-1")
+        await host.wait_finished("op-1")
 
     asyncio.run(story())
     assert hands.seen == [True]
     assert [record.message for record in caplog.records] == ["a late result was dropped"]
 
 
-def test_a_coroutine_past_its_time_is_cancelled(host: LocalTools, hands: Hands):
+def test_a_coroutine_past_its_time_is_cancelled(host: LocalToolHost, hands: Hands):
     async def story() -> CallOutcome:
         late = await host.call(context("linger"), 10)
-        await host.gone("op-1")
+        await host.wait_finished("op-1")
         return late
 
     assert asyncio.run(story()).error.code == "TIMEOUT_TOOL"
@@ -255,7 +255,7 @@ def test_a_coroutine_past_its_time_is_cancelled(host: LocalTools, hands: Hands):
     ("name", "expected"), [("linger", "CANCELLED"), ("stubborn", "all the same"), ("block", True)]
 )
 def test_a_cancelled_call_ends_as_soon_as_its_function_lets_it(
-    host: LocalTools, hands: Hands, name: str, expected: Any
+    host: LocalToolHost, hands: Hands, name: str, expected: Any
 ):
     async def story() -> CallOutcome:
         call = asyncio.ensure_future(host.call(context(name), LONG_MS))
@@ -278,13 +278,13 @@ def test_a_coroutine_that_has_acted_is_not_called_off_any_more(hands: Hands):
     async def act(ctx: ToolCallContext) -> str:
         return "acted"
 
-    host = LocalTools(ToolRegistry.of(RegisteredTool.asynchronous(single, act)))
-    host._threads.submit(lambda: (hands.begun.release(), hands.go.wait(PATIENCE_S)))
+    host = LocalToolHost(ToolRegistry.of(RegisteredTool.asynchronous(single, act)))
+    host._pool.submit(lambda: (hands.begun.release(), hands.go.wait(PATIENCE_S)))
     hands.await_begun()  # The thread that looks at results is busy.
 
     async def story() -> CallOutcome:
         call = asyncio.ensure_future(host.call(context("single"), LONG_MS))
-        await asyncio.to_thread(until, lambda: host._threads._jobs)
+        await asyncio.to_thread(until, lambda: host._pool._jobs)
         host.cancel("op-1")
         host._loop.call_soon_threadsafe(hands.go.set)
         return await call
@@ -294,7 +294,7 @@ def test_a_coroutine_that_has_acted_is_not_called_off_any_more(hands: Hands):
 
 
 def test_a_coroutine_that_is_cancelled_before_it_has_begun_never_begins(
-    host: LocalTools, hands: Hands
+    host: LocalToolHost, hands: Hands
 ):
     async def story() -> CallOutcome:
         busy = threading.Event()
@@ -320,7 +320,7 @@ def test_a_call_that_waits_for_a_thread_for_too_long_or_is_cancelled_never_begin
         hands.go.wait(PATIENCE_S)
         return ctx.call_id
 
-    host = LocalTools(ToolRegistry.of(RegisteredTool.sync(single, hold)))
+    host = LocalToolHost(ToolRegistry.of(RegisteredTool.sync(single, hold)))
 
     async def story() -> CallOutcome:
         first = asyncio.ensure_future(host.call(context("single"), LONG_MS))
@@ -330,7 +330,7 @@ def test_a_call_that_waits_for_a_thread_for_too_long_or_is_cancelled_never_begin
         if code == "CANCELLED":
             host.cancel("op-2")
             host.cancel("op-2")
-        await host.gone("op-2")
+        await host.wait_finished("op-2")
         hands.go.set()
         assert (await first).value == "op-1"
         return await second
@@ -340,12 +340,12 @@ def test_a_call_that_waits_for_a_thread_for_too_long_or_is_cancelled_never_begin
     assert host.close(PATIENCE_S)
 
 
-def test_a_call_that_is_not_there_is_neither_cancelled_nor_waited_for(host: LocalTools):
+def test_a_call_that_is_not_there_is_neither_cancelled_nor_waited_for(host: LocalToolHost):
     host.cancel("nobody")
-    asyncio.run(host.gone("nobody"))
+    asyncio.run(host.wait_finished("nobody"))
 
 
-def test_many_calls_run_at_once(host: LocalTools, hands: Hands):
+def test_many_calls_run_at_once(host: LocalToolHost, hands: Hands):
     async def story() -> list[CallOutcome]:
         calls = [
             asyncio.ensure_future(host.call(context("block", call_id=str(n)), LONG_MS))
@@ -363,7 +363,7 @@ def test_many_calls_run_at_once(host: LocalTools, hands: Hands):
 
 
 def test_closing_tells_everybody_and_waits_for_who_listens(hands: Hands):
-    host = LocalTools(ToolRegistry.of(*ALL))
+    host = LocalToolHost(ToolRegistry.of(*ALL))
 
     async def story() -> None:
         calls = [
@@ -384,13 +384,13 @@ def test_a_function_that_never_returns_keeps_neither_host_nor_process():
     program = """if True:
         import asyncio, threading
         from rookery.actors.tools import ToolCallContext, ToolRegistry, tool
-        from rookery.actors.tools.host import LocalTools
+        from rookery.actors.tools.host import LocalToolHost
 
         @tool
         def hang() -> None:
             threading.Event().wait()
 
-        host = LocalTools(ToolRegistry.of(hang))
+        host = LocalToolHost(ToolRegistry.of(hang))
         ctx = ToolCallContext(name="hang", args=[], kwargs={}, call_id="op")
         print(asyncio.run(host.call(ctx, 50)).error.code, host.close(0.05))
     """
@@ -404,7 +404,7 @@ def test_a_function_that_never_returns_keeps_neither_host_nor_process():
 
 
 def test_threads_are_made_when_needed_and_no_more_than_allowed():
-    threads, gate, begun = Threads(2), threading.Event(), threading.Semaphore(0)
+    threads, gate, begun = DaemonThreadPool(2), threading.Event(), threading.Semaphore(0)
 
     def hold() -> str:
         begun.release()
@@ -429,7 +429,7 @@ def test_an_idle_thread_keeps_nothing_of_what_it_has_done():
     class Thing:
         pass
 
-    threads = Threads(1)
+    threads = DaemonThreadPool(1)
     threads.submit(Thing).result(PATIENCE_S)
 
     def is_gone() -> bool:

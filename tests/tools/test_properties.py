@@ -25,8 +25,8 @@ from msgspec import Meta
 
 from rookery.actors.tools import RegisteredTool, ToolCallContext, tool
 from rookery.actors.tools.authoring.registry import tool_of
-from rookery.actors.tools.capability_checks import named
-from rookery.actors.tools.schema_validator import Matcher
+from rookery.actors.tools.capability_checks import bind_by_name
+from rookery.actors.tools.schema_validator import SchemaValidator
 from rookery.schemas.errors import Refused
 
 
@@ -121,7 +121,7 @@ def answer(loop: asyncio.Runner, echo: RegisteredTool, value: Any) -> Any:
     async def call() -> Any:
         return await echo.call(ToolCallContext(name="echo", args=[value], kwargs={}))
 
-    return echo.checks.response(loop.run(call())).value
+    return echo.checks.check_result(loop.run(call())).value
 
 
 @pytest.mark.parametrize("hint", HINTS, ids=str)
@@ -133,7 +133,7 @@ def test_what_the_checks_let_through_reaches_the_function_and_comes_back(
     echo = taking(hint)
     value = data.draw(of_hint(hint) | JSON)
     try:
-        echo.checks.arguments([value], {})
+        echo.checks.check_arguments([value], {})
     except Refused:
         return
     answered = answer(loop, echo, value)
@@ -144,7 +144,7 @@ def test_what_the_checks_let_through_reaches_the_function_and_comes_back(
 @settings(max_examples=15)
 @given(data=st.data())
 def test_a_value_of_the_declared_type_is_never_refused(hint: Any, data: Any):
-    taking(hint).checks.arguments([data.draw(of_hint(hint))], {})
+    taking(hint).checks.check_arguments([data.draw(of_hint(hint))], {})
 
 
 PARTS = (
@@ -188,7 +188,7 @@ SMALL = st.recursive(
 
 @given(SCHEMAS, SMALL)
 def test_every_mismatch_is_found_and_can_be_told(schema: Any, value: Any):
-    wrong = Matcher(schema, "a schema").mismatch(value)
+    wrong = SchemaValidator(schema, "a schema").find_mismatch(value)
     assert (wrong is None) == Draft202012Validator(schema).is_valid(value)
     if wrong is not None:
         assert wrong.path.startswith("$")
@@ -206,6 +206,6 @@ def test_arguments_are_bound_as_python_binds_them(args: list[int], kwargs: dict[
         expected = PYTHON.bind_partial(*args, **kwargs).arguments
     except TypeError:
         with pytest.raises(Refused, match=r"^TYPE_ERROR"):
-            named("f", NAMES, args, kwargs)
+            bind_by_name("f", NAMES, args, kwargs)
     else:
-        assert named("f", NAMES, args, kwargs) == expected
+        assert bind_by_name("f", NAMES, args, kwargs) == expected

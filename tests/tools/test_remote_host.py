@@ -14,16 +14,16 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry, tool
-from rookery.actors.tools.catalogue import VisibleTools
-from rookery.actors.tools.host import OutcomeUnknown, PastTry
-from rookery.actors.tools.remote_host import RemoteTools
+from rookery.actors.tools.catalogue import ToolCatalogue
+from rookery.actors.tools.host import OutcomeUnknown, PastAttempt
+from rookery.actors.tools.remote_host import RemoteToolHost
 from rookery.actors.tools.worker import Worker
 from rookery.bus.memory import MemoryBus, MemoryServer
-from rookery.bus.memory.workers import MemoryWorkbench
+from rookery.bus.memory.workers import MemoryWorkerEndpoint
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.worker_protocol import Catalogue, Job
+from rookery.schemas.worker_protocol import Job, WorkerCatalogue
 
 DEADLINE_MS = 20_000
 
@@ -47,8 +47,8 @@ class Stage:
         self.server = MemoryServer(lambda: 0)
         self.bus = MemoryBus(self.server)
 
-    def bench(self, surface: str = "shop") -> MemoryWorkbench:
-        return MemoryWorkbench(self.server.realm("default").floor, surface)
+    def bench(self, surface: str = "shop") -> MemoryWorkerEndpoint:
+        return MemoryWorkerEndpoint(self.server.realm("default").worker_registry, surface)
 
     @asynccontextmanager
     async def worker(
@@ -68,8 +68,8 @@ class Stage:
             await worker.drain(0)
             await asyncio.to_thread(worker.close, 5)
 
-    async def find(self, surface: str = "shop") -> RemoteTools:
-        return await RemoteTools.find(self.bus.crews, surface, patience_s=0.01)
+    async def find(self, surface: str = "shop") -> RemoteToolHost:
+        return await RemoteToolHost.discover(self.bus.tool_workers, surface, patience_s=0.01)
 
 
 def context(name: str, *args: Any, **more: Any) -> ToolCallContext:
@@ -116,8 +116,8 @@ def test_tools_of_a_surface_are_called_by_its_name_and_theirs():
         stage = Stage()
         async with stage.worker(add):
             remote = await stage.find()
-            (seen,) = VisibleTools(remote.visible)
-            assert (seen.surface, seen.offered.name) == ("shop", "shop_add")
+            (seen,) = ToolCatalogue(remote.catalogue_tools)
+            assert (seen.surface, seen.available.name) == ("shop", "shop_add")
             assert seen.capability.description == "Sum."
             assert await remote.call(context("shop_add", 1, 2), DEADLINE_MS) == CallOutcome(value=3)
 
@@ -135,7 +135,9 @@ def test_two_tools_of_one_visible_name_are_refused():
         async with stage.worker(add):
             remote = await stage.find()
             with pytest.raises(Refused, match=r"TOOL_NAME_CONFLICT"):
-                VisibleTools([*VisibleTools.local(ToolRegistry.of(local)), *remote.visible])
+                ToolCatalogue(
+                    [*ToolCatalogue.local(ToolRegistry.of(local)), *remote.catalogue_tools]
+                )
 
     asyncio.run(scenario())
 
@@ -144,7 +146,7 @@ def test_workers_of_a_surface_may_serve_different_tools_but_must_agree_on_each()
     async def scenario() -> None:
         stage, gate = Stage(), Gate()
         async with stage.worker(add, name="anna"), stage.worker(add, gate.tool(), name="bert"):
-            names = [tool.offered.name for tool in (await stage.find()).visible]
+            names = [tool.available.name for tool in (await stage.find()).catalogue_tools]
             assert sorted(names) == ["shop_add", "shop_gate"]
             async with stage.worker(add_texts, name="carl"):
                 with pytest.raises(Refused, match=r"TOOL_NAME_CONFLICT.*carl"):
@@ -291,7 +293,7 @@ def test_an_attempt_that_was_called_off_is_offered_to_no_other_worker():
         gate.open.set()
         async with stage.worker(gate.tool()):
             remote = await stage.find()
-            await stage.bus.crews.ask_after("shop", "c1", 1)
+            await stage.bus.tool_workers.query_attempt("shop", "c1", 1)
             outcome = await remote.call(context("shop_gate"), DEADLINE_MS)
             assert code(outcome) == "CANCELLED"
             assert "attempt 1 of the call was called off" in str(outcome.error)
@@ -310,9 +312,9 @@ def test_a_call_is_asked_after_until_its_worker_has_an_answer():
             first, second = await stage.find(), await stage.find()
             call = asyncio.ensure_future(first.call(context("shop_gate"), DEADLINE_MS))
             await gate.entered()
-            digest = second.visible[0].offered.schema_digest
-            past = PastTry("shop_gate", "c1", 1, digest, DEADLINE_MS)
-            asked = asyncio.ensure_future(second.ask_after(past))
+            digest = second.catalogue_tools[0].available.schema_digest
+            past = PastAttempt("shop_gate", "c1", 1, digest, DEADLINE_MS)
+            asked = asyncio.ensure_future(second.query_outcome(past))
             await asyncio.sleep(0.05)
             assert not asked.done()
             gate.open.set()
@@ -340,9 +342,9 @@ def test_ready_means_that_somebody_serves_the_tool_as_it_was():
         stage = Stage()
         async with stage.worker(add):
             remote = await stage.find()
-            await remote.ready("shop_add")
+            await remote.wait_ready("shop_add")
         async with stage.worker(add_texts):
-            waiting = asyncio.ensure_future(remote.ready("shop_add"))
+            waiting = asyncio.ensure_future(remote.wait_ready("shop_add"))
             await asyncio.sleep(0.1)
             assert not waiting.done()
             async with stage.worker(add, name="bert"):
@@ -453,31 +455,31 @@ def test_what_a_worker_answers_is_held_to_what_it_declared(body: bytes, expected
         answering: list[asyncio.Future[None]] = []
 
         def take(job: Job) -> None:
-            answering.append(asyncio.ensure_future(bench.answer(job, body)))
+            answering.append(asyncio.ensure_future(bench.reply(job, body)))
 
         async with stage.worker(add):
-            (told,) = await stage.bus.crews.catalogues("shop", 0.01)
+            (told,) = await stage.bus.tool_workers.catalogues("shop", 0.01)
             remote = await stage.find()
-        await bench.open(Catalogue(worker="odd", tools=_tools(told)), take, lambda _: None)
+        await bench.open(WorkerCatalogue(worker="odd", tools=_tools(told)), take, lambda _: None)
         assert code(await remote.call(context("shop_add", 1), DEADLINE_MS)) == expected
 
     asyncio.run(scenario())
 
 
 def _tools(told: bytes) -> Any:
-    return msgspec.json.decode(told, type=Catalogue).tools
+    return msgspec.json.decode(told, type=WorkerCatalogue).tools
 
 
 def test_arguments_that_are_none_are_answered_so():
     async def scenario() -> None:
         stage = Stage()
         async with stage.worker(add):
-            end = await stage.bus.crews.call(
+            end = await stage.bus.tool_workers.call(
                 Job(surface="shop", tool="add", body=b"[", left_ms=5_000)
             )
             assert b"INVALID_JSON" in end.body  # type: ignore[union-attr]
             body = encode_json({"args": [1]})
-            end = await stage.bus.crews.call(
+            end = await stage.bus.tool_workers.call(
                 Job(surface="shop", tool="add", body=body, left_ms=5_000)
             )
             assert end.body == b'{"value":2}'  # type: ignore[union-attr]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.tools.schema_validator import Matcher
+from rookery.actors.tools.schema_validator import SchemaValidator
 from rookery.schemas.errors import Refused
 
 
 def said(schema: Any, value: Any) -> str:
-    return str(Matcher(schema, "a schema").mismatch(value))
+    return str(SchemaValidator(schema, "a schema").find_mismatch(value))
 
 
 OBJECT = {
@@ -66,9 +66,9 @@ def test_a_mismatch_names_the_path_the_expected_and_the_given(
 
 
 def test_what_matches_has_no_mismatch():
-    assert Matcher(OBJECT, "a schema").mismatch({"to": "x", "n": None}) is None
-    assert Matcher({}, "a schema").mismatch({"any": ["thing"]}) is None
-    assert Matcher({"format": "colour"}, "a schema").mismatch("no such format") is None
+    assert SchemaValidator(OBJECT, "a schema").find_mismatch({"to": "x", "n": None}) is None
+    assert SchemaValidator({}, "a schema").find_mismatch({"any": ["thing"]}) is None
+    assert SchemaValidator({"format": "colour"}, "a schema").find_mismatch("no such format") is None
 
 
 def test_a_text_is_never_repeated():
@@ -105,7 +105,7 @@ def test_a_schema_that_leads_nowhere_ends_in_a_mismatch():
 )
 def test_what_is_no_schema_is_refused(schema: Any, why: str):
     with pytest.raises(Refused, match=f"^INVALID_ARGUMENT: my schema cannot be used: {why}"):
-        Matcher(schema, "my schema")
+        SchemaValidator(schema, "my schema")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_schema_never_reaches_out_to_a_network(around: Any):
         server.setblocking(False)
         url = f"http://127.0.0.1:{server.getsockname()[1]}/schema"
         with pytest.raises(Refused, match="is none of its parts"):
-            Matcher(around({"$ref": url}), "a schema")
+            SchemaValidator(around({"$ref": url}), "a schema")
         with pytest.raises(BlockingIOError):
             server.accept()
 
@@ -139,11 +139,13 @@ def test_a_schema_never_reaches_out_to_a_network(around: Any):
     ids=str,
 )
 def test_a_schema_may_refer_to_its_own_parts_in_every_way(schema: Any):
-    matcher = Matcher(schema, "a schema")
-    assert matcher.mismatch(1) is None
-    assert str(matcher.mismatch("x")) == "$: expected integer, given a string of 1 character"
+    matcher = SchemaValidator(schema, "a schema")
+    assert matcher.find_mismatch(1) is None
+    assert str(matcher.find_mismatch("x")) == "$: expected integer, given a string of 1 character"
 
 
 def test_data_that_looks_like_a_reference_is_none():
-    matcher = Matcher({"enum": [{"$ref": "http://example/"}], "default": {"$ref": "#/x"}}, "mine")
-    assert matcher.mismatch({"$ref": "http://example/"}) is None
+    matcher = SchemaValidator(
+        {"enum": [{"$ref": "http://example/"}], "default": {"$ref": "#/x"}}, "mine"
+    )
+    assert matcher.find_mismatch({"$ref": "http://example/"}) is None

@@ -7,36 +7,36 @@ import asyncio
 
 import pytest
 
-from rookery.actors.tools.catalogue import visible_name
-from rookery.actors.tools.remote_host import RemoteTools
-from rookery.bus.memory.workers import MemoryCrews, MemoryFloor, MemoryWorkbench
+from rookery.actors.tools.catalogue import catalogue_name
+from rookery.actors.tools.remote_host import RemoteToolHost
+from rookery.bus.memory.workers import MemoryToolWorkers, MemoryWorkerEndpoint, MemoryWorkerRegistry
 from rookery.schemas.capability import Capability
 from rookery.schemas.codec import encode_json
 from rookery.schemas.worker_protocol import (
     GRACE_MS,
-    Catalogue,
     Job,
     JobAnswer,
-    JobEnd,
-    NotBegun,
+    JobNotStarted,
+    JobOutcome,
     ServedTool,
+    WorkerCatalogue,
 )
 from tests.kernel.world import called
 from tests.tools.calls.test_call_crashes import TAKEN_OVER_S
 from tests.tools.tool_fixtures import SURFACE, ToolNode, ToolWorld, call, capability, operation
 
 SEND = capability("send", idempotent=False, timeout_ms=50_000)
-SENDS = visible_name(SURFACE, "send")
+SENDS = catalogue_name(SURFACE, "send")
 
 
-class Standing(MemoryCrews):
+class Standing(MemoryToolWorkers):
     """A line that stands still: what is sent does not arrive."""
 
-    def __init__(self, floor: MemoryFloor) -> None:
+    def __init__(self, floor: MemoryWorkerRegistry) -> None:
         super().__init__(floor)
         self.jobs: list[Job] = []
 
-    async def call(self, job: Job) -> JobEnd:
+    async def call(self, job: Job) -> JobOutcome:
         self.jobs.append(job)
         return await asyncio.get_running_loop().create_future()
 
@@ -48,26 +48,26 @@ class Crew:
         self.world = world
         self.jobs: list[Job] = []
         self.unwanted: list[str] = []
-        self.floor = world.server.realm("default").floor
+        self.floor = world.server.realm("default").worker_registry
         self.bench = self.worker("anna")
 
-    def worker(self, name: str) -> MemoryWorkbench:
+    def worker(self, name: str) -> MemoryWorkerEndpoint:
         """One more, or one that was started anew."""
-        bench = MemoryWorkbench(self.floor, SURFACE)
-        catalogue = Catalogue(worker=name, tools=(ServedTool(capability=SEND),))
+        bench = MemoryWorkerEndpoint(self.floor, SURFACE)
+        catalogue = WorkerCatalogue(worker=name, tools=(ServedTool(capability=SEND),))
         self.world.run(bench.open(catalogue, self.jobs.append, self.unwanted.append))
         return bench
 
-    def node(self, served: Capability = SEND, line: MemoryCrews | None = None) -> ToolNode:
+    def node(self, served: Capability = SEND, line: MemoryToolWorkers | None = None) -> ToolNode:
         told = {served.name: ServedTool(capability=served)}
         seen = capability(
-            visible_name(SURFACE, served.name),
+            catalogue_name(SURFACE, served.name),
             idempotent=False,
             timeout_ms=50_000,
             input_schema=served.input_schema,
         )
         return self.world.begin(
-            seen, host=RemoteTools(line or MemoryCrews(self.floor), SURFACE, told)
+            seen, host=RemoteToolHost(line or MemoryToolWorkers(self.floor), SURFACE, told)
         )
 
     def lost(self) -> ToolNode:
@@ -80,7 +80,7 @@ class Crew:
 
     def answer(self) -> None:
         body = encode_json(JobAnswer(value="sent"))
-        self.world.run(self.bench.answer(self.jobs[0], body))
+        self.world.run(self.bench.reply(self.jobs[0], body))
 
     def leave(self) -> None:
         """The worker is gone, without a word."""
@@ -142,8 +142,8 @@ def test_an_attempt_that_was_late_is_not_begun_after_an_operator_had_it_tried_ag
     world.until(lambda: crew.jobs)
     crew.answer()
     world.until(lambda: world.kinds()[-1] == "completed")
-    late = world.run(MemoryCrews(crew.floor).call(line.jobs[0]))
-    assert late == NotBegun("attempt 1 of the call was called off", called_off=True)
+    late = world.run(MemoryToolWorkers(crew.floor).call(line.jobs[0]))
+    assert late == JobNotStarted("attempt 1 of the call was called off", cancelled=True)
     assert [job.attempt for job in crew.jobs] == [2]
 
 
@@ -177,7 +177,7 @@ def test_a_worker_that_is_lost_while_it_is_waited_for_is_named(world: ToolWorld,
 def test_a_worker_that_gave_the_call_up_does_not_know(world: ToolWorld, crew: Crew):
     crew.lost()
     world.pass_s(TAKEN_OVER_S)
-    world.run(called(lambda: crew.bench.abandon(crew.jobs[0], "leaving")))
+    world.run(called(lambda: crew.bench.report_unknown(crew.jobs[0], "leaving")))
     assert "worker anna does not know" in reason(world)
 
 

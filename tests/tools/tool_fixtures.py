@@ -15,26 +15,32 @@ from typing import Any, cast
 
 import msgspec
 
-from rookery.actors.kernel.decider import Concern
-from rookery.actors.kernel.kernel import Kernel, Settings
-from rookery.actors.kernel.partition_ownership import Holder
+from rookery.actors.kernel.decider import Decider
+from rookery.actors.kernel.kernel import Kernel, KernelSettings
+from rookery.actors.kernel.partition_ownership import NodeIdentity
 from rookery.actors.tools.authoring.registry import ToolCallContext
-from rookery.actors.tools.call_notifier import CallBoard
-from rookery.actors.tools.call_slots import Places
-from rookery.actors.tools.catalogue import VisibleTool, VisibleTools
-from rookery.actors.tools.decider import ToolsConcern
-from rookery.actors.tools.executor import Acting
+from rookery.actors.tools.call_notifier import CallNotifier
+from rookery.actors.tools.call_slots import CallSlots
+from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
+from rookery.actors.tools.decider import ToolsDecider
+from rookery.actors.tools.executor import CallExecutor
 from rookery.actors.tools.faults import fault
-from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastTry, ToolHost, always
+from rookery.actors.tools.host import (
+    NotCalled,
+    OutcomeUnknown,
+    PastAttempt,
+    ToolHost,
+    always_allowed,
+)
 from rookery.schemas.calls import (
-    Arguments,
-    AskedCall,
+    ActiveRunQuery,
+    ActiveRunView,
+    CallArguments,
     CallOutcome,
+    CallProgress,
     CallsQuery,
     CallsView,
-    DrivingQuery,
-    DrivingView,
-    KnownCall,
+    RequestedCall,
 )
 from rookery.schemas.capability import ApprovalMode, Capability, CapabilityLimits
 from rookery.schemas.codec import FactCodec
@@ -81,16 +87,16 @@ CAPABILITIES = (
 )
 
 
-def tools(*capabilities: Capability) -> VisibleTools:
-    return VisibleTools(VisibleTool.of(SURFACE, one, awaited=False) for one in capabilities)
+def tools(*capabilities: Capability) -> ToolCatalogue:
+    return ToolCatalogue(CatalogueTool.of(SURFACE, one, awaited=False) for one in capabilities)
 
 
 def call(
     number: int, name: str, *args: Any, run: str = "run-1", blob: str = "", **kwargs: Any
-) -> AskedCall:
+) -> RequestedCall:
     """A call as a program makes it."""
-    arguments = Arguments(args=list(args), kwargs=kwargs)
-    asked = AskedCall(
+    arguments = CallArguments(args=list(args), kwargs=kwargs)
+    asked = RequestedCall(
         operation_id=operation(number, run), number=number, name=name, digest=digest_json(arguments)
     )
     if blob:
@@ -107,13 +113,13 @@ def operation(number: int, run: str = "run-1") -> str:
 
 class Wants(msgspec.Struct, frozen=True, kw_only=True):
     run: str = "run-1"
-    calls: tuple[AskedCall, ...] = ()
+    calls: tuple[RequestedCall, ...] = ()
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """By run, its calls; of one that has ended, none."""
 
-    calls: dict[str, tuple[AskedCall, ...]] = {}
+    calls: dict[str, tuple[RequestedCall, ...]] = {}
 
 
 class CallerConcern(SmallConcern):
@@ -128,7 +134,7 @@ class CallerConcern(SmallConcern):
         return Wanted()
 
     def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
-        if isinstance(command.body, DrivingQuery):
+        if isinstance(command.body, ActiveRunQuery):
             return []
         run, calls = command.body.run, command.body.calls
         if command.verb == "end":
@@ -149,11 +155,11 @@ class CallerConcern(SmallConcern):
                 calls = ()
         return Wanted(calls=state.calls | {fact.run: calls})
 
-    def answer(self, state: Any, command: Command[Any], facts: Sequence[Fact]) -> Any:
-        if not isinstance(command.body, DrivingQuery):
+    def reply(self, state: Any, command: Command[Any], facts: Sequence[Fact]) -> Any:
+        if not isinstance(command.body, ActiveRunQuery):
             return state
         run = command.body.run_id
-        return DrivingView(run_id=run, calls=state.calls.get(run, ()))
+        return ActiveRunView(run_id=run, calls=state.calls.get(run, ()))
 
     def load(self, data: bytes) -> Any:
         return msgspec.json.decode(data, type=Wanted)
@@ -196,11 +202,11 @@ class Bench:
         self._workshop = workshop
         self.cancelled: list[str] = []
 
-    async def ready(self, name: str) -> None:
+    async def wait_ready(self, name: str) -> None:
         """The workshop is never closed."""
 
     async def call(
-        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always
+        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always_allowed
     ) -> CallOutcome:
         if not may_act():
             raise NotCalled
@@ -220,10 +226,10 @@ class Bench:
     def cancel(self, call_id: str) -> None:
         self.cancelled.append(call_id)
 
-    async def gone(self, call_id: str) -> None:
+    async def wait_finished(self, call_id: str) -> None:
         """Nothing is left running here."""
 
-    async def ask_after(self, past: PastTry) -> CallOutcome:
+    async def query_outcome(self, past: PastAttempt) -> CallOutcome:
         del past  # The workshop answers no questions of nodes.
         raise OutcomeUnknown
 
@@ -234,9 +240,9 @@ class Bench:
 class ToolNode(Node):
     """A node with the tools concern, and what goes with it."""
 
-    board: CallBoard
-    places: Places
-    acting: Acting
+    board: CallNotifier
+    places: CallSlots
+    acting: CallExecutor
     host: ToolHost
     epoch: str
 
@@ -263,16 +269,16 @@ class ToolWorld(World):
     def kernel(
         self,
         node: Any,
-        concerns: Sequence[Concern],
+        concerns: Sequence[Decider],
         *,
-        visible: VisibleTools,
+        visible: ToolCatalogue,
         host: ToolHost | None = None,
         **settings: Any,
     ) -> Kernel:
         node.epoch = f"{node.name}.{next(self._numbers)}"
         capabilities = [tool.capability for tool in visible]
-        node.board, node.host = CallBoard(), host or Bench(self.workshop)
-        node.places = Places(capabilities, node, self.now_ms)
+        node.board, node.host = CallNotifier(), host or Bench(self.workshop)
+        node.places = CallSlots(capabilities, node, self.now_ms)
 
         async def ask(*asked: Any) -> Any:
             return await node.kernel.ask(*asked)
@@ -280,7 +286,7 @@ class ToolWorld(World):
         def acts_for(session: str) -> bool:
             return node.kernel.acts_for(session)
 
-        node.acting = Acting(
+        node.acting = CallExecutor(
             ask=ask,
             blobs=node.bus.blobs,
             visible=visible,
@@ -291,30 +297,30 @@ class ToolWorld(World):
             now_ms=self.now_ms,
             acts_for=acts_for,
         )
-        ours = ToolsConcern(visible=visible, places=node.places, epoch=node.epoch)
+        ours = ToolsDecider(visible=visible, places=node.places, epoch=node.epoch)
         kind = Kernel if self.threads else DrivenKernel
         return kind(
             node.bus,
             node,
             [*concerns, ours],
-            Settings(
-                holder=Holder(node.name, node.epoch, b"", lambda presence: False),
+            KernelSettings(
+                identity=NodeIdentity(node.name, node.epoch, b"", lambda presence: False),
                 now_ms=self.now_ms,
                 uptime_s=self.uptime_s,
                 **settings,
             ),
-            performers=node.acting.performers,
+            performers=node.acting.handlers,
             queries={},
         )
 
     # --- what a driver does -----------------------------------------------------------------------
 
-    def want(self, *calls: AskedCall, key: str = "a", run: str = "run-1") -> None:
+    def want(self, *calls: RequestedCall, key: str = "a", run: str = "run-1") -> None:
         """A run of the session wants these calls."""
         asked = self.told("want", key, run=run, calls=calls)
         assert not asked.code, asked.answers[-1].body
 
-    def keep(self, *calls: AskedCall, key: str = "a", run: str = "run-1") -> None:
+    def keep(self, *calls: RequestedCall, key: str = "a", run: str = "run-1") -> None:
         """The run goes on with these alone."""
         self.told("keep", key, run=run, calls=calls)
 
@@ -322,13 +328,15 @@ class ToolWorld(World):
         """The run has ended."""
         self.told("end", key, run=run)
 
-    def expect(self, node: ToolNode, number: int, run: str = "run-1") -> asyncio.Future[KnownCall]:
-        async def expected() -> asyncio.Future[KnownCall]:
-            return node.board.expect(operation(number, run))
+    def expect(
+        self, node: ToolNode, number: int, run: str = "run-1"
+    ) -> asyncio.Future[CallProgress]:
+        async def expected() -> asyncio.Future[CallProgress]:
+            return node.board.future(operation(number, run))
 
         return self.run(expected())
 
-    def known(self, node: ToolNode, *, key: str = "a", run: str = "run-1") -> list[KnownCall]:
+    def known(self, node: ToolNode, *, key: str = "a", run: str = "run-1") -> list[CallProgress]:
         """What the actor says of a run's calls."""
         asked = node.kernel.ask("tool", key, CallsQuery(run_id=run), CallsView)
         return list(self.run(asked).calls)
@@ -358,4 +366,4 @@ class ToolWorld(World):
         self.run(called(lambda: node.board.cancel_run(run)))
 
     def give_up(self, node: ToolNode, number: int, run: str = "run-1") -> None:
-        self.run(called(lambda: node.board.give_up(run, operation(number, run))))
+        self.run(called(lambda: node.board.drop(run, operation(number, run))))

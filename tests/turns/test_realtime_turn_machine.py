@@ -16,8 +16,8 @@ from rookery.actors.kernel.machines.session_host import (
     IDLE,
     LIVE,
     RUNNING,
-    Host,
     HostPhase,
+    SessionHost,
 )
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouting, RoutingPhase
 from rookery.actors.turns.realtime_turn_machine import (
@@ -45,7 +45,7 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "realtime_capable": (False, True),
 }
 HOSTS = [
-    Host(phase=phase, session_id=session) for phase in HostPhase for session in (None, "s")
+    SessionHost(phase=phase, session_id=session) for phase in HostPhase for session in (None, "s")
 ]  # fmt: skip
 MACHINES = (PRODUCT_TURN, MODEL_ROUTING)
 
@@ -71,7 +71,9 @@ def every_state(machine: Machine[Any]) -> list[Any]:
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 def test_the_table_has_the_models_rows_and_parameters(machine: Machine[Any]) -> None:
     model = Judged(machine).oracle
-    assert [(r.name, r.on) for r in machine.rows] == [(r["name"], r["on"]) for r in model.rows]
+    assert [(r.name, r.on) for r in machine.transitions] == [
+        (r["name"], r["on"]) for r in model.rows
+    ]
     assert {on: asked.params for on, asked in machine.inputs.items()} == model.inputs
     assert list(machine.phases) == model.model["phases"]
 
@@ -84,7 +86,7 @@ def test_every_input_in_every_state_does_what_the_model_says(machine: Machine[An
         for state in every_state(machine):
             for params in asked:
                 judged.step(state, on, params)
-    assert judged.hit == {row.name for row in machine.rows}
+    assert judged.hit == {row.name for row in machine.transitions}
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
@@ -101,7 +103,7 @@ def test_any_history_goes_the_way_of_the_model(machine: Machine[Any]) -> None:
         state = judged.step(state, *likely_ask(rng, machine, state, asked))
         for holds in machine.invariants:
             assert holds(state), holds.__name__
-    assert judged.hit == {row.name for row in machine.rows}
+    assert judged.hit == {row.name for row in machine.transitions}
 
 
 @given(histories(PRODUCT_TURN, POOLS, HOSTS))
@@ -117,9 +119,9 @@ def test_folding_the_facts_of_a_routing_is_what_was_decided_upon(steps: list[Any
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 def test_folding_a_row_never_fails_whatever_the_state(machine: Machine[Any]) -> None:
     for state in every_state(machine):
-        for row in machine.rows:
+        for row in machine.transitions:
             for params in every_ask(machine, row.on, POOLS):
-                fact = replace(machine.draft(row.on, params), row=row.name)
+                fact = replace(machine.candidate(row.on, params), row=row.name)
                 machine.effects(machine.evolve(state, fact), fact)
 
 
@@ -127,11 +129,11 @@ def test_folding_a_row_never_fails_whatever_the_state(machine: Machine[Any]) -> 
 
 
 def after(*steps: str | tuple[str, int], start: ProductTurn | None = None) -> ProductTurn:
-    turn = start or ProductTurn(host=Host(phase=RUNNING))
+    turn = start or ProductTurn(host=SessionHost(phase=RUNNING))
     for step in steps:
         on, *values = (step,) if isinstance(step, str) else step
         names = PRODUCT_TURN.inputs[on].params
-        draft = PRODUCT_TURN.draft(on, dict(zip(names, values, strict=True)))
+        draft = PRODUCT_TURN.candidate(on, dict(zip(names, values, strict=True)))
         turn = PRODUCT_TURN.evolve(turn, PRODUCT_TURN.decide(turn, on, draft))
     return turn
 
@@ -195,7 +197,7 @@ def test_a_deferred_advance_is_overtaken_by_a_newer_one_while_idle() -> None:
 def test_classifying_a_turn_as_terminated_tells_the_freshness_even_unchanged() -> None:
     turn = after("classify_mid_turn_activity")
     fact = PRODUCT_TURN.decide(
-        turn, "classify_turn_terminated", PRODUCT_TURN.draft("classify_turn_terminated", {})
+        turn, "classify_turn_terminated", PRODUCT_TURN.candidate("classify_turn_terminated", {})
     )
     ended = PRODUCT_TURN.evolve(turn, fact)
     assert PRODUCT_TURN.effects(ended, fact) == (
@@ -232,16 +234,16 @@ def test_a_destroyed_session_has_no_product_turn() -> None:
         pools = {**POOLS, "advanced_at_ms": (9,)}
         for params in every_ask(PRODUCT_TURN, on, pools):
             asked = (on, *params.values())
-            assert refuses(ProductTurn(host=Host(phase=DESTROYED)), asked)
+            assert refuses(ProductTurn(host=SessionHost(phase=DESTROYED)), asked)
 
 
 # --- routing --------------------------------------------------------------------------------------
 
 
 def test_the_same_baseline_again_is_a_new_topology() -> None:
-    routing = ModelRouting(host=Host(phase=IDLE, session_id="s"))
+    routing = ModelRouting(host=SessionHost(phase=IDLE, session_id="s"))
     for epoch in (1, 2, 3):
-        draft = MODEL_ROUTING.draft("set_baseline", {"model": "one", "realtime_capable": False})
+        draft = MODEL_ROUTING.candidate("set_baseline", {"model": "one", "realtime_capable": False})
         fact = MODEL_ROUTING.decide(routing, "set_baseline", draft)
         routing = MODEL_ROUTING.evolve(routing, fact)
         assert routing.topology_epoch == epoch
@@ -250,7 +252,7 @@ def test_the_same_baseline_again_is_a_new_topology() -> None:
 def test_a_baseline_wants_a_session_that_is_there() -> None:
     for host in HOSTS:
         routing = ModelRouting(host=host)
-        draft = MODEL_ROUTING.draft("set_baseline", {"model": "one", "realtime_capable": False})
+        draft = MODEL_ROUTING.candidate("set_baseline", {"model": "one", "realtime_capable": False})
         if host.phase in LIVE and host.session_id is not None:
             MODEL_ROUTING.decide(routing, "set_baseline", draft)
         else:

@@ -147,7 +147,7 @@ def test_a_plan_keeps_its_promises(
     of = failure(kind, retry_after_ms=hint_ms, retryable=True)
     schedule = POLICY.schedule_retry(of, index, remaining_budget_ms=left_ms, jitter=jitter)
     if schedule is None:
-        assert index >= 3 or of.mendable_as is None
+        assert index >= 3 or of.retryable_as is None
         return
     chosen = schedule.plan
     assert 1 <= chosen.attempt == index + 1 <= chosen.max_retries
@@ -160,7 +160,7 @@ def test_a_plan_keeps_its_promises(
 def test_the_turn_takes_a_plan_as_it_is() -> None:
     schedule = POLICY.schedule_retry(failure(), 0)
     assert schedule is not None
-    draft = TURN.draft(
+    draft = TURN.candidate(
         "recoverable_failure",
         {
             "failure_kind": schedule.failure.kind,

@@ -47,7 +47,7 @@ def every_slot() -> list[TurnSlot]:
 
 def test_the_table_has_the_models_rows_and_parameters() -> None:
     model = Judged(SLOT).oracle
-    assert [(r.name, r.on) for r in SLOT.rows] == [(r["name"], r["on"]) for r in model.rows]
+    assert [(r.name, r.on) for r in SLOT.transitions] == [(r["name"], r["on"]) for r in model.rows]
     assert {on: asked.params for on, asked in SLOT.inputs.items()} == model.inputs
     assert list(SLOT.phases) == model.model["phases"]
 
@@ -58,7 +58,7 @@ def test_every_input_in_every_state_does_what_the_model_says() -> None:
         for params in every_ask(SLOT, on, POOLS):
             for slot in every_slot():
                 judged.step(slot, on, params)
-    assert judged.hit == {row.name for row in SLOT.rows}
+    assert judged.hit == {row.name for row in SLOT.transitions}
 
 
 def test_any_history_goes_the_way_of_the_model() -> None:
@@ -69,7 +69,7 @@ def test_any_history_goes_the_way_of_the_model() -> None:
         for _ in range(100):
             rarely = ("request_shutdown",)
             slot = judged.step(slot, *likely_ask(rng, SLOT, slot, asked, rarely=rarely))
-    assert judged.hit == {row.name for row in SLOT.rows}
+    assert judged.hit == {row.name for row in SLOT.transitions}
 
 
 @given(histories(SLOT, POOLS))
@@ -79,9 +79,9 @@ def test_folding_the_facts_is_what_was_decided_upon(steps: list[Any]) -> None:
 
 def test_folding_a_row_never_fails_whatever_the_state() -> None:
     for slot in every_slot():
-        for row in SLOT.rows:
+        for row in SLOT.transitions:
             for params in every_ask(SLOT, row.on, POOLS)[:2]:
-                fact = replace(SLOT.draft(row.on, params), row=row.name)
+                fact = replace(SLOT.candidate(row.on, params), row=row.name)
                 SLOT.effects(SLOT.evolve(slot, fact), fact)
 
 
@@ -93,7 +93,7 @@ def test_no_way_leads_to_a_slot_that_breaks_an_invariant() -> None:
         assert all(holds(slot) for holds in SLOT.invariants), slot
         for on, params in asked:
             try:
-                fact = SLOT.decide(slot, on, SLOT.draft(on, params))
+                fact = SLOT.decide(slot, on, SLOT.candidate(on, params))
             except TransitionRejected:
                 continue
             after = SLOT.evolve(slot, fact)
@@ -107,7 +107,7 @@ def test_no_way_leads_to_a_slot_that_breaks_an_invariant() -> None:
 
 
 def answered(slot: TurnSlot, on: str, **params: Any) -> tuple[TurnSlot, list[Any]]:
-    fact = SLOT.decide(slot, on, SLOT.draft(on, params))
+    fact = SLOT.decide(slot, on, SLOT.candidate(on, params))
     after = SLOT.evolve(slot, fact)
     return after, list(SLOT.effects(after, fact))
 

@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from rookery.actors.kernel.machines.machine import Edition, TransitionRejected
-from rookery.actors.kernel.machines.session_host import ATTACHED, IDLE, RUNNING, Host, HostPhase
+from rookery.actors.kernel.machines.session_host import (
+    ATTACHED,
+    IDLE,
+    RUNNING,
+    HostPhase,
+    SessionHost,
+)
 from rookery.actors.turns.turn_machine import TURN
 from rookery.actors.turns.turn_state import Turn
 from rookery.schemas.codec import FactCodec
@@ -98,7 +104,7 @@ def every_turn(on: str) -> list[Turn]:
         replace(
             USED,
             phase=phase,
-            host=Host(phase=host, current_run_id=run, pre_run_phase=IDLE),
+            host=SessionHost(phase=host, current_run_id=run, pre_run_phase=IDLE),
             **dict(zip(looked_at, values, strict=True)),
         )
         for phase in TurnPhase
@@ -111,7 +117,7 @@ def every_turn(on: str) -> list[Turn]:
 @pytest.mark.parametrize("edition", Edition)
 def test_the_table_has_the_models_rows_and_parameters(edition: Edition) -> None:
     model = Judged(TURN, edition).oracle
-    ours = [row for row in TURN.rows if row.edition in (None, edition)]
+    ours = [row for row in TURN.transitions if row.edition in (None, edition)]
     assert {(r.name, r.on) for r in ours} == {(r["name"], r["on"]) for r in model.rows}
     inputs = {row.on: TURN.inputs[row.on].params for row in ours}
     assert inputs == model.inputs
@@ -126,7 +132,7 @@ def test_every_input_in_every_state_does_what_the_model_says(edition: Edition) -
         for turn in every_turn(on):
             for params in asked:
                 judged.step(turn, on, params)
-    assert judged.hit == {row.name for row in TURN.rows if row.edition in (None, edition)}
+    assert judged.hit == {row.name for row in TURN.transitions if row.edition in (None, edition)}
 
 
 LIKELY = {
@@ -139,10 +145,10 @@ LIKELY = {
     "cause_kind": ("LlmFailure",),
 }
 HOSTS = [
-    Host(phase=RUNNING, current_run_id="run-1", pre_run_phase=ATTACHED, session_id="s"),
-    Host(phase=RUNNING, current_run_id="run-2", pre_run_phase=IDLE, session_id="s"),
-    Host(phase=RUNNING, session_id="s"),
-    Host(phase=ATTACHED, session_id="s"),
+    SessionHost(phase=RUNNING, current_run_id="run-1", pre_run_phase=ATTACHED, session_id="s"),
+    SessionHost(phase=RUNNING, current_run_id="run-2", pre_run_phase=IDLE, session_id="s"),
+    SessionHost(phase=RUNNING, session_id="s"),
+    SessionHost(phase=ATTACHED, session_id="s"),
 ]
 ENDS = (
     *("fatal_failure", "turn_limit_reached", "budget_exhausted", "time_budget_exceeded"),
@@ -163,7 +169,7 @@ def test_any_history_goes_the_way_of_the_model(edition: Edition) -> None:
         accepted += after is not turn
         turn = after
     assert accepted > 0.4 * steps
-    assert judged.hit == {row.name for row in TURN.rows if row.edition in (None, edition)}
+    assert judged.hit == {row.name for row in TURN.transitions if row.edition in (None, edition)}
 
 
 @settings(max_examples=150)
@@ -176,9 +182,9 @@ def test_folding_the_facts_is_what_was_decided_upon(steps: list[Any]) -> None:
 def test_folding_a_row_never_fails_whatever_the_state() -> None:
     for turn in every_turn("primitive_applied")[::7]:
         before = variables(turn)
-        for row in TURN.rows:
+        for row in TURN.transitions:
             for params in every_ask(TURN, row.on, LIKELY)[:3]:
-                fact = replace(TURN.draft(row.on, params), row=row.name)
+                fact = replace(TURN.candidate(row.on, params), row=row.name)
                 TURN.effects(TURN.evolve(turn, fact), fact)
         assert variables(turn) == before
 
@@ -191,7 +197,7 @@ def test_no_way_leads_to_a_turn_that_breaks_an_invariant() -> None:
         turn = open_turns.popleft()
         for on, params in asked:
             try:
-                fact = TURN.decide(turn, on, TURN.draft(on, params))
+                fact = TURN.decide(turn, on, TURN.candidate(on, params))
             except TransitionRejected:
                 continue
             after = TURN.evolve(turn, fact)

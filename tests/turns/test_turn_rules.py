@@ -13,8 +13,8 @@ from rookery.actors.kernel.machines.session_host import (
     IDLE,
     INITIALIZING,
     RUNNING,
-    Host,
     HostPhase,
+    SessionHost,
 )
 from rookery.actors.turns.turn_machine import TURN
 from rookery.actors.turns.turn_state import Turn
@@ -28,7 +28,7 @@ from rookery.schemas.machines.turn import (
 )
 
 SEED, HEAD = Edition
-RUN = Host(phase=RUNNING, current_run_id="run-1", pre_run_phase=IDLE, session_id="s")
+RUN = SessionHost(phase=RUNNING, current_run_id="run-1", pre_run_phase=IDLE, session_id="s")
 FRESH = Turn(host=RUN)
 RETRY = {
     "failure_kind": "rate_limited",
@@ -41,11 +41,11 @@ FAILURE = {"cause_kind": "llm_failure", "error": "broken"}
 
 
 def take(turn: Turn, on: str, *, edition: Edition = HEAD, **params: Any) -> Turn:
-    return TURN.evolve(turn, TURN.decide(turn, on, TURN.draft(on, params), edition=edition))
+    return TURN.evolve(turn, TURN.decide(turn, on, TURN.candidate(on, params), edition=edition))
 
 
 def told(turn: Turn, on: str, *, edition: Edition = HEAD, **params: Any) -> list[str]:
-    fact = TURN.decide(turn, on, TURN.draft(on, params), edition=edition)
+    fact = TURN.decide(turn, on, TURN.candidate(on, params), edition=edition)
     return [type(effect).__name__ for effect in TURN.effects(TURN.evolve(turn, fact), fact)]
 
 
@@ -283,7 +283,7 @@ def test_an_acknowledged_end_keeps_its_outcome_and_what_could_not_be_applied() -
         last_runtime_apply_failure_message="why",
         host=RUN,
     )
-    given_back = replace(failed, host=Host(phase=ATTACHED, session_id="s"))
+    given_back = replace(failed, host=SessionHost(phase=ATTACHED, session_id="s"))
     assert refused(given_back, "acknowledge_terminal", outcome="failed")
 
 
@@ -300,14 +300,14 @@ def test_a_turn_waits_for_no_callback() -> None:
 
 @pytest.mark.parametrize("phase", HostPhase)
 def test_a_start_binds_its_run_to_the_host(phase: HostPhase) -> None:
-    turn = Turn(host=Host(phase=phase, current_run_id="prepared", pre_run_phase=IDLE))
+    turn = Turn(host=SessionHost(phase=phase, current_run_id="prepared", pre_run_phase=IDLE))
     asked = {"run_id": "run-2"}
     if phase not in (INITIALIZING, ATTACHED, RUNNING):
         assert refused(turn, "start_immediate_append", **asked)
         return
     host = take(turn, "start_immediate_append", **asked).host
     home = IDLE if phase is RUNNING else ATTACHED
-    assert host == Host(phase=RUNNING, current_run_id="run-2", pre_run_phase=home)
+    assert host == SessionHost(phase=RUNNING, current_run_id="run-2", pre_run_phase=home)
 
 
 def test_a_live_turn_is_not_started_again() -> None:
@@ -334,7 +334,7 @@ def test_head_applies_no_immediate_context() -> None:
 
 
 def test_cancelling_without_a_run_needs_a_running_host_that_has_none() -> None:
-    turn = Turn(host=Host(phase=RUNNING))
+    turn = Turn(host=SessionHost(phase=RUNNING))
     assert take(turn, "force_cancel_no_run").phase is TurnPhase.CANCELLED
     assert refused(FRESH, "force_cancel_no_run")
 
@@ -343,8 +343,8 @@ def test_cancelling_without_a_run_needs_a_running_host_that_has_none() -> None:
 
 
 def test_a_word_is_understood_by_its_variant_too() -> None:
-    by_word = TURN.draft("fatal_failure", FAILURE)
-    assert TURN.draft("fatal_failure", {**FAILURE, "cause_kind": "LlmFailure"}) == by_word
+    by_word = TURN.candidate("fatal_failure", FAILURE)
+    assert TURN.candidate("fatal_failure", {**FAILURE, "cause_kind": "LlmFailure"}) == by_word
 
 
 @pytest.mark.parametrize(
@@ -359,5 +359,5 @@ def test_a_word_is_understood_by_its_variant_too() -> None:
 )
 def test_a_missing_or_impossible_parameter_is_refused(on: str, params: dict[str, Any]) -> None:
     with pytest.raises(Refused) as caught:
-        TURN.draft(on, params)
+        TURN.candidate(on, params)
     assert caught.value.code == "INVALID_ARGUMENT"

@@ -9,7 +9,13 @@ from msgspec import json
 from msgspec.structs import fields, replace
 
 from rookery.actors.admission.admission_machine import ADMISSION
-from rookery.actors.kernel.machines.session_host import ATTACHED, IDLE, RETIRED, RUNNING, Host
+from rookery.actors.kernel.machines.session_host import (
+    ATTACHED,
+    IDLE,
+    RETIRED,
+    RUNNING,
+    SessionHost,
+)
 from rookery.actors.turns.failure import (
     BudgetDimension,
     TerminalClass,
@@ -21,7 +27,7 @@ from rookery.actors.turns.failure import (
     failure_of_class,
 )
 from rookery.actors.turns.turn_state import Turn
-from rookery.actors.turns.turn_view import close_direct_run, loop_state, snapshot
+from rookery.actors.turns.turn_view import close_direct_run, loop_state, turn_snapshot
 from rookery.schemas.machines.turn import (
     AgentErrorClass,
     AsyncOpRef,
@@ -38,14 +44,14 @@ from tests.machines.oracle import ENUMS
 
 Cause, Error, Outcome = TurnTerminalCauseKind, AgentErrorClass, TurnTerminalOutcome
 RUN, OP_1, OP_2 = (f"01890000-0000-7000-8000-00000000000{n}" for n in (1, 2, 3))
-RUNNING_HOST = Host(phase=RUNNING, current_run_id=RUN, pre_run_phase=IDLE, session_id="s")
+RUNNING_HOST = SessionHost(phase=RUNNING, current_run_id=RUN, pre_run_phase=IDLE, session_id="s")
 
 
 # --- snapshots ------------------------------------------------------------------------------------
 
 
 def test_a_fresh_turn_shows_the_defaults() -> None:
-    assert snapshot(Turn()) == TurnStateSnapshot()
+    assert turn_snapshot(Turn()) == TurnStateSnapshot()
 
 
 def test_a_snapshot_shows_every_variable_of_the_same_name() -> None:
@@ -68,7 +74,7 @@ def test_a_snapshot_shows_every_variable_of_the_same_name() -> None:
         llm_retry_selected_delay_ms=8,
         host=RUNNING_HOST,
     )
-    shown = snapshot(turn)
+    shown = turn_snapshot(turn)
     own = {"active_run_id", "loop_state", "turn_phase", "pending_op_refs", "barrier_operation_ids"}
     for field in fields(TurnStateSnapshot):
         if field.name not in own:
@@ -78,7 +84,7 @@ def test_a_snapshot_shows_every_variable_of_the_same_name() -> None:
 
 @pytest.mark.parametrize("phase", TurnPhase)
 def test_a_turn_that_has_ended_works_for_no_run(phase: TurnPhase) -> None:
-    shown = snapshot(Turn(phase=phase, host=RUNNING_HOST))
+    shown = turn_snapshot(Turn(phase=phase, host=RUNNING_HOST))
     assert shown.active_run_id == (None if phase.is_terminal else RUN)
     assert shown.loop_state.is_terminal == phase.is_terminal
 
@@ -108,7 +114,7 @@ def test_operations_are_shown_in_order_with_the_policy_the_barrier_gives_them() 
         pending_op_refs=frozenset((OP_2.upper(), OP_1, "not-a-uuid")),
         barrier_operation_ids=frozenset((OP_1, "nor-this")),
     )
-    shown = snapshot(turn)
+    shown = turn_snapshot(turn)
     assert shown.pending_op_refs == (
         AsyncOpRef(OP_1, WaitPolicy.BARRIER),
         AsyncOpRef(OP_2, WaitPolicy.DETACHED),
@@ -118,20 +124,20 @@ def test_operations_are_shown_in_order_with_the_policy_the_barrier_gives_them() 
 
 def test_a_run_that_is_no_uuid_is_not_shown() -> None:
     host = replace(RUNNING_HOST, current_run_id="run-1")
-    assert snapshot(Turn(phase=TurnPhase.CALLING_LLM, host=host)).active_run_id is None
+    assert turn_snapshot(Turn(phase=TurnPhase.CALLING_LLM, host=host)).active_run_id is None
 
 
 def test_retry_counters_are_shown_as_far_as_32_bits_go() -> None:
     turn = Turn(
         llm_retry_attempt=2**40, llm_retry_max_retries=2**40, llm_retry_selected_delay_ms=2**40
     )
-    shown = snapshot(turn)
+    shown = turn_snapshot(turn)
     assert (shown.llm_retry_attempt, shown.llm_retry_max_retries) == (2**32 - 1, 2**32 - 1)
     assert shown.llm_retry_selected_delay_ms == 2**40
 
 
 def test_a_snapshot_reads_the_same_after_the_wire() -> None:
-    shown = snapshot(Turn(pending_op_refs=frozenset((OP_1,)), host=RUNNING_HOST))
+    shown = turn_snapshot(Turn(pending_op_refs=frozenset((OP_1,)), host=RUNNING_HOST))
     assert json.decode(json.encode(shown), type=TurnStateSnapshot) == shown
 
 
@@ -144,7 +150,7 @@ def test_a_direct_run_that_ended_gives_its_session_back(home: str) -> None:
     asked = close_direct_run(host, RUN, of_input=False)
     assert asked is not None
     assert asked.params["input_id"] == f"direct-run:{RUN}"
-    fact = ADMISSION.decide(host, asked.input, ADMISSION.draft(asked.input, asked.params))
+    fact = ADMISSION.decide(host, asked.input, ADMISSION.candidate(asked.input, asked.params))
     after = ADMISSION.evolve(host, fact)
     assert (after.phase, after.current_run_id) == (home, None)
 
@@ -158,7 +164,7 @@ def test_a_direct_run_that_ended_gives_its_session_back(home: str) -> None:
     ],
     ids=["not running", "another run", "nowhere to return to"],
 )
-def test_a_run_the_host_does_not_work_for_closes_nothing(host: Host) -> None:
+def test_a_run_the_host_does_not_work_for_closes_nothing(host: SessionHost) -> None:
     assert close_direct_run(host, RUN, of_input=False) is None
 
 

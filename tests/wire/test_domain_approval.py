@@ -60,7 +60,7 @@ from rookery.schemas.typed_ids import (
     SessionId,
     ToolCallId,
     TurnId,
-    read,
+    decode_typed_text,
 )
 
 ACTOR = SourceRef.new("ada", SourceKind.USER)
@@ -107,7 +107,9 @@ BASE = JournalRecordBase(
 
 
 def back(value: Any, kind: Any = None) -> Any:
-    return msgspec.json.decode(encode_json(value), type=kind or type(value), dec_hook=read)
+    return msgspec.json.decode(
+        encode_json(value), type=kind or type(value), dec_hook=decode_typed_text
+    )
 
 
 # --- request --------------------------------------------------------------------------------------
@@ -354,7 +356,7 @@ def test_a_step_of_an_approval_stands_beside_its_two_tags(record: Any, record_ty
 )
 def test_a_step_that_does_not_fit_its_type_is_refused(body: str):
     with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(body, type=JournalRecordPayload, dec_hook=read)
+        msgspec.json.decode(body, type=JournalRecordPayload, dec_hook=decode_typed_text)
 
 
 def test_every_type_of_step_has_its_record():

@@ -18,7 +18,7 @@ from rookery.schemas.seed.agent_error import (
     RetryClassification,
 )
 from rookery.schemas.seed.refs import DestinationRef, EntityRef, PolicyRef, SourceRef
-from rookery.schemas.typed_ids import RunId, read
+from rookery.schemas.typed_ids import RunId, decode_typed_text
 
 SHORT = [
     (
@@ -107,7 +107,9 @@ def test_a_classified_error_writes_every_field():
 
 @pytest.mark.parametrize("error", [*(row[0] for row in SHORT), TIMEOUT])
 def test_an_error_is_read_back_and_equal_if_it_says_the_same(error: AgentError):
-    form = msgspec.json.decode(encode_json(error.form), type=AgentErrorForm, dec_hook=read)
+    form = msgspec.json.decode(
+        encode_json(error.form), type=AgentErrorForm, dec_hook=decode_typed_text
+    )
     assert AgentError(form) == error
     assert hash(AgentError(form)) == hash(error)
     assert AgentError(form) != AgentError.contract_violation("something else")
@@ -124,7 +126,7 @@ def test_an_error_is_read_back_and_equal_if_it_says_the_same(error: AgentError):
 )
 def test_an_error_is_exactly_one_of_its_forms(body: str):
     with pytest.raises(msgspec.ValidationError, match="AgentErrorForm is exactly one of Missing"):
-        msgspec.json.decode(body, type=AgentErrorForm, dec_hook=read)
+        msgspec.json.decode(body, type=AgentErrorForm, dec_hook=decode_typed_text)
 
 
 @pytest.mark.parametrize(

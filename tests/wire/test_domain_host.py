@@ -45,11 +45,11 @@ from rookery.schemas.run import (
 from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass
 from rookery.schemas.seed.refs import PolicyRef, SourceRef
 from rookery.schemas.seed.resource import ResourceReadRequest, ResourceResolution, ResourceScheme
-from rookery.schemas.typed_ids import ContentRef, read
+from rookery.schemas.typed_ids import ContentRef, decode_typed_text
 
 
 def back(value: Any) -> Any:
-    return msgspec.json.decode(encode_json(value), type=type(value), dec_hook=read)
+    return msgspec.json.decode(encode_json(value), type=type(value), dec_hook=decode_typed_text)
 
 
 # --- the seeds' own tests -------------------------------------------------------------------------

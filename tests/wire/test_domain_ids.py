@@ -22,9 +22,9 @@ from rookery.schemas.typed_ids import (
     Identifier,
     IdTooLong,
     RunId,
-    read,
-    schema,
-    written,
+    decode_typed_text,
+    encode_typed_text,
+    typed_text_schema,
 )
 
 IDS = [
@@ -43,7 +43,7 @@ texts = st.text(
 def test_an_id_is_a_bare_string_and_is_read_back(kind: type[Identifier]):
     made = kind("some.id-1")
     assert encode_json(made) == b'"some.id-1"'
-    assert msgspec.json.decode(b'"some.id-1"', type=kind, dec_hook=read) == made
+    assert msgspec.json.decode(b'"some.id-1"', type=kind, dec_hook=decode_typed_text) == made
     assert made.as_str() == "some.id-1"
 
 
@@ -63,7 +63,7 @@ def test_a_struct_that_holds_an_id_does_not_show_it_either():
 @given(texts)
 def test_every_text_that_may_be_an_id_survives_the_wire(text: str):
     made = RunId(text)
-    assert msgspec.json.decode(encode_json(made), type=RunId, dec_hook=read) == made
+    assert msgspec.json.decode(encode_json(made), type=RunId, dec_hook=decode_typed_text) == made
 
 
 def test_an_id_of_another_type_is_another_id():
@@ -97,7 +97,7 @@ def test_a_control_character_is_refused_with_the_byte_it_stands_at(control: str)
 @pytest.mark.parametrize("body", [b'{"run_id":""}', b'{"run_id":"a\\nb"}', b'{"run_id":7}'])
 def test_what_is_read_is_checked_and_the_error_does_not_show_it(body: bytes):
     with pytest.raises(msgspec.ValidationError, match=r"\$\.run_id") as caught:
-        msgspec.json.decode(body, type=CausalIds, dec_hook=read)
+        msgspec.json.decode(body, type=CausalIds, dec_hook=decode_typed_text)
     assert "a\nb" not in str(caught.value)
 
 
@@ -110,12 +110,17 @@ def test_ids_count_in_canonical_json_and_in_digests():
 
 def test_the_hooks_refuse_what_is_not_theirs():
     with pytest.raises(TypeError, match="type object is unsupported"):
-        written(object())
+        encode_typed_text(object())
     with pytest.raises(TypeError, match="expected `object`, got `str`"):
-        read(object, "x")
+        decode_typed_text(object, "x")
     with pytest.raises(TypeError, match="no JSON schema"):
-        schema(object)
-    assert schema(RunId) == {"title": "RunId", "type": "string", "minLength": 1, "maxLength": 512}
+        typed_text_schema(object)
+    assert typed_text_schema(RunId) == {
+        "title": "RunId",
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 512,
+    }
 
 
 @pytest.mark.parametrize("text", ["file", "HTTP", "git+ssh", "a.b-c", "7"])
@@ -123,7 +128,10 @@ def test_a_scheme_shows_and_keeps_its_case(text: str):
     made = ResourceScheme(text)
     assert str(made) == text
     assert repr(made) == f"ResourceScheme({text!r})"
-    assert msgspec.json.decode(encode_json(made), type=ResourceScheme, dec_hook=read) == made
+    assert (
+        msgspec.json.decode(encode_json(made), type=ResourceScheme, dec_hook=decode_typed_text)
+        == made
+    )
 
 
 @pytest.mark.parametrize("text", ["", "a_b", "a/b", "a:", "é", "a\n", "a b"])

@@ -45,7 +45,7 @@ from rookery.schemas.typed_ids import (
     MessageId,
     RunId,
     TurnId,
-    read,
+    decode_typed_text,
 )
 
 TOOL = DestinationRef.new("tool", DestinationKind.TOOL)
@@ -58,7 +58,9 @@ TOOL_JSON = {
 
 
 def back(value: Any, kind: Any = None) -> Any:
-    return msgspec.json.decode(encode_json(value), type=kind or type(value), dec_hook=read)
+    return msgspec.json.decode(
+        encode_json(value), type=kind or type(value), dec_hook=decode_typed_text
+    )
 
 
 PAYLOADS: list[tuple[Any, dict[str, Any]]] = [

@@ -27,7 +27,7 @@ from rookery.schemas.seed.permission import (
 from rookery.schemas.seed.policy import (
     ApprovalDecisionKind,
     ApprovalRequestSpec,
-    Asked,
+    ApprovalRequired,
     DecisionReason,
     Deferred,
     DispatcherScope,
@@ -51,7 +51,7 @@ from rookery.schemas.seed.sandbox_policy import (
     RequireIsolation,
     SandboxPolicy,
 )
-from rookery.schemas.typed_ids import AdapterRef, RunId, read
+from rookery.schemas.typed_ids import AdapterRef, RunId, decode_typed_text
 
 POLICY = PolicyRef.new("p", PolicyKind.PERMISSION)
 SPEC = ApprovalRequestSpec(
@@ -90,7 +90,7 @@ SPEC_JSON = {
 DECISIONS = [
     (PolicyDecision.allow("c"), {"Allow": {"reason": WHY_JSON}}),
     (PolicyDecision.deny("c"), {"Deny": {"reason": WHY_JSON}}),
-    (PolicyDecision(asked=Asked(SPEC)), {"Ask": {"approval": SPEC_JSON}}),
+    (PolicyDecision(asked=ApprovalRequired(SPEC)), {"Ask": {"approval": SPEC_JSON}}),
     (
         PolicyDecision(modified=Modified(ToolRequestModification(redacted_summary="s"))),
         {"Modify": {"modification": {"redacted_summary": "s", "policy_refs": []}}},
@@ -104,7 +104,7 @@ DECISIONS = [
 
 
 def back(value: Any) -> Any:
-    return msgspec.json.decode(encode_json(value), type=type(value), dec_hook=read)
+    return msgspec.json.decode(encode_json(value), type=type(value), dec_hook=decode_typed_text)
 
 
 @pytest.mark.parametrize(("decision", "golden"), DECISIONS)
@@ -127,7 +127,7 @@ def test_a_decision_is_exactly_one_case():
     both = encode_json({"Allow": {"reason": WHY}, "Deny": {"reason": WHY}})
     for body in ("{}", '{"Allow":null}', both):
         with pytest.raises(msgspec.ValidationError):
-            msgspec.json.decode(body, type=PolicyDecision, dec_hook=read)
+            msgspec.json.decode(body, type=PolicyDecision, dec_hook=decode_typed_text)
 
 
 def test_a_denied_outcome_writes_every_field():
@@ -281,7 +281,7 @@ def test_an_empty_allowlist_is_a_list_of_nobody():
 
 def test_an_approval_is_asked_for_by_default():
     outcome = AskPolicy.ask_by_default(POLICY, SPEC).classify()
-    assert outcome.decision == PolicyDecision(asked=Asked(SPEC))
+    assert outcome.decision == PolicyDecision(asked=ApprovalRequired(SPEC))
     assert outcome.policy_refs == (POLICY,)
     assert not outcome.is_allowed
 

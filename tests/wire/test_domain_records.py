@@ -56,7 +56,7 @@ from rookery.schemas.typed_ids import (
     SessionId,
     ToolCallId,
     TurnId,
-    read,
+    decode_typed_text,
 )
 
 LOOP = SourceRef.new("loop", SourceKind.SDK)
@@ -132,7 +132,7 @@ CHECKPOINT = RunCheckpoint(
 
 
 def back(value: Any) -> Any:
-    return msgspec.json.decode(encode_json(value), type=type(value), dec_hook=read)
+    return msgspec.json.decode(encode_json(value), type=type(value), dec_hook=decode_typed_text)
 
 
 # --- effects --------------------------------------------------------------------------------------

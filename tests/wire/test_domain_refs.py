@@ -28,7 +28,7 @@ from rookery.schemas.typed_ids import (
     LineageId,
     RunId,
     ToolCallId,
-    read,
+    decode_typed_text,
 )
 
 THREAD = CorrelationEntry(CorrelationKey("thread"), CorrelationValue("thread.1"))
@@ -108,7 +108,7 @@ def test_a_ref_is_written_as_the_contract_has_it_and_read_back(
 ):
     text = encode_json(ref)
     assert list(json.loads(text).items()) == list(golden.items())
-    assert msgspec.json.decode(text, type=type(ref), dec_hook=read) == ref
+    assert msgspec.json.decode(text, type=type(ref), dec_hook=decode_typed_text) == ref
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_refs_with_the_same_id_and_other_labels_are_not_equal(change: dict[str, 
 def test_a_label_that_is_missing_is_not_guessed(label: str):
     body = json.dumps({name: word for name, word in HOST_JSON.items() if name != label})
     with pytest.raises(msgspec.ValidationError, match=label):
-        msgspec.json.decode(body, type=SourceRef, dec_hook=read)
+        msgspec.json.decode(body, type=SourceRef, dec_hook=decode_typed_text)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from rookery.schemas.errors import Failed
 from rookery.schemas.export import FAMILIES
 from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.seed.records import JournalRecord
-from rookery.schemas.typed_ids import read, written
+from rookery.schemas.typed_ids import decode_typed_text, encode_typed_text
 from rookery.schemas.upcast import Upcasts
 from tests.approvals.request_fixtures import REQUEST
 
@@ -68,7 +68,9 @@ def example(kind: type[Fact]) -> Fact:
     hints = typing.get_type_hints(kind)
     fields = [field for field in msgspec.structs.fields(kind) if field.required]
     raw = {field.encode_name: value(hints[field.name]) for field in fields}
-    return msgspec.convert({**raw, "type": kind.__struct_config__.tag}, kind, dec_hook=read)
+    return msgspec.convert(
+        {**raw, "type": kind.__struct_config__.tag}, kind, dec_hook=decode_typed_text
+    )
 
 
 def value(hint: Any) -> Any:
@@ -79,7 +81,7 @@ def value(hint: Any) -> Any:
         return [value(typing.get_args(hint)[0])]
     of_origin = {str: "x", int: 7, bool: True}
     if hint is JournalRecord:
-        return msgspec.to_builtins(intent_record(REQUEST, 1), enc_hook=written)
+        return msgspec.to_builtins(intent_record(REQUEST, 1), enc_hook=encode_typed_text)
     error = {"code": "CONFLICT", "message": "m"}
     return of_origin.get(typing.get_origin(hint) or hint, error)
 

@@ -11,7 +11,7 @@ import pytest
 
 from rookery.schemas import facts
 from rookery.schemas.codec import wire_names
-from rookery.schemas.commands import ANSWERS, COMMANDS
+from rookery.schemas.commands import COMMANDS, REPLIES
 from rookery.schemas.envelope import Fact
 from rookery.schemas.export import FAMILIES
 
@@ -56,4 +56,4 @@ def test_every_fact_defined_is_in_its_family(family: str):
 
 
 def test_every_verb_says_what_it_answers():
-    assert set(ANSWERS) == set(COMMANDS)
+    assert set(REPLIES) == set(COMMANDS)

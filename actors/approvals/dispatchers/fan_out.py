@@ -13,8 +13,8 @@ from typing import Final
 from rookery.actors.approvals.dispatchers.port import (
     Cancelled,
     Decision,
-    Dispatched,
     Dispatcher,
+    DispatchResult,
     Pending,
     Terms,
     TimedOut,
@@ -22,15 +22,15 @@ from rookery.actors.approvals.dispatchers.port import (
 )
 from rookery.schemas.approvals.records import ApprovalRequest
 
-__all__ = ["Panel"]
+__all__ = ["FanOutDispatcher"]
 
 log = logging.getLogger(__name__)
 
-_COUNTS_MORE: Final = (Pending, TimedOut, Cancelled, Unavailable)
+_PRECEDENCE: Final = (Pending, TimedOut, Cancelled, Unavailable)
 """Without a decision: as long as one of them may still bring one, nothing has ended."""
 
 
-class Panel:
+class FanOutDispatcher:
     """A dispatcher made of others."""
 
     def __init__(self, dispatchers: Sequence[Dispatcher]) -> None:
@@ -40,12 +40,12 @@ class Panel:
     def name(self) -> str:
         return "+".join(dispatcher.name for dispatcher in self._dispatchers)
 
-    async def dispatch(self, request: ApprovalRequest, terms: Terms) -> Dispatched:
+    async def dispatch(self, request: ApprovalRequest, terms: Terms) -> DispatchResult:
         asking = [
-            asyncio.ensure_future(_ask(dispatcher, request, terms))
+            asyncio.ensure_future(_dispatch_one(dispatcher, request, terms))
             for dispatcher in self._dispatchers
         ]
-        said: list[Dispatched] = []
+        said: list[DispatchResult] = []
         try:
             for answer in asyncio.as_completed(asking):
                 said.append(await answer)
@@ -54,10 +54,12 @@ class Panel:
         finally:
             for one in asking:
                 one.cancel()
-        return min(said, key=lambda one: _COUNTS_MORE.index(type(one)))
+        return min(said, key=lambda one: _PRECEDENCE.index(type(one)))
 
 
-async def _ask(dispatcher: Dispatcher, request: ApprovalRequest, terms: Terms) -> Dispatched:
+async def _dispatch_one(
+    dispatcher: Dispatcher, request: ApprovalRequest, terms: Terms
+) -> DispatchResult:
     """One that fails must not keep the others from answering."""
     try:
         return await dispatcher.dispatch(request, terms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rookery.actors.approvals.dispatchers.port import Dispatched, Pending, Terms
+from rookery.actors.approvals.dispatchers.port import DispatchResult, Pending, Terms
 from rookery.schemas.approvals.records import ApprovalRequest
 
 __all__ = ["InboxDispatcher"]
@@ -13,6 +13,6 @@ class InboxDispatcher:
 
     name = "inbox"
 
-    async def dispatch(self, request: ApprovalRequest, terms: Terms) -> Dispatched:
+    async def dispatch(self, request: ApprovalRequest, terms: Terms) -> DispatchResult:
         del request, terms
         return Pending()

@@ -17,7 +17,7 @@ from rookery.schemas.approvals.records import ApprovalDecision, ApprovalRequest
 __all__ = [
     "Cancelled",
     "Decision",
-    "Dispatched",
+    "DispatchResult",
     "Dispatcher",
     "Pending",
     "Terms",
@@ -63,7 +63,7 @@ class Pending(msgspec.Struct, frozen=True):
     """Somebody was asked, and the answer will come as the command ``decide``, or not at all."""
 
 
-Dispatched: TypeAlias = Decision | TimedOut | Cancelled | Unavailable | Pending
+DispatchResult: TypeAlias = Decision | TimedOut | Cancelled | Unavailable | Pending
 
 
 class Dispatcher(Protocol):
@@ -73,6 +73,6 @@ class Dispatcher(Protocol):
     def name(self) -> str:
         """As ``approvals.dispatchers`` lists it."""
 
-    async def dispatch(self, request: ApprovalRequest, terms: Terms) -> Dispatched:
+    async def dispatch(self, request: ApprovalRequest, terms: Terms) -> DispatchResult:
         """Ask. Whatever it raises is an answer, too: nobody could be asked. It is cancelled when
         the answer came another way."""

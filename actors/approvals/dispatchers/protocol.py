@@ -13,7 +13,7 @@ import msgspec
 from rookery.actors.approvals.dispatchers.port import (
     Cancelled,
     Decision,
-    Dispatched,
+    DispatchResult,
     Pending,
     Terms,
     TimedOut,
@@ -21,28 +21,32 @@ from rookery.actors.approvals.dispatchers.port import (
 )
 from rookery.actors.approvals.request_record import actor_ref
 from rookery.schemas.approvals.decision import DecideApproval
-from rookery.schemas.approvals.dispatch_protocol import ApprovalAsked, AskedOutcome, AskedReply
+from rookery.schemas.approvals.dispatch_protocol import (
+    ApprovalDispatch,
+    DispatchOutcome,
+    DispatchReply,
+)
 from rookery.schemas.approvals.records import ApprovalRequest, decision_from_token
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.typed_ids import IdValidationError
 
-__all__ = ["asked_id", "asking", "understood"]
+__all__ = ["decode_reply", "dispatch_id", "encode_request"]
 
 _REASON_CODE: Final = re.compile(r"[a-z0-9_.]{1,100}")
 
-_decode = msgspec.json.Decoder(AskedReply).decode
+_decode = msgspec.json.Decoder(DispatchReply).decode
 
 
-def asked_id(request: ApprovalRequest) -> str:
+def dispatch_id(request: ApprovalRequest) -> str:
     """The same however often the same is asked."""
     return f"ask/{request.approval_request_id.as_str()}"
 
 
-def asking(realm: str, request: ApprovalRequest, terms: Terms) -> bytes:
+def encode_request(realm: str, request: ApprovalRequest, terms: Terms) -> bytes:
     """What is sent."""
     return encode_json(
-        ApprovalAsked(
+        ApprovalDispatch(
             realm=realm,
             approval_id=request.approval_request_id.as_str(),
             request_digest=terms.request_digest,
@@ -52,27 +56,27 @@ def asking(realm: str, request: ApprovalRequest, terms: Terms) -> bytes:
     )
 
 
-def understood(request: ApprovalRequest, body: bytes) -> Dispatched:
+def decode_reply(request: ApprovalRequest, body: bytes) -> DispatchResult:
     """What an answer to the request means."""
     try:
         reply = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Refused("INVALID_JSON", f"this is no answer to an approval: {error}") from None
     match reply.outcome:
-        case AskedOutcome.DECIDED:
-            return _decided(request, reply.answer)
-        case AskedOutcome.PENDING:
+        case DispatchOutcome.DECIDED:
+            return _to_decision(request, reply.answer)
+        case DispatchOutcome.PENDING:
             return Pending()
-        case AskedOutcome.TIMED_OUT:
+        case DispatchOutcome.TIMED_OUT:
             return TimedOut()
-        case AskedOutcome.CANCELLED:
+        case DispatchOutcome.CANCELLED:
             return Cancelled()
-        case AskedOutcome.UNAVAILABLE:
+        case DispatchOutcome.UNAVAILABLE:
             named = _REASON_CODE.fullmatch(reply.reason_code)
             return Unavailable(reply.reason_code if named else "approval.dispatcher_unavailable")
 
 
-def _decided(request: ApprovalRequest, answer: DecideApproval | None) -> Decision:
+def _to_decision(request: ApprovalRequest, answer: DecideApproval | None) -> Decision:
     if answer is None:
         raise Refused("INVALID_ARGUMENT", "decided, but without an answer")
     try:

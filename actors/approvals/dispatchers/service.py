@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from rookery.actors.approvals.dispatchers.port import Dispatched, Terms, Unavailable
-from rookery.actors.approvals.dispatchers.protocol import asked_id, asking, understood
-from rookery.bus.ports import Service
+from rookery.actors.approvals.dispatchers.port import DispatchResult, Terms, Unavailable
+from rookery.actors.approvals.dispatchers.protocol import decode_reply, dispatch_id, encode_request
+from rookery.bus.ports import ExternalService
 from rookery.schemas.approvals.records import ApprovalRequest
 from rookery.schemas.errors import Failed
 
 __all__ = ["ServiceDispatcher"]
 
-SILENCE_S_MAX: Final = 10.0
+REPLY_TIMEOUT_S: Final = 10.0
 """Whoever has to think longer says so: ``pending``."""
 
 
@@ -26,16 +26,16 @@ class ServiceDispatcher:
     name = "service"
 
     def __init__(
-        self, service: Service, realm: str, *, silence_s_max: float = SILENCE_S_MAX
+        self, service: ExternalService, realm: str, *, silence_s_max: float = REPLY_TIMEOUT_S
     ) -> None:
         self._service, self._realm, self._silence_s_max = service, realm, silence_s_max
 
-    async def dispatch(self, request: ApprovalRequest, terms: Terms) -> Dispatched:
-        body = asking(self._realm, request, terms)
+    async def dispatch(self, request: ApprovalRequest, terms: Terms) -> DispatchResult:
+        body = encode_request(self._realm, request, terms)
         try:
             answer = await self._service.ask(
-                asked_id(request), body, silence_s_max=self._silence_s_max
+                dispatch_id(request), body, silence_s_max=self._silence_s_max
             )
         except Failed:
             return Unavailable("service.no_answer")
-        return understood(request, answer)
+        return decode_reply(request, answer)

@@ -12,22 +12,22 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final, NamedTuple, Protocol
 
-from rookery.actors.approvals.dispatchers.port import Dispatched, Pending, Terms, Unavailable
-from rookery.actors.approvals.dispatchers.protocol import asked_id, asking, understood
+from rookery.actors.approvals.dispatchers.port import DispatchResult, Pending, Terms, Unavailable
+from rookery.actors.approvals.dispatchers.protocol import decode_reply, dispatch_id, encode_request
 from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
 from rookery.schemas.approvals.records import ApprovalRequest
 from rookery.schemas.errors import Refused
 
-__all__ = ["Post", "Posted", "WebhookDispatcher"]
+__all__ = ["PostWebhook", "WebhookDispatcher", "WebhookResponse"]
 
 PAUSES_S: Final = (0.5, 2.0, 8.0)
-_LATER: Final = frozenset(
+_RETRYABLE: Final = frozenset(
     {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 )
 """Refusals that mean: not just now."""
 
 
-class Posted(NamedTuple):
+class WebhookResponse(NamedTuple):
     """What somebody said to a post."""
 
     status: int
@@ -36,10 +36,10 @@ class Posted(NamedTuple):
     body: bytes
 
 
-class Post(Protocol):
+class PostWebhook(Protocol):
     """A way to the URL."""
 
-    async def __call__(self, headers: Mapping[str, str], body: bytes) -> Posted | None:
+    async def __call__(self, headers: Mapping[str, str], body: bytes) -> WebhookResponse | None:
         """What was said to it; ``None`` if nobody said anything that can be read, in time."""
 
 
@@ -50,7 +50,7 @@ class WebhookDispatcher:
 
     def __init__(
         self,
-        post: Post,
+        post: PostWebhook,
         key: WebhookKey,
         realm: str,
         *,
@@ -60,27 +60,27 @@ class WebhookDispatcher:
         self._post, self._key, self._realm = post, key, realm
         self._now_ms, self._pauses_s = now_ms, pauses_s
 
-    async def dispatch(self, request: ApprovalRequest, terms: Terms) -> Dispatched:
-        body = asking(self._realm, request, terms)
+    async def dispatch(self, request: ApprovalRequest, terms: Terms) -> DispatchResult:
+        body = encode_request(self._realm, request, terms)
         for pause_s in (*self._pauses_s, None):
-            headers = self._key.headers(asked_id(request), body, self._now_ms())
+            headers = self._key.sign(dispatch_id(request), body, self._now_ms())
             posted = await self._post(headers, body)
-            if posted is not None and not _is_worth_another_try(posted.status):
-                return self._understood(request, posted)
+            if posted is not None and not _is_retryable(posted.status):
+                return self._decode_response(request, posted)
             if pause_s is not None:
                 await asyncio.sleep(pause_s)
         return Unavailable("webhook.unreachable")
 
-    def _understood(self, request: ApprovalRequest, posted: Posted) -> Dispatched:
+    def _decode_response(self, request: ApprovalRequest, posted: WebhookResponse) -> DispatchResult:
         if not HTTPStatus.OK <= posted.status < HTTPStatus.MULTIPLE_CHOICES:
             return Unavailable(f"webhook.status_{posted.status}")
         if not posted.body:
             return Pending()
-        answered = self._key.check(posted.headers, posted.body, self._now_ms())
-        if answered != asked_id(request):
+        answered = self._key.verify(posted.headers, posted.body, self._now_ms())
+        if answered != dispatch_id(request):
             raise Refused("UNAUTHORIZED", "the response is signed for another request")
-        return understood(request, posted.body)
+        return decode_reply(request, posted.body)
 
 
-def _is_worth_another_try(status: int) -> bool:
-    return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _LATER
+def _is_retryable(status: int) -> bool:
+    return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _RETRYABLE

@@ -17,7 +17,7 @@ from typing import Final
 
 from rookery.schemas.errors import Refused
 
-__all__ = ["TOLERANCE_MS", "SeenOnce", "WebhookKey"]
+__all__ = ["TOLERANCE_MS", "ReplayGuard", "WebhookKey"]
 
 ID: Final = "webhook-id"
 TIMESTAMP: Final = "webhook-timestamp"
@@ -46,19 +46,19 @@ class WebhookKey:
                 hint="make one: echo whsec_$(head -c 32 /dev/urandom | base64)",
             )
 
-    def headers(self, message_id: str, body: bytes, now_ms: int) -> dict[str, str]:
+    def sign(self, message_id: str, body: bytes, now_ms: int) -> dict[str, str]:
         """What says who sent ``body``, and when."""
         at_s = str(now_ms // 1_000)
-        signature = _VERSION + self._sign(message_id, at_s, body)
+        signature = _VERSION + self._signature(message_id, at_s, body)
         return {ID: message_id, TIMESTAMP: at_s, SIGNATURE: signature}
 
-    def check(self, headers: Mapping[str, str], body: bytes, now_ms: int) -> str:
+    def verify(self, headers: Mapping[str, str], body: bytes, now_ms: int) -> str:
         """The id of what was sent; ``Refused`` if it was not signed with this key, or not now.
         Names of ``headers`` are in lower case."""
         message_id, at_s = headers.get(ID, ""), headers.get(TIMESTAMP, "")
         if not 0 < len(message_id) <= _ID_LENGTH_MAX or not (at_s.isascii() and at_s.isdecimal()):
             raise _unsigned(f"the headers {ID}, {TIMESTAMP} and {SIGNATURE} say who sends")
-        expected = self._sign(message_id, at_s, body).encode()
+        expected = self._signature(message_id, at_s, body).encode()
         given = headers.get(SIGNATURE, "").split(" ")
         if not any(
             hmac.compare_digest(one.removeprefix(_VERSION).encode(), expected)
@@ -70,18 +70,18 @@ class WebhookKey:
             raise _unsigned(f"the timestamp is not of the last {TOLERANCE_MS // 1_000} s")
         return message_id
 
-    def _sign(self, message_id: str, at_s: str, body: bytes) -> str:
+    def _signature(self, message_id: str, at_s: str, body: bytes) -> str:
         signed = b".".join((message_id.encode(), at_s.encode(), body))
         return b64encode(hmac.digest(self._key, signed, sha256)).decode()
 
 
-class SeenOnce:
+class ReplayGuard:
     """Ids of messages, each let through once while its signature is good."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
-    def note(self, message_id: str, now_ms: int) -> bool:
+    def add(self, message_id: str, now_ms: int) -> bool:
         """Whether it is new; from now on it is not."""
         for old, at_ms in list(self._seen.items()):  # Oldest first, as they were put in.
             if now_ms - at_ms <= 2 * TOLERANCE_MS:

@@ -14,78 +14,78 @@ from rookery.actors.kernel.history_restart import (
     HistoryCheck,
     HistoryView,
     RestartHistory,
-    last_number,
+    last_fact_number,
 )
-from rookery.actors.kernel.local_ask import Ask
+from rookery.actors.kernel.local_ask import AskActor
 from rookery.actors.kernel.machines.session_host import DESTROYED
 from rookery.bus.ports import Delivery, Journal
-from rookery.schemas.calls import DrivingView, HistoryBroken, TurnNoted
+from rookery.schemas.calls import ActiveRunView, ReportBrokenHistory, RunEndRecorded
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import DestroySession, HandleInput, SessionQuery, SessionView
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.ids import check_session_id
 
-__all__ = ["Destroying"]
+__all__ = ["SessionDestroyer"]
 
 FAMILIES: Final = ("turn", "tool", "approval", "sandbox")
 """Of a session, beside its own."""
 _GENERATION: Final = re.compile(rb'"generation":([0-9]{1,18})')
 
 
-class Destroying:
+class SessionDestroyer:
     """One a node; lives on the bus's loop."""
 
-    def __init__(self, journal: Journal, ask: Ask) -> None:
+    def __init__(self, journal: Journal, ask: AskActor) -> None:
         self._journal, self._ask = journal, ask
 
-    async def answer(self, delivery: Delivery) -> SessionView:
+    async def reply(self, delivery: Delivery) -> SessionView:
         """The query ``destroy``. What is destroyed already stays so."""
         session = check_session_id(delivery.key)
         decode_command(delivery.body, DestroySession, content_type=delivery.content_type)
-        return await self.end(session)
+        return await self.destroy(session)
 
-    async def end(self, session: str) -> SessionView:
+    async def destroy(self, session: str) -> SessionView:
         """End the session's life; ``Refused`` if a run is under way that can come to its end."""
-        if await self._broken("session", session):
-            await self._restart("session", session, await self._last_life(session))
-        life = await self._session(session)
-        broken = {f: why for f in FAMILIES if (why := await self._broken(f, session))}
+        if await self._damage("session", session):
+            await self._restart_history("session", session, await self._last_generation(session))
+        life = await self._session_view(session)
+        broken = {f: why for f in FAMILIES if (why := await self._damage(f, session))}
         if life.current_run_id is not None and life.phase != DESTROYED:
             await self._end_run(session, broken)
         if life.phase != DESTROYED:
             destroy = HandleInput(input="Destroy", params={"session_id_in": session})
             life = await self._ask("session", session, destroy, SessionView)
         for family in broken:
-            await self._restart(family, session, life.generation + 1)
+            await self._restart_history(family, session, life.generation + 1)
         return life
 
     async def _end_run(self, session: str, broken: dict[str, HistoryView]) -> None:
         """One that will not end otherwise."""
         for family, why in broken.items():
-            said = HistoryBroken(family=family, code=why.code, message=why.message)
+            said = ReportBrokenHistory(family=family, code=why.code, message=why.message)
             if family == "turn":
-                await self._ask("session", session, said, TurnNoted)
+                await self._ask("session", session, said, RunEndRecorded)
             elif "turn" not in broken and family != "sandbox":
-                await self._ask("turn", session, said, DrivingView)
+                await self._ask("turn", session, said, ActiveRunView)
 
-    async def _restart(self, family: str, session: str, generation: int) -> None:
+    async def _restart_history(self, family: str, session: str, generation: int) -> None:
         """What others have done is known by then, as far as it counts."""
         handled = {
-            other: last_number(entity, await self._journal.read(entity))
+            other: last_fact_number(entity, await self._journal.read(entity))
             for other in ("session", *FAMILIES)
             if (entity := EntityId(other, session)) and other != family
         }
         restart = RestartHistory(generation=generation, handled=handled)
         await self._ask(family, session, restart, HistoryView)
 
-    async def _broken(self, family: str, session: str) -> HistoryView | None:
+    async def _damage(self, family: str, session: str) -> HistoryView | None:
         view = await self._ask(family, session, HistoryCheck(), HistoryView)
         return view if view.code else None
 
-    async def _last_life(self, session: str) -> int:
+    async def _last_generation(self, session: str) -> int:
         """By what can still be read."""
         found = await self._journal.read(EntityId("session", session))
         return max((int(n) for one in found for n in _GENERATION.findall(one.body)), default=1)
 
-    async def _session(self, session: str) -> SessionView:
+    async def _session_view(self, session: str) -> SessionView:
         return await self._ask("session", session, SessionQuery(), SessionView)

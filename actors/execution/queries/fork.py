@@ -13,25 +13,25 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from rookery.actors.execution.history import Kept, PastRun
-from rookery.actors.execution.queries.snapshots import Saving
-from rookery.actors.execution.rebuilt_session import Past
+from rookery.actors.execution.history import PastRun, SnapshotFact
+from rookery.actors.execution.queries.snapshots import SessionSnapshots
+from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.session_snapshots.decider import RestoreSnapshot
 from rookery.bus.ports import Blobs, Delivery
-from rookery.schemas.calls import ForkedRun, ForkPoint, Offer
+from rookery.schemas.calls import ForkedRun, ForkPoint, RunEnvironment
 from rookery.schemas.codec import decode_command, encode_json
 from rookery.schemas.commands import ForkReceipt, ForkRun
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id, derived_uuid7
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX
 
-__all__ = ["Forking"]
+__all__ = ["RunForker"]
 
 
-class _Place(NamedTuple):
+class _ForkPosition(NamedTuple):
     """Where an old session's run stood."""
 
-    base: Kept | None
+    base: SnapshotFact | None
     before: list[PastRun]
     """The runs after ``base`` that had ended."""
     run: PastRun
@@ -40,7 +40,7 @@ class _Place(NamedTuple):
     at_sequence: int
 
     @property
-    def over(self) -> bool:
+    def is_run_end(self) -> bool:
         return self.run.ended_at_sequence == self.at_sequence
 
     @property
@@ -48,44 +48,44 @@ class _Place(NamedTuple):
         return sum(len(batch.calls) for batch in self.run.batches[: self.batches])
 
 
-class Forking:
+class RunForker:
     """One a node; lives on the bus's loop."""
 
     def __init__(
         self,
-        past: Past,
-        saving: Saving,
+        past: SessionRebuilder,
+        saving: SessionSnapshots,
         blobs: Blobs,
-        check: Callable[[Offer], None],
+        check: Callable[[RunEnvironment], None],
         now_ms: Callable[[], int],
     ) -> None:
         """``check``: ``Refused`` if this node no longer has what a run was given."""
-        self._past, self._saving, self._blobs = past, saving, blobs
-        self._check, self._now_ms = check, now_ms
+        self._rebuilder, self._snapshots, self._blobs = past, saving, blobs
+        self._require_same_schemas, self._now_ms = check, now_ms
 
-    async def answer(self, delivery: Delivery) -> ForkReceipt:
+    async def reply(self, delivery: Delivery) -> ForkReceipt:
         """The query ``fork``."""
         session = check_session_id(delivery.key)
         asked = decode_command(delivery.body, ForkRun, content_type=delivery.content_type)
-        place = await self._place(asked)
-        self._check(place.run.offer)
+        place = await self._find_position(asked)
+        self._require_same_schemas(place.run.environment)
         begun = place.before[0] if place.before else place.run
-        runs = [*place.before, place.run] if place.over else place.before
-        limits = place.run.offer.session_limits
-        snapshot = await self._past.sealed(session, place.base, runs, begun, limits)
+        runs = [*place.before, place.run] if place.is_run_end else place.before
+        limits = place.run.environment.session_limits
+        snapshot = await self._rebuilder.snapshot(session, place.base, runs, begun, limits)
         restoring = RestoreSnapshot(
             snapshot_id=snapshot.id,
             blob=await self._blobs.put(snapshot.data, SNAPSHOT_BYTES_MAX),
-            language=place.run.offer.language,
-            build=place.run.offer.build,
+            language=place.run.environment.language,
+            build=place.run.environment.build,
             size_bytes=len(snapshot.data),
             asked_by=delivery.id,
-            forked_from=_point(asked.session, place),
+            forked_from=_fork_point(asked.session, place),
             limits=limits,
         )
-        if not place.over:
+        if not place.is_run_end:
             restoring = await self._with_run(session, asked.session, place, restoring)
-        kept = await self._saving.begin(session, restoring)
+        kept = await self._snapshots.open_session(session, restoring)
         return ForkReceipt(
             session_id=session,
             snapshot_id=kept.snapshot_id,
@@ -94,9 +94,9 @@ class Forking:
             at_sequence=place.at_sequence,
         )
 
-    async def _place(self, asked: ForkRun) -> _Place:
+    async def _find_position(self, asked: ForkRun) -> _ForkPosition:
         """The last boundary at or before the place that is asked for."""
-        reader, old = self._past.reader, check_session_id(asked.session)
+        reader, old = self._rebuilder.reader, check_session_id(asked.session)
         run = await reader.find(old, asked.run_id)
         if asked.at_sequence < run.started_at_sequence:
             raise Refused(
@@ -104,23 +104,23 @@ class Forking:
                 f"run {run.run_id} began at {run.started_at_sequence}, after {asked.at_sequence}",
                 hint=f"rookery runs show {run.run_id} prints the sequence of its facts",
             )
-        base = await reader.kept_before(old, run)
+        base = await reader.snapshot_before(old, run)
         *before, run = await reader.runs(old, run.generation, base, until=run.run_id)
         if 0 < run.ended_at_sequence <= asked.at_sequence:
-            return _Place(base, before, run, len(run.batches), run.ended_at_sequence)
+            return _ForkPosition(base, before, run, len(run.batches), run.ended_at_sequence)
         batches = bisect_right(run.boundaries, asked.at_sequence)
         at = run.boundaries[batches - 1] if batches else run.started_at_sequence
-        return _Place(base, before, run, batches, at)
+        return _ForkPosition(base, before, run, batches, at)
 
     async def _with_run(
-        self, session: str, old: str, place: _Place, restoring: RestoreSnapshot
+        self, session: str, old: str, place: _ForkPosition, restoring: RestoreSnapshot
     ) -> RestoreSnapshot:
         """And let the run go on in it."""
         run = place.run
         forked = ForkedRun(
-            of=_point(old, place),
+            of=_fork_point(old, place),
             begun_at_ms=run.now_ms,
-            offer=run.offer,
+            offer=run.environment,
             batches=place.batches,
             known_blob=await self._blobs.put(encode_json(run.batches[: place.batches])),
         )
@@ -136,7 +136,7 @@ class Forking:
         )
 
 
-def _point(old: str, place: _Place) -> ForkPoint:
+def _fork_point(old: str, place: _ForkPosition) -> ForkPoint:
     return ForkPoint(
         session=old,
         generation=place.run.generation,

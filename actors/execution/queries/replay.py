@@ -15,10 +15,16 @@ from typing import Any, Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.execution.history import PastRun, plain
-from rookery.actors.execution.rebuilt_session import Past
-from rookery.actors.sandbox.contract import STATUSES, Answer, Call, Outcome, Waiting
-from rookery.actors.sandbox.sessions.recorded_runs import Batch, RecordedCall
+from rookery.actors.execution.history import PastRun, without_limits
+from rookery.actors.execution.rebuilt_session import SessionRebuilder
+from rookery.actors.sandbox.contract import (
+    STATUS_OF_CODE,
+    Outcome,
+    ProgramCall,
+    SuspendedRun,
+    ToolResult,
+)
+from rookery.actors.sandbox.sessions.recorded_runs import RecordedCall, ResultBatch
 from rookery.bus.ports import Delivery
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import ReplayQuery, ReplayReport
@@ -27,13 +33,13 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.run import RunRequest, RunResult, RunStatus
 
-__all__ = ["Replaying"]
+__all__ = ["RunReplayer"]
 
-ANSWER_S: Final = 1.0
+POLL_S: Final = 1.0
 """Whoever waits for a long one hears from it so often."""
-UNASKED_S: Final = 30.0
+IDLE_S: Final = 30.0
 """Then nobody waits for it any more."""
-HELD_MAX: Final = 16
+REPLAYS_MAX: Final = 16
 """Each is a session of the sandbox at work."""
 TIME_FACTOR: Final = 10
 """A run that came to its end in its time may take this much more of it: machines differ."""
@@ -41,7 +47,7 @@ FUEL: Final = "fuel"
 OPEN_ENDED: Final = frozenset({RunStatus.TIMEOUT, RunStatus.CANCELLED})
 
 
-class _Differs(Exception):
+class _Difference(Exception):
     """The replay is over: it went another way."""
 
     def __init__(self, what: str, recorded: object, replayed: object) -> None:
@@ -49,119 +55,119 @@ class _Differs(Exception):
         self.what, self.recorded, self.replayed = what, recorded, replayed
 
 
-class Replaying:
+class RunReplayer:
     """One a node; lives on the bus's loop."""
 
     def __init__(
         self,
-        past: Past,
-        patience_s: float = ANSWER_S,
+        past: SessionRebuilder,
+        patience_s: float = POLL_S,
         *,
-        held_max: int = HELD_MAX,
-        unasked_s: float = UNASKED_S,
+        held_max: int = REPLAYS_MAX,
+        unasked_s: float = IDLE_S,
     ) -> None:
-        self._past, self._patience_s = past, patience_s
-        self._held_max, self._unasked_s = held_max, unasked_s
-        self._held: dict[tuple[str, str], _Replay] = {}
+        self._rebuilder, self._poll_s = past, patience_s
+        self._replays_max, self._idle_s = held_max, unasked_s
+        self._replays: dict[tuple[str, str], _Replay] = {}
         """Under way, or over and not told yet."""
 
-    async def answer(self, delivery: Delivery) -> ReplayReport:
+    async def reply(self, delivery: Delivery) -> ReplayReport:
         """The query ``replay``: how it ended, or how far it has come. One that nobody asks for any
         more is called off and forgotten."""
         session = check_session_id(delivery.key)
         asked = decode_command(delivery.body, ReplayQuery, content_type=delivery.content_type)
         key = session, asked.run_id
-        replay = self._held.get(key)
+        replay = self._replays.get(key)
         if replay is None:
-            if len(self._held) >= self._held_max:
+            if len(self._replays) >= self._replays_max:
                 raise Refused(
                     "QUOTA_EXCEEDED",
-                    f"this node replays {self._held_max} runs already, which is all it does",
+                    f"this node replays {self._replays_max} runs already, which is all it does",
                     hint="ask again when one of them is over",
                 )
-            replay = self._held[key] = _Replay(self._past, session, asked.run_id)
-            replay.begin()
-        replay.forget_after(self._unasked_s, lambda: self._forget(key, replay))
-        done, _ = await asyncio.wait({replay.going}, timeout=self._patience_s)
+            replay = self._replays[key] = _Replay(self._rebuilder, session, asked.run_id)
+            replay.start()
+        replay.expire_after(self._idle_s, lambda: self._drop(key, replay))
+        done, _ = await asyncio.wait({replay.task}, timeout=self._poll_s)
         if not done:
             return replay.report
-        self._forget(key, replay)
-        return replay.going.result()
+        self._drop(key, replay)
+        return replay.task.result()
 
     async def close(self) -> None:
         """Nobody waits for replays any more."""
-        held = tuple(self._held.items())
+        held = tuple(self._replays.items())
         for key, replay in held:
-            self._forget(key, replay)
-        await asyncio.gather(*(replay.going for _, replay in held), return_exceptions=True)
+            self._drop(key, replay)
+        await asyncio.gather(*(replay.task for _, replay in held), return_exceptions=True)
 
-    def _forget(self, key: tuple[str, str], replay: _Replay) -> None:
-        if self._held.get(key) is replay:
-            del self._held[key]
-            replay.call_off()
+    def _drop(self, key: tuple[str, str], replay: _Replay) -> None:
+        if self._replays.get(key) is replay:
+            del self._replays[key]
+            replay.cancel()
 
 
 class _Replay:
-    def __init__(self, past: Past, session: str, run_id: str) -> None:
-        self._past, self._session = past, session
+    def __init__(self, past: SessionRebuilder, session: str, run_id: str) -> None:
+        self._rebuilder, self._session = past, session
         self.report = ReplayReport(run_id=run_id, session_id=session, state="replaying", runs=1)
-        self.going: asyncio.Future[ReplayReport]
-        self._unasked: asyncio.TimerHandle | None = None
+        self.task: asyncio.Future[ReplayReport]
+        self._expiry: asyncio.TimerHandle | None = None
 
-    def begin(self) -> None:
-        self.going = asyncio.ensure_future(self.go())
+    def start(self) -> None:
+        self.task = asyncio.ensure_future(self.run())
         # Nobody may be there any more to be told of a failure.
-        self.going.add_done_callback(lambda over: over.cancelled() or over.exception())
+        self.task.add_done_callback(lambda over: over.cancelled() or over.exception())
 
-    def forget_after(self, unasked_s: float, forget: Callable[[], None]) -> None:
+    def expire_after(self, unasked_s: float, forget: Callable[[], None]) -> None:
         """Somebody asked just now."""
-        if self._unasked is not None:
-            self._unasked.cancel()
-        self._unasked = asyncio.get_running_loop().call_later(unasked_s, forget)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_later(unasked_s, forget)
 
-    def call_off(self) -> None:
+    def cancel(self) -> None:
         """If it is not over."""
-        if self._unasked is not None:
-            self._unasked.cancel()
-        self.going.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self.task.cancel()
 
-    async def go(self) -> ReplayReport:
+    async def run(self) -> ReplayReport:
         """The whole of it."""
-        reader = self._past.reader
+        reader = self._rebuilder.reader
         found = await reader.find(self._session, self.report.run_id)
-        base = await reader.kept_before(self._session, found)
+        base = await reader.snapshot_before(self._session, found)
         *before, run = await reader.runs(self._session, found.generation, base, until=found.run_id)
         recorded = _comparable(run, await reader.result(run))
         earlier = [one for one in before if one.kept]
-        self._note(runs=len(earlier) + 1)
+        self._update_report(runs=len(earlier) + 1)
         begun = before[0] if before else run
         try:
-            async with self._past.standing(base, (), begun, anyhow=True) as name:
+            async with self._rebuilder.rebuilt(base, (), begun, anyhow=True) as name:
                 for one in earlier:
-                    await self._again(name, one, await reader.result(one))
-                    self._note(runs_done=self.report.runs_done + 1)
-                outcome = await self._again(name, run, recorded)
-                same_build = self._past.sandbox.build_of(name) == run.offer.build
+                    await self._rerun(name, one, await reader.result(one))
+                    self._update_report(runs_done=self.report.runs_done + 1)
+                outcome = await self._rerun(name, run, recorded)
+                same_build = self._rebuilder.sandbox.build_of(name) == run.environment.build
             self._compare(run, recorded, outcome, same_build=same_build)
-        except _Differs as differs:
-            self._note(
+        except _Difference as differs:
+            self._update_report(
                 state="different",
                 difference=differs.what,
                 recorded=differs.recorded,
                 replayed=differs.replayed,
             )
         else:
-            self._note(state="equal", runs_done=self.report.runs)
+            self._update_report(state="equal", runs_done=self.report.runs)
         return self.report
 
-    async def _again(self, name: str, run: PastRun, recorded: RunResult) -> Outcome:
+    async def _rerun(self, name: str, run: PastRun, recorded: RunResult) -> Outcome:
         """Let the run go as far as its record does."""
-        sandbox, told = self._past.sandbox, _Told(run)
-        tools = await self._past.reader.tools(run.offer)
-        request = _request(name, run, open_ended=recorded.status in OPEN_ENDED)
+        sandbox, told = self._rebuilder.sandbox, _RecordedAnswers(run)
+        tools = await self._rebuilder.reader.tools(run.environment)
+        request = _replay_request(name, run, open_ended=recorded.status in OPEN_ENDED)
         going = sandbox.submit(request, now_ms=run.now_ms, answer=told.answer, tools=tools)
         outcome = await asyncio.wrap_future(going)
-        while isinstance(outcome, Waiting):
+        while isinstance(outcome, SuspendedRun):
             batch = told.answers(outcome.calls)
             if batch is None:
                 break
@@ -173,34 +179,34 @@ class _Replay:
             going = sandbox.submit_resume(name, answers, advance_ms=advance_ms, answer=told.answer)
             outcome = await asyncio.wrap_future(going)
             if run.run_id == self.report.run_id:
-                self._note(calls=told.calls)
-        told.check_all_asked()
+                self._update_report(calls=told.calls)
+        told.check_complete()
         return outcome
 
     def _compare(
         self, run: PastRun, recorded: RunResult, outcome: Outcome, *, same_build: bool
     ) -> None:
-        """Thing by thing; ``_Differs`` at the first that is not the same."""
-        self._note(calls=run.calls)
+        """Thing by thing; ``_Difference`` at the first that is not the same."""
+        self._update_report(calls=run.calls)
         compared = [f"{run.calls} calls"]
         if recorded.status not in OPEN_ENDED:
-            if isinstance(outcome, Waiting):
+            if isinstance(outcome, SuspendedRun):
                 numbers = [call.id for call in outcome.calls]
-                raise _Differs("end", recorded.status, f"waits for calls {numbers}")
+                raise _Difference("end", recorded.status, f"waits for calls {numbers}")
             for what, before, now in _aspects(recorded, outcome):
                 if what == FUEL and not same_build:
                     continue
                 if before != now:
-                    self._note(compared=tuple(compared))
-                    raise _Differs(what, before, now)
+                    self._update_report(compared=tuple(compared))
+                    raise _Difference(what, before, now)
                 compared.append(what)
-        self._note(compared=tuple(compared))
+        self._update_report(compared=tuple(compared))
 
-    def _note(self, **fields: Any) -> None:
+    def _update_report(self, **fields: Any) -> None:
         self.report = replace(self.report, **fields)
 
 
-class _Told:
+class _RecordedAnswers:
     """What a run was told, to be told again for the same questions. Also used in the sandbox's
     thread, while whoever drives it waits."""
 
@@ -208,64 +214,69 @@ class _Told:
         self._run_id = run.run_id
         self._batches = [batch for batch in run.batches if batch.calls or batch.passed_ms]
         self._next = 0
-        self._differs: _Differs | None = None
+        self._difference: _Difference | None = None
 
     @property
     def calls(self) -> int:
         return sum(len(batch.calls) for batch in self._batches[: self._next])
 
-    def answer(self, call: Call) -> Answer | None:
+    def answer(self, call: ProgramCall) -> ToolResult | None:
         """To a synchronous call; with ``None`` the run stops there."""
         if call.awaited:
             return None
         try:
-            batch = self._take([call])
-        except _Differs as differs:
-            self._differs = differs
+            batch = self._match([call])
+        except _Difference as differs:
+            self._difference = differs
             return None
         return None if batch is None else batch.calls[0].answer
 
-    def answers(self, calls: Sequence[Call]) -> Batch | None:
+    def answers(self, calls: Sequence[ProgramCall]) -> ResultBatch | None:
         """To the calls a run waits for; ``None`` where its record ends."""
-        if self._differs is not None:
-            raise self._differs
-        return self._take(calls)
+        if self._difference is not None:
+            raise self._difference
+        return self._match(calls)
 
-    def check_all_asked(self) -> None:
+    def check_complete(self) -> None:
         """The run has asked for everything that it had asked for."""
-        if self._differs is not None:
-            raise self._differs
+        if self._difference is not None:
+            raise self._difference
         if self._next < len(self._batches):
-            missed = [_asked(call) for call in self._batches[self._next].calls]
-            raise _Differs(f"end of run {self._run_id}", missed, "asked for no more calls")
+            missed = [_request_of(call) for call in self._batches[self._next].calls]
+            raise _Difference(f"end of run {self._run_id}", missed, "asked for no more calls")
 
-    def _take(self, calls: Sequence[Call]) -> Batch | None:
+    def _match(self, calls: Sequence[ProgramCall]) -> ResultBatch | None:
         """If it was not told all of it then, what it was told must be among what it asks now."""
         if self._next == len(self._batches):
             return None
         batch = self._batches[self._next]
-        before, now = [_asked(call) for call in batch.calls], [_asked(call) for call in calls]
+        before, now = (
+            [_request_of(call) for call in batch.calls],
+            [_request_of(call) for call in calls],
+        )
         if not batch.whole:
             now = [asked for asked in now if asked in before]
         if before != now:
             numbers = ", ".join(str(call.number) for call in batch.calls)
-            raise _Differs(f"request of call {numbers} of run {self._run_id}", before, now)
+            raise _Difference(f"request of call {numbers} of run {self._run_id}", before, now)
         self._next += 1
         return batch
 
 
-def _asked(call: Call | RecordedCall) -> dict[str, Any]:
-    number = call.id if isinstance(call, Call) else call.number
+def _request_of(call: ProgramCall | RecordedCall) -> dict[str, Any]:
+    number = call.id if isinstance(call, ProgramCall) else call.number
     return {"number": number, "name": call.name, "digest": call.digest}
 
 
-def _request(name: str, run: PastRun, *, open_ended: bool) -> RunRequest:
-    limits = run.offer.limits
+def _replay_request(name: str, run: PastRun, *, open_ended: bool) -> RunRequest:
+    limits = run.environment.limits
     if not open_ended:
         limits = replace(
             limits, wall_ms=TIME_FACTOR * limits.wall_ms, cpu_ms=TIME_FACTOR * limits.cpu_ms
         )
-    return replace(plain(run.request), session_id=name, limits=limits, return_snapshot=False)
+    return replace(
+        without_limits(run.request), session_id=name, limits=limits, return_snapshot=False
+    )
 
 
 def _comparable(run: PastRun, recorded: RunResult) -> RunResult:
@@ -277,7 +288,7 @@ def _comparable(run: PastRun, recorded: RunResult) -> RunResult:
             hint=f"rookery runs show {run.run_id}",
         )
     error = recorded.error
-    if error is not None and error.code not in STATUSES:
+    if error is not None and error.code not in STATUS_OF_CODE:
         text = f"run {run.run_id} was ended with {error.code}, and not by its program"
         raise Refused("GUARD_REJECTED", text)
     return recorded

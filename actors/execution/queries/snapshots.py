@@ -15,15 +15,15 @@ from typing import Final
 
 from msgspec import UnsetType
 
-from rookery.actors.execution.history import History, Kept, PastRun
-from rookery.actors.execution.queries.destroy import Destroying
-from rookery.actors.execution.rebuilt_session import Past
-from rookery.actors.kernel.local_ask import Ask
+from rookery.actors.execution.history import PastRun, SessionHistory, SnapshotFact
+from rookery.actors.execution.queries.destroy import SessionDestroyer
+from rookery.actors.execution.rebuilt_session import SessionRebuilder
+from rookery.actors.kernel.local_ask import AskActor
 from rookery.actors.kernel.machines.session_host import DESTROYED
 from rookery.actors.sandbox.contract import Tool
-from rookery.actors.session_snapshots.decider import KeepSnapshot, KeptView, RestoreSnapshot
+from rookery.actors.session_snapshots.decider import RecordSnapshot, RestoreSnapshot, SnapshotState
 from rookery.bus.ports import Blobs, Delivery
-from rookery.schemas.calls import OfferedTool
+from rookery.schemas.calls import AvailableTool
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import (
     RestoreSession,
@@ -34,48 +34,50 @@ from rookery.schemas.commands import (
 )
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
-from rookery.schemas.limits import unless_default
+from rookery.schemas.limits import unset_if_default
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX, SessionLimits
 
-__all__ = ["Saving"]
+__all__ = ["SessionSnapshots"]
 
 SNAPSHOT_ID: Final = re.compile(r"snap_([0-9a-f]{64})\Z")
 
 
-class Saving:
+class SessionSnapshots:
     """One a node; lives on the bus's loop."""
 
     def __init__(
         self,
-        past: Past,
+        past: SessionRebuilder,
         blobs: Blobs,
-        offered: Sequence[OfferedTool],
-        ask: Ask,
-        destroying: Destroying,
+        offered: Sequence[AvailableTool],
+        ask: AskActor,
+        destroying: SessionDestroyer,
     ) -> None:
-        self._past, self._blobs, self._ask = past, blobs, ask
-        self._destroying = destroying
-        self._restoring = asyncio.Lock()
-        self._offered = [Tool(name=t.name, schema_digest=t.schema_digest) for t in offered]
+        self._rebuilder, self._blobs, self._ask = past, blobs, ask
+        self._destroyer = destroying
+        self._restore_lock = asyncio.Lock()
+        self._tools = [Tool(name=t.name, schema_digest=t.schema_digest) for t in offered]
 
     async def snapshot(self, delivery: Delivery) -> SnapshotView:
         """The query ``snapshot``."""
         session = check_session_id(delivery.key)
         decode_command(delivery.body, SnapshotSession, content_type=delivery.content_type)
-        life = await self._session(session)
+        life = await self._session_view(session)
         if life.phase == DESTROYED:
             raise Refused("SESSION_NOT_FOUND", f"session {session} was destroyed")
-        history = await self._past.reader.history(session, life.generation)
-        limits, base = unless_default(life.meta.limits), history.base
+        history = await self._rebuilder.reader.history(session, life.generation)
+        limits, base = unset_if_default(life.meta.limits), history.base
         if history.runs:
-            return _view(session, await self._keep(session, life.generation, history, limits))
+            return _snapshot_view(
+                session, await self._record(session, life.generation, history, limits)
+            )
         if base is None:
             raise Refused(
                 "GUARD_REJECTED",
                 f"session {session} has run nothing yet, and so has no memory to keep",
             )
         if base.limits != limits:
-            return _view(session, await self._keep_anew(session, base, limits))
+            return _snapshot_view(session, await self._record_relabelled(session, base, limits))
         return SnapshotView(
             session_id=session,
             generation=base.generation,
@@ -87,14 +89,14 @@ class Saving:
         """The query ``restore``."""
         session = check_session_id(delivery.key)
         asked = decode_command(delivery.body, RestoreSession, content_type=delivery.content_type)
-        async with self._restoring:
-            return _view(session, await self._restore(session, asked, delivery.id))
+        async with self._restore_lock:
+            return _snapshot_view(session, await self._restore(session, asked, delivery.id))
 
-    async def _restore(self, session: str, asked: RestoreSession, asked_by: str) -> KeptView:
+    async def _restore(self, session: str, asked: RestoreSession, asked_by: str) -> SnapshotState:
         """Sent again, it is recognised before anything is replaced."""
         blob = _digest(asked.snapshot_id)
         data = await self._blobs.get(blob)
-        header = await self._past.looked_into(data, self._offered)
+        header = await self._rebuilder.inspect(data, self._tools)
         restoring = RestoreSnapshot(
             snapshot_id=asked.snapshot_id,
             blob=blob,
@@ -105,46 +107,50 @@ class Saving:
             limits=header.limits,
         )
         try:
-            return await self.begin(session, restoring)
+            return await self.open_session(session, restoring)
         except Refused as refusal:
             if refusal.code != "SESSION_IDENTITY_IN_USE" or not asked.replace:
                 raise
-        await self._destroying.end(session)
-        return await self.begin(session, restoring)
+        await self._destroyer.destroy(session)
+        return await self.open_session(session, restoring)
 
-    async def begin(self, session: str, restoring: RestoreSnapshot) -> KeptView:
+    async def open_session(self, session: str, restoring: RestoreSnapshot) -> SnapshotState:
         """Begin a life of the session with this memory; it is open when this returns."""
-        kept = await self._ask("sandbox", session, restoring, KeptView)
-        await self._session(session)
+        kept = await self._ask("sandbox", session, restoring, SnapshotState)
+        await self._session_view(session)
         return kept
 
-    async def _keep(
-        self, session: str, generation: int, history: History, limits: SessionLimits | UnsetType
-    ) -> KeptView:
+    async def _record(
+        self,
+        session: str,
+        generation: int,
+        history: SessionHistory,
+        limits: SessionLimits | UnsetType,
+    ) -> SnapshotState:
         last = history.runs[-1]
         if not last.ended_at_sequence:
-            raise _under_way(last)
-        snapshot = await self._past.sealed(
+            raise _run_in_progress(last)
+        snapshot = await self._rebuilder.snapshot(
             session, history.base, history.runs, history.runs[0], limits
         )
-        keep = KeepSnapshot(
+        keep = RecordSnapshot(
             generation=generation,
             snapshot_id=snapshot.id,
             blob=await self._blobs.put(snapshot.data, SNAPSHOT_BYTES_MAX),
-            language=last.offer.language,
-            build=last.offer.build,
+            language=last.environment.language,
+            build=last.environment.build,
             after_sequence=last.ended_at_sequence,
             size_bytes=len(snapshot.data),
             limits=limits,
         )
-        return await self._ask("sandbox", session, keep, KeptView)
+        return await self._ask("sandbox", session, keep, SnapshotState)
 
-    async def _keep_anew(
-        self, session: str, base: Kept, limits: SessionLimits | UnsetType
-    ) -> KeptView:
+    async def _record_relabelled(
+        self, session: str, base: SnapshotFact, limits: SessionLimits | UnsetType
+    ) -> SnapshotState:
         """The memory is what it was, the session has got other limits since."""
-        snapshot = await self._past.labelled(await self._blobs.get(base.blob), limits=limits)
-        keep = KeepSnapshot(
+        snapshot = await self._rebuilder.relabel(await self._blobs.get(base.blob), limits=limits)
+        keep = RecordSnapshot(
             generation=base.generation,
             snapshot_id=snapshot.id,
             blob=await self._blobs.put(snapshot.data, SNAPSHOT_BYTES_MAX),
@@ -154,9 +160,9 @@ class Saving:
             size_bytes=len(snapshot.data),
             limits=limits,
         )
-        return await self._ask("sandbox", session, keep, KeptView)
+        return await self._ask("sandbox", session, keep, SnapshotState)
 
-    async def _session(self, session: str) -> SessionView:
+    async def _session_view(self, session: str) -> SessionView:
         return await self._ask("session", session, SessionQuery(), SessionView)
 
 
@@ -171,7 +177,7 @@ def _digest(snapshot_id: str) -> str:
     return found[1]
 
 
-def _view(session: str, kept: KeptView) -> SnapshotView:
+def _snapshot_view(session: str, kept: SnapshotState) -> SnapshotView:
     return SnapshotView(
         session_id=session,
         generation=kept.generation,
@@ -180,7 +186,7 @@ def _view(session: str, kept: KeptView) -> SnapshotView:
     )
 
 
-def _under_way(run: PastRun) -> Refused:
+def _run_in_progress(run: PastRun) -> Refused:
     return Refused(
         "GUARD_REJECTED",
         f"run {run.run_id} is under way, and a snapshot holds whole runs",

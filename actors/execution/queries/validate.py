@@ -10,10 +10,10 @@ import asyncio
 
 from msgspec.structs import replace
 
-from rookery.actors.admission.commands import check_language, of_session
-from rookery.actors.execution.history import Reader, plain
-from rookery.actors.execution.provisioning import NodeOffers
-from rookery.actors.kernel.local_ask import Ask
+from rookery.actors.admission.commands import check_language, with_session_id
+from rookery.actors.execution.history import RunHistoryReader, without_limits
+from rookery.actors.execution.provisioning import RunProvisioner
+from rookery.actors.kernel.local_ask import AskActor
 from rookery.actors.kernel.machines.session_host import DESTROYED, INITIALIZING
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.bus.ports import Delivery
@@ -23,19 +23,25 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.run import RunRequest, RunResult, SessionMeta
 
-__all__ = ["Validation"]
+__all__ = ["RequestValidator"]
 
 
-class Validation:
+class RequestValidator:
     """One a node; lives on the bus's loop."""
 
     def __init__(
-        self, sandbox: Sandbox, offers: NodeOffers, reader: Reader, ask: Ask, *, bytes_max: int
+        self,
+        sandbox: Sandbox,
+        offers: RunProvisioner,
+        reader: RunHistoryReader,
+        ask: AskActor,
+        *,
+        bytes_max: int,
     ) -> None:
-        self._sandbox, self._offers, self._reader, self._ask = sandbox, offers, reader, ask
+        self._sandbox, self._provisioner, self._reader, self._ask = sandbox, offers, reader, ask
         self._bytes_max = bytes_max
 
-    async def answer(self, delivery: Delivery) -> RunAnswer:
+    async def reply(self, delivery: Delivery) -> RunAnswer:
         """The query ``validate``, and requests to ``run`` that are only to be validated."""
         session = check_session_id(delivery.key)
         request = decode_command(
@@ -44,16 +50,18 @@ class Validation:
             content_type=delivery.content_type,
             bytes_max=self._bytes_max,
         )
-        result = await self._checked(session, of_session(session, request))
+        result = await self._validate(session, with_session_id(session, request))
         return RunAnswer.of(result, "", session)
 
-    async def _checked(self, session: str, request: RunRequest) -> RunResult:
-        self._offers.judge(request)
+    async def _validate(self, session: str, request: RunRequest) -> RunResult:
+        self._provisioner.validate(request)
         meta = await self._meta(session, request)
         check_language(meta, request.language)
-        offer = self._offers(request, meta.limits)
+        offer = self._provisioner(request, meta.limits)
         tools = await self._reader.tools(offer)
-        asked = replace(plain(request), validate_only=True, limits=offer.limits, timeout_ms=None)
+        asked = replace(
+            without_limits(request), validate_only=True, limits=offer.limits, timeout_ms=None
+        )
         checked = self._sandbox.submit(asked, now_ms=0, tools=tools)
         outcome = await asyncio.wrap_future(checked)
         assert isinstance(outcome, RunResult), "what is not run does not wait"

@@ -16,91 +16,91 @@ from msgspec.structs import force_setattr, replace
 
 from rookery.actors.kernel import state_codec
 from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.machines.machine import Machine, RowEffect, TransitionRejected
-from rookery.actors.kernel.machines.session_host import Host, at_host
+from rookery.actors.kernel.machines.machine import Machine, TransitionEffect, TransitionRejected
+from rookery.actors.kernel.machines.session_host import SessionHost, with_host
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.ids import check_session_id
-from rookery.schemas.machines.views import ToldEffect
+from rookery.schemas.machines.views import RequestedEffect
 
-__all__ = ["MachinesConcern", "Part", "SessionConcern", "SessionState"]
+__all__ = ["MachineBinding", "MachineDecider", "SessionMachineDecider", "SessionMachineState"]
 
 Params = Mapping[str, Any]
 
 
-class Part(NamedTuple):
+class MachineBinding(NamedTuple):
     """One of a concern's machines."""
 
     machine: Machine[Any]
     field: str
     """Where the concern's state keeps the machine's."""
-    show: Callable[[Any, Params], msgspec.Struct]
+    view: Callable[[Any, Params], msgspec.Struct]
     """The machine's state for whoever asked with these parameters; it has room for effects."""
     reads: tuple[str, ...] = ()
     """Methods of the handle that only look; they are answered the same."""
     read_params: tuple[str, ...] = ()
 
 
-class MachinesConcern:
+class MachineDecider:
     """The rules of a family whose facts are all rows of machines."""
 
     family: str
     schema = 1
     verbs: Mapping[str, type[msgspec.Struct]]
     codec: FactCodec[Any]
-    parts: ClassVar[tuple[Part, ...]]
-    start: msgspec.Struct
+    bindings: ClassVar[tuple[MachineBinding, ...]]
+    initial_state: msgspec.Struct
     """The state before the first fact."""
-    fencing: tuple[type[Fact], ...] = ()
+    fenced_facts: tuple[type[Fact], ...] = ()
     """What may only stand if no other family of the key has moved on unseen."""
     reacts_to: frozenset[str] = frozenset()
     observes: frozenset[str] = frozenset()
     has_effects = False
-    wants_repeats = False
-    keeps_bodies = False
+    handles_duplicates = False
+    stores_large_bodies = False
 
     def __init__(self) -> None:
-        machines = [(part, part.machine.inputs) for part in self.parts]
-        self._asked = {on: part for part, inputs in machines for on in inputs}
-        self._read = {on: part for part in self.parts for on in part.reads}
-        self._of_fact = {asked.fact: part for part, inputs in machines for asked in inputs.values()}
-        assert len(self._asked) == sum(len(inputs) for _, inputs in machines)
-        assert not self._asked.keys() & self._read.keys()
+        machines = [(part, part.machine.inputs) for part in self.bindings]
+        self._inputs = {on: part for part, inputs in machines for on in inputs}
+        self._reads = {on: part for part in self.bindings for on in part.reads}
+        self._by_fact = {asked.fact: part for part, inputs in machines for asked in inputs.values()}
+        assert len(self._inputs) == sum(len(inputs) for _, inputs in machines)
+        assert not self._inputs.keys() & self._reads.keys()
 
     def check_key(self, key: str) -> None:
         check_session_id(key)
 
     def initial(self, key: str) -> Any:
         del key
-        return self.start
+        return self.initial_state
 
     def decide(self, state: Any, command: Command[HandleInput], *, now_ms: int) -> Sequence[Fact]:
         del now_ms
         on, params = command.body.input, command.body.params
-        read = self._read.get(on)
+        read = self._reads.get(on)
         if read is None:
-            return self.ask(state, command.key, on, params)
+            return self.decide_input(state, command.key, on, params)
         if unknown := sorted(params.keys() - set(read.read_params)):
             raise Refused("UNKNOWN_FIELD", f"{on} has no parameter {unknown[0]!r}")
         return ()
 
-    def ask(self, state: Any, key: str, on: str, params: Params) -> Sequence[Fact]:
+    def decide_input(self, state: Any, key: str, on: str, params: Params) -> Sequence[Fact]:
         """What follows from an input, or its rejection."""
         del key
-        part = self._part(on)
-        draft = self.complete(state, part, part.machine.draft(on, params))
+        part = self._binding(on)
+        draft = self.fill_in(state, part, part.machine.candidate(on, params))
         fact: Fact = part.machine.decide(getattr(state, part.field), on, draft)
         return (fact,)
 
-    def complete(self, state: Any, part: Part, draft: Any) -> Any:
+    def fill_in(self, state: Any, part: MachineBinding, draft: Any) -> Any:
         """The draft with what its caller cannot know."""
         del state, part
         return draft
 
     def evolve(self, state: Any, fact: Any) -> Any:
-        part = self._of_fact[type(fact)]
+        part = self._by_fact[type(fact)]
         after = part.machine.evolve(getattr(state, part.field), fact)
         return replace(state, **{part.field: after})
 
@@ -108,61 +108,61 @@ class MachinesConcern:
         del fact
         return state
 
-    def answer(
+    def reply(
         self, state: Any, command: Command[HandleInput], facts: Sequence[Fact]
     ) -> msgspec.Struct | CodedError:
         on, params = command.body.input, command.body.params
-        shown = self.show(state, on, params)
-        if not facts and on not in self._read:
+        shown = self.view(state, on, params)
+        if not facts and on not in self._reads:
             return shown
-        effects = (effect for fact in facts for effect in self.told(state, fact))
-        return replace(shown, effects=tuple(map(_as_told, effects)))
+        effects = (effect for fact in facts for effect in self.requested_effects(state, fact))
+        return replace(shown, effects=tuple(map(_to_requested_effect, effects)))
 
-    def show(self, state: Any, on: str, params: Params) -> msgspec.Struct:
+    def view(self, state: Any, on: str, params: Params) -> msgspec.Struct:
         """What an input, or a look, is answered: where its machine stands."""
-        part = self._read.get(on) or self._part(on)
-        return part.show(getattr(state, part.field), params)
+        part = self._reads.get(on) or self._binding(on)
+        return part.view(getattr(state, part.field), params)
 
-    def told(self, state: Any, fact: Any) -> Sequence[RowEffect]:
+    def requested_effects(self, state: Any, fact: Any) -> Sequence[TransitionEffect]:
         """What ``fact`` asks of the world; ``state`` is the one after it."""
-        part = self._of_fact[type(fact)]
+        part = self._by_fact[type(fact)]
         return part.machine.effects(getattr(state, part.field), fact)
 
-    def fenced(self, facts: Sequence[Fact]) -> bool:
-        return any(isinstance(fact, self.fencing) for fact in facts)
+    def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
+        return any(isinstance(fact, self.fenced_facts) for fact in facts)
 
     def effects(self, state: Any, fact: Fact) -> Sequence[Effect]:
         del state, fact
         return ()
 
-    def note(self, key: str, state: Any | None) -> None:
+    def on_state(self, key: str, state: Any | None) -> None:
         del key, state
 
     def dump(self, state: Any) -> bytes:
-        return state_codec.dump(state)
+        return state_codec.encode_state(state)
 
     def load(self, data: bytes) -> Any:
-        return state_codec.load(data, type(self.start))
+        return state_codec.decode_state(data, type(self.initial_state))
 
-    def _part(self, on: str) -> Part:
-        part = self._asked.get(on)
+    def _binding(self, on: str) -> MachineBinding:
+        part = self._inputs.get(on)
         if part is None:
-            known = ", ".join(sorted([*self._asked, *self._read]))
+            known = ", ".join(sorted([*self._inputs, *self._reads]))
             reason = f"no machine of {self.family} has an input {on[:80]!r}"
             raise TransitionRejected(f"{self.family}::{on[:80]}", reason, hint=f"known: {known}")
         return part
 
 
-class SessionState(msgspec.Struct, frozen=True, kw_only=True):
+class SessionMachineState(msgspec.Struct, frozen=True, kw_only=True):
     """What every concern with machines of a session keeps beside their states."""
 
-    host: Host = Host()
+    host: SessionHost = SessionHost()
     """As admission's facts have left it, as far as they have come here."""
     generation: int = 1
     """Which life of the session the machines are in; with another one they begin anew."""
 
 
-class SessionConcern(MachinesConcern, ABC):
+class SessionMachineDecider(MachineDecider, ABC):
     """The rules of a family whose machines look at their session's host.
 
     Facts of the family and of admission's may be folded in any order: a machine's state depends on
@@ -170,35 +170,35 @@ class SessionConcern(MachinesConcern, ABC):
     """
 
     observes = frozenset({"session"})
-    start: SessionState
+    initial_state: SessionMachineState
 
     @abstractmethod
-    def follow(self, host: Host, fact: Any) -> Host:
+    def evolve_host(self, host: SessionHost, fact: Any) -> SessionHost:
         """The host after a fact of admission."""
 
-    def complete(self, state: Any, part: Part, draft: Any) -> Any:
+    def fill_in(self, state: Any, part: MachineBinding, draft: Any) -> Any:
         del part
         force_setattr(draft, "generation", state.generation)
         return draft
 
     def evolve(self, state: Any, fact: Any) -> Any:
-        return super().evolve(self._in_life(state, fact.generation), fact)
+        return super().evolve(self._in_generation(state, fact.generation), fact)
 
     def observe(self, state: Any, fact: Any) -> Any:
-        state = self._in_life(state, fact.generation)
-        return self.put_at(state, self.follow(state.host, fact))
+        state = self._in_generation(state, fact.generation)
+        return self.with_host(state, self.evolve_host(state.host, fact))
 
-    def put_at(self, state: Any, host: Host) -> Any:
+    def with_host(self, state: Any, host: SessionHost) -> Any:
         """The state with the host, and every machine's, at ``host``."""
-        fields = [part.field for part in self.parts if part.field != "host"]
-        return replace(state, host=host, **{f: at_host(getattr(state, f), host) for f in fields})
+        fields = [part.field for part in self.bindings if part.field != "host"]
+        return replace(state, host=host, **{f: with_host(getattr(state, f), host) for f in fields})
 
-    def _in_life(self, state: Any, generation: int) -> Any:
+    def _in_generation(self, state: Any, generation: int) -> Any:
         if generation <= state.generation:
             return state
-        return self.put_at(replace(self.start, generation=generation), state.host)
+        return self.with_host(replace(self.initial_state, generation=generation), state.host)
 
 
-def _as_told(effect: RowEffect) -> ToldEffect:
+def _to_requested_effect(effect: TransitionEffect) -> RequestedEffect:
     name = str(effect.__struct_config__.tag)
-    return ToldEffect(name=name, fields=msgspec.structs.asdict(effect))
+    return RequestedEffect(name=name, fields=msgspec.structs.asdict(effect))

@@ -21,13 +21,13 @@ __all__ = [
     "HEAD",
     "SEED",
     "Edition",
-    "Input",
     "Machine",
+    "MachineInput",
     "RejectionKind",
-    "Row",
-    "RowEffect",
+    "Transition",
+    "TransitionEffect",
     "TransitionRejected",
-    "put",
+    "set_fields",
 ]
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -82,34 +82,34 @@ class TransitionRejected(Refused):
         return (type(self), (self.context, self.reason, self.kind, self.hint))
 
 
-class RowEffect(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=True):
+class TransitionEffect(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=True):
     """What a row asks of the world; nobody has done it yet."""
 
 
-class Input(NamedTuple):
+class MachineInput(NamedTuple):
     """What a machine can be asked: the fact an accepted one leaves, and its parameters."""
 
     fact: type[Any]
     params: tuple[str, ...] = ()
 
 
-def _stays(state: Any, _: Any) -> Any:
+def _unchanged(state: Any, _: Any) -> Any:
     return state
 
 
-class Row(NamedTuple):
+class Transition(NamedTuple):
     """One line of the rules."""
 
     name: str
     on: str
-    when: Callable[[Any, Any], bool]
-    then: Callable[[Any, Any], Any] = _stays
-    effects: tuple[RowEffect | Callable[[Any, Any], RowEffect], ...] = ()
+    guard: Callable[[Any, Any], bool]
+    apply: Callable[[Any, Any], Any] = _unchanged
+    effects: tuple[TransitionEffect | Callable[[Any, Any], TransitionEffect], ...] = ()
     edition: Edition | None = None
     """``None`` in both."""
 
 
-def put(**changes: Any) -> Callable[[Any, Any], Any]:
+def set_fields(**changes: Any) -> Callable[[Any, Any], Any]:
     """The ``then`` that sets these variables to these values."""
     return lambda state, _: replace(state, **changes)
 
@@ -124,29 +124,31 @@ class Machine(Generic[S]):
         handle: str,
         phases: tuple[str, ...],
         initial: S,
-        inputs: Mapping[str, Input],
-        rows: tuple[Row, ...],
+        inputs: Mapping[str, MachineInput],
+        rows: tuple[Transition, ...],
         invariants: tuple[Callable[[S], bool], ...] = (),
         phase: Callable[[Any, Any], str] = lambda state, _: state.phase,
         host_phase: Callable[[Any], str | None] = lambda _: None,
     ) -> None:
         self.name, self.handle, self.phases, self.initial = name, handle, phases, initial
-        self.inputs, self.rows, self.invariants = dict(inputs), rows, invariants
+        self.inputs, self.transitions, self.invariants = dict(inputs), rows, invariants
         self.phase = phase
         """Where a state stands; where it holds many instances, the one the parameters mean."""
         self._host_phase = host_phase
-        self._then: dict[str, Callable[[S, Any], S]] = {row.name: row.then for row in rows}
+        self._apply: dict[str, Callable[[S, Any], S]] = {row.name: row.apply for row in rows}
         self._effects = {row.name: row.effects for row in rows}
-        assert len(self._then) == len(rows), f"two rows of {name} share a name"
+        assert len(self._apply) == len(rows), f"two rows of {name} share a name"
         self._seed, self._head = (
             {
-                on: tuple((r.when, r.name) for r in rows if r.on == on and r.edition in (None, its))
+                on: tuple(
+                    (r.guard, r.name) for r in rows if r.on == on and r.edition in (None, its)
+                )
                 for on in inputs
             }
             for its in Edition
         )
 
-    def draft(self, on: str, params: Mapping[str, Any]) -> Any:
+    def candidate(self, on: str, params: Mapping[str, Any]) -> Any:
         """The fact ``on`` would leave, from parameters by their names; no row is named yet."""
         asked = self._input(on)
         if unknown := sorted(params.keys() - set(asked.params)):
@@ -172,28 +174,29 @@ class Machine(Generic[S]):
 
     def evolve(self, state: S, fact: Any) -> S:
         """The state after ``fact``. Total over states: history is true, so nothing is checked."""
-        then = self._then.get(fact.row)
+        then = self._apply.get(fact.row)
         if then is None:
-            raise self._unknown(fact)
+            raise self._unknown_transition(fact)
         return then(state, fact)
 
-    def effects(self, state: S, fact: Any) -> tuple[RowEffect, ...]:
+    def effects(self, state: S, fact: Any) -> tuple[TransitionEffect, ...]:
         """What the row of ``fact`` asks of the world; ``state`` is the one after it."""
         effects = self._effects.get(fact.row)
         if effects is None:
-            raise self._unknown(fact)
+            raise self._unknown_transition(fact)
         return tuple(
-            effect if isinstance(effect, RowEffect) else effect(state, fact) for effect in effects
+            effect if isinstance(effect, TransitionEffect) else effect(state, fact)
+            for effect in effects
         )
 
-    def _unknown(self, fact: Any) -> Failed:
+    def _unknown_transition(self, fact: Any) -> Failed:
         return Failed(
             "FACT_UNKNOWN",
             f"{self.name} has no row {fact.row!r} for {type(fact).__name__}",
             hint="a newer version may have written it",
         )
 
-    def _input(self, on: str) -> Input:
+    def _input(self, on: str) -> MachineInput:
         asked = self.inputs.get(on)
         if asked is None:
             raise TransitionRejected(f"{self.handle}::{on}", f"{self.name} has no input {on}")

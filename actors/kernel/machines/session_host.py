@@ -1,8 +1,8 @@
 """The host of a session: the one record all of its machines look at.
 
 Admission is its only writer; every other concern keeps a copy from admission's facts
-(``rookery.actors.admission.host_evolution.follow``), so it stands here, where all of them may know
-it.
+(``rookery.actors.admission.host_evolution.evolve_host``), so it stands here, where all of them may
+know it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = [
     "RETIRED",
     "RUNNING",
     "STOPPED",
-    "Host",
     "HostPhase",
     "RegistrationPhase",
-    "at_host",
+    "SessionHost",
     "host_of",
     "session_registered",
+    "with_host",
 ]
 
 
@@ -54,7 +54,7 @@ class RegistrationPhase(StrEnum):
     ACTIVE = "Active"
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True):
+class SessionHost(msgspec.Struct, frozen=True, kw_only=True):
     """The variables of session_lifecycle."""
 
     phase: HostPhase = INITIALIZING
@@ -68,18 +68,18 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     silent_intents: frozenset[str] = frozenset()
 
 
-def session_registered(host: Host) -> bool:
+def session_registered(host: SessionHost) -> bool:
     """Most of what a session can do needs that there is one."""
     return host.session_id is not None
 
 
-def host_of(state: Any) -> Host | None:
+def host_of(state: Any) -> SessionHost | None:
     """The session's host as ``state`` has it; ``None`` where a machine has nothing to do with it"""
-    return state if isinstance(state, Host) else getattr(state, "host", None)
+    return state if isinstance(state, SessionHost) else getattr(state, "host", None)
 
 
-def at_host(state: Any, host: Host) -> Any:
+def with_host(state: Any, host: SessionHost) -> Any:
     """``state`` with the session at ``host``."""
-    if isinstance(state, Host):
+    if isinstance(state, SessionHost):
         return host
     return replace(state, host=host) if hasattr(state, "host") else state

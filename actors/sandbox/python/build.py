@@ -28,21 +28,21 @@ from typing import IO, Final
 import wasmtime
 from wasmtime.component import Component
 
-from rookery.actors.sandbox.python.file_cache import KeptFiles
+from rookery.actors.sandbox.python.file_cache import FileCache
 from rookery.schemas.errors import Failed, Refused
 
-__all__ = ["GuestCache", "Progress", "cache_folder", "source_key", "tell_stderr"]
+__all__ = ["GuestCache", "Progress", "cache_folder", "source_key", "write_stderr"]
 
 Progress = Callable[[str], None]
 
-_SOURCE: Final = Path(__file__).with_name("guest")
+_GUEST_FOLDER: Final = Path(__file__).with_name("guest")
 _WORLD = "sandbox"
 _ZONES_FILE: Final = "system/zones.json"
 """Where the guest looks for them (``guest/system/zones.py``)."""
 _COMPONENTIZE = "import componentize_py; componentize_py.script()"
 
 
-def tell_stderr(text: str) -> None:
+def write_stderr(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
 
@@ -56,7 +56,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 class GuestCache:
     """Builds and native code in one private folder."""
 
-    def __init__(self, folder: Path, progress: Progress = tell_stderr) -> None:
+    def __init__(self, folder: Path, progress: Progress = write_stderr) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = folder.stat()
         if status.st_uid != os.getuid() or status.st_mode & 0o022:
@@ -66,7 +66,7 @@ class GuestCache:
                 hint=f"chmod 700 {folder}",
             )
         self._folder, self._progress = folder, progress
-        self._files = KeptFiles(folder)
+        self._files = FileCache(folder)
         self._adopted: Path | None = None
 
     def component(self, *, stub_wasi: bool) -> bytes:
@@ -75,10 +75,10 @@ class GuestCache:
             return self._adopted.read_bytes()
         key = source_key(stub_wasi=stub_wasi)
         path = self._own_build(key)
-        if not self._files.hold(path):
+        if not self._files.lock(path):
             with self._locked(key):
-                if not self._files.hold(path):
-                    with self._told("building the Python guest, once for this user"):
+                if not self._files.lock(path):
+                    with self._report("building the Python guest, once for this user"):
                         self._files.write(path, _build(stub_wasi))
         return path.read_bytes()
 
@@ -91,29 +91,29 @@ class GuestCache:
         self._files.write(path, component)
         self._adopted = path
 
-    def adopt_kept(self, build: str) -> bool:
+    def adopt_stored(self, build: str) -> bool:
         """``adopt`` the build of this digest if it is here; whether it is."""
         key = source_key(stub_wasi=True)
         for path in (self._adopted_build(key, build), self._own_build(key)):
-            if self._files.hold(path) and sha3_256(path.read_bytes()).hexdigest() == build:
+            if self._files.lock(path) and sha3_256(path.read_bytes()).hexdigest() == build:
                 self._adopted = path
                 return True
         return False
 
-    def keep(self, piece: bytes) -> None:
+    def store(self, piece: bytes) -> None:
         """Have a build at hand, of any language, for sessions that began with it."""
         path = self._folder / "kept" / f"{sha3_256(piece).hexdigest()}.build"
-        if not self._files.hold(path):
+        if not self._files.lock(path):
             self._files.write(path, piece)
 
-    def kept(self, build: str) -> bytes | None:
+    def find(self, build: str) -> bytes | None:
         """The build of this digest, whatever it was made from and whoever uses it."""
         named = [*self._folder.glob("kept/*.build"), *self._folder.glob("*/*.wasm")]
         for path in named:
             if path.stem in (build, "guest"):
                 with suppress(FileNotFoundError):  # Somebody prunes.
                     piece = path.read_bytes()
-                    if sha3_256(piece).hexdigest() == build and self._files.hold(path):
+                    if sha3_256(piece).hexdigest() == build and self._files.lock(path):
                         return piece
         return None
 
@@ -124,7 +124,7 @@ class GuestCache:
         paths = {number: self._native_path(source) for number, source in sources.items()}
         found = {number: self._load(engine, path) for number, path in paths.items()}
         if None in found.values():
-            with self._locked("native"), self._told(f"compiling the {language} guest"):
+            with self._locked("native"), self._report(f"compiling the {language} guest"):
                 for number, source in sources.items():
                     if (module := self._load(engine, paths[number])) is None:
                         module = wasmtime.Module(engine, source)
@@ -135,12 +135,12 @@ class GuestCache:
     def native_component(self, engine: wasmtime.Engine, source: bytes) -> Component:
         """The whole component as native code, for the fallback."""
         path = self._native_path(source)
-        if self._files.hold(path):
+        if self._files.lock(path):
             try:
                 return Component.deserialize_file(engine, str(path))
             except wasmtime.WasmtimeError:
                 pass  # Of another engine: compiled anew below.
-        with self._locked("native"), self._told("compiling the Python guest"):
+        with self._locked("native"), self._report("compiling the Python guest"):
             component = Component(engine, source)
             self._files.write(path, bytes(component.serialize()))
         return component
@@ -157,7 +157,7 @@ class GuestCache:
 
     def _load(self, engine: wasmtime.Engine, path: Path) -> wasmtime.Module | None:
         """``None`` if there is none, or one of another engine or processor."""
-        if not self._files.hold(path):
+        if not self._files.lock(path):
             return None
         try:
             return wasmtime.Module.deserialize_file(engine, str(path))
@@ -172,7 +172,7 @@ class GuestCache:
             yield file
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _report(self, what: str) -> Iterator[None]:
         self._progress(f"rookery: {what} (some 10 s) ... ")
         try:
             yield
@@ -183,7 +183,7 @@ class GuestCache:
 
 
 def _source_files() -> list[Path]:
-    return sorted(path for path in _SOURCE.rglob("*") if path.suffix in (".py", ".wit"))
+    return sorted(path for path in _GUEST_FOLDER.rglob("*") if path.suffix in (".py", ".wit"))
 
 
 def source_key(*, stub_wasi: bool) -> str:
@@ -191,7 +191,7 @@ def source_key(*, stub_wasi: bool) -> str:
     made_with = [version(package) for package in ("componentize-py", "tzdata")]
     digest = sha3_256(f"{made_with} {stub_wasi}".encode())
     for path in _source_files():
-        name = path.relative_to(_SOURCE).as_posix()
+        name = path.relative_to(_GUEST_FOLDER).as_posix()
         digest.update(f"\0{name}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:32]
 
@@ -209,7 +209,7 @@ def _build(stub_wasi: bool) -> bytes:
     with tempfile.TemporaryDirectory(prefix="rookery-guest-") as scratch:
         program = Path(scratch, "guest")
         for path in _source_files():
-            copy = program / path.relative_to(_SOURCE)
+            copy = program / path.relative_to(_GUEST_FOLDER)
             copy.parent.mkdir(exist_ok=True)
             shutil.copy(path, copy)
         (program / _ZONES_FILE).write_text(_zones(), encoding="utf-8")

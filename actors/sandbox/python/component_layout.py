@@ -101,7 +101,7 @@ class ModuleFacts(NamedTuple):
     """By the names they are exported under."""
 
 
-class Reader:
+class BinaryReader:
     """LEB128 and names over a slice of bytes."""
 
     def __init__(self, data: bytes, at: int = 0, end: int | None = None) -> None:
@@ -132,17 +132,17 @@ class Reader:
     def many(self, read: Callable[[], T]) -> list[T]:
         return [read() for _ in range(self.u32())]
 
-    def sections(self) -> Iterator[tuple[int, Reader]]:
+    def sections(self) -> Iterator[tuple[int, BinaryReader]]:
         while self.at < self.end:
             kind, size = self.byte(), self.u32()
-            yield kind, Reader(self.data, self.at, self.at + size)
+            yield kind, BinaryReader(self.data, self.at, self.at + size)
             self.at += size
 
 
 def read_layout(component: bytes) -> Layout:
     """The layout of a whole component binary."""
     layout = Layout()
-    for kind, reader in Reader(component, 8).sections():
+    for kind, reader in BinaryReader(component, 8).sections():
         if kind == 1:
             layout.modules.append(component[reader.at : reader.end])
         elif read := _SECTIONS.get(kind):
@@ -151,7 +151,7 @@ def read_layout(component: bytes) -> Layout:
     return layout
 
 
-def _core_instance(layout: Layout, reader: Reader) -> None:
+def _core_instance(layout: Layout, reader: BinaryReader) -> None:
     if reader.byte() == 0:
         module = reader.u32()
         imports = {}
@@ -168,7 +168,7 @@ def _core_instance(layout: Layout, reader: Reader) -> None:
     layout.instances.append(ExportBag(exports))
 
 
-def _alias(layout: Layout, reader: Reader) -> None:
+def _alias(layout: Layout, reader: BinaryReader) -> None:
     sort = reader.byte()
     core_sort = _SORTS[reader.byte()] if sort == 0 else ""
     target, first = reader.byte(), reader.u32()
@@ -182,7 +182,7 @@ def _alias(layout: Layout, reader: Reader) -> None:
         layout.functions.append(name)
 
 
-def _canonical(layout: Layout, reader: Reader) -> None:
+def _canonical(layout: Layout, reader: BinaryReader) -> None:
     kind = reader.byte()
     if kind == 0:
         reader.expect(0)
@@ -202,7 +202,7 @@ def _canonical(layout: Layout, reader: Reader) -> None:
         raise _unknown(f"canonical function {kind}")
 
 
-def _options(reader: Reader) -> dict[str, int]:
+def _options(reader: BinaryReader) -> dict[str, int]:
     found = {}
     for _ in range(reader.u32()):
         kind = reader.byte()
@@ -213,7 +213,7 @@ def _options(reader: Reader) -> dict[str, int]:
     return found
 
 
-def _import(layout: Layout, reader: Reader) -> None:
+def _import(layout: Layout, reader: BinaryReader) -> None:
     reader.byte()
     name, sort = reader.name(), reader.byte()
     if sort == 1:
@@ -237,7 +237,7 @@ def read_module(module: bytes) -> ModuleFacts:
     mutable: list[bool] = []
     exports: list[tuple[str, int, int]] = []
     owns = False
-    for kind, reader in Reader(module, 8).sections():
+    for kind, reader in BinaryReader(module, 8).sections():
         if kind == 2:
             imports += reader.many(lambda r=reader: _module_import(r))  # type: ignore[misc]
         elif kind == 6:
@@ -258,7 +258,7 @@ def read_module(module: bytes) -> ModuleFacts:
     )
 
 
-def _module_import(reader: Reader) -> tuple[str, str, int]:
+def _module_import(reader: BinaryReader) -> tuple[str, str, int]:
     module, name, sort = reader.name(), reader.name(), reader.byte()
     if sort == 0:
         reader.u32()
@@ -274,14 +274,14 @@ def _module_import(reader: Reader) -> tuple[str, str, int]:
     return module, name, sort
 
 
-def _limits(reader: Reader) -> None:
+def _limits(reader: BinaryReader) -> None:
     flags = reader.byte()
     reader.u32()
     if flags & 1:
         reader.u32()
 
 
-def _module_global(reader: Reader) -> bool:
+def _module_global(reader: BinaryReader) -> bool:
     reader.byte()
     mutable = reader.byte() == 1
     while (opcode := reader.byte()) != 0x0B:  # A constant expression.
@@ -296,7 +296,7 @@ def _module_global(reader: Reader) -> bool:
     return mutable
 
 
-def _exports(reader: Reader) -> Iterator[tuple[str, int, int]]:
+def _exports(reader: BinaryReader) -> Iterator[tuple[str, int, int]]:
     for _ in range(reader.u32()):
         yield reader.name(), reader.byte(), reader.u32()
 

@@ -15,22 +15,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-__all__ = ["UNUSED_S_MAX", "KeptFiles"]
+__all__ = ["UNUSED_S_MAX", "FileCache"]
 
 UNUSED_S_MAX: Final = 30 * 86_400
 
-_held: dict[tuple[int, int], int] = {}
+_locks: dict[tuple[int, int], int] = {}
 """Device and inode of a file this process uses, to the descriptor that locks it. Whatever was
 loaded from the file lives as long as the process may, so nothing is ever let go."""
 
 
-class KeptFiles:
+class FileCache:
     """The files in the folders of one cache folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def hold(self, path: Path) -> bool:
+    def lock(self, path: Path) -> bool:
         """Use a file: until this process ends it is not removed. Whether it is there."""
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -42,7 +42,7 @@ class KeptFiles:
         if not status.st_nlink:  # Removed before the lock was ours.
             os.close(descriptor)
             return False
-        if _held.setdefault((status.st_dev, status.st_ino), descriptor) != descriptor:
+        if _locks.setdefault((status.st_dev, status.st_ino), descriptor) != descriptor:
             os.close(descriptor)
         return True
 
@@ -55,17 +55,17 @@ class KeptFiles:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        self.hold(path)
+        self.lock(path)
         self._prune(path.stat().st_mtime)
 
     def _prune(self, now_s: float) -> None:
         for path in self._folder.glob("*/*"):
             with suppress(FileNotFoundError):  # Somebody else prunes, too.
                 if now_s - path.stat().st_mtime > UNUSED_S_MAX:
-                    _remove_unless_held(path)
+                    _remove_unless_locked(path)
 
 
-def _remove_unless_held(path: Path) -> None:
+def _remove_unless_locked(path: Path) -> None:
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,10 +21,10 @@ from rookery.actors.sandbox.python.component_layout import (
     read_layout,
     read_module,
 )
-from rookery.actors.sandbox.runtime.wasm import Extern, Externs, Linker, Machine, Prepared
+from rookery.actors.sandbox.runtime.wasm import Extern, Externs, Linker, PreparedFunction, WasmStore
 from rookery.schemas.errors import Failed
 
-__all__ = ["HOST", "HostFunction", "LinkPlan", "Linked"]
+__all__ = ["HOST", "HostFunction", "LinkPlan", "LinkedGuest"]
 
 HOST = "host"
 """The module name of what the guest's world imports; a stubbed WASI interface has its number."""
@@ -37,7 +37,7 @@ class HostFunction(NamedTuple):
     name: str
 
 
-class Source(NamedTuple):
+class ImportSource(NamedTuple):
     """Where an import comes from: an instance, or else a module of the host."""
 
     instance: int | None
@@ -45,19 +45,19 @@ class Source(NamedTuple):
     name: bytes
 
 
-class Step(NamedTuple):
+class InstantiationStep(NamedTuple):
     instance: int
     module: int
-    sources: tuple[Source, ...]
+    sources: tuple[ImportSource, ...]
 
 
-class Linked(NamedTuple):
+class LinkedGuest(NamedTuple):
     """One instantiated guest."""
 
     instances: dict[int, Any]
-    serve: Prepared
-    after_serve: Prepared
-    allocate: Prepared
+    serve: PreparedFunction
+    after_serve: PreparedFunction
+    allocate: PreparedFunction
 
 
 class LinkPlan:
@@ -83,7 +83,7 @@ class LinkPlan:
         self._memory = self._found("memory", lift.options["memory"])
         self.modules.clear()  # Their native code has taken their place.
 
-    def instantiate(self, machine: Machine, linker: Linker) -> Linked:
+    def instantiate(self, machine: WasmStore, linker: Linker) -> LinkedGuest:
         instances: dict[int, Any] = {}
         for number, module, sources in self._steps:
             imports = Externs(len(sources))
@@ -101,14 +101,16 @@ class LinkPlan:
 
         stack_pointer = CoreExport(self._memory.instance, "__stack_pointer")
         machine.use(export(self._memory), export(stack_pointer))
-        return Linked(
+        return LinkedGuest(
             instances,
-            Prepared(machine, export(self._serve), 2, 1),
-            Prepared(machine, export(self._after), 1, 0),
-            Prepared(machine, export(self._allocate), 4, 1),
+            PreparedFunction(machine, export(self._serve), 2, 1),
+            PreparedFunction(machine, export(self._after), 1, 0),
+            PreparedFunction(machine, export(self._allocate), 4, 1),
         )
 
-    def state_beside_memory(self, machine: Machine, linked: Linked) -> dict[tuple[int, str], int]:
+    def state_beside_memory(
+        self, machine: WasmStore, linked: LinkedGuest
+    ) -> dict[tuple[int, str], int]:
         """All there is: values of mutable globals and sizes of tables. For a snapshot to hold
         everything, none of it may ever change, but for the stack pointer within a step."""
         found = {}
@@ -123,7 +125,7 @@ class LinkPlan:
                     found[number, name] = read(extern.first)
         return found
 
-    def _plan(self) -> Iterator[Step]:
+    def _plan(self) -> Iterator[InstantiationStep]:
         for number, entry in enumerate(self._layout.instances):
             if isinstance(entry, ModuleInstance) and entry.module in self._modules:
                 kinds = [item.type for item in self._modules[entry.module].imports]
@@ -133,17 +135,17 @@ class LinkPlan:
                         self._facts[entry.module].imports, kinds, strict=True
                     )
                 ]
-                yield Step(number, entry.module, tuple(sources))
+                yield InstantiationStep(number, entry.module, tuple(sources))
 
-    def _source(self, item: CoreExport | Lowered, kind: Any) -> Source:
+    def _source(self, item: CoreExport | Lowered, kind: Any) -> ImportSource:
         if isinstance(item, Lowered):
             function = HostFunction(HOST, item.name)
         elif self._is_stubbed(item.instance):
             function = HostFunction(str(item.instance), item.name)
         else:
-            return Source(item.instance, b"", item.name.encode())
+            return ImportSource(item.instance, b"", item.name.encode())
         self.host_functions[function] = kind
-        return Source(None, function.module.encode(), function.name.encode())
+        return ImportSource(None, function.module.encode(), function.name.encode())
 
     def _is_stubbed(self, instance: int) -> bool:
         entry = self._layout.instances[instance]

@@ -5,25 +5,25 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.sandbox.contract import GUEST_CODES, Ended, Step, Waits
+from rookery.actors.sandbox.contract import GUEST_CODES, Step, StepEnded, StepWaits
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 from rookery.schemas.run import ErrorObject, ResultKind
 
 __all__ = ["read_step"]
 
 
-class _Said(msgspec.Struct):
+class _StepReply(msgspec.Struct):
     """Exactly one of the three."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
     error: ErrorObject | None = None
-    waits: Waits | None = None
+    waits: StepWaits | None = None
     kind: ResultKind | UnsetType = UNSET
     """Guests of before do not say it."""
     cut: bool | UnsetType = UNSET
 
 
-_decode = msgspec.json.Decoder(_Said).decode
+_decode = msgspec.json.Decoder(_StepReply).decode
 
 
 def read_step(reply: bytes) -> Step:
@@ -33,9 +33,9 @@ def read_step(reply: bytes) -> Step:
         if said.waits is not None:
             return said.waits
         if said.error is None:
-            return Ended(msgspec.json.decode(said.value), kind=said.kind, cut=said.cut)
+            return StepEnded(msgspec.json.decode(said.value), kind=said.kind, cut=said.cut)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise GuestStopped("RUNTIME_ERROR", f"the guest's reply is unreadable: {error}") from None
     if said.error.code not in GUEST_CODES:
-        return Ended(error=msgspec.structs.replace(said.error, code="RUNTIME_ERROR"))
-    return Ended(error=said.error)
+        return StepEnded(error=msgspec.structs.replace(said.error, code="RUNTIME_ERROR"))
+    return StepEnded(error=said.error)

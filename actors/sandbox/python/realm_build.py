@@ -21,26 +21,26 @@ from rookery.actors.sandbox.python.build import GuestCache, source_key
 from rookery.bus.ports import Blobs, Claim, Claims
 from rookery.schemas.errors import Failed
 
-__all__ = ["SharedBuild"]
+__all__ = ["RealmBuild"]
 
 log = logging.getLogger(__name__)
 
 _BUILDING_S: Final = 15
 """A builder that died is waited for this long."""
 _RENEW_S = 5.0
-_LOOK_S = 0.25
-_LOST: Final = ("BLOB_NOT_FOUND", "BLOB_CORRUPT")
-_FOR_GOOD_S: Final = 10 * 365 * 86_400
+_POLL_S = 0.25
+_LOST_CODES: Final = ("BLOB_NOT_FOUND", "BLOB_CORRUPT")
+_PERMANENT_S: Final = 10 * 365 * 86_400
 
 
-class SharedBuild:
+class RealmBuild:
     """A node's part in it. ``holder`` names this process among those of the realm."""
 
     def __init__(self, cache: GuestCache, blobs: Blobs, claims: Claims, holder: str) -> None:
         self._cache, self._blobs, self._claims, self._holder = cache, blobs, claims, holder
         self._name = f"guest.python.{source_key(stub_wasi=True)}"
 
-    async def settle(self) -> str:
+    async def agree(self) -> str:
         """The realm's build: from now on the cache gives this one. Its digest.
 
         To be called on the bus's loop, once, before the guest is loaded; what takes long is done
@@ -48,16 +48,16 @@ class SharedBuild:
         request does, and a cache nobody calls this for builds for itself.
         """
         while True:
-            standing = await self._standing()
+            standing = await self._current_claim()
             if standing is None or not standing.value:
                 mine = await self._claims.acquire(self._name, self._holder, _BUILDING_S)
             else:
                 build = standing.value.decode()
                 if await self._adopt(build):
                     return build
-                mine = await self._claims.seize(standing, self._holder, _BUILDING_S)
+                mine = await self._claims.take_from_dead(standing, self._holder, _BUILDING_S)
             if mine is None:
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
             elif (published := await self._publish(mine)) is not None:
                 return published
 
@@ -66,7 +66,7 @@ class SharedBuild:
         try:
             return await self._blobs.get(build)
         except Failed as failure:
-            if failure.code not in _LOST:
+            if failure.code not in _LOST_CODES:
                 raise
             log.warning(
                 "a guest build is lost; what began with it cannot go on",
@@ -74,13 +74,13 @@ class SharedBuild:
             )
             return None
 
-    async def _standing(self) -> Claim | None:
+    async def _current_claim(self) -> Claim | None:
         claims = await self._claims.list(self._name)
         return next((claim for claim in claims if claim.name == self._name), None)
 
     async def _adopt(self, build: str) -> bool:
         """``False`` if the blob is lost or damaged: then the realm needs another build."""
-        if await asyncio.to_thread(self._cache.adopt_kept, build):
+        if await asyncio.to_thread(self._cache.adopt_stored, build):
             return True
         component = await self.fetch(build)
         if component is None:
@@ -90,11 +90,11 @@ class SharedBuild:
 
     async def _publish(self, mine: Claim) -> str | None:
         """Build, store, and have the claim say so; ``None`` if it was lost meanwhile."""
-        async with self._kept(mine) as kept:
+        async with self._renewal(mine) as kept:
             component = await asyncio.to_thread(self._cache.component, stub_wasi=True)
             build = await self._blobs.put(component)
         try:
-            await self._claims.renew(kept[-1], _FOR_GOOD_S, build.encode())
+            await self._claims.renew(kept[-1], _PERMANENT_S, build.encode())
         except Failed as failure:
             if failure.code != "CLAIM_LOST":
                 raise
@@ -106,7 +106,7 @@ class SharedBuild:
         return build
 
     @asynccontextmanager
-    async def _kept(self, claim: Claim) -> AsyncIterator[list[Claim]]:
+    async def _renewal(self, claim: Claim) -> AsyncIterator[list[Claim]]:
         """The claim, renewed as long as this takes, as a list that ends with its newest form."""
         kept = [claim]
         renewing = asyncio.create_task(self._renew(kept))

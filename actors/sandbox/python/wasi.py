@@ -11,10 +11,10 @@ import struct
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from rookery.actors.sandbox.contract import Surroundings
+from rookery.actors.sandbox.contract import GuestEnvironment
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 
-__all__ = ["Asker", "answer_to"]
+__all__ = ["WasiStore", "host_function_for"]
 
 _ACCESS_DENIED = b"\1\0\0\0\1\0\0\0"  # result<_, error-code>
 _CLOSED = b"\1\0\0\0\1\0\0\0\0\0\0\0"  # result<list<u8>, stream-error>
@@ -26,17 +26,17 @@ _RANDOM_BYTES_MAX = 1 << 20
 _HANDLES_MAX = 1024
 
 
-class Asker(Protocol):
+class WasiStore(Protocol):
     """The machine of a guest, as far as WASI needs it."""
 
-    surroundings: Surroundings
+    surroundings: GuestEnvironment
 
     def read(self, pointer: int, length: int) -> bytes: ...
     def write(self, pointer: int, data: bytes) -> None: ...
-    def put(self, data: bytes) -> int:
+    def allocate_bytes(self, data: bytes) -> int:
         """Memory of the guest's own, with ``data`` in it."""
 
-    def emitted(self, channel: int, text: bytes) -> bool: ...
+    def emit(self, channel: int, text: bytes) -> bool: ...
 
 
 def _refuse_more(count: int, most: int) -> None:
@@ -45,86 +45,86 @@ def _refuse_more(count: int, most: int) -> None:
         raise GuestStopped("RUNTIME_ERROR", f"the guest asked its host for {count} at a time")
 
 
-def _nothing(asker: Asker, result: int) -> None:
+def _nothing(asker: WasiStore, result: int) -> None:
     asker.write(result, bytes(8))
 
 
-def _ignored(_asker: Asker, *_arguments: int) -> None:
+def _ignored(_asker: WasiStore, *_arguments: int) -> None:
     pass
 
 
-def _handle(_asker: Asker, *_arguments: int) -> int:
+def _handle(_asker: WasiStore, *_arguments: int) -> int:
     return _HANDLE
 
 
-def _denied(asker: Asker, *arguments: int) -> None:
+def _denied(asker: WasiStore, *arguments: int) -> None:
     asker.write(arguments[-1], _ACCESS_DENIED)
 
 
-def _random_bytes(asker: Asker, count: int, result: int) -> None:
+def _random_bytes(asker: WasiStore, count: int, result: int) -> None:
     _refuse_more(count, _RANDOM_BYTES_MAX)
     data = asker.surroundings.random_bytes(count)
-    asker.write(result, struct.pack("<II", asker.put(data), len(data)))
+    asker.write(result, struct.pack("<II", asker.allocate_bytes(data), len(data)))
 
 
-def _now(asker: Asker) -> int:
+def _now(asker: WasiStore) -> int:
     return asker.surroundings.read_clock_ns()
 
 
-def _wall_clock(asker: Asker, result: int) -> None:
+def _wall_clock(asker: WasiStore, result: int) -> None:
     asker.write(result, struct.pack("<QI", *divmod(_now(asker), 10**9)))
 
 
-def _resolution(_asker: Asker) -> int:
+def _resolution(_asker: WasiStore) -> int:
     return 1000
 
 
-def _wall_resolution(asker: Asker, result: int) -> None:
+def _wall_resolution(asker: WasiStore, result: int) -> None:
     asker.write(result, struct.pack("<QI", 0, 1000))
 
 
-def _wait_for(asker: Asker, duration_ns: int) -> int:
+def _wait_for(asker: WasiStore, duration_ns: int) -> int:
     """Time passes when it is asked for; whoever waits for it afterwards need not."""
-    asker.surroundings.pass_time(duration_ns)
+    asker.surroundings.advance_clock(duration_ns)
     return _HANDLE
 
 
-def _poll(asker: Asker, _handles: int, count: int, result: int) -> None:
+def _poll(asker: WasiStore, _handles: int, count: int, result: int) -> None:
     _refuse_more(count, _HANDLES_MAX)
     ready = struct.pack(f"<{count}I", *range(count))
-    asker.write(result, struct.pack("<II", asker.put(ready), count))
+    asker.write(result, struct.pack("<II", asker.allocate_bytes(ready), count))
 
 
-def _stdout(_asker: Asker) -> int:
+def _stdout(_asker: WasiStore) -> int:
     return _STDOUT
 
 
-def _stderr(_asker: Asker) -> int:
+def _stderr(_asker: WasiStore) -> int:
     return _STDERR
 
 
-def _read_nothing(asker: Asker, _handle: int, _count: int, result: int) -> None:
+def _read_nothing(asker: WasiStore, _handle: int, _count: int, result: int) -> None:
     asker.write(result, _CLOSED)
 
 
-def _may_write(asker: Asker, _handle: int, result: int) -> None:
+def _may_write(asker: WasiStore, _handle: int, result: int) -> None:
     asker.write(result, struct.pack("<QQ", 0, _WRITE_BYTES_MAX))
 
 
-def _write(asker: Asker, handle: int, data: int, count: int, result: int) -> None:
-    asker.emitted(handle, asker.read(data, count))
+def _write(asker: WasiStore, handle: int, data: int, count: int, result: int) -> None:
+    asker.emit(handle, asker.read(data, count))
     asker.write(result, _WRITTEN)
 
 
-def _flush(asker: Asker, _handle: int, result: int) -> None:
+def _flush(asker: WasiStore, _handle: int, result: int) -> None:
     asker.write(result, _WRITTEN)
 
 
-def _exit(_asker: Asker, *_arguments: int) -> None:
+def _exit(_asker: WasiStore, *_arguments: int) -> None:
     raise GuestStopped("RUNTIME_ERROR", "the program ended its interpreter")
 
 
-_ANSWERS: dict[tuple[str, int], Callable[..., Any]] = {
+_HOST_FUNCTIONS: dict[tuple[str, int], Callable[..., Any]] = {
     ("get-directories", 1): _nothing,
     ("get-arguments", 1): _nothing,
     ("get-environment", 1): _nothing,
@@ -156,16 +156,16 @@ _ANSWERS: dict[tuple[str, int], Callable[..., Any]] = {
 }
 
 
-def answer_to(name: str, parameters: int) -> Callable[..., Any]:
+def host_function_for(name: str, parameters: int) -> Callable[..., Any]:
     """The answer to a WASI function, known by its name and its number of core parameters."""
-    if answer := _ANSWERS.get((name, parameters)):
+    if answer := _HOST_FUNCTIONS.get((name, parameters)):
         return answer
     if name.startswith("[resource-drop]"):
         return _ignored
     if name.startswith("create-") or name == "resolve-addresses":
         return _denied
 
-    def stop(_asker: Asker, *_arguments: int) -> None:
+    def stop(_asker: WasiStore, *_arguments: int) -> None:
         raise GuestStopped("UNSUPPORTED_FEATURE", f"the sandbox has no {name}")
 
     return stop

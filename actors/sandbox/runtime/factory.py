@@ -14,18 +14,18 @@ import msgspec
 import wasmtime
 
 from rookery.actors.sandbox.contract import (
-    Answer,
-    AnswerCall,
-    Call,
-    Ended,
+    CallTool,
     Guest,
-    Program,
+    ProgramCall,
+    StartStep,
+    StepEnded,
     ToolFailure,
+    ToolResult,
 )
-from rookery.actors.sandbox.python.build import GuestCache, Progress, cache_folder, tell_stderr
+from rookery.actors.sandbox.python.build import GuestCache, Progress, cache_folder, write_stderr
 from rookery.actors.sandbox.python.fallback.component_guest import ComponentGuest
-from rookery.actors.sandbox.python.python_guest import PythonGuest, PythonInstance, Unheard
-from rookery.actors.sandbox.runtime.guest_registry import nowhere
+from rookery.actors.sandbox.python.python_guest import PythonGuest, PythonInstance, SilentHost
+from rookery.actors.sandbox.runtime.guest_registry import no_other_builds
 from rookery.actors.sandbox.runtime.wasm import GuestStopped, make_engine
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.actors.sandbox.typescript.build import JavaScriptBuild
@@ -33,9 +33,9 @@ from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.run import Language
 
-__all__ = ["answering", "open_sandbox", "python_guest"]
+__all__ = ["answering", "open_python_guest", "open_sandbox"]
 
-_MORE: Final = {
+_SELF_TEST_PROGRAMS: Final = {
     Language.PYTHON: "n = 41\ndef more(): return n + 1",
     Language.TYPESCRIPT: "let n: number = 41; function more(): number { return n + 1 }",
 }
@@ -49,7 +49,10 @@ def open_sandbox(
     """A sandbox of this machine. The first one of a user builds the guest, some 20 s."""
     engine = make_engine()
     cache = cache or GuestCache(cache_folder(os.environ))
-    guests: list[Guest] = [python_guest(engine, cache, tell_stderr), JavaScriptGuest(engine, cache)]
+    guests: list[Guest] = [
+        open_python_guest(engine, cache, write_stderr),
+        JavaScriptGuest(engine, cache),
+    ]
 
     def load(language: Language, build: str) -> Guest:
         return _other_guest(engine, cache, fetch, language, build)
@@ -57,7 +60,7 @@ def open_sandbox(
     return Sandbox(engine, guests, key, load=load)
 
 
-def python_guest(engine: wasmtime.Engine, cache: GuestCache, progress: Progress) -> Guest:
+def open_python_guest(engine: wasmtime.Engine, cache: GuestCache, progress: Progress) -> Guest:
     """The linked guest, or the component where linking does not work: slower to resume."""
     try:
         guest = PythonGuest(engine, cache)
@@ -72,12 +75,12 @@ def _other_guest(
     engine: wasmtime.Engine, cache: GuestCache, fetch: FetchBuild, language: Language, build: str
 ) -> Guest:
     """What sessions began with that are to go on here."""
-    piece = cache.kept(build)
+    piece = cache.find(build)
     if piece is None:
         piece = fetch(build)
         if piece is None:
-            return nowhere(language, build)
-        cache.keep(piece)
+            return no_other_builds(language, build)
+        cache.store(piece)
     guest: PythonGuest | JavaScriptGuest
     try:
         if language is Language.TYPESCRIPT:
@@ -95,16 +98,16 @@ def _other_guest(
     return guest
 
 
-def answering(functions: dict[str, Callable[..., Any]]) -> AnswerCall:
+def answering(functions: dict[str, Callable[..., Any]]) -> CallTool:
     """Answers calls with plain functions; what they raise, the program can catch."""
 
-    def answer(call: Call) -> Answer:
+    def answer(call: ProgramCall) -> ToolResult:
         try:
-            return Answer(functions[call.name](*call.args, **call.kwargs))
+            return ToolResult(functions[call.name](*call.args, **call.kwargs))
         except CodedError as error:
-            return Answer(error=ToolFailure(error.code, error.message))
+            return ToolResult(error=ToolFailure(error.code, error.message))
         except Exception as error:
-            return Answer(error=ToolFailure("TOOL_ERROR", f"{type(error).__name__}: {error}"))
+            return ToolResult(error=ToolFailure("TOOL_ERROR", f"{type(error).__name__}: {error}"))
 
     return answer
 
@@ -115,9 +118,9 @@ def _self_test(guest: PythonGuest | JavaScriptGuest) -> None:
     beside = first.state_beside_memory if isinstance(first, PythonInstance) else dict
     try:
         before = beside()
-        _expect(first.step(_program(_MORE[guest.language]), Unheard()), None)
+        _expect(first.step(_program(_SELF_TEST_PROGRAMS[guest.language]), SilentHost()), None)
         second.load(first.image())
-        _expect(second.step(_program("more()"), Unheard()), 42)
+        _expect(second.step(_program("more()"), SilentHost()), 42)
         if beside() != before:
             raise Failed("GUEST_BUILD_FAILED", "the guest keeps state outside its memory")
     finally:
@@ -126,9 +129,9 @@ def _self_test(guest: PythonGuest | JavaScriptGuest) -> None:
 
 
 def _program(code: str) -> bytes:
-    return msgspec.json.encode(Program(code=code, inputs={}, tools={}, depth=100))
+    return msgspec.json.encode(StartStep(code=code, inputs={}, tools={}, depth=100))
 
 
 def _expect(step: object, value: object) -> None:
-    if not isinstance(step, Ended) or (step.value, step.error) != (value, None):
+    if not isinstance(step, StepEnded) or (step.value, step.error) != (value, None):
         raise Failed("GUEST_BUILD_FAILED", f"the self-test of the guest gave {step}")

@@ -14,16 +14,16 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rookery.actors.sandbox.contract import Guest, Instance
-from rookery.actors.sandbox.runtime.instance_pool import Shelf
+from rookery.actors.sandbox.runtime.instance_pool import InstancePool
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language
 
-__all__ = ["OTHERS_MAX", "UNUSED_S", "Builds", "LoadGuest", "nowhere"]
+__all__ = ["OTHERS_MAX", "UNUSED_S", "GuestRegistry", "LoadGuest", "no_other_builds"]
 
 OTHERS_MAX: Final = 2
 """In memory at once; each takes some 50 MB and 0.2 s to load once it is native code."""
 UNUSED_S: Final = 60.0
-_READY: Final = 1
+_READY_COUNT: Final = 1
 """Instances that wait for a run, of a build no new session is given."""
 
 Submit = Callable[[Callable[[], None]], None]
@@ -31,7 +31,7 @@ LoadGuest = Callable[[Language, str], Guest]
 """The guest of a build; ``SNAPSHOT_FOREIGN_BUILD`` if it is nowhere to be had."""
 
 
-def nowhere(language: Language, build: str) -> Guest:
+def no_other_builds(language: Language, build: str) -> Guest:
     """Load builds where nobody has any."""
     raise Refused(
         "SNAPSHOT_FOREIGN_BUILD",
@@ -40,7 +40,7 @@ def nowhere(language: Language, build: str) -> Guest:
     )
 
 
-class Builds:
+class GuestRegistry:
     """Called on any thread. Loading may take long, and others are loaded one after the other."""
 
     def __init__(
@@ -54,11 +54,11 @@ class Builds:
         unused_s: float,
     ) -> None:
         """``rest``: whatever session stands on this build is to give its instance away."""
-        self._own = {guest.language: Shelf(guest, ready, submit) for guest in guests}
-        self._submit, self._load, self._rest, self._unused_s = submit, load, rest, unused_s
-        self._others: OrderedDict[str, Shelf] = OrderedDict()
+        self._own = {guest.language: InstancePool(guest, ready, submit) for guest in guests}
+        self._submit, self._load, self._suspend_build, self._unused_s = submit, load, rest, unused_s
+        self._others: OrderedDict[str, InstancePool] = OrderedDict()
         """The one used last at the end."""
-        self._lately: set[str] = set()
+        self._recently_used: set[str] = set()
         """Those used since the timer went off last."""
         self._lock, self._loading = threading.Lock(), threading.Lock()
         self._timer: threading.Timer | None = None
@@ -70,23 +70,25 @@ class Builds:
         """What new sessions are given."""
         return {language: shelf.guest.build for language, shelf in self._own.items()}
 
-    def shelf(self, language: Language, build: str = "") -> Shelf:
+    def pool(self, language: Language, build: str = "") -> InstancePool:
         """Instances of a build, or of the own one, and somebody is about to use them."""
         own = self._own.get(language)
         if own is not None and build in ("", own.guest.build):
             return own
         if not build:
             raise Refused("UNSUPPORTED_FEATURE", f"there is no {language} guest here")
-        if (found := self._used(build)) is not None:
+        if (found := self._find_used(build)) is not None:
             return found
         with self._loading:
-            if (found := self._used(build)) is not None:
+            if (found := self._find_used(build)) is not None:
                 return found
-            return self._add(Shelf(self._load(language, build), _READY, self._submit))
+            return self._add_pool(
+                InstancePool(self._load(language, build), _READY_COUNT, self._submit)
+            )
 
     def start(self, language: Language, build: str) -> int:
         """What images of the build are told from."""
-        return self.shelf(language, build).guest.start
+        return self.pool(language, build).guest.start
 
     def require(self, language: Language, build: str, start: int) -> None:
         """``Refused`` unless the build is to be had, and its instances begin as they did where
@@ -97,20 +99,20 @@ class Builds:
                 f"instances of the {language} guest {build[:16]} begin otherwise here",
                 hint="go on with it on a node of the version that took the snapshot",
             )
-        self.shelf(language, build)
+        self.pool(language, build)
 
-    def take(self, language: Language, build: str) -> Instance:
+    def instance(self, language: Language, build: str) -> Instance:
         """An instance for a session that is on this build."""
-        return self.shelf(language, build).take()
+        return self.pool(language, build).acquire()
 
-    def used(self, language: Language, build: str) -> None:
+    def mark_used(self, language: Language, build: str) -> None:
         """A run was on this build: make up for the instance that it may have taken."""
         own = self._own.get(language)
-        shelf = own if own is not None and own.guest.build == build else self._used(build)
+        shelf = own if own is not None and own.guest.build == build else self._find_used(build)
         if shelf is not None:
             shelf.fill()
         else:  # It was let go while the run was under way.
-            self._rest(build)
+            self._suspend_build(build)
 
     def close(self) -> None:
         with self._lock:
@@ -122,43 +124,43 @@ class Builds:
         for shelf in shelves:
             shelf.close()
 
-    def _used(self, build: str) -> Shelf | None:
+    def _find_used(self, build: str) -> InstancePool | None:
         with self._lock:
             if (found := self._others.get(build)) is not None:
                 self._others.move_to_end(build)
-                self._lately.add(build)
+                self._recently_used.add(build)
             return found
 
-    def _add(self, shelf: Shelf) -> Shelf:
+    def _add_pool(self, shelf: InstancePool) -> InstancePool:
         with self._lock:
             self._others[shelf.guest.build] = shelf
-            self._lately.add(shelf.guest.build)
+            self._recently_used.add(shelf.guest.build)
             crowded = list(self._others)[:-OTHERS_MAX]
-            self._wait()
+            self._start_timer()
         for build in crowded:
-            self._let_go(build)
+            self._release(build)
         return shelf
 
-    def _wait(self) -> None:
+    def _start_timer(self) -> None:
         """There is a timer exactly while there are others."""
         if self._timer is None and self._others and not self._closed:
-            self._timer = threading.Timer(self._unused_s, self._look)
+            self._timer = threading.Timer(self._unused_s, self._release_unused)
             self._timer.daemon = True
             self._timer.start()
 
-    def _look(self) -> None:
+    def _release_unused(self) -> None:
         with self._lock:
-            unused = [build for build in self._others if build not in self._lately]
-            self._lately.clear()
+            unused = [build for build in self._others if build not in self._recently_used]
+            self._recently_used.clear()
         for build in unused:
-            self._let_go(build)
+            self._release(build)
         with self._lock:
             self._timer = None
-            self._wait()
+            self._start_timer()
 
-    def _let_go(self, build: str) -> None:
+    def _release(self, build: str) -> None:
         with self._lock:
             found = self._others.pop(build, None)
         if found is not None:
             found.close()
-            self._rest(build)
+            self._suspend_build(build)

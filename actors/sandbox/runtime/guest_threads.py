@@ -13,43 +13,43 @@ from collections.abc import Callable, Collection
 
 from rookery.actors.sandbox.runtime.wasm import THREAD_STACK_BYTES
 
-__all__ = ["Beat", "Workers"]
+__all__ = ["GuestThreads", "Ticker"]
 
-_BEAT_S = 0.01
-_making_threads = threading.Lock()
+_TICK_S = 0.01
+_stack_size_lock = threading.Lock()
 
-Work = Callable[[], None]
+ThreadWork = Callable[[], None]
 
 
-class Workers:
+class GuestThreads:
     """Up to so many threads at work, made when they are first needed."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._changed = threading.Condition()
-        self._todo: deque[Work] = deque()
+        self._queue: deque[ThreadWork] = deque()
         self._threads: set[threading.Thread] = set()
-        self._idle = self._still = 0
+        self._idle = self._blocked_count = 0
         self._closed = False
 
-    def submit(self, work: Work) -> None:
+    def submit(self, work: ThreadWork) -> None:
         """``work`` must not raise."""
         with self._changed:
-            self._todo.append(work)
+            self._queue.append(work)
             self._provide_threads()
 
-    def lose(self, thread: threading.Thread) -> None:
+    def replace(self, thread: threading.Thread) -> None:
         """Do without a thread that is stuck; another may take its place."""
         with self._changed:
             self._threads.discard(thread)
             self._provide_threads()
 
-    def lend(self, threads: Collection[threading.Thread]) -> None:
+    def allow_extra(self, threads: Collection[threading.Thread]) -> None:
         """These stand still just now, and as many others may work meanwhile. When they go on,
         threads end as they come to the end of what they do, until there are no more than may be."""
         with self._changed:
-            self._still = len(self._threads.intersection(threads))
-            self._provide_threads(len(self._todo))
+            self._blocked_count = len(self._threads.intersection(threads))
+            self._provide_threads(len(self._queue))
             self._changed.notify(max(self._excess, 0))
 
     def close(self) -> None:
@@ -58,19 +58,19 @@ class Workers:
             self._closed = True
             self._changed.notify_all()
         while thread := next(iter(self._threads), None):
-            thread.join(_BEAT_S)
+            thread.join(_TICK_S)
             if not thread.is_alive():
                 self._threads.discard(thread)
 
     @property
     def _excess(self) -> int:
         """How many threads there are beyond those there may be."""
-        return len(self._threads) - self._count_max - self._still
+        return len(self._threads) - self._count_max - self._blocked_count
 
     def _provide_threads(self, count_max: int = 1) -> None:
-        if self._todo and self._idle >= len(self._todo):
+        if self._queue and self._idle >= len(self._queue):
             self._changed.notify()
-        for _ in range(min(count_max, len(self._todo) - self._idle)):
+        for _ in range(min(count_max, len(self._queue) - self._idle)):
             if self._excess < 0:
                 self._threads.add(_big_thread(self._run))
 
@@ -80,15 +80,15 @@ class Workers:
             work()
             del work
 
-    def _next_work(self, me: threading.Thread) -> Work | None:
+    def _next_work(self, me: threading.Thread) -> ThreadWork | None:
         with self._changed:
             while me in self._threads:
                 if self._excess > 0:
                     self._threads.discard(me)
                     self._provide_threads()  # Whoever woke this one up may need another.
                     break
-                if self._todo:
-                    return self._todo.popleft()
+                if self._queue:
+                    return self._queue.popleft()
                 if self._closed:
                     break
                 self._idle += 1
@@ -97,34 +97,34 @@ class Workers:
         return None
 
 
-class Beat:
+class Ticker:
     """Calls ``strike`` a hundred times a second while there is something to watch."""
 
     def __init__(self, strike: Callable[[], bool]) -> None:
-        self._strike = strike
-        self._wanted, self._stop = threading.Event(), threading.Event()
+        self._tick = strike
+        self._awake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="sandbox-beat", daemon=True)
         self._thread.start()
 
-    def want(self) -> None:
-        self._wanted.set()
+    def wake(self) -> None:
+        self._awake.set()
 
     def close(self) -> None:
         self._stop.set()
-        self._wanted.set()
+        self._awake.set()
         self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._wanted.wait()
-            self._wanted.clear()
-            while not self._stop.wait(_BEAT_S) and self._strike():
+            self._awake.wait()
+            self._awake.clear()
+            while not self._stop.wait(_TICK_S) and self._tick():
                 pass
 
 
 def _big_thread(run: Callable[[], None]) -> threading.Thread:
     """The stack size of threads is a setting of the process: it is changed for a moment only."""
-    with _making_threads:
+    with _stack_size_lock:
         before = threading.stack_size(THREAD_STACK_BYTES)
         try:
             thread = threading.Thread(target=run, name="sandbox", daemon=True)

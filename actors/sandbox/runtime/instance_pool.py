@@ -12,19 +12,19 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from rookery.actors.sandbox.contract import Check, Ended, Guest, Instance, Stopped, Tool
-from rookery.actors.sandbox.runtime.introspection import names_offered
-from rookery.actors.sandbox.sessions.guest_run import SavedTurn, Turn, driven
-from rookery.actors.sandbox.sessions.meters import Tally
+from rookery.actors.sandbox.contract import CheckStep, Guest, Instance, StepEnded, StepStopped, Tool
+from rookery.actors.sandbox.runtime.introspection import callable_names
+from rookery.actors.sandbox.sessions.guest_run import GuestRun, SavedRun, drive_to_stop
+from rookery.actors.sandbox.sessions.meters import RunMeters
 from rookery.actors.sandbox.sessions.run_log import RunLog
 from rookery.schemas.run import SessionLimits
 
-__all__ = ["Shelf"]
+__all__ = ["InstancePool"]
 
 _CHECKER_BYTES_MAX = 32 << 20
 
 
-class Shelf:
+class InstancePool:
     """``fill`` it when nobody waits: making an instance holds up everything else for a while."""
 
     def __init__(
@@ -42,23 +42,23 @@ class Shelf:
             if self._filling or self._closed or len(self._ready) >= self._count:
                 return
             self._filling = True
-        self._submit(self._add)
+        self._submit(self._add_instance)
 
-    def take(self) -> Instance:
+    def acquire(self) -> Instance:
         try:
             return self._ready.popleft()
         except IndexError:
             return self.guest.instance()
 
-    def check(self, turn: Turn) -> Ended:
+    def check(self, turn: GuestRun) -> StepEnded:
         """Drive a turn of ``check_turn``."""
         try:
             instance = self._checkers.popleft()
         except IndexError:
-            instance = self.take()
-        step = driven(turn, instance)
-        assert isinstance(step, Ended)
-        if isinstance(step, Stopped) or instance.memory_bytes > _CHECKER_BYTES_MAX:
+            instance = self.acquire()
+        step = drive_to_stop(turn, instance)
+        assert isinstance(step, StepEnded)
+        if isinstance(step, StepStopped) or instance.memory_bytes > _CHECKER_BYTES_MAX:
             instance.close()
         else:
             self._checkers.append(instance)
@@ -73,14 +73,14 @@ class Shelf:
                 self._checkers.popleft().close()
 
     @staticmethod
-    def check_turn(code: str, tools: Mapping[str, Tool], limits: SessionLimits) -> Turn:
+    def check_run(code: str, tools: Mapping[str, Tool], limits: SessionLimits) -> GuestRun:
         """A turn that finds out what is wrong with a source."""
-        check = Check(code=code, tools=names_offered(tools))
+        check = CheckStep(code=code, tools=callable_names(tools))
         program = msgspec.json.encode(check)
         log = RunLog(program=program, limits=limits, tools={}, now_ns=0, entries=[])
-        return Turn(SavedTurn(log, Tally()))
+        return GuestRun(SavedRun(log, RunMeters()))
 
-    def _add(self) -> None:
+    def _add_instance(self) -> None:
         try:
             instance = self.guest.instance()
         except Exception:  # Whoever takes one makes it, and is told the reason.

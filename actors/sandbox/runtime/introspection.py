@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import msgspec
 
-from rookery.actors.sandbox.contract import Reply, Tool, ToolFailure
+from rookery.actors.sandbox.contract import CallReply, Tool, ToolFailure
 from rookery.schemas.capability import Capability
 
-__all__ = ["DISCOVERY", "LIMITS", "Catalogue", "names_offered"]
+__all__ = ["INTROSPECTION", "LIMITS", "ToolDescriptions", "callable_names"]
 
 _encode = msgspec.json.encode
 _POLICY: Final = {
@@ -45,7 +45,7 @@ def _capability(name: str, description: str, answer: str, *texts: str) -> Capabi
     )
 
 
-DISCOVERY: Final[Mapping[str, Capability]] = {
+INTROSPECTION: Final[Mapping[str, Capability]] = {
     capability.name: capability
     for capability in (
         _capability("list_tools", "All that can be called, each with its schemas.", "array"),
@@ -60,13 +60,13 @@ LIMITS: Final = "current limits"
 """What a guest calls to tell its program the limits of the run; no tool can have this name."""
 
 
-def names_offered(tools: Mapping[str, Tool]) -> dict[str, bool]:
+def callable_names(tools: Mapping[str, Tool]) -> dict[str, bool]:
     """Every name a program can call, to whether it is awaited."""
     offered = {name: tool.awaited for name, tool in sorted(tools.items())}
-    return offered | dict.fromkeys(DISCOVERY, False)
+    return offered | dict.fromkeys(INTROSPECTION, False)
 
 
-class Catalogue(msgspec.Struct, frozen=True):
+class ToolDescriptions(msgspec.Struct, frozen=True):
     """What a run's program is told, word for word."""
 
     tools: dict[str, bytes]
@@ -75,37 +75,37 @@ class Catalogue(msgspec.Struct, frozen=True):
     policy: dict[str, str]
 
     @classmethod
-    def of(cls, tools: Mapping[str, Tool]) -> Catalogue:
-        described = {name: _described(tool) for name, tool in sorted(tools.items())}
-        described |= DISCOVERY
+    def of(cls, tools: Mapping[str, Tool]) -> ToolDescriptions:
+        described = {name: _to_capability(tool) for name, tool in sorted(tools.items())}
+        described |= INTROSPECTION
         return cls({name: _encode(one) for name, one in described.items()}, dict(_POLICY))
 
     @property
     def size_bytes(self) -> int:
         return sum(map(len, self.tools.values()))
 
-    def answer(self, asked: str, args: list[Any], kwargs: dict[str, Any]) -> Reply:
-        """``asked`` is one of ``DISCOVERY``."""
+    def reply_to(self, asked: str, args: list[Any], kwargs: dict[str, Any]) -> CallReply:
+        """``asked`` is one of ``INTROSPECTION``."""
         if asked == "describe_tool":
-            return self._describe(*args, **kwargs) if _names_one(args, kwargs) else _MISCALLED
+            return self._describe(*args, **kwargs) if _names_one(args, kwargs) else _WRONG_ARGUMENTS
         if args or kwargs:
-            return _failed("TYPE_ERROR", f"{asked}() takes no arguments")
+            return _error_reply("TYPE_ERROR", f"{asked}() takes no arguments")
         if asked == "list_tools":
-            return Reply(value=self._all)
-        return Reply(value={**self.policy, "tools": self._all})
+            return CallReply(value=self._all)
+        return CallReply(value={**self.policy, "tools": self._all})
 
     @property
     def _all(self) -> msgspec.Raw:
         return msgspec.Raw(b"[" + b",".join(self.tools.values()) + b"]")
 
-    def _describe(self, name: str) -> Reply:
+    def _describe(self, name: str) -> CallReply:
         described = self.tools.get(name)
         if described is None:
-            return _failed("UNKNOWN_TOOL", f"there is no tool {name[:80]!r}")
-        return Reply(value=msgspec.Raw(described))
+            return _error_reply("UNKNOWN_TOOL", f"there is no tool {name[:80]!r}")
+        return CallReply(value=msgspec.Raw(described))
 
 
-def _described(tool: Tool) -> Capability:
+def _to_capability(tool: Tool) -> Capability:
     """Under the name programs call it by, which a surface may have made longer."""
     declared = tool.capability
     if declared is None:
@@ -118,8 +118,10 @@ def _names_one(args: list[Any], kwargs: dict[str, Any]) -> bool:
     return len(names) == 1 and isinstance(names[0], str) and set(kwargs) <= {"name"}
 
 
-def _failed(code: str, message: str) -> Reply:
-    return Reply(error=ToolFailure(code, message))
+def _error_reply(code: str, message: str) -> CallReply:
+    return CallReply(error=ToolFailure(code, message))
 
 
-_MISCALLED: Final = _failed("TYPE_ERROR", "describe_tool() takes one argument, the tool's name")
+_WRONG_ARGUMENTS: Final = _error_reply(
+    "TYPE_ERROR", "describe_tool() takes one argument, the tool's name"
+)

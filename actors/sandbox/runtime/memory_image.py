@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from rookery.actors.sandbox.runtime.wasm import PAGE_BYTES, Machine
+from rookery.actors.sandbox.runtime.wasm import PAGE_BYTES, WasmStore
 from rookery.schemas.errors import Refused
 
 __all__ = ["Pristine", "apply_pages", "dirty_pages"]
@@ -26,7 +26,7 @@ _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 class Pristine:
     """The memory every instance of a build begins with."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: WasmStore) -> None:
         self.size = machine.size
         self._bytes = ctypes.create_string_buffer(machine.read(0, self.size), self.size)
         self.address = ctypes.addressof(self._bytes)
@@ -37,7 +37,7 @@ class Pristine:
         return zlib.crc32(self._bytes)
 
 
-def dirty_pages(machine: Machine, pristine: Pristine) -> bytes:
+def dirty_pages(machine: WasmStore, pristine: Pristine) -> bytes:
     """Header (size, stack pointer, count), the pages' numbers, the pages."""
     address, size = machine.address, machine.size
     numbers: list[int] = []
@@ -58,7 +58,7 @@ def dirty_pages(machine: Machine, pristine: Pristine) -> bytes:
     return zlib.compress(b"".join([head, struct.pack(f"<{len(numbers)}I", *numbers), *pages]), 1)
 
 
-def apply_pages(machine: Machine, image: bytes) -> None:
+def apply_pages(machine: WasmStore, image: bytes) -> None:
     """Into a pristine machine only: pages that are not in ``image`` stay as they are."""
     image = _decompressed(image, machine.memory_bytes_max)
     size, stack_pointer, count = _HEAD.unpack_from(image)

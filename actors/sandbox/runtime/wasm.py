@@ -25,8 +25,8 @@ __all__ = [
     "Externs",
     "GuestStopped",
     "Linker",
-    "Machine",
-    "Prepared",
+    "PreparedFunction",
+    "WasmStore",
     "make_engine",
 ]
 
@@ -41,7 +41,7 @@ _PIECE_BYTES = 2 << 20
 _WASM_STACK_BYTES = 2 << 20  # CPython traps with the default; above this Engine() aborts.
 _OUT_OF_STACK = "nest calls and data less deep; a higher max_stack_depth does not help here"
 _FUEL = 1 << 62
-_GO_ON: Any = 0
+_CONTINUE: Any = 0
 _EXTERN_BYTES = ctypes.sizeof(ffi.wasmtime_extern_t)
 _MASK = 0xFFFF_FFFF
 _I32 = struct.Struct("<i")
@@ -86,7 +86,7 @@ class Externs:
         return byref(self.first, place * _EXTERN_BYTES)
 
 
-class Machine:
+class WasmStore:
     """One store: instances that share a memory, a fuel meter, and the thread that is in it."""
 
     def __init__(self, engine: wasmtime.Engine, memory_bytes_max: int) -> None:
@@ -213,11 +213,11 @@ class Machine:
         return self.address + pointer
 
 
-class Prepared:
+class PreparedFunction:
     """An exported function of ``i32`` parameters, called without building anything anew."""
 
-    def __init__(self, machine: Machine, function: Extern, parameters: int, results: int) -> None:
-        self._machine, self._function = machine, function.of.func
+    def __init__(self, machine: WasmStore, function: Extern, parameters: int, results: int) -> None:
+        self._wasm_store, self._function = machine, function.of.func
         slots = max(parameters, results, 1)
         self._layout = struct.Struct("<" + _SLOT["i32"] * parameters)
         self._returns = bool(results)
@@ -226,7 +226,7 @@ class Prepared:
 
     def __call__(self, *arguments: int) -> int:
         self._layout.pack_into(self._buffer, 0, *arguments)
-        machine = self._machine
+        machine = self._wasm_store
         machine.enter()
         trap = ctypes.POINTER(ffi.wasm_trap_t)()
         error = ffi.wasmtime_func_call_unchecked(
@@ -264,7 +264,7 @@ class Linker:
             raise wasmtime.WasmtimeError._from_ptr(error)
 
     def fetch(
-        self, machine: Machine, module: bytes, name: bytes, into: Externs, place: int
+        self, machine: WasmStore, module: bytes, name: bytes, into: Externs, place: int
     ) -> None:
         """Put a host function where it is wanted."""
         if not ffi.wasmtime_linker_get(
@@ -310,7 +310,7 @@ def _tick(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
         machine.stopped = stopped
         return _address(ffi.wasmtime_error_new(b"host"))
     delta[0] = 1
-    kind[0] = _GO_ON
+    kind[0] = _CONTINUE
     return 0
 
 
@@ -335,7 +335,7 @@ _on_tick = ctypes.CFUNCTYPE(
 )(_tick)
 
 
-def _reason(machine: Machine, error: Any, trap: Any) -> GuestStopped:
+def _reason(machine: WasmStore, error: Any, trap: Any) -> GuestStopped:
     text = str(wasmtime.WasmtimeError._from_ptr(error)) if error else ""
     code = None
     if trap:

@@ -14,38 +14,38 @@ from typing import Any
 import msgspec
 
 from rookery.actors.sandbox.contract import (
-    Answer,
-    AnswerCall,
-    Call,
+    AwaitedCall,
+    CallReply,
+    CallTool,
     Image,
     Instance,
-    NewCall,
-    Reply,
-    Resumption,
+    ProgramCall,
+    ResumeStep,
     Step,
-    Stopped,
+    StepStopped,
+    StepWaits,
+    SuspendedRun,
     Tool,
     ToolFailure,
-    Waiting,
-    Waits,
+    ToolResult,
     suspend,
 )
-from rookery.actors.sandbox.runtime.introspection import DISCOVERY, LIMITS, Catalogue
+from rookery.actors.sandbox.runtime.introspection import INTROSPECTION, LIMITS, ToolDescriptions
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
-from rookery.actors.sandbox.sessions.meters import OpenCall, Tally, call_digest
+from rookery.actors.sandbox.sessions.meters import PendingAwait, RunMeters, call_digest
 from rookery.actors.sandbox.sessions.run_log import (
-    Answered,
-    Entry,
-    Resumed,
+    LogEntry,
+    RecordedResult,
     ResumedCall,
+    ResumeEntry,
     RunLog,
-    Told,
+    SyncCallEntry,
 )
 from rookery.actors.sandbox.sessions.stopwatch import Stopwatch
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import ErrorObject
 
-__all__ = ["SavedTurn", "Suspended", "Turn", "driven"]
+__all__ = ["CallSuspended", "GuestRun", "SavedRun", "drive_to_stop"]
 
 _MIB = 1 << 20
 _NS_PER_MS = 1_000_000
@@ -53,10 +53,10 @@ _TIMER_S_MAX = 1e9
 _encode = msgspec.json.encode
 
 
-class Suspended(GuestStopped):
+class CallSuspended(GuestStopped):
     """A synchronous call must wait. Its instance is spent; the log is not."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: ProgramCall) -> None:
         super().__init__("SUSPENDED", f"{call.name} is not answered yet")
         self.call = call
 
@@ -69,29 +69,29 @@ class _Arguments(msgspec.Struct, frozen=True):
 _arguments = msgspec.json.Decoder(_Arguments).decode
 
 
-class SavedTurn(msgspec.Struct):
+class SavedRun(msgspec.Struct):
     """A turn without its process."""
 
     log: RunLog
-    tally: Tally
+    tally: RunMeters
     """As it stood where the log begins."""
     image: Image | None = None
     """Of the place where the log begins, if that is not the start of the run."""
-    waiting: Waiting | None = None
+    waiting: SuspendedRun | None = None
     wall_ns: int = 0
     cpu_ns: int = 0
     return_snapshot: bool = False
 
 
-class Turn:
+class GuestRun:
     """Implements ``Host`` for the instance it is in."""
 
     def __init__(
-        self, saved: SavedTurn, answer: AnswerCall = suspend, *, recorded: bool = False
+        self, saved: SavedRun, answer: CallTool = suspend, *, recorded: bool = False
     ) -> None:
         """``recorded``: it came to its end before, so no limit of time can end it now."""
         self.saved, self.log, self._answer = saved, saved.log, answer
-        self._recorded_to_the_end = recorded
+        self._is_complete_record = recorded
         self.tally = saved.tally.copy()
         self.stopwatch = Stopwatch(saved.log.limits)
         self.stopwatch.wall_ns, self.stopwatch.cpu_ns = saved.wall_ns, saved.cpu_ns
@@ -99,43 +99,43 @@ class Turn:
         """What remembering this run costs, roughly."""
         self.cancelled = False
         self.abandoned = False
-        self.within: Turn | None = None
+        self.blocked_by: GuestRun | None = None
         """The run that cannot begin before this one was run again."""
-        self.asking: Call | None = None
+        self.blocking_call: ProgramCall | None = None
         """The call the outside world is busy with; the guest stands still."""
-        self.asked_for_tools = False
+        self.listed_tools = False
         self.held_bytes = 0
         """The guest's memory, as it stands still."""
         self._instance: Instance | None = None
-        self._cursor = self._known = 0
-        self._begun = saved.image is not None
-        self._asked: set[int] = set()
-        self._taken_up: Waiting | None = None
+        self._cursor = self._recorded_count = 0
+        self._is_started = saved.image is not None
+        self._offered_ids: set[int] = set()
+        self._resumed_wait: SuspendedRun | None = None
 
     # --- driving ----------------------------------------------------------------------------
 
     def drive(self, instance: Instance) -> Step:
         """Until the program ends or waits for something nobody answers now."""
-        self._known = len(self.log.entries)
+        self._recorded_count = len(self.log.entries)
         self._instance = instance
         self.stopwatch.begin()
         try:
             instance.limit_memory(self.log.limits.memory_mb * _MIB)
             step: Step | None = None
             while (request := self._next_request(instance, step)) is not None:
-                step = self._take(instance, request)
+                step = self._run_step(instance, request)
         finally:
             self.stopwatch.end()
             self._instance = None
         assert step is not None
         return step
 
-    def resume(self, answers: Mapping[int, Answer], advance_ms: int, answer: AnswerCall) -> None:
+    def resume(self, answers: Mapping[int, ToolResult], advance_ms: int, answer: CallTool) -> None:
         """Take these answers into the log; ``drive`` then feeds them to the program."""
         waiting = self.saved.waiting
         assert waiting is not None
         self._answer = answer
-        self._asked.clear()
+        self._offered_ids.clear()
         calls = {call.id: call for call in waiting.calls}
         for number in answers:
             if number not in calls:
@@ -144,94 +144,94 @@ class Turn:
             if not answers:
                 raise Refused("INVALID_ARGUMENT", "a synchronous call goes on with its answer only")
             (call,) = waiting.calls
-            told = Told.of(answers[call.id])
-            self.log.entries.append(Answered(call.name, call.digest, told))
+            told = RecordedResult.of(answers[call.id])
+            self.log.entries.append(SyncCallEntry(call.name, call.digest, told))
         else:
-            fed = [_resumed(calls[i], Told.of(a)) for i, a in answers.items()]
-            self.log.entries.append(Resumed(fed, advance_ms))
+            fed = [_resumed_call(calls[i], RecordedResult.of(a)) for i, a in answers.items()]
+            self.log.entries.append(ResumeEntry(fed, advance_ms))
         passed = max((answer.duration_ms for answer in answers.values()), default=0)
         self.stopwatch.count_wall(advance_ms or passed)
-        self._taken_up, self.saved.waiting = waiting, None
+        self._resumed_wait, self.saved.waiting = waiting, None
 
-    def take_back(self) -> bool:
+    def undo_resume(self) -> bool:
         """As if ``resume`` had not been called; whether it had."""
-        if self._taken_up is None:
+        if self._resumed_wait is None:
             return False
         self.log.entries.pop()
-        self.saved.waiting, self._taken_up = self._taken_up, None
+        self.saved.waiting, self._resumed_wait = self._resumed_wait, None
         self.stopwatch.wall_ns, self.stopwatch.cpu_ns = self.saved.wall_ns, self.saved.cpu_ns
         return True
 
-    def rest(self, image: Image) -> None:
+    def checkpoint(self, image: Image) -> None:
         """From here on this turn begins where ``image`` was taken."""
         self.saved.image = image
         self.saved.tally = self.tally.copy()
         self.log.entries.clear()
         self._cursor = 0
 
-    def save(self) -> SavedTurn:
+    def save(self) -> SavedRun:
         watch = self.stopwatch
         self.saved.wall_ns, self.saved.cpu_ns = watch.wall_ns, watch.cpu_ns
         return self.saved
 
-    def waiting(self, step: Waits) -> Waiting:
+    def suspended_run(self, step: StepWaits) -> SuspendedRun:
         timer_ms = None
         if step.timer_s is not None:
             timer_ms = max(1, ceil(min(step.timer_s, _TIMER_S_MAX) * 1000))
         calls = tuple(open_call.call for open_call in self.tally.open.values())
-        return Waiting(calls=calls, timer_ms=timer_ms)
+        return SuspendedRun(calls=calls, timer_ms=timer_ms)
 
     @property
     def _replaying(self) -> bool:
-        return self._cursor < self._known
+        return self._cursor < self._recorded_count
 
-    def _next_entry(self) -> Entry:
+    def _next_entry(self) -> LogEntry:
         """Time counts from where the recorded part of the run ends."""
         entry = self.log.entries[self._cursor]
         self._cursor += 1
-        if self._cursor == self._known:
+        if self._cursor == self._recorded_count:
             self.stopwatch.begin()
             self.watch()
         return entry
 
     def _next_request(self, instance: Instance, step: Step | None) -> bytes | None:
         surroundings = instance.surroundings
-        if not self._begun:
-            self._begun = True
-            surroundings.pass_time(self.log.now_ns - surroundings.clock_ns)
+        if not self._is_started:
+            self._is_started = True
+            surroundings.advance_clock(self.log.now_ns - surroundings.clock_ns)
             return self.log.program
-        if step is not None and not isinstance(step, Waits):
+        if step is not None and not isinstance(step, StepWaits):
             return None
         if step is not None and not self._replaying:
-            if not (calls := self._answered_now()):
+            if not (calls := self._immediate_results()):
                 return None
-            self.log.entries.append(Resumed(calls))
+            self.log.entries.append(ResumeEntry(calls))
         entry = self._next_entry()
-        if not isinstance(entry, Resumed):
-            raise _diverged("the program waits where it went on before")
-        surroundings.pass_time(entry.advance_ms * _NS_PER_MS)
-        replies = [self._fed(call) for call in entry.calls]
+        if not isinstance(entry, ResumeEntry):
+            raise _divergence("the program waits where it went on before")
+        surroundings.advance_clock(entry.advance_ms * _NS_PER_MS)
+        replies = [self._replayed_reply(call) for call in entry.calls]
         if entry.whole and self.tally.open:
-            raise _diverged("the program waits for more calls than were recorded")
-        return _encode(Resumption(replies=replies))
+            raise _divergence("the program waits for more calls than were recorded")
+        return _encode(ResumeStep(replies=replies))
 
-    def _take(self, instance: Instance, request: bytes) -> Step:
+    def _run_step(self, instance: Instance, request: bytes) -> Step:
         try:
             step = instance.step(request, self)
         finally:
             self.tally.fuel += instance.fuel_used
             self.tally.memory_bytes = max(self.tally.memory_bytes, instance.memory_bytes)
-        if isinstance(step, Waits):
+        if isinstance(step, StepWaits):
             for new in step.calls:
-                self._open(new)
+                self._open_call(new)
             outstanding = set(step.outstanding)
-            self._give_up([i for i, o in self.tally.open.items() if o.number not in outstanding])
+            self._drop_calls([i for i, o in self.tally.open.items() if o.number not in outstanding])
             if not self.tally.open:
                 raise GuestStopped("RUNTIME_ERROR", "the program waits for nothing")
         elif self._replaying:
-            raise _diverged("the program ended where it went on before")
+            raise _divergence("the program ended where it went on before")
         else:
-            self._give_up(list(self.tally.open))
+            self._drop_calls(list(self.tally.open))
         return step
 
     # --- what the guest asks ----------------------------------------------------------------
@@ -242,19 +242,19 @@ class Turn:
         except (msgspec.MsgspecError, RecursionError) as error:
             raise GuestStopped("RUNTIME_ERROR", f"unreadable arguments: {error}") from None
         if name == LIMITS:
-            return _encode(Reply(value=self.log.limits))
-        if name in DISCOVERY:
-            return _encode(self._catalogue().answer(name, given.args, given.kwargs))
+            return _encode(CallReply(value=self.log.limits))
+        if name in INTROSPECTION:
+            return _encode(self._tool_descriptions().reply_to(name, given.args, given.kwargs))
         tool = self.log.tools.get(name)
         if tool is None or tool.awaited:
             failure = ToolFailure("UNKNOWN_TOOL", f"there is no synchronous tool {name[:80]!r}")
-            return _encode(Reply(error=failure))
+            return _encode(CallReply(error=failure))
         call = self._new_call(tool, given.args, given.kwargs)
         if self._replaying:
-            told = self._recorded(call)
+            told = self._recorded_result(call)
         else:
-            told = self._ask(call)
-            self.log.entries.append(Answered(name, call.digest, told))
+            told = self._call_tool(call)
+            self.log.entries.append(SyncCallEntry(name, call.digest, told))
             self._cursor += 1
         return _encode(self._reply(call, told))
 
@@ -263,30 +263,30 @@ class Turn:
 
     def watch(self) -> None:
         """What was recorded ended before its limits, so only new work can break them."""
-        waits_cancelled = self.within is not None and self.within.cancelled
+        waits_cancelled = self.blocked_by is not None and self.blocked_by.cancelled
         if self.cancelled or self.abandoned or waits_cancelled:
             raise GuestStopped("CANCELLED", "the run was cancelled")
-        if not (self._replaying or self._recorded_to_the_end):
+        if not (self._replaying or self._is_complete_record):
             self.stopwatch.check()
 
     # --- calls ------------------------------------------------------------------------------
 
-    def _catalogue(self) -> Catalogue:
+    def _tool_descriptions(self) -> ToolDescriptions:
         """As the program was told before, or as the run's tools are now."""
-        self.asked_for_tools = True
+        self.listed_tools = True
         if self.log.catalogue is None:
-            if self._replaying or self._recorded_to_the_end:
-                raise _diverged("the program asks for its tools, which it did not before")
-            self.log.catalogue = Catalogue.of(self.log.tools)
+            if self._replaying or self._is_complete_record:
+                raise _divergence("the program asks for its tools, which it did not before")
+            self.log.catalogue = ToolDescriptions.of(self.log.tools)
             self.size_bytes += self.log.catalogue.size_bytes
         return self.log.catalogue
 
-    def _new_call(self, tool: Tool, args: list[Any], kwargs: dict[str, Any]) -> Call:
+    def _new_call(self, tool: Tool, args: list[Any], kwargs: dict[str, Any]) -> ProgramCall:
         count, limit = self.tally.calls_started + 1, self.log.limits.max_external_calls
         if count > limit:
             raise GuestStopped("EXTERNAL_CALLS_EXCEEDED", f"the run may make {limit} calls")
         self.tally.calls_started = count
-        return Call(
+        return ProgramCall(
             id=count,
             name=tool.name,
             args=args,
@@ -295,93 +295,93 @@ class Turn:
             digest=call_digest(args, kwargs),
         )
 
-    def _open(self, new: NewCall) -> None:
+    def _open_call(self, new: AwaitedCall) -> None:
         tool = self.log.tools.get(new.name)
         if tool is None or not tool.awaited:
             raise GuestStopped("RUNTIME_ERROR", f"there is no awaited tool {new.name[:80]!r}")
         call = self._new_call(tool, new.args, new.kwargs)
-        self.tally.open[call.id] = OpenCall(new.id, call)
+        self.tally.open[call.id] = PendingAwait(new.id, call)
 
-    def _give_up(self, numbers: list[int]) -> None:
+    def _drop_calls(self, numbers: list[int]) -> None:
         for number in numbers:
             call = self.tally.open.pop(number).call
-            self.tally.give_up(call, self.log.tools[call.name])
+            self.tally.record_dropped(call, self.log.tools[call.name])
 
-    def _recorded(self, call: Call) -> Told:
+    def _recorded_result(self, call: ProgramCall) -> RecordedResult:
         entry = self._next_entry()
         asked = (call.name, call.digest)
-        if not isinstance(entry, Answered) or (entry.name, entry.digest) != asked:
-            raise _diverged(f"call {call.id} is {call.name}, and not what was recorded")
+        if not isinstance(entry, SyncCallEntry) or (entry.name, entry.digest) != asked:
+            raise _divergence(f"call {call.id} is {call.name}, and not what was recorded")
         return entry.told
 
-    def _ask(self, call: Call) -> Told:
+    def _call_tool(self, call: ProgramCall) -> RecordedResult:
         """The run's time goes on meanwhile; when it is over, somebody else ends the run."""
         self.stopwatch.enter_host()
         if self._instance is not None:
             self.held_bytes = self._instance.memory_bytes
-        self.asking = call
+        self.blocking_call = call
         try:
             answer = self._answer(call)
-            told = None if answer is None else Told.of(answer)
+            told = None if answer is None else RecordedResult.of(answer)
         except BaseException as bug:
             raise GuestStopped("RUNTIME_ERROR", f"a host function failed: {bug!r}") from None
         finally:
-            self.asking = None
+            self.blocking_call = None
             duration_ms = self.stopwatch.leave_host()
         if self.abandoned:
             raise GuestStopped("CANCELLED", "the run ended before this answer")
         if told is None:
-            raise Suspended(call)
+            raise CallSuspended(call)
         if self.stopwatch.wall_is_over:
-            self.tally.cut_off(call, self.log.tools[call.name])
+            self.tally.record_timeout(call, self.log.tools[call.name])
             self.stopwatch.check()
         if not told.duration_ms and duration_ms:
             return msgspec.structs.replace(told, duration_ms=duration_ms)
         return told
 
-    def _answered_now(self) -> list[ResumedCall]:
+    def _immediate_results(self) -> list[ResumedCall]:
         answered = []
         for open_call in list(self.tally.open.values()):
             call = open_call.call
-            if call.id not in self._asked:
-                self._asked.add(call.id)
+            if call.id not in self._offered_ids:
+                self._offered_ids.add(call.id)
                 try:
-                    answered.append(_resumed(call, self._ask(call)))
-                except Suspended:
+                    answered.append(_resumed_call(call, self._call_tool(call)))
+                except CallSuspended:
                     continue
         return answered
 
-    def _fed(self, resumed: ResumedCall) -> tuple[int, Reply]:
+    def _replayed_reply(self, resumed: ResumedCall) -> tuple[int, CallReply]:
         open_call = self.tally.open.pop(resumed.id, None)
         asked = None if open_call is None else (open_call.call.name, open_call.call.digest)
         if open_call is None or asked != (resumed.name, resumed.digest):
-            raise _diverged(f"call {resumed.id} is not what was recorded")
+            raise _divergence(f"call {resumed.id} is not what was recorded")
         return open_call.number, self._reply(open_call.call, resumed.told)
 
-    def _reply(self, call: Call, told: Told) -> Reply:
+    def _reply(self, call: ProgramCall, told: RecordedResult) -> CallReply:
         self.size_bytes += len(told.value)
-        self.tally.record(call, told, self.log.tools[call.name])
+        self.tally.record_result(call, told, self.log.tools[call.name])
         if told.error is not None:
-            return Reply(error=told.error)
-        return Reply(value=msgspec.Raw(told.value))
+            return CallReply(error=told.error)
+        return CallReply(value=msgspec.Raw(told.value))
 
 
-def driven(turn: Turn, instance: Instance) -> Step | Suspended:
+def drive_to_stop(turn: GuestRun, instance: Instance) -> Step | CallSuspended:
     """``drive``, with every way to stop as a value. Changes nothing but the turn."""
     try:
         return turn.drive(instance)
-    except Suspended as suspended:
+    except CallSuspended as suspended:
         return suspended
     except GuestStopped as stopped:
         if stopped.code == "REPLAY_DIVERGED":
             raise Failed("REPLAY_DIVERGED", stopped.message) from None
         code, message, hint = stopped.code, stopped.message, stopped.hint
-        return Stopped(error=ErrorObject(code=code, message=message, hint=hint))
+        return StepStopped(error=ErrorObject(code=code, message=message, hint=hint))
 
 
-def _resumed(call: Call, told: Told) -> ResumedCall:
+def _resumed_call(call: ProgramCall, told: RecordedResult) -> ResumedCall:
     return ResumedCall(call.id, call.name, call.digest, told)
 
 
-def _diverged(message: str) -> GuestStopped:
+def _divergence(message: str) -> GuestStopped:
     return GuestStopped("REPLAY_DIVERGED", message)

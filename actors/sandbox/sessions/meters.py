@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.sandbox.contract import Call, Tool
-from rookery.actors.sandbox.sessions.run_log import Told
+from rookery.actors.sandbox.contract import ProgramCall, Tool
+from rookery.actors.sandbox.sessions.run_log import RecordedResult
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.run import (
     CallStatus,
@@ -17,20 +17,20 @@ from rookery.schemas.run import (
     ExternalCallRecord,
 )
 
-__all__ = ["OpenCall", "Tally", "call_digest"]
+__all__ = ["PendingAwait", "RunMeters", "call_digest"]
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 _STATUSES = {"PERMISSION_DENIED": CallStatus.DENIED, "TIMEOUT_TOOL": CallStatus.TIMEOUT}
 
 
-class OpenCall(msgspec.Struct, frozen=True):
+class PendingAwait(msgspec.Struct, frozen=True):
     """An awaited call nobody answered yet, and the guest's own number for it."""
 
     number: int
-    call: Call
+    call: ProgramCall
 
 
-class Tally(msgspec.Struct):
+class RunMeters(msgspec.Struct):
     """Copied where a run can be taken up again."""
 
     stdout: bytes = b""
@@ -41,9 +41,9 @@ class Tally(msgspec.Struct):
     calls_started: int = 0
     fuel: int = 0
     memory_bytes: int = 0
-    open: dict[int, OpenCall] = {}
+    open: dict[int, PendingAwait] = {}
 
-    def copy(self) -> Tally:
+    def copy(self) -> RunMeters:
         return msgspec.structs.replace(self, records=list(self.records), open=dict(self.open))
 
     def emit(self, channel: int, text: bytes, size_bytes_max: int) -> bool:
@@ -59,7 +59,7 @@ class Tally(msgspec.Struct):
         setattr(self, name, kept + text)
         return name not in self.cut
 
-    def record(self, call: Call, told: Told, tool: Tool) -> None:
+    def record_result(self, call: ProgramCall, told: RecordedResult, tool: Tool) -> None:
         """A call that came to its end."""
         status, error = CallStatus.OK, None
         if told.error is not None:
@@ -77,7 +77,7 @@ class Tally(msgspec.Struct):
             )
         )
 
-    def give_up(self, call: Call, tool: Tool) -> None:
+    def record_dropped(self, call: ProgramCall, tool: Tool) -> None:
         """A call that its program did not wait for to the end."""
         text = f"the program went on without {call.name}"
         self.records.append(
@@ -90,7 +90,7 @@ class Tally(msgspec.Struct):
             )
         )
 
-    def cut_off(self, call: Call, tool: Tool) -> None:
+    def record_timeout(self, call: ProgramCall, tool: Tool) -> None:
         """A call that was under way when the run's time was over."""
         self.records.append(
             ExternalCallRecord(

@@ -13,21 +13,21 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.sandbox.contract import (
-    Answer,
-    AnswerCall,
+    CallTool,
     Instance,
     Outcome,
     Step,
-    Stopped,
+    StepStopped,
     Tool,
+    ToolResult,
 )
-from rookery.actors.sandbox.results import refused, result_of
-from rookery.actors.sandbox.runtime.guest_registry import Builds
-from rookery.actors.sandbox.sessions.guest_run import Suspended, Turn, driven
-from rookery.actors.sandbox.sessions.queue import Job
-from rookery.actors.sandbox.sessions.registry import Sessions
-from rookery.actors.sandbox.sessions.run_log import Entry
-from rookery.actors.sandbox.sessions.session import CancelledEarly, Session
+from rookery.actors.sandbox.results import refused_result, result_of
+from rookery.actors.sandbox.runtime.guest_registry import GuestRegistry
+from rookery.actors.sandbox.sessions.guest_run import CallSuspended, GuestRun, drive_to_stop
+from rookery.actors.sandbox.sessions.queue import SessionJob
+from rookery.actors.sandbox.sessions.registry import SessionRegistry
+from rookery.actors.sandbox.sessions.run_log import LogEntry
+from rookery.actors.sandbox.sessions.session import CancelledDuringReplay, Session
 from rookery.actors.sandbox.sessions.snapshot import Snapshot, SnapshotHeader, seal
 from rookery.actors.sandbox.validate import check_new_request, check_request, limits_in_force
 from rookery.schemas.errors import Refused
@@ -40,100 +40,100 @@ from rookery.schemas.run import (
     SessionLimits,
 )
 
-__all__ = ["SessionWork"]
+__all__ = ["SessionOperations"]
 
 
-class SessionWork:
+class SessionOperations:
     """``key`` seals snapshots."""
 
-    def __init__(self, key: bytes, builds: Builds, sessions: Sessions) -> None:
-        self._key, self._builds, self._sessions = key, builds, sessions
+    def __init__(self, key: bytes, builds: GuestRegistry, sessions: SessionRegistry) -> None:
+        self._key, self._guests, self._sessions = key, builds, sessions
 
     def run(
         self,
         session: Session,
         request: RunRequest,
-        job: Job,
+        job: SessionJob,
         *,
         offered: dict[str, Tool] | None,
-        answer: AnswerCall,
+        answer: CallTool,
         now_ms: int,
-        known: list[Entry],
+        known: list[LogEntry],
     ) -> None:
-        session.last_run_counts = False
+        session.last_run_kept = False
         if refusal := _refusal(request, session):
             job.finish(refusal)
             return
-        if offered is not None and session.turn is None:
+        if offered is not None and session.guest_run is None:
             session.tools = offered
         self._drive(session, job, session.start(request, answer, now_ms, known))
 
     def resume(
         self,
         session: Session,
-        answers: Mapping[int, Answer],
+        answers: Mapping[int, ToolResult],
         advance_ms: int,
-        answer: AnswerCall,
-        job: Job,
+        answer: CallTool,
+        job: SessionJob,
     ) -> None:
         self._drive(session, job, session.resume(answers, advance_ms, answer))
 
-    def cancel(self, session: Session, job: Job) -> None:
+    def cancel(self, session: Session, job: SessionJob) -> None:
         """A run that waits; one at work has ended by now."""
         result = None
-        if (turn := session.turn) is not None:
+        if (turn := session.guest_run) is not None:
             turn.cancelled = True
-            result = session.give_up(turn)
-            self._sessions.used(session)
+            result = session.cancel(turn)
+            self._sessions.mark_used(session)
         job.finish(result)
 
-    def seal(self, session: Session, limits: SessionLimits | UnsetType, job: Job) -> None:
+    def seal(self, session: Session, limits: SessionLimits | UnsetType, job: SessionJob) -> None:
         sealed = self._sealed(session, limits)
-        self._sessions.used(session)
+        self._sessions.mark_used(session)
         job.finish(sealed)
 
-    def drop(self, session: Session, job: Job) -> None:
+    def drop_instance(self, session: Session, job: SessionJob) -> None:
         session.drop_instance()
         job.finish(None)
 
-    def check(self, request: RunRequest, offered: Mapping[str, Tool], job: Job) -> None:
+    def check(self, request: RunRequest, offered: Mapping[str, Tool], job: SessionJob) -> None:
         """Of no session: what is wrong with the request."""
         try:
             check_new_request(request)
             limits = limits_in_force(request, SessionLimits())
-            shelf = self._builds.shelf(request.language)
+            shelf = self._guests.pool(request.language)
         except Refused as refusal:
-            job.finish(refused(refusal))
+            job.finish(refused_result(refusal))
             return
-        turn = job.turn = shelf.check_turn(request.code, offered, limits)
+        turn = job.guest_run = shelf.check_run(request.code, offered, limits)
         step = shelf.check(turn)
         job.finish(result_of(step, turn.tally, turn.stopwatch, limits))
 
-    def _drive(self, session: Session, job: Job, turn: Turn) -> None:
-        job.turn = turn
+    def _drive(self, session: Session, job: SessionJob, turn: GuestRun) -> None:
+        job.guest_run = turn
         instance: Instance | None = None
-        step: Step | Suspended
+        step: Step | CallSuspended
         try:
-            instance = session.bring_back()
-            step = driven(turn, instance)
-        except CancelledEarly as stopped:
-            step = Stopped(error=ErrorObject(code=stopped.code, message=stopped.message))
+            instance = session.ensure_instance()
+            step = drive_to_stop(turn, instance)
+        except CancelledDuringReplay as stopped:
+            step = StepStopped(error=ErrorObject(code=stopped.code, message=stopped.message))
         except BaseException:
-            if job.claim():
-                session.take_back(turn)
+            if job.own_result():
+                session.undo_step(turn)
             raise
-        if not job.claim():
+        if not job.own_result():
             if instance is not None:
                 instance.close()
             return
-        outcome = session.settle(turn, step)
+        outcome = session.on_step(turn, step)
         if turn.saved.return_snapshot and _is_ok(outcome):
             outcome = msgspec.structs.replace(outcome, snapshot_id=self._sealed(session).id)
         job.future.set_result(outcome)
         if session.checkpoint_is_due:
             session.checkpoint()
-        self._sessions.used(session)
-        self._builds.used(session.language, session.build)
+        self._sessions.mark_used(session)
+        self._guests.mark_used(session.language, session.build)
 
     def _sealed(self, session: Session, limits: SessionLimits | UnsetType = UNSET) -> Snapshot:
         header = SnapshotHeader(
@@ -141,7 +141,7 @@ class SessionWork:
             session_id=session.id,
             language=session.language,
             build=session.build,
-            start=self._builds.start(session.language, session.build),
+            start=self._guests.start(session.language, session.build),
             tools={name: tool.schema_digest for name, tool in sorted(session.tools.items())},
             limits=limits,
         )
@@ -155,7 +155,7 @@ def _refusal(request: RunRequest, session: Session) -> RunResult | None:
             text = f"session {session.id} speaks {session.language}"
             raise Refused("UNSUPPORTED_FEATURE", text, hint="run it in another session")
     except Refused as refusal:
-        return refused(refusal)
+        return refused_result(refusal)
     return None
 
 

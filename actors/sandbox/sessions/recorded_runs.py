@@ -13,21 +13,21 @@ from collections.abc import Iterable
 
 import msgspec
 
-from rookery.actors.sandbox.contract import Answer, Tool
-from rookery.actors.sandbox.runtime.introspection import Catalogue
+from rookery.actors.sandbox.contract import Tool, ToolResult
+from rookery.actors.sandbox.runtime.introspection import ToolDescriptions
 from rookery.actors.sandbox.sessions.run_log import (
-    Answered,
-    Entry,
-    Resumed,
+    LogEntry,
+    RecordedResult,
     ResumedCall,
+    ResumeEntry,
     RunLog,
-    Told,
+    SyncCallEntry,
 )
 from rookery.actors.sandbox.validate import limits_in_force
 from rookery.schemas.errors import Failed
 from rookery.schemas.run import RunRequest, SessionLimits
 
-__all__ = ["Batch", "RecordedCall", "RecordedRun", "entries_of", "history_of"]
+__all__ = ["RecordedCall", "RecordedRun", "ResultBatch", "to_entries", "to_logs"]
 
 
 class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,10 +38,10 @@ class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     digest: str
     awaited: bool
-    answer: Answer
+    answer: ToolResult
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class ResultBatch(msgspec.Struct, frozen=True, kw_only=True):
     """What was answered together: one synchronous call, or calls of one ``Waiting``, in the order
     of their numbers - which is the order in which ``resume`` was given their answers."""
 
@@ -62,28 +62,28 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[Tool, ...]
     """As they were offered, with what was told of them."""
     now_ms: int
-    batches: tuple[Batch, ...] = ()
+    batches: tuple[ResultBatch, ...] = ()
 
 
-def history_of(runs: Iterable[RecordedRun]) -> list[RunLog]:
+def to_logs(runs: Iterable[RecordedRun]) -> list[RunLog]:
     """Runs that were offered the same share one description of it."""
     history: list[RunLog] = []
     tools: dict[str, Tool] = {}
-    catalogue = Catalogue.of(tools)
+    catalogue = ToolDescriptions.of(tools)
     for run in runs:
         offered = {tool.name: tool for tool in run.tools}
         if offered != tools:
-            tools, catalogue = offered, Catalogue.of(offered)
+            tools, catalogue = offered, ToolDescriptions.of(offered)
         log = RunLog.of(run.request, limits_in_force(run.request, run.limits), tools, run.now_ms)
-        log.entries, log.catalogue = entries_of(run.batches), catalogue
+        log.entries, log.catalogue = to_entries(run.batches), catalogue
         history.append(log)
     return history
 
 
-def entries_of(batches: Iterable[Batch]) -> list[Entry]:
+def to_entries(batches: Iterable[ResultBatch]) -> list[LogEntry]:
     """Every call is answered before the program goes on, so the numbers have no gaps - until it
     has gone on without some of them."""
-    entries: list[Entry] = []
+    entries: list[LogEntry] = []
     known: set[int] = set()
     gaps = False
     for batch in batches:
@@ -94,19 +94,19 @@ def entries_of(batches: Iterable[Batch]) -> list[Entry]:
             last = max(known, default=0)
             raise Failed("REPLAY_DIVERGED", f"after call {last} the record goes on with {numbers}")
         *waited, last = batch.passed_ms or (0,)
-        entries += [Resumed([], advance_ms) for advance_ms in waited]
-        entries.append(_entry(batch, last))
+        entries += [ResumeEntry([], advance_ms) for advance_ms in waited]
+        entries.append(_to_entry(batch, last))
         known.update(numbers)
     return entries
 
 
-def _entry(batch: Batch, advance_ms: int) -> Entry:
+def _to_entry(batch: ResultBatch, advance_ms: int) -> LogEntry:
     calls = batch.calls
-    told = [Told.of(call.answer) for call in calls]
+    told = [RecordedResult.of(call.answer) for call in calls]
     if all(call.awaited for call in calls):
         fed = [ResumedCall(c.number, c.name, c.digest, t) for c, t in zip(calls, told, strict=True)]
-        return Resumed(fed, advance_ms, whole=batch.whole)
+        return ResumeEntry(fed, advance_ms, whole=batch.whole)
     if len(calls) > 1:
         numbers = [call.number for call in calls]
         raise Failed("REPLAY_DIVERGED", f"calls {numbers} cannot have been answered together")
-    return Answered(calls[0].name, calls[0].digest, told[0])
+    return SyncCallEntry(calls[0].name, calls[0].digest, told[0])

@@ -12,34 +12,34 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from rookery.actors.sandbox.sessions.queue import Job, Lane, Lanes
+from rookery.actors.sandbox.sessions.queue import SessionJob, SessionQueue, SessionQueues
 from rookery.actors.sandbox.sessions.session import Session
 from rookery.schemas.errors import Refused
 
-__all__ = ["Sessions"]
+__all__ = ["SessionRegistry"]
 
 
-class Sessions:
+class SessionRegistry:
     """Called on any thread; what is said of a session, on the one that has it."""
 
-    def __init__(self, lanes: Lanes, *, live_max: int, live_bytes_max: int) -> None:
-        self._lanes, self._live_max, self._live_bytes_max = lanes, live_max, live_bytes_max
+    def __init__(self, lanes: SessionQueues, *, live_max: int, live_bytes_max: int) -> None:
+        self._queues, self._live_max, self._live_bytes_max = lanes, live_max, live_bytes_max
         self._lock = threading.Lock()
-        self._all: dict[str, tuple[Lane, Session]] = {}
+        self._all: dict[str, tuple[SessionQueue, Session]] = {}
         self._live: OrderedDict[str, int] = OrderedDict()
         """What their instances take, in bytes; the one used last at the end."""
-        self._resting: OrderedDict[str, int] = OrderedDict()
+        self._suspended: OrderedDict[str, int] = OrderedDict()
         """All others, and what they hold, in bytes; the one that rests for longest first."""
-        self.resting_bytes = 0
+        self.suspended_bytes = 0
 
-    def get(self, session_id: str) -> tuple[Lane, Session] | None:
+    def get(self, session_id: str) -> tuple[SessionQueue, Session] | None:
         return self._all.get(session_id)
 
-    def all(self) -> list[tuple[Lane, Session]]:
+    def all(self) -> list[tuple[SessionQueue, Session]]:
         with self._lock:
             return list(self._all.values())
 
-    def find(self, session_id: str) -> tuple[Lane, Session]:
+    def find(self, session_id: str) -> tuple[SessionQueue, Session]:
         found = self._all.get(session_id)
         if found is None:
             raise _unknown(session_id)
@@ -49,31 +49,31 @@ class Sessions:
         with self._lock:
             if session.id in self._all:
                 raise Refused("SESSION_IDENTITY_IN_USE", f"there is a session {session.id}")
-            self._all[session.id] = Lane(session), session
-            self._note_resting(session)
+            self._all[session.id] = SessionQueue(session), session
+            self._add_suspended(session)
 
-    def remove(self, session_id: str) -> tuple[Lane, Session]:
+    def remove(self, session_id: str) -> tuple[SessionQueue, Session]:
         with self._lock:
             found = self._all.pop(session_id, None)
-            self._note_gone(session_id)
+            self._remove_entry(session_id)
         if found is None:
             raise _unknown(session_id)
         return found
 
-    def used(self, session: Session) -> None:
+    def mark_used(self, session: Session) -> None:
         """Keep the sessions used last; let the others rest."""
         resting = []
         with self._lock:
-            self._note(session)
+            self._update(session)
             while len(self._live) > self._live_max or (
                 sum(self._live.values()) > self._live_bytes_max and len(self._live) > 1
             ):
                 found = self._all[next(iter(self._live))]
-                self._note_resting(found[1])
+                self._add_suspended(found[1])
                 resting.append(found)
-        self._rest(resting)
+        self._suspend_all(resting)
 
-    def rest_on(self, build: str) -> None:
+    def suspend_build(self, build: str) -> None:
         """The build is let go: no session keeps an instance of it."""
         with self._lock:
             resting = [
@@ -82,15 +82,17 @@ class Sessions:
                 if session.build == build
             ]
             for _, session in resting:
-                self._note_resting(session)
-        self._rest(resting)
+                self._add_suspended(session)
+        self._suspend_all(resting)
 
-    def surplus(self, resting_bytes_max: int, spared: Callable[[str], bool]) -> list[str]:
+    def eviction_candidates(
+        self, resting_bytes_max: int, spared: Callable[[str], bool]
+    ) -> list[str]:
         """Those that rest for longest, as many as hold what is too much."""
         found = []
         with self._lock:
-            excess_bytes = self.resting_bytes - resting_bytes_max
-            for session_id, held_bytes in self._resting.items():
+            excess_bytes = self.suspended_bytes - resting_bytes_max
+            for session_id, held_bytes in self._suspended.items():
                 if excess_bytes <= 0:
                     break
                 if not spared(session_id):
@@ -98,35 +100,35 @@ class Sessions:
                     excess_bytes -= held_bytes
         return found
 
-    def _rest(self, sessions: Iterable[tuple[Lane, Session]]) -> None:
+    def _suspend_all(self, sessions: Iterable[tuple[SessionQueue, Session]]) -> None:
         for lane, session in sessions:
-            self._lanes.submit(lane, partial(self._put_to_rest, session))
+            self._queues.submit(lane, partial(self._suspend, session))
 
-    def _put_to_rest(self, session: Session, job: Job) -> None:
-        session.rest()
+    def _suspend(self, session: Session, job: SessionJob) -> None:
+        session.suspend()
         with self._lock:
-            self._note(session)
+            self._update(session)
         job.finish(None)
 
-    def _note(self, session: Session) -> None:
+    def _update(self, session: Session) -> None:
         """It was something else before, or held something else."""
         found = self._all.get(session.id)
         if found is None or found[1] is not session:
             return
         if session.instance is None:
-            self._note_resting(session)
+            self._add_suspended(session)
         else:
-            self._note_gone(session.id)
+            self._remove_entry(session.id)
             self._live[session.id] = session.instance.memory_bytes
 
-    def _note_resting(self, session: Session) -> None:
-        self._note_gone(session.id)
-        self._resting[session.id] = held_bytes = session.held_bytes
-        self.resting_bytes += held_bytes
+    def _add_suspended(self, session: Session) -> None:
+        self._remove_entry(session.id)
+        self._suspended[session.id] = held_bytes = session.held_bytes
+        self.suspended_bytes += held_bytes
 
-    def _note_gone(self, session_id: str) -> None:
+    def _remove_entry(self, session_id: str) -> None:
         self._live.pop(session_id, None)
-        self.resting_bytes -= self._resting.pop(session_id, 0)
+        self.suspended_bytes -= self._suspended.pop(session_id, 0)
 
 
 def _unknown(session_id: str) -> Refused:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.sandbox.contract import Answer, Program, Tool, ToolFailure
-from rookery.actors.sandbox.runtime.introspection import Catalogue, names_offered
+from rookery.actors.sandbox.contract import StartStep, Tool, ToolFailure, ToolResult
+from rookery.actors.sandbox.runtime.introspection import ToolDescriptions, callable_names
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest, SessionLimits
 
-__all__ = ["Answered", "Entry", "Resumed", "ResumedCall", "RunLog", "Told"]
+__all__ = ["LogEntry", "RecordedResult", "ResumeEntry", "ResumedCall", "RunLog", "SyncCallEntry"]
 
 _NS_PER_MS = 1_000_000
 
 
-class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+class RecordedResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """An answer as the program is told it, now and in every replay: whoever gave it may go on
     changing the value it holds."""
 
@@ -30,7 +30,7 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     duration_ms: int = 0
 
     @classmethod
-    def of(cls, answer: Answer) -> Told:
+    def of(cls, answer: ToolResult) -> RecordedResult:
         if answer.error is not None:
             return cls(error=answer.error, duration_ms=answer.duration_ms)
         try:
@@ -40,22 +40,22 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
             return cls(error=failure, duration_ms=answer.duration_ms)
 
 
-class Answered(msgspec.Struct, frozen=True, tag="call"):
+class SyncCallEntry(msgspec.Struct, frozen=True, tag="call"):
     """A synchronous call and its answer."""
 
     name: str
     digest: str
-    told: Told
+    told: RecordedResult
 
 
 class ResumedCall(msgspec.Struct, frozen=True):
     id: int
     name: str
     digest: str
-    told: Told
+    told: RecordedResult
 
 
-class Resumed(msgspec.Struct, frozen=True, tag="resume"):
+class ResumeEntry(msgspec.Struct, frozen=True, tag="resume"):
     """Answers to awaited calls, in their order of arrival, after the program's time went on."""
 
     calls: list[ResumedCall]
@@ -64,7 +64,7 @@ class Resumed(msgspec.Struct, frozen=True, tag="resume"):
     """By its record no other call was open."""
 
 
-Entry = Answered | Resumed
+LogEntry = SyncCallEntry | ResumeEntry
 
 
 class RunLog(msgspec.Struct):
@@ -74,8 +74,8 @@ class RunLog(msgspec.Struct):
     limits: SessionLimits
     tools: dict[str, Tool]
     now_ns: int
-    entries: list[Entry]
-    catalogue: Catalogue | None = None
+    entries: list[LogEntry]
+    catalogue: ToolDescriptions | None = None
     """What the program was told of its tools, once it asked."""
 
     @classmethod
@@ -83,10 +83,10 @@ class RunLog(msgspec.Struct):
         cls, request: RunRequest, limits: SessionLimits, tools: dict[str, Tool], now_ms: int
     ) -> RunLog:
         """A run that is about to begin, within these ``limits``."""
-        program = Program(
+        program = StartStep(
             code=request.code,
             inputs=request.inputs,
-            tools=names_offered(tools),
+            tools=callable_names(tools),
             depth=limits.max_stack_depth,
         )
         return cls(msgspec.json.encode(program), limits, tools, now_ms * _NS_PER_MS, [])
@@ -94,7 +94,7 @@ class RunLog(msgspec.Struct):
     @property
     def size_bytes(self) -> int:
         """What remembering this run costs, roughly."""
-        told = sum(len(told.value) for entry in self.entries for told in _told(entry))
+        told = sum(len(told.value) for entry in self.entries for told in _results(entry))
         return len(self.program) + told
 
     @property
@@ -108,12 +108,12 @@ class RunLog(msgspec.Struct):
         return replace(self, tools=tools)
 
 
-def _told(entry: Entry) -> list[Told]:
-    return [call.told for call in entry.calls] if isinstance(entry, Resumed) else [entry.told]
+def _results(entry: LogEntry) -> list[RecordedResult]:
+    return [call.told for call in entry.calls] if isinstance(entry, ResumeEntry) else [entry.told]
 
 
-def _waited_ms(entry: Entry) -> int:
+def _waited_ms(entry: LogEntry) -> int:
     """Who says how far the program's time went on says how long it was."""
-    if isinstance(entry, Resumed) and entry.advance_ms:
+    if isinstance(entry, ResumeEntry) and entry.advance_ms:
         return entry.advance_ms
-    return max((told.duration_ms for told in _told(entry)), default=0)
+    return max((told.duration_ms for told in _results(entry)), default=0)

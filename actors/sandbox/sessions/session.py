@@ -12,25 +12,25 @@ from collections.abc import Callable, Mapping
 
 from rookery.actors.sandbox.contract import (
     LIMIT_CODES,
-    Answer,
-    AnswerCall,
-    Ended,
+    CallTool,
+    GuestEnvironment,
     Image,
     Instance,
     Outcome,
     Step,
-    Stopped,
-    Surroundings,
+    StepEnded,
+    StepStopped,
+    StepWaits,
+    SuspendedRun,
     Tool,
-    Waiting,
-    Waits,
+    ToolResult,
 )
 from rookery.actors.sandbox.results import result_of
-from rookery.actors.sandbox.runtime.introspection import Catalogue
+from rookery.actors.sandbox.runtime.introspection import ToolDescriptions
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
-from rookery.actors.sandbox.sessions.guest_run import SavedTurn, Suspended, Turn
-from rookery.actors.sandbox.sessions.meters import Tally
-from rookery.actors.sandbox.sessions.run_log import Entry, RunLog
+from rookery.actors.sandbox.sessions.guest_run import CallSuspended, GuestRun, SavedRun
+from rookery.actors.sandbox.sessions.meters import RunMeters
+from rookery.actors.sandbox.sessions.run_log import LogEntry, RunLog
 from rookery.actors.sandbox.sessions.snapshot import SavedSession
 from rookery.actors.sandbox.sessions.stopwatch import Stopwatch
 from rookery.actors.sandbox.validate import limits_in_force
@@ -44,14 +44,14 @@ from rookery.schemas.run import (
     SessionMeta,
 )
 
-__all__ = ["CancelledEarly", "Session"]
+__all__ = ["CancelledDuringReplay", "Session"]
 
 _NS_PER_MS = 1_000_000
 _REPLAY_NS_MAX = 200 * _NS_PER_MS
 _REPLAY_RUNS_MAX = 100
 _REPLAY_BYTES_MAX = 1 << 20
-_REST_NS_MAX = 5 * _NS_PER_MS
-_REST_BYTES_MAX = 32 << 10
+_SUSPEND_NS_MAX = 5 * _NS_PER_MS
+_SUSPEND_BYTES_MAX = 32 << 10
 """What is run again as fast as an image is loaded, and takes a tenth of its room."""
 _HELD_BYTES = 4 << 10
 _LOG_BYTES = 2 << 10
@@ -60,7 +60,7 @@ _PRISTINE = b""
 """An image without memory: the guest as it was built."""
 
 
-class CancelledEarly(GuestStopped):
+class CancelledDuringReplay(GuestStopped):
     """A run was cancelled before its session was back."""
 
 
@@ -79,91 +79,93 @@ class Session:
         begun_ns = max((log.now_ns for log in saved.history), default=0)
         self.last_used_at = max(saved.created_at, begun_ns // _NS_PER_MS)
         self.instance: Instance | None = None
-        self.turn: Turn | None = None
-        self.last_run_counts = False
+        self.guest_run: GuestRun | None = None
+        self.last_run_kept = False
         """Whether the run that ended last left its effects."""
         if saved.turn is not None:
-            self.turn = Turn(saved.turn)
+            self.guest_run = GuestRun(saved.turn)
         self._base, self._history = saved.base, saved.history
         self._replay_ns, self._replay_bytes = 0, sum(log.size_bytes for log in saved.history)
-        self._half_logged = False
+        self._has_partial_log = False
         """Whether the last log begins in the middle of its run: then only an image will do."""
         self._make_instance = make_instance
 
     @staticmethod
     def begin(limits: SessionLimits, seed: bytes, now_ms: int) -> SavedSession:
         """A session before its first run."""
-        surroundings = Surroundings(seed=seed, clock_ns=now_ms * _NS_PER_MS)
+        surroundings = GuestEnvironment(seed=seed, clock_ns=now_ms * _NS_PER_MS)
         return SavedSession(limits, now_ms, Image(_PRISTINE, surroundings), [])
 
     # --- a run ------------------------------------------------------------------------------
 
     def start(
-        self, request: RunRequest, answer: AnswerCall, now_ms: int, known: list[Entry]
-    ) -> Turn:
+        self, request: RunRequest, answer: CallTool, now_ms: int, known: list[LogEntry]
+    ) -> GuestRun:
         """``known`` is what the run was told before it was interrupted."""
-        if self.turn is not None:
+        if self.guest_run is not None:
             raise Refused("GUARD_REJECTED", f"session {self.id} has a run that waits for answers")
         log = RunLog.of(request, limits_in_force(request, self.limits), self.tools, now_ms)
         if known:
-            log.entries, log.catalogue = known, Catalogue.of(self.tools)
+            log.entries, log.catalogue = known, ToolDescriptions.of(self.tools)
         self.last_used_at = max(self.last_used_at, now_ms)
-        saved = SavedTurn(log, Tally(), return_snapshot=request.return_snapshot)
+        saved = SavedRun(log, RunMeters(), return_snapshot=request.return_snapshot)
         saved.wall_ns = log.waited_ms * _NS_PER_MS
-        self.turn = Turn(saved, answer)
-        return self.turn
+        self.guest_run = GuestRun(saved, answer)
+        return self.guest_run
 
-    def resume(self, answers: Mapping[int, Answer], advance_ms: int, answer: AnswerCall) -> Turn:
-        if self.turn is None or self.turn.saved.waiting is None:
+    def resume(
+        self, answers: Mapping[int, ToolResult], advance_ms: int, answer: CallTool
+    ) -> GuestRun:
+        if self.guest_run is None or self.guest_run.saved.waiting is None:
             raise Refused("GUARD_REJECTED", f"session {self.id} has no run that waits for answers")
         if self.instance is None:
-            self.turn = Turn(self.turn.save(), answer)
-        self.turn.resume(answers, advance_ms, answer)
-        return self.turn
+            self.guest_run = GuestRun(self.guest_run.save(), answer)
+        self.guest_run.resume(answers, advance_ms, answer)
+        return self.guest_run
 
-    def settle(self, turn: Turn, step: Step | Suspended) -> Outcome:
+    def on_step(self, turn: GuestRun, step: Step | CallSuspended) -> Outcome:
         """What a driven turn means for the session."""
-        if isinstance(step, Suspended):
+        if isinstance(step, CallSuspended):
             self.drop_instance()
-            turn.saved.waiting = Waiting(calls=(step.call,))
+            turn.saved.waiting = SuspendedRun(calls=(step.call,))
             return turn.saved.waiting
-        if isinstance(step, Waits):
-            turn.saved.waiting = turn.waiting(step)
+        if isinstance(step, StepWaits):
+            turn.saved.waiting = turn.suspended_run(step)
             return turn.saved.waiting
-        self.turn = None
+        self.guest_run = None
         limit = step.error is not None and step.error.code in LIMIT_CODES
-        if limit or isinstance(step, Stopped):
+        if limit or isinstance(step, StepStopped):
             self.drop_instance()
         else:
-            self.last_run_counts = True
+            self.last_run_kept = True
             self._history.append(turn.log)
             self._replay_ns += turn.stopwatch.cpu_ns
             self._replay_bytes += turn.size_bytes
-            self._half_logged |= turn.saved.image is not None
+            self._has_partial_log |= turn.saved.image is not None
         return result_of(step, turn.tally, turn.stopwatch, turn.log.limits)
 
-    def take_back(self, turn: Turn) -> None:
+    def undo_step(self, turn: GuestRun) -> None:
         """The run could not even be driven: it waits as before, or never began."""
         self.drop_instance()
-        if not turn.take_back():
-            self.turn = None
+        if not turn.undo_resume():
+            self.guest_run = None
 
-    def abandon(self, turn: Turn) -> RunResult:
+    def abandon_thread(self, turn: GuestRun) -> RunResult:
         """End a run whose thread is lost to a tool: what that thread holds is not ours any more."""
         self.instance = None
-        if (call := turn.asking) is not None:
-            turn.tally.cut_off(call, turn.log.tools[call.name])
-        return self.give_up(turn)
+        if (call := turn.blocking_call) is not None:
+            turn.tally.record_timeout(call, turn.log.tools[call.name])
+        return self.cancel(turn)
 
-    def give_up(self, turn: Turn) -> RunResult:
+    def cancel(self, turn: GuestRun) -> RunResult:
         """End a run from outside; the session is back at its start."""
-        self.turn = None
+        self.guest_run = None
         self.drop_instance()
         wall_ms = turn.log.limits.wall_ms
         error = ErrorObject(code="TIMEOUT_WALL", message=f"the run took longer than {wall_ms} ms")
         if turn.cancelled:
             error = ErrorObject(code="CANCELLED", message="the run was cancelled")
-        return result_of(Stopped(error=error), turn.tally, turn.stopwatch, turn.log.limits)
+        return result_of(StepStopped(error=error), turn.tally, turn.stopwatch, turn.log.limits)
 
     def meta(self) -> SessionMeta:
         return SessionMeta(
@@ -176,17 +178,17 @@ class Session:
 
     # --- instances --------------------------------------------------------------------------
 
-    def bring_back(self) -> Instance:
+    def ensure_instance(self) -> Instance:
         """An instance that stands where the session, or its waiting run, stands."""
         if self.instance is not None:
             return self.instance
         instance = self._make_instance()
         try:
-            if self.turn is not None and self.turn.saved.image is not None:
-                instance.load(self.turn.saved.image)
+            if self.guest_run is not None and self.guest_run.saved.image is not None:
+                instance.load(self.guest_run.saved.image)
             else:
                 self._load_base(instance)
-                self._run_history_again(instance)
+                self._replay_history(instance)
         except BaseException:
             instance.close()
             raise
@@ -198,15 +200,15 @@ class Session:
             self.instance.close()
             self.instance = None
 
-    def rest(self) -> None:
+    def suspend(self) -> None:
         """Let the instance go; all it knows is remembered otherwise."""
-        short = self._replay_ns <= _REST_NS_MAX and self._replay_bytes <= _REST_BYTES_MAX
-        if self._half_logged or not short:
+        short = self._replay_ns <= _SUSPEND_NS_MAX and self._replay_bytes <= _SUSPEND_BYTES_MAX
+        if self._has_partial_log or not short:
             self.checkpoint()
-        if self.instance is not None and self.turn is not None:
+        if self.instance is not None and self.guest_run is not None:
             image = self.instance.image()
             if image is not None:
-                self.turn.rest(image)
+                self.guest_run.checkpoint(image)
         self.drop_instance()
 
     # --- memory -----------------------------------------------------------------------------
@@ -216,7 +218,7 @@ class Session:
         """What it takes while it rests, roughly. Read on any thread."""
         held_bytes = _HELD_BYTES + len(self._history) * _LOG_BYTES
         held_bytes += len(self._base.memory) + self._replay_bytes
-        if (turn := self.turn) is not None:
+        if (turn := self.guest_run) is not None:
             image = turn.saved.image
             held_bytes += turn.size_bytes + (0 if image is None else len(image.memory))
         return held_bytes
@@ -224,7 +226,7 @@ class Session:
     @property
     def checkpoint_is_due(self) -> bool:
         return (
-            self._half_logged
+            self._has_partial_log
             or self._replay_ns > _REPLAY_NS_MAX
             or len(self._history) > _REPLAY_RUNS_MAX
             or self._replay_bytes > _REPLAY_BYTES_MAX
@@ -232,18 +234,18 @@ class Session:
 
     def checkpoint(self) -> None:
         """Remember the interpreter itself instead of the runs that led to it."""
-        if self._history and self.turn is None:
-            image = self.bring_back().image()
+        if self._history and self.guest_run is None:
+            image = self.ensure_instance().image()
             if image is not None:
-                self._base, self._history, self._half_logged = image, [], False
+                self._base, self._history, self._has_partial_log = image, [], False
                 self._replay_ns = self._replay_bytes = 0
 
     def save(self) -> SavedSession:
         """All of it. A waiting run goes to rest, for it may take long; else the instance stays."""
         turn = None
-        if self.turn is not None:
-            self.rest()
-            turn = self.turn.save()
+        if self.guest_run is not None:
+            self.suspend()
+            turn = self.guest_run.save()
         self.checkpoint()
         history = [log.ended() for log in self._history]
         return SavedSession(self.limits, self.created_at, self._base, history, turn)
@@ -254,26 +256,26 @@ class Session:
         else:
             instance.surroundings = self._base.surroundings.copy()
 
-    def _run_history_again(self, instance: Instance) -> None:
+    def _replay_history(self, instance: Instance) -> None:
         stopwatch = Stopwatch(self.limits)
         stopwatch.begin()
         for log in self._history:
-            self._run_again(log, instance)
+            self._replay_run(log, instance)
         stopwatch.end()
         self._replay_ns = stopwatch.cpu_ns
 
-    def _run_again(self, log: RunLog, instance: Instance) -> None:
-        turn = Turn(SavedTurn(log, Tally()), recorded=True)
-        turn.within = self.turn
+    def _replay_run(self, log: RunLog, instance: Instance) -> None:
+        turn = GuestRun(SavedRun(log, RunMeters()), recorded=True)
+        turn.blocked_by = self.guest_run
         try:
             step = turn.drive(instance)
         except GuestStopped as stopped:
             if stopped.code == "CANCELLED":
-                raise CancelledEarly(stopped.code, stopped.message) from None
+                raise CancelledDuringReplay(stopped.code, stopped.message) from None
             raise Failed("REPLAY_DIVERGED", f"a recorded run stopped: {stopped}") from None
-        if not isinstance(step, Ended):
+        if not isinstance(step, StepEnded):
             raise Failed("REPLAY_DIVERGED", "a recorded run waits for a call it never made")
         if step.error is not None and step.error.code in LIMIT_CODES:
             raise Failed("REPLAY_DIVERGED", f"a recorded run ended by a limit: {step.error.code}")
-        if not turn.asked_for_tools:
+        if not turn.listed_tools:
             log.catalogue = None  # A record has one for every run; snapshots need not.

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.sandbox.contract import Image, Tool
-from rookery.actors.sandbox.sessions.guest_run import SavedTurn
+from rookery.actors.sandbox.sessions.guest_run import SavedRun
 from rookery.actors.sandbox.sessions.run_log import RunLog
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Refused
@@ -60,7 +60,7 @@ class SavedSession(msgspec.Struct):
     created_at: int
     base: Image
     history: list[RunLog]
-    turn: SavedTurn | None = None
+    turn: SavedRun | None = None
 
 
 class Snapshot(NamedTuple):

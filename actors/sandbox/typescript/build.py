@@ -32,7 +32,7 @@ class JavaScriptBuild(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit
     """Of the prelude, read when they are needed; edition 1 had none."""
 
     @staticmethod
-    def own() -> JavaScriptBuild:
+    def installed() -> JavaScriptBuild:
         """As it was installed."""
         return JavaScriptBuild(
             edition=EDITION,

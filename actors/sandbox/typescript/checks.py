@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
-from rookery.actors.sandbox.typescript.syntax import Node, Stretches, ask
+from rookery.actors.sandbox.typescript.syntax import Node, Spans, ask
 
 __all__ = ["Violation", "first_violation"]
 
@@ -70,7 +70,7 @@ def first_violation(
     tools: Container[str],
     *,
     modules: Iterable[Node] | None = None,
-    types: Stretches | None = None,
+    types: Spans | None = None,
 ) -> Violation | None:
     """The first one in the order of the source. A tool may have any name. ``modules`` are the
     statements that want a module; without, all are that import or export. Nothing is wrong within
@@ -78,7 +78,7 @@ def first_violation(
     found = ask(_PATTERNS, root)
     if found and types is not None:
         found = {name: [n for n in nodes if not types.contain(n)] for name, nodes in found.items()}
-    queries = Stretches(found.get("type", ()))
+    queries = Spans(found.get("type", ()))
     statements = found.get("statement", ()) if modules is None else modules
     wanted = [n for n in (*statements, *found.get("module", ())) if not queries.contain(n)]
     wanted += [node for node in found.get("meta", ()) if _name(node, data) == "import.meta"]

@@ -17,18 +17,18 @@ from typing import Final, NamedTuple
 import wasmtime
 
 from rookery.actors.sandbox.contract import Host
-from rookery.actors.sandbox.runtime.image_guest import GuestMachine
-from rookery.actors.sandbox.runtime.wasm import Externs, GuestStopped, Linker, Prepared
+from rookery.actors.sandbox.runtime.image_guest import GuestStore
+from rookery.actors.sandbox.runtime.wasm import Externs, GuestStopped, Linker, PreparedFunction
 from rookery.actors.sandbox.typescript.frame_counter import FRAMES_AT, STACK_LIMIT_AT, count_frames
-from rookery.actors.sandbox.typescript.host_functions import ASKED, answer_to
+from rookery.actors.sandbox.typescript.host_functions import HOST_CALLS, host_function_for
 from rookery.schemas.errors import Failed
 
-__all__ = ["Engine", "JavaScriptMachine", "engine_bytes", "parts", "prelude"]
+__all__ = ["JavaScriptEngine", "JavaScriptStore", "engine_bytes", "parts", "prelude"]
 
 _MEMORY_BYTES_MAX = 4 << 30
 """Until a run brings its own limit: an image is loaded before."""
 _SCRATCH_BYTES = 64
-_FRAMES_PLACE = 32
+_FRAMES_OFFSET = 32
 """In the scratch: the number of frames left."""
 _STACK_BYTES: Final = (1 << 20) - 0x5A3D
 """The engine is told so once, to see where it keeps it. What it does not do is heed it."""
@@ -43,7 +43,7 @@ _SCRIPT_NAME: Final = b"eval_script"
 """What the engine calls every source it is given; the place in its memory where that stands."""
 _PRELUDE_NAME: Final = b"rookery-api"
 _RUN_NAME: Final = "run-%07d"
-_ASKED_1 = tuple(name for name in ASKED if name != "part")
+_HOST_CALLS_1 = tuple(name for name in HOST_CALLS if name != "part")
 """What the prelude of edition 1 may ask: its memory begins as it did."""
 _METHODS = ("begin", "watch", "settle", "pump", "fire", "refuse")
 _OK = 0
@@ -68,17 +68,17 @@ def parts() -> dict[str, str]:
     return {name: files[name].read_text() for name in files if name not in ("session", "text")}
 
 
-class Places(NamedTuple):
+class EngineAddresses(NamedTuple):
     """Where the engine keeps in its memory what it lets nobody set."""
 
     script_name: int
     stack_limit: int
 
 
-class Engine:
+class JavaScriptEngine:
     """Once a process: the module and its host functions."""
 
-    places: Places | None = None
+    addresses: EngineAddresses | None = None
 
     def __init__(
         self,
@@ -92,7 +92,9 @@ class Engine:
         self.imports: list[tuple[bytes, bytes]] = []
         for wanted in module.imports:
             name = wanted.name or ""
-            self.linker.define(wanted.module.encode(), name.encode(), wanted.type, answer_to(name))
+            self.linker.define(
+                wanted.module.encode(), name.encode(), wanted.type, host_function_for(name)
+            )
             self.imports.append((wanted.module.encode(), name.encode()))
         self.kinds = {
             export.name: (len(export.type.params), len(export.type.results))
@@ -102,15 +104,15 @@ class Engine:
         }
 
 
-class JavaScriptMachine(GuestMachine):
+class JavaScriptStore(GuestStore):
     """A store with the engine in it, and the prelude in the engine."""
 
     host: Host
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: JavaScriptEngine) -> None:
         super().__init__(engine.engine, _MEMORY_BYTES_MAX)
         self._engine, self._kinds, self.parts = engine, engine.kinds, engine.parts
-        self._functions: dict[str, Prepared] = {}
+        self._functions: dict[str, PreparedFunction] = {}
         wanted = Externs(len(engine.imports))
         for place, (module, name) in enumerate(engine.imports):
             engine.linker.fetch(self, module, name, wanted, place)
@@ -126,7 +128,7 @@ class JavaScriptMachine(GuestMachine):
         """On a machine that does nothing else: whether the frames of programs are counted."""
         for frames, fits in ((7, True), (6, False)):  # The script itself has one.
             self.frames_left = frames
-            status, _ = self._evaluated("eval_code", _SIX_FRAMES)
+            status, _ = self._evaluate("eval_code", _SIX_FRAMES)
             if (status == _OK) is not fits:
                 raise Failed("GUEST_BUILD_FAILED", "the JavaScript engine does not count frames")
 
@@ -141,42 +143,42 @@ class JavaScriptMachine(GuestMachine):
 
     # --- what a step is made of -----------------------------------------------------------------
 
-    def ask(self, method: str, *texts: str) -> str:
+    def call_method(self, method: str, *texts: str) -> str:
         """What a method of the prelude says."""
-        with self._frames_of_its_own():
+        with self._prelude_frames():
             handles = [self.text(text) for text in texts]
-            handle = self._applied(method, handles)
+            handle = self._call_prelude(method, handles)
             for given in handles:
-                self._c("free_value", given)
-            return self._taken_text(handle)
+                self._call_export("free_value", given)
+            return self._consume_text(handle)
 
-    def tell(self, method: str, handle: int) -> str:
+    def call_with_handle(self, method: str, handle: int) -> str:
         """The same with a value, which is given away."""
-        with self._frames_of_its_own():
-            told = self._applied(method, [handle])
-        self._c("free_value", handle)
-        return self._taken_text(told)
+        with self._prelude_frames():
+            told = self._call_prelude(method, [handle])
+        self._call_export("free_value", handle)
+        return self._consume_text(told)
 
-    def fire(self) -> None:
+    def run_timer(self) -> None:
         """The timer that is due: the program's work, and counted."""
-        self._c("free_value", self._applied("fire", []))
+        self._call_export("free_value", self._call_prelude("fire", []))
 
     def evaluate(self, code: str) -> tuple[bool, int]:
         """Whether it could begin, and its promise; or else its error."""
-        status, handle = self._evaluated("eval_async", code)
-        return (True, handle) if status == _OK else (False, self._thrown())
+        status, handle = self._evaluate("eval_async", code)
+        return (True, handle) if status == _OK else (False, self._last_exception())
 
     def compile(self, code: str) -> int | None:
         """The error of a program that cannot run; nothing of it runs."""
-        status, handle = self._evaluated("eval_code", f"(async()=>{{{code}\n}})")
+        status, handle = self._evaluate("eval_code", f"(async()=>{{{code}\n}})")
         if status != _OK:
-            return self._thrown()
-        self._c("free_value", handle)
+            return self._last_exception()
+        self._call_export("free_value", handle)
         return None
 
-    def work_off(self) -> None:
+    def run_jobs(self) -> None:
         """All jobs there are."""
-        self._c("execute_pending_jobs")
+        self._call_export("execute_pending_jobs")
 
     @property
     def script_name(self) -> str:
@@ -194,37 +196,37 @@ class JavaScriptMachine(GuestMachine):
         data = text.encode()
         if len(data) <= _SHORT_BYTES:
             self.write(self._short, data)
-            return self._c("new_string", self._short, len(data))
+            return self._call_export("new_string", self._short, len(data))
         with self._bytes(data) as (pointer, length):
-            return self._c("new_string", pointer, length)
+            return self._call_export("new_string", pointer, length)
 
     def read_text(self, handle: int) -> str:
-        if self._c("get_string", handle) != _OK:
+        if self._call_export("get_string", handle) != _OK:
             return ""
-        length = self._c("qjs_last_len")
-        text = self.read(self._c("qjs_last_ptr"), length)
+        length = self._call_export("qjs_last_len")
+        text = self.read(self._call_export("qjs_last_ptr"), length)
         if length > _SHORT_BYTES:
-            self._c("qjs_result_free")
+            self._call_export("qjs_result_free")
         return text.decode(errors="replace")
 
-    def emitted(self, channel: int, text: bytes) -> bool:
+    def emit(self, channel: int, text: bytes) -> bool:
         return self.host.emit(channel, text)
 
     @contextmanager
-    def _frames_of_its_own(self) -> Iterator[None]:
+    def _prelude_frames(self) -> Iterator[None]:
         """What the prelude does for a program does not count as the program's."""
         left, self.frames_left = self.frames_left, _OWN_FRAMES
         yield
         self.frames_left = left
 
-    def _taken_text(self, handle: int) -> str:
+    def _consume_text(self, handle: int) -> str:
         text = self.read_text(handle)
-        self._c("free_value", handle)
+        self._call_export("free_value", handle)
         return text
 
-    def _applied(self, method: str, handles: list[int]) -> int:
+    def _call_prelude(self, method: str, handles: list[int]) -> int:
         self.write(self._scratch + 4, struct.pack(f"<{len(handles)}i", *handles))
-        status = self._c(
+        status = self._call_export(
             "call_function",
             self._methods[method],
             self._undefined,
@@ -235,72 +237,72 @@ class JavaScriptMachine(GuestMachine):
         if status != _OK:
             if method == "refuse" and self.size > self.memory_bytes_max // 2:
                 raise GuestStopped("MEMORY_EXCEEDED", "there is no memory left to say what failed")
-            said = self._taken_text(self._applied_to_error()) if method != "refuse" else ""
+            said = self._consume_text(self._describe_error()) if method != "refuse" else ""
             raise GuestStopped("RUNTIME_ERROR", f"the engine failed in {method}: {said[:200]}")
-        return self._out()
+        return self._output_handle()
 
-    def _applied_to_error(self) -> int:
-        return self._applied("refuse", [self._thrown()])
+    def _describe_error(self) -> int:
+        return self._call_prelude("refuse", [self._last_exception()])
 
-    def _evaluated(self, how: str, code: str) -> tuple[int, int]:
+    def _evaluate(self, how: str, code: str) -> tuple[int, int]:
         with self._bytes(code.encode()) as (pointer, length):
-            return self._c(how, pointer, length, self._scratch), self._out()
+            return self._call_export(how, pointer, length, self._scratch), self._output_handle()
 
-    def _thrown(self) -> int:
-        self._c("last_exception", self._scratch)
-        return self._out()
+    def _last_exception(self) -> int:
+        self._call_export("last_exception", self._scratch)
+        return self._output_handle()
 
-    def _out(self) -> int:
+    def _output_handle(self) -> int:
         """The handle the last call wrote."""
         return int(_word.unpack(self.read(self._scratch, 4))[0])
 
     @contextmanager
     def _bytes(self, data: bytes) -> Iterator[tuple[int, int]]:
         """Not freed if the engine stops: then it is spent."""
-        pointer = self._c("qjs_alloc", len(data))
+        pointer = self._call_export("qjs_alloc", len(data))
         if not pointer and data:
             text = f"{len(data)} bytes for the program do not fit into its memory"
             raise GuestStopped("MEMORY_EXCEEDED", text)
         self.write(pointer, data)
         yield pointer, len(data)
-        self._c("qjs_free", pointer, len(data))
+        self._call_export("qjs_free", pointer, len(data))
 
-    def _c(self, name: str, *arguments: int) -> int:
+    def _call_export(self, name: str, *arguments: int) -> int:
         function = self._functions.get(name)
         if function is None:
             found = Externs(1)
             self.fetch(self._instance, name.encode(), found, 0)
             self._externs.append(found)
-            function = Prepared(self, found.array[0], *self._kinds[name])
+            function = PreparedFunction(self, found.array[0], *self._kinds[name])
             self._functions[name] = function
         return function(*arguments)
 
     # --- the prelude ----------------------------------------------------------------------------
 
     def _boot(self, prelude: str) -> None:
-        self._scratch = self._c("qjs_alloc", _SCRATCH_BYTES)
-        self._short = self._c("qjs_alloc", _SHORT_BYTES)
-        self._undefined = self._c("new_undefined")
-        self._c("set_max_stack_size", _STACK_BYTES)
-        places = self._places()
+        self._scratch = self._call_export("qjs_alloc", _SCRATCH_BYTES)
+        self._short = self._call_export("qjs_alloc", _SHORT_BYTES)
+        self._undefined = self._call_export("new_undefined")
+        self._call_export("set_max_stack_size", _STACK_BYTES)
+        places = self._find_addresses()
         self._count_frames(places.stack_limit)
         self._name_at = places.script_name
         self.write(self._name_at, _PRELUDE_NAME)
-        bridge, world = self._c("new_object"), self._c("global_object")
-        for name in ASKED if self.parts else _ASKED_1:
+        bridge, world = self._call_export("new_object"), self._call_export("global_object")
+        for name in HOST_CALLS if self.parts else _HOST_CALLS_1:
             with self._bytes(name.encode()) as (pointer, length):
-                self._set(bridge, name, self._c("new_function", pointer, length))
+                self._set(bridge, name, self._call_export("new_function", pointer, length))
         self._set(world, "__host", bridge)
-        status, session = self._evaluated("eval_code", prelude)
+        status, session = self._evaluate("eval_code", prelude)
         if status != _OK:
             raise Failed("GUEST_BUILD_FAILED", "the prelude of the JavaScript guest failed")
         self._methods = {name: self._get(session, name) for name in _METHODS}
-        _, forgotten = self._evaluated("eval_code", "delete globalThis.__host")
+        _, forgotten = self._evaluate("eval_code", "delete globalThis.__host")
         for handle in (world, session, forgotten):
-            self._c("free_value", handle)
+            self._call_export("free_value", handle)
 
     def _count_frames(self, stack_limit_at: int) -> None:
-        self._frames_at = self._scratch + _FRAMES_PLACE
+        self._frames_at = self._scratch + _FRAMES_OFFSET
         self.frames_left = _OWN_FRAMES
         counting = Externs(2)
         places = {FRAMES_AT: self._frames_at, STACK_LIMIT_AT: stack_limit_at}
@@ -309,16 +311,16 @@ class JavaScriptMachine(GuestMachine):
             self.set_value(counting.array[place], at)
         self._externs.append(counting)
 
-    def _places(self) -> Places:
+    def _find_addresses(self) -> EngineAddresses:
         """Looked for once: at this point of its life one machine is as the other."""
-        if self._engine.places is None:
+        if self._engine.addresses is None:
             memory = self.read(0, self.size)
             limits = self._stack_limits(memory)
             names = _occurrences(memory, _SCRIPT_NAME)
             if len(limits) != 1 or len(names) != 1:
                 raise Failed("GUEST_BUILD_FAILED", "the JavaScript engine is not the one expected")
-            self._engine.places = Places(script_name=names[0], stack_limit=limits[0])
-        return self._engine.places
+            self._engine.addresses = EngineAddresses(script_name=names[0], stack_limit=limits[0])
+        return self._engine.addresses
 
     def _stack_limits(self, memory: bytes) -> list[int]:
         """One stands behind the size of the stack and the top of it, and is not in force."""
@@ -331,13 +333,13 @@ class JavaScriptMachine(GuestMachine):
 
     def _set(self, handle: int, name: str, value: int) -> None:
         with self._bytes(name.encode()) as (pointer, length):
-            self._c("set_prop", handle, pointer, length, value)
-        self._c("free_value", value)
+            self._call_export("set_prop", handle, pointer, length, value)
+        self._call_export("free_value", value)
 
     def _get(self, handle: int, name: str) -> int:
         with self._bytes(name.encode()) as (pointer, length):
-            self._c("get_prop", handle, pointer, length, self._scratch)
-        return self._out()
+            self._call_export("get_prop", handle, pointer, length, self._scratch)
+        return self._output_handle()
 
 
 def _occurrences(memory: bytes, what: bytes) -> list[int]:

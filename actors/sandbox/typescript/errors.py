@@ -11,24 +11,24 @@ import re
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.sandbox.contract import GUEST_CODES, Ended, Step, Waits
+from rookery.actors.sandbox.contract import GUEST_CODES, Step, StepEnded, StepWaits
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 from rookery.actors.sandbox.typescript.source_edits import offset_of
 from rookery.actors.sandbox.typescript.translation import Script
 from rookery.schemas.run import ErrorObject, ResultKind, Span
 
-__all__ = ["Said", "ended", "read_said"]
+__all__ = ["EngineReply", "read_reply", "to_step"]
 
-_PLACE = re.compile(r"^    at (?:.* \()?([\w-]{11}):(\d{1,7}):(\d{1,7})\)?$", re.MULTILINE)
+_STACK_FRAME = re.compile(r"^    at (?:.* \()?([\w-]{11}):(\d{1,7}):(\d{1,7})\)?$", re.MULTILINE)
 _UNKNOWN = re.compile(r"^ReferenceError: (\S{1,200}) is not defined$")
 
 
-class Said(msgspec.Struct):
+class EngineReply(msgspec.Struct):
     """A value, an error, or what the run waits for."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
     error: ErrorObject | None = None
-    waits: Waits | None = None
+    waits: StepWaits | None = None
     kind: ResultKind | UnsetType = UNSET
     cut: bool | UnsetType = UNSET
     """Of a value; preludes of before do not say it."""
@@ -37,10 +37,10 @@ class Said(msgspec.Struct):
     """Of the run the error ended; the rest goes with an error, too."""
 
 
-_decode = msgspec.json.Decoder(Said).decode
+_decode = msgspec.json.Decoder(EngineReply).decode
 
 
-def read_said(reply: str) -> Said:
+def read_reply(reply: str) -> EngineReply:
     """What the prelude said. A hostile program may speak in its place."""
     try:
         return _decode(reply)
@@ -48,13 +48,13 @@ def read_said(reply: str) -> Said:
         raise _unreadable(error) from None
 
 
-def ended(said: Said, script: Script | None, script_name: str) -> Step:
+def to_step(said: EngineReply, script: Script | None, script_name: str) -> Step:
     """The step it tells of; ``script`` is what ran, for an error's span."""
     if said.waits is not None:
         return said.waits
     if said.error is None:
         try:
-            return Ended(msgspec.json.decode(said.value), kind=said.kind, cut=said.cut)
+            return StepEnded(msgspec.json.decode(said.value), kind=said.kind, cut=said.cut)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise _unreadable(error) from None
     code, message, hint, _ = msgspec.structs.astuple(said.error)
@@ -65,7 +65,7 @@ def ended(said: Said, script: Script | None, script_name: str) -> Step:
         if script is not None:
             code = code if script.is_understood else "UNSUPPORTED_FEATURE"
             span = span and _line(span, script.source)
-    return Ended(error=ErrorObject(code=code, message=message, hint=hint, span=span))
+    return StepEnded(error=ErrorObject(code=code, message=message, hint=hint, span=span))
 
 
 def _line(span: Span, source: str) -> Span:
@@ -75,10 +75,10 @@ def _line(span: Span, source: str) -> Span:
     return Span(line=span.line, column=start + 1, end_line=span.line, end_column=len(text) + 1)
 
 
-def _span(said: Said, script: Script, script_name: str) -> Span | None:
+def _span(said: EngineReply, script: Script, script_name: str) -> Span | None:
     """The innermost place of the present source. Of a name nobody knows the engine tells where the
     expression around it began."""
-    for name, line, column in _PLACE.findall(said.stack):
+    for name, line, column in _STACK_FRAME.findall(said.stack):
         if name == script_name:
             place = offset_of(script.text, int(line) - 1, int(column))
             if said.error is not None and (unknown := _UNKNOWN.search(said.error.message)):

@@ -45,7 +45,7 @@ _OBJECTS_FROM = -(1 << 32) - 1
 """A value above it, unsigned, is an object; what goes on with a frame brings the frame instead."""
 _CLASS = b"\x2f\x01\x06"
 """``i32.load16_u offset=6``: where an object says of what class it is."""
-_HAS_CODE, _GOES_ON = 13, 4
+_HAS_CODE, _RESUMES_FRAME = 13, 4
 """The class of functions with code of their own; the flag of a call that goes on with a frame."""
 
 
@@ -62,13 +62,13 @@ def count_frames(module: bytes) -> bytes:
     called, calls_ours = (_CALL + _padded(n) for n in (imported + loop, ours))
     if called not in sections[_CODE]:
         raise _unexpected("nothing calls the interpreter's loop")
-    body = _counting(imported + loop, first_global, first_global + 1)
+    body = _counting_body(imported + loop, first_global, first_global + 1)
     code = sections[_CODE].replace(called, calls_ours)
     variable = bytes((_I32, 1)) + _constant(0) + _END
-    sections[_CODE] = _with(code, _number(len(body)) + body)
-    sections[_FUNCTIONS] = _with(sections[_FUNCTIONS], _number(kind))
-    sections[_GLOBALS] = _with(sections[_GLOBALS], variable, variable)
-    sections[_EXPORTS] = _with(
+    sections[_CODE] = _with_items(code, _number(len(body)) + body)
+    sections[_FUNCTIONS] = _with_items(sections[_FUNCTIONS], _number(kind))
+    sections[_GLOBALS] = _with_items(sections[_GLOBALS], variable, variable)
+    sections[_EXPORTS] = _with_items(
         sections[_EXPORTS],
         *(_exported(name, first_global + i) for i, name in enumerate((FRAMES_AT, STACK_LIMIT_AT))),
     )
@@ -76,13 +76,13 @@ def count_frames(module: bytes) -> bytes:
     return module[:_HEADER_BYTES] + b"".join(written)
 
 
-def _counting(loop: int, frames_at: int, limit_at: int) -> bytes:
+def _counting_body(loop: int, frames_at: int, limit_at: int) -> bytes:
     """Its body. A frame is the program's if what is called is a function with code, or goes on with
     a frame that was left; whatever else is called is the engine's own and has none."""
     function = _LOCAL_GET + _number(_FUNCTION)
     is_object = function + _I64_CONST + _signed(_OBJECTS_FROM) + _I64_GT_U
     has_code = function + _I32_WRAP + _CLASS + _constant(_HAS_CODE) + _EQ
-    goes_on = _LOCAL_GET + _number(_FLAGS) + _constant(_GOES_ON) + _AND
+    goes_on = _LOCAL_GET + _number(_FLAGS) + _constant(_RESUMES_FRAME) + _AND
     call = b"".join(_LOCAL_GET + _number(place) for place in range(_RESULT))
     call += _CALL + _number(loop)
     place = _GLOBAL_GET + _number(frames_at)
@@ -154,7 +154,7 @@ def _types(section: bytes) -> list[bytes]:
     return types
 
 
-def _with(section: bytes, *items: bytes) -> bytes:
+def _with_items(section: bytes, *items: bytes) -> bytes:
     count, place = _read(section, 0)
     return _number(count + len(items)) + section[place:] + b"".join(items)
 

@@ -15,21 +15,21 @@ import msgspec
 import wasmtime
 
 from rookery.actors.sandbox.contract import (
-    Check,
-    Ended,
+    CheckStep,
     Host,
-    Program,
+    StartStep,
     Step,
+    StepEnded,
 )
 from rookery.actors.sandbox.python.build import GuestCache
-from rookery.actors.sandbox.runtime.image_guest import ImagedInstance
+from rookery.actors.sandbox.runtime.image_guest import ImageInstance
 from rookery.actors.sandbox.runtime.memory_image import Pristine
 from rookery.actors.sandbox.typescript.build import JavaScriptBuild
-from rookery.actors.sandbox.typescript.engine import Engine, JavaScriptMachine
-from rookery.actors.sandbox.typescript.errors import ended, read_said
-from rookery.actors.sandbox.typescript.syntax import Watch
+from rookery.actors.sandbox.typescript.engine import JavaScriptEngine, JavaScriptStore
+from rookery.actors.sandbox.typescript.errors import read_reply, to_step
+from rookery.actors.sandbox.typescript.syntax import WatchFunction
 from rookery.actors.sandbox.typescript.transformer import Transformer
-from rookery.actors.sandbox.typescript.translation import RefusedSource, Script, translate
+from rookery.actors.sandbox.typescript.translation import Script, SourceRefused, translate
 from rookery.schemas.run import Language
 
 __all__ = ["JavaScriptGuest", "JavaScriptInstance"]
@@ -51,12 +51,12 @@ class _Anything:
 
 
 class _Compiled(NamedTuple):
-    engine: Engine
+    engine: JavaScriptEngine
     transformer: Transformer
     edition: int
 
 
-_decode = msgspec.json.Decoder(Program | Check | _Resumption).decode
+_decode = msgspec.json.Decoder(StartStep | CheckStep | _Resumption).decode
 
 
 class JavaScriptGuest:
@@ -68,17 +68,17 @@ class JavaScriptGuest:
         self,
         engine: wasmtime.Engine,
         cache: GuestCache,
-        read: Callable[[], JavaScriptBuild] = JavaScriptBuild.own,
+        read: Callable[[], JavaScriptBuild] = JavaScriptBuild.installed,
     ) -> None:
         """Of the own build, or of the one that is read."""
-        self._engine, self._cache, self._read = engine, cache, read
+        self._engine, self._cache, self._load_build = engine, cache, read
         self._compiling = threading.RLock()
         self._parts: _Compiled | None = None
         self._pristine: Pristine | None = None
 
     @cached_property
     def build(self) -> str:
-        return self._read().digest
+        return self._load_build().digest
 
     @property
     def start(self) -> int:
@@ -87,37 +87,37 @@ class JavaScriptGuest:
     def instance(self) -> JavaScriptInstance:
         return JavaScriptInstance(self)
 
-    def transform(self, source: bytes, watch: Watch) -> str:
-        return self._compiled().transformer.transform(source, watch)
+    def transform(self, source: bytes, watch: WatchFunction) -> str:
+        return self._compile().transformer.transform(source, watch)
 
-    def translate(self, source: str, tools: Container[str], watch: Watch) -> Script:
+    def translate(self, source: str, tools: Container[str], watch: WatchFunction) -> Script:
         """As the edition of this build does it."""
-        return translate(source, tools, self.transform, watch, edition=self._compiled().edition)
+        return translate(source, tools, self.transform, watch, edition=self._compile().edition)
 
-    def machine(self) -> JavaScriptMachine:
-        return JavaScriptMachine(self._compiled().engine)
+    def new_store(self) -> JavaScriptStore:
+        return JavaScriptStore(self._compile().engine)
 
     @property
     def pristine(self) -> Pristine:
         with self._compiling:
             if self._pristine is None:
-                self._pristine = Pristine(self.machine())
+                self._pristine = Pristine(self.new_store())
             return self._pristine
 
-    def _compiled(self) -> _Compiled:
+    def _compile(self) -> _Compiled:
         with self._compiling:
             if self._parts is None:
-                made = self._read()
-                self._cache.keep(made.piece)
+                made = self._load_build()
+                self._cache.store(made.piece)
                 sources = {0: made.engine, 1: made.transformer}
                 modules = self._cache.modules(self._engine, sources, "TypeScript")
-                engine = Engine(self._engine, modules[0], made.prelude, made.parts)
-                JavaScriptMachine(engine).prove_limits()
+                engine = JavaScriptEngine(self._engine, modules[0], made.prelude, made.parts)
+                JavaScriptStore(engine).prove_limits()
                 self._parts = _Compiled(engine, Transformer(self._engine, modules[1]), made.edition)
             return self._parts
 
 
-class JavaScriptInstance(ImagedInstance[JavaScriptMachine]):
+class JavaScriptInstance(ImageInstance[JavaScriptStore]):
     """One interpreter. All it knows is in its memory; the script is a shortcut to it."""
 
     _guest: JavaScriptGuest
@@ -127,27 +127,27 @@ class JavaScriptInstance(ImagedInstance[JavaScriptMachine]):
         self._script: Script | None = None
 
     def step(self, request: bytes, host: Host) -> Step:
-        machine = self._machine
+        machine = self._wasm_store
         machine.host, machine.watch = host, host.watch
         machine.refuel()
         try:
             return self._step(request, host)
-        except RefusedSource as refused:
-            return Ended(error=refused.error)
+        except SourceRefused as refused:
+            return StepEnded(error=refused.error)
         finally:
             self.fuel_used = machine.fuel_used
 
     def _step(self, request: bytes, host: Host) -> Step:
         asked = _decode(request)
-        if isinstance(asked, Program):
+        if isinstance(asked, StartStep):
             return self._run(asked, host)
-        if isinstance(asked, Check):
+        if isinstance(asked, CheckStep):
             return self._check(asked, host)
-        self._machine.ask("settle", bytes(asked.replies).decode())
-        return self._pumped(host)
+        self._wasm_store.call_method("settle", bytes(asked.replies).decode())
+        return self._pump(host)
 
-    def _run(self, program: Program, host: Host) -> Step:
-        machine = self._machine
+    def _run(self, program: StartStep, host: Host) -> Step:
+        machine = self._wasm_store
         script = self._guest.translate(program.code, program.tools, host.watch)
         self._script = script
         begin = {
@@ -158,33 +158,37 @@ class JavaScriptInstance(ImagedInstance[JavaScriptMachine]):
             "last": script.ends_with_value,
             "source": program.code,
         }
-        if problem := machine.ask("begin", _encode(begin).decode()):
-            return self._told(problem, host)
+        if problem := machine.call_method("begin", _encode(begin).decode()):
+            return self._read_reply(problem, host)
         machine.frames_left = program.depth
         machine.name_next_script()
         begun, handle = machine.evaluate(f"\n{script.text}")
         if not begun:
-            return self._told(machine.tell("refuse", handle), host)
-        machine.tell("watch", handle)
-        return self._pumped(host)
+            return self._read_reply(machine.call_with_handle("refuse", handle), host)
+        machine.call_with_handle("watch", handle)
+        return self._pump(host)
 
-    def _check(self, check: Check, host: Host) -> Step:
+    def _check(self, check: CheckStep, host: Host) -> Step:
         script = self._guest.translate(check.code, check.tools, host.watch)
         self._script = script
-        self._machine.name_next_script()
-        error = self._machine.compile(f"\n{script.text}")
-        return Ended() if error is None else self._told(self._machine.tell("refuse", error), host)
+        self._wasm_store.name_next_script()
+        error = self._wasm_store.compile(f"\n{script.text}")
+        return (
+            StepEnded()
+            if error is None
+            else self._read_reply(self._wasm_store.call_with_handle("refuse", error), host)
+        )
 
-    def _pumped(self, host: Host) -> Step:
+    def _pump(self, host: Host) -> Step:
         """Until the program ends or waits for something."""
         while True:
-            self._machine.work_off()
-            if reply := self._machine.ask("pump"):
-                return self._told(reply, host)
-            self._machine.fire()
+            self._wasm_store.run_jobs()
+            if reply := self._wasm_store.call_method("pump"):
+                return self._read_reply(reply, host)
+            self._wasm_store.run_timer()
 
-    def _told(self, reply: str, host: Host) -> Step:
-        said = read_said(reply)
+    def _read_reply(self, reply: str, host: Host) -> Step:
+        said = read_reply(reply)
         if said.error is not None and self._script is None:  # The run began elsewhere.
             self._script = self._guest.translate(said.source, _Anything(), host.watch)
-        return ended(said, self._script, self._machine.script_name)
+        return to_step(said, self._script, self._wasm_store.script_name)

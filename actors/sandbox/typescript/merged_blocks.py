@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rookery.actors.sandbox.typescript.module_statements import declaration_in
 from rookery.actors.sandbox.typescript.syntax import Node, ask
 
-__all__ = ["named_across"]
+__all__ = ["cross_part_reference"]
 
 _BLOCKS = "[(internal_module) (module) (enum_declaration)] @block"
 _NAMES = "[(identifier) (shorthand_property_identifier)] @name"
@@ -23,7 +23,7 @@ class _Part(NamedTuple):
     node: Node
 
 
-def named_across(root: Node, data: bytes) -> tuple[Node, str] | None:
+def cross_part_reference(root: Node, data: bytes) -> tuple[Node, str] | None:
     """The first name that another part exports, and why it cannot be used so."""
     blocks = ask(_BLOCKS, root).get("block", ())
     if len(blocks) < 2:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from rookery.actors.sandbox.typescript.source_edits import Edit
-from rookery.actors.sandbox.typescript.syntax import Node, Stretches, ask
+from rookery.actors.sandbox.typescript.syntax import Node, Spans, ask
 
 __all__ = [
     "ModuleStatements",
+    "are_elidable",
     "declaration_in",
     "exported_value",
-    "may_be_elided",
     "module_statements",
 ]
 
@@ -42,7 +42,7 @@ def module_statements(
     imports = [node for node in statements if node.type == "import_statement"]
     exports = [node for node in statements if node.type == "export_statement"]
     if imports:
-        used = _used(root, data, Stretches.between((edit.start, edit.end) for edit in types or ()))
+        used = _used(root, data, Spans.between((edit.start, edit.end) for edit in types or ()))
         for node in imports:
             _import(node, data, used, found)
     types_only = _named_types(root, data) if any(map(exported_value, exports)) else set()
@@ -53,7 +53,7 @@ def module_statements(
     return found
 
 
-def may_be_elided(wanted: list[Node]) -> bool:
+def are_elidable(wanted: list[Node]) -> bool:
     """Whether these are imports of names, which may be hidden where they seem to be used."""
     return bool(wanted) and all(
         node.type == "import_statement" and any(_imported(node)) for node in wanted
@@ -82,7 +82,7 @@ def _assignments(root: Node, data: bytes) -> list[Node]:
     return [node for node in root.children if _text(node, data).startswith(b"module.exports = ")]
 
 
-def _used(root: Node, data: bytes, types: Stretches) -> set[bytes]:
+def _used(root: Node, data: bytes, types: Spans) -> set[bytes]:
     used: set[bytes] = set()
     for statement in root.children:
         if statement.type == "import_statement" or _is_type_export(statement):

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from rookery.actors.sandbox.typescript.module_statements import declaration_in, exported_value
 from rookery.actors.sandbox.typescript.source_edits import Edit
-from rookery.actors.sandbox.typescript.syntax import Node, Stretches, ask
+from rookery.actors.sandbox.typescript.syntax import Node, Spans, ask
 
-__all__ = ["Complaint", "SessionScript", "session_script"]
+__all__ = ["ScriptProblem", "SessionScript", "session_script"]
 
 _LEXICAL = frozenset(("abstract_class_declaration", "class_declaration", "lexical_declaration"))
 _FUNCTIONS = frozenset(("function_declaration", "generator_function_declaration"))
 _CLASSES = frozenset(("abstract_class_declaration", "class_declaration"))
-_NOT_RUN = frozenset(
+_NOT_EXECUTED = frozenset(
     (
         "ambient_declaration",
         "comment",
@@ -31,7 +31,7 @@ _NOT_RUN = frozenset(
         "type_alias_declaration",
     )
 )
-_DECLARE = _LEXICAL | _FUNCTIONS | _NOT_RUN | {"import_statement", "variable_declaration"}
+_DECLARE = _LEXICAL | _FUNCTIONS | _NOT_EXECUTED | {"import_statement", "variable_declaration"}
 _TARGETS = """
 (assignment_expression left: (identifier) @assigned)
 (augmented_assignment_expression left: (identifier) @assigned)
@@ -64,13 +64,13 @@ _RETURNS = """
 ] @function
 """
 
-_PRINTED = b"(function(_"
+_PRINTED_NAMESPACE = b"(function(_"
 _NAMESPACE = re.compile(
     rb"\(function\(_\w+\) \{.*\}\)\((?P<name>[\w$]+) \|\| \((?P=name) = \{\}\)\);?", re.DOTALL
 )
 
 
-class Complaint(NamedTuple):
+class ScriptProblem(NamedTuple):
     """What a source may not do with its names."""
 
     node: Node
@@ -83,7 +83,7 @@ class SessionScript(NamedTuple):
     assigned: list[str]
     """Names that are assigned; those nobody declared become the session's."""
     ends_with_value: bool
-    complaint: Complaint | None
+    problem: ScriptProblem | None
 
 
 class _Names:
@@ -93,7 +93,7 @@ class _Names:
         self._data = data
         self.kinds: dict[str, str] = {}
         self.constants: set[str] = set()
-        self.complaint: Complaint | None = None
+        self.problem: ScriptProblem | None = None
 
     def text(self, node: Node) -> str:
         return self._data[node.start_byte : node.end_byte].decode()
@@ -103,7 +103,7 @@ class _Names:
         before, self.kinds[name] = self.kinds.get(name), kind
         if before and (kind in _LEXICAL or before in _LEXICAL):
             message = f"identifier {name!r} has already been declared"
-            self.complaint = self.complaint or Complaint(node, "SYNTAX_ERROR", message)
+            self.problem = self.problem or ScriptProblem(node, "SYNTAX_ERROR", message)
 
 
 def session_script(root: Node, data: bytes, *, edition_1: bool = False) -> SessionScript:
@@ -123,21 +123,25 @@ def session_script(root: Node, data: bytes, *, edition_1: bool = False) -> Sessi
                 names.declare(name, node.type)
     assigned, complaint = _assigned(root, names)
     if edition_1:
-        run = [node for node in statements if node.type not in _NOT_RUN]
+        run = [node for node in statements if node.type not in _NOT_EXECUTED]
     else:
-        run = [node for node in statements if not _only_declares(node)]
-        filled = {node.id: _filled(node, data) for node in run} if _PRINTED in data else {}
+        run = [node for node in statements if not _is_declaration(node)]
+        filled = (
+            {node.id: _namespace_edits(node, data) for node in run}
+            if _PRINTED_NAMESPACE in data
+            else {}
+        )
         edits += [edit for found in filled.values() for edit in found]
         run = [node for node in run if not filled.get(node.id)]
     return SessionScript(
         edits=edits,
         assigned=sorted(assigned - names.kinds.keys()),
         ends_with_value=bool(run) and _is_value(run[-1]),
-        complaint=names.complaint or complaint or _returned(root),
+        problem=names.problem or complaint or _stray_return(root),
     )
 
 
-def _only_declares(node: Node) -> bool:
+def _is_declaration(node: Node) -> bool:
     """It has no value of its own, so the one before it is still the last."""
     if node.type == "export_statement":
         return exported_value(node) is None
@@ -148,7 +152,7 @@ def _is_value(node: Node) -> bool:
     return node.type == "expression_statement" or exported_value(node) is not None
 
 
-def _filled(node: Node, data: bytes) -> list[Edit]:
+def _namespace_edits(node: Node, data: bytes) -> list[Edit]:
     """A namespace as it is printed is a call, and yet no value."""
     found = _NAMESPACE.fullmatch(data, node.start_byte, node.end_byte)
     if node.type != "expression_statement" or found is None:
@@ -170,7 +174,7 @@ def _variables(node: Node, names: _Names) -> Iterator[Edit]:
         name = declarator.child_by_field_name("name")
         if declarator.type != "variable_declarator" or name is None:
             continue
-        for bound in _bound(name):
+        for bound in _bound_names(name):
             names.declare(bound, node.type)
             if keyword.type == "const":
                 names.constants.add(names.text(bound))
@@ -195,38 +199,40 @@ def _declared(node: Node) -> Iterator[Node]:
         declarators = node.named_children if node.type == "variable_declaration" else []
     for declarator in declarators:
         if (name := declarator.child_by_field_name("name")) is not None:
-            yield from _bound(name)
+            yield from _bound_names(name)
 
 
-def _bound(pattern: Node) -> list[Node]:
+def _bound_names(pattern: Node) -> list[Node]:
     """The names a pattern binds, and none of its default values and computed keys."""
     if pattern.type == "identifier":
         return [pattern]
     found = ask(_NAMES, pattern)
-    values = Stretches(found.get("value", ()))
+    values = Spans(found.get("value", ()))
     return [node for node in found.get("name", ()) if not values.contain(node)]
 
 
-def _assigned(root: Node, names: _Names) -> tuple[set[str], Complaint | None]:
+def _assigned(root: Node, names: _Names) -> tuple[set[str], ScriptProblem | None]:
     """All assigned names, and the first constant among them that nothing can hide."""
     found = ask(_TARGETS, root)
     targets = list(found.get("assigned", ()))
     for pattern in found.get("pattern", ()):
-        targets += _bound(pattern)
-    bound = Counter(names.text(name) for node in found.get("bound", ()) for name in _bound(node))
+        targets += _bound_names(pattern)
+    bound = Counter(
+        names.text(name) for node in found.get("bound", ()) for name in _bound_names(node)
+    )
     for node in sorted(targets, key=lambda target: target.start_byte):
         name = names.text(node)
         if name in names.constants and bound[name] == 1:
             message = f"cannot assign to {name!r} because it is a constant"
-            return set(), Complaint(node, "TYPE_ERROR", message)
+            return set(), ScriptProblem(node, "TYPE_ERROR", message)
     return {names.text(node) for node in targets}, None
 
 
-def _returned(root: Node) -> Complaint | None:
+def _stray_return(root: Node) -> ScriptProblem | None:
     """A ``return`` outside of functions."""
     found = ask(_RETURNS, root)
-    functions = Stretches(found.get("function", ()))
+    functions = Spans(found.get("function", ()))
     for node in found.get("return", ()):
         if not functions.contain(node):
-            return Complaint(node, "SYNTAX_ERROR", "'return' outside of a function")
+            return ScriptProblem(node, "SYNTAX_ERROR", "'return' outside of a function")
     return None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rookery.schemas.run import Span
 
-__all__ = ["Edit", "Edited", "aligned", "apply_edits", "blanked", "offset_of", "span_at"]
+__all__ = ["Edit", "EditedText", "align", "apply_edits", "offset_of", "span_at", "to_blanks"]
 
 _VISIBLE = re.compile(r"[^\r\n\u2028\u2029]")
 _COMMENT = r"//[^\n]*|/\*.*?\*/"
@@ -22,7 +22,7 @@ _TOKEN = re.compile(
     r"""[\w$]+|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|=>|[=!<>&|?*+-]+|\S)""",
     re.DOTALL,
 )
-_SURE = 3
+_MATCH_MIN = 3
 """So many words in a row are no accident."""
 _INSERTED_MAX = 64
 
@@ -37,28 +37,28 @@ class Edit(NamedTuple):
     tail: str = ""
 
 
-class Edited(NamedTuple):
+class EditedText(NamedTuple):
     """A text, and stretches of it: where they begin, and where they began."""
 
     text: str
-    stretches: list[tuple[int, int]]
+    aligned_parts: list[tuple[int, int]]
 
     def origin(self, place: int) -> int:
         """Where the character at ``place`` came from; of something inserted, what it precedes."""
-        at = bisect_right(self.stretches, (place, 1 << 62)) - 1
-        begin, began = self.stretches[at]
+        at = bisect_right(self.aligned_parts, (place, 1 << 62)) - 1
+        begin, began = self.aligned_parts[at]
         came_from = began + place - begin
-        if at + 1 < len(self.stretches):
-            came_from = min(came_from, max(self.stretches[at + 1][1], began))
+        if at + 1 < len(self.aligned_parts):
+            came_from = min(came_from, max(self.aligned_parts[at + 1][1], began))
         return came_from
 
 
-def blanked(text: str) -> str:
+def to_blanks(text: str) -> str:
     """As long and as many lines as ``text``."""
     return _VISIBLE.sub(" ", text)
 
 
-def apply_edits(data: bytes, edits: Iterable[Edit]) -> Edited:
+def apply_edits(data: bytes, edits: Iterable[Edit]) -> EditedText:
     """An edit within another is covered by it."""
     pieces: list[str] = []
     stretches = [(0, 0)]
@@ -70,7 +70,7 @@ def apply_edits(data: bytes, edits: Iterable[Edit]) -> Edited:
         old = data[edit.start : edit.end].decode()
         new = edit.head
         if old:
-            blank = blanked(old)
+            blank = to_blanks(old)
             new += blank[len(edit.head) : len(old) - len(edit.tail)] + edit.tail
         pieces += (kept, new)
         here += len(kept) + len(new)
@@ -79,15 +79,15 @@ def apply_edits(data: bytes, edits: Iterable[Edit]) -> Edited:
             stretches += [(here - len(new), there - len(old)), (here, there)]
         at = edit.end
     pieces.append(data[at:].decode())
-    return Edited("".join(pieces), stretches)
+    return EditedText("".join(pieces), stretches)
 
 
-def aligned(text: str, source: str) -> Edited:
+def align(text: str, source: str) -> EditedText:
     """``text`` was printed anew from ``source``: what both have in common, in the same order."""
     (here, at), (there, began) = _tokens(text), _tokens(source)
     stretches = [(0, 0)]
     stretches += [(at[i], began[j]) for i, j in _in_common(here, there)]
-    return Edited(text, stretches)
+    return EditedText(text, stretches)
 
 
 def _in_common(here: list[str], there: list[str]) -> Iterator[tuple[int, int]]:
@@ -95,7 +95,7 @@ def _in_common(here: list[str], there: list[str]) -> Iterator[tuple[int, int]]:
     are the same; the work is bounded, so what has little in common is found in part."""
     runs: dict[tuple[str, ...], list[int]] = {}
     for j in range(len(there)):
-        runs.setdefault(tuple(there[j : j + _SURE]), []).append(j)
+        runs.setdefault(tuple(there[j : j + _MATCH_MIN]), []).append(j)
     i = j = 0
     while i < len(here):
         if j < len(there) and here[i] == there[j]:
@@ -103,7 +103,7 @@ def _in_common(here: list[str], there: list[str]) -> Iterator[tuple[int, int]]:
             i, j = i + 1, j + 1
             continue
         for ahead in range(i, min(i + _INSERTED_MAX, len(here))):
-            places = runs.get(tuple(here[ahead : ahead + _SURE]), [])
+            places = runs.get(tuple(here[ahead : ahead + _MATCH_MIN]), [])
             if (found := bisect_left(places, j)) < len(places):
                 i, j = ahead, places[found]
                 break

@@ -15,10 +15,10 @@ from itertools import accumulate
 import tree_sitter
 import tree_sitter_typescript
 
-__all__ = ["Node", "Stretches", "Watch", "ask", "first_error", "is_deeper", "parse"]
+__all__ = ["Node", "Spans", "WatchFunction", "ask", "first_error", "is_deeper", "parse"]
 
 Node = tree_sitter.Node
-Watch = Callable[[], None]
+WatchFunction = Callable[[], None]
 """Called now and then; what it raises ends the work."""
 
 _CHUNK_BYTES = 1 << 14
@@ -34,7 +34,7 @@ def _query(patterns: str) -> tree_sitter.Query:
     return tree_sitter.Query(_language(), patterns)
 
 
-def parse(source: bytes, watch: Watch) -> Node:
+def parse(source: bytes, watch: WatchFunction) -> Node:
     """The root of its tree. Watched as it reads: the progress callback of tree-sitter 0.26 for
     Python crashes, and nothing may be raised while it reads."""
     reasons: list[BaseException] = []
@@ -82,14 +82,14 @@ def first_error(root: Node) -> Node | None:
     return node
 
 
-class Stretches:
+class Spans:
     """Where some nodes are."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._set((node.start_byte, node.end_byte) for node in nodes)
 
     @classmethod
-    def between(cls, places: Iterable[tuple[int, int]]) -> Stretches:
+    def between(cls, places: Iterable[tuple[int, int]]) -> Spans:
         """Those that begin and end there."""
         stretches = cls(())
         stretches._set(places)

@@ -11,10 +11,16 @@ from importlib.resources import files
 
 import wasmtime
 
-from rookery.actors.sandbox.runtime.wasm import Externs, GuestStopped, Linker, Machine, Prepared
-from rookery.actors.sandbox.typescript.syntax import Watch
+from rookery.actors.sandbox.runtime.wasm import (
+    Externs,
+    GuestStopped,
+    Linker,
+    PreparedFunction,
+    WasmStore,
+)
+from rookery.actors.sandbox.typescript.syntax import WatchFunction
 
-__all__ = ["NotTransformed", "Transformer", "transformer_bytes"]
+__all__ = ["TransformFailed", "Transformer", "transformer_bytes"]
 
 _MEMORY_BYTES_MAX = 256 << 20
 _FLAGS = 1 << 0 | 1 << 8
@@ -31,7 +37,7 @@ _FUNCTIONS = {
 }
 
 
-class NotTransformed(Exception):
+class TransformFailed(Exception):
     """Why not. ``is_syntax``: it is not TypeScript; or else it is more than can be done."""
 
     def __init__(self, message: str, *, is_syntax: bool) -> None:
@@ -52,24 +58,24 @@ class Transformer:
         self._imports: list[tuple[bytes, bytes]] = []
         for wanted in module.imports:
             name = wanted.module.encode(), (wanted.name or "").encode()
-            self._linker.define(*name, wanted.type, _ANSWERS[wanted.name or ""])
+            self._linker.define(*name, wanted.type, _HOST_FUNCTIONS[wanted.name or ""])
             self._imports.append(name)
 
-    def transform(self, source: bytes, watch: Watch) -> str:
+    def transform(self, source: bytes, watch: WatchFunction) -> str:
         """The program as JavaScript."""
-        machine = Machine(self._engine, _MEMORY_BYTES_MAX)
+        machine = WasmStore(self._engine, _MEMORY_BYTES_MAX)
         machine.watch = watch
         try:
-            return self._transformed(machine, source)
+            return self._transform(machine, source)
         except GuestStopped as stopped:
             if stopped.code in ("STACK_OVERFLOW", "RUNTIME_ERROR"):  # Its stack is in its memory.
                 text = "the program is nested too deeply to be transformed"
-                raise NotTransformed(text, is_syntax=False) from None
+                raise TransformFailed(text, is_syntax=False) from None
             raise
         finally:
             machine.close()
 
-    def _transformed(self, machine: Machine, source: bytes) -> str:
+    def _transform(self, machine: WasmStore, source: bytes) -> str:
         wanted = Externs(len(self._imports))
         for place, (module, name) in enumerate(self._imports):
             self._linker.fetch(machine, module, name, wanted, place)
@@ -77,10 +83,10 @@ class Transformer:
         found = Externs(1 + len(_FUNCTIONS))
         machine.fetch(instance, b"memory", found, 0)
         machine.use(found.array[0])
-        call: dict[str, Prepared] = {}
+        call: dict[str, PreparedFunction] = {}
         for place, (function, kind) in enumerate(_FUNCTIONS.items(), 1):
             machine.fetch(instance, function.encode(), found, place)
-            call[function] = Prepared(machine, found.array[place], *kind)
+            call[function] = PreparedFunction(machine, found.array[place], *kind)
         arguments: list[int] = []
         for data in (_NAME, source):
             pointer = call["qjst_alloc"](len(data))
@@ -93,7 +99,7 @@ class Transformer:
         said = machine.read(call[f"qjst_{what}_ptr"](), call[f"qjst_{what}_len"]()).decode()
         if status == _TRANSFORMED:
             return said
-        raise NotTransformed(_without_name(said), is_syntax=status == _REFUSED)
+        raise TransformFailed(_without_name(said), is_syntax=status == _REFUSED)
 
 
 def _without_name(said: str) -> str:
@@ -102,30 +108,30 @@ def _without_name(said: str) -> str:
     return reason.partition("\n")[0].rstrip(".")
 
 
-def _random(machine: Machine, pointer: int, count: int) -> int:
+def _random(machine: WasmStore, pointer: int, count: int) -> int:
     """Its hash tables want some, and what they print must not depend on it."""
     machine.write(pointer, bytes(count & 0xFF))
     return 0
 
 
-def _no_environment(machine: Machine, count: int, size: int) -> int:
+def _no_environment(machine: WasmStore, count: int, size: int) -> int:
     machine.write(count, bytes(4))
     machine.write(size, bytes(4))
     return 0
 
 
-def _ignored(_machine: Machine, *_arguments: int) -> int:
+def _no_operation(_machine: WasmStore, *_arguments: int) -> int:
     return 0
 
 
-def _exit(_machine: Machine, _code: int) -> None:
+def _exit(_machine: WasmStore, _code: int) -> None:
     raise GuestStopped("RUNTIME_ERROR", "the transformer gave up")
 
 
-_ANSWERS: dict[str, Callable[..., int | None]] = {
+_HOST_FUNCTIONS: dict[str, Callable[..., int | None]] = {
     "random_get": _random,
     "environ_sizes_get": _no_environment,
-    "environ_get": _ignored,
-    "fd_write": _ignored,
+    "environ_get": _no_operation,
+    "fd_write": _no_operation,
     "proc_exit": _exit,
 }

@@ -13,27 +13,33 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from rookery.actors.sandbox.typescript.checks import Violation, first_violation
-from rookery.actors.sandbox.typescript.merged_blocks import named_across
-from rookery.actors.sandbox.typescript.module_statements import may_be_elided, module_statements
+from rookery.actors.sandbox.typescript.merged_blocks import cross_part_reference
+from rookery.actors.sandbox.typescript.module_statements import are_elidable, module_statements
 from rookery.actors.sandbox.typescript.session_script import session_script
 from rookery.actors.sandbox.typescript.source_edits import (
     Edit,
-    Edited,
-    aligned,
+    EditedText,
+    align,
     apply_edits,
     span_at,
 )
-from rookery.actors.sandbox.typescript.syntax import Node, Watch, first_error, is_deeper, parse
-from rookery.actors.sandbox.typescript.transformer import NotTransformed
-from rookery.actors.sandbox.typescript.type_erasure import blank_types
+from rookery.actors.sandbox.typescript.syntax import (
+    Node,
+    WatchFunction,
+    first_error,
+    is_deeper,
+    parse,
+)
+from rookery.actors.sandbox.typescript.transformer import TransformFailed
+from rookery.actors.sandbox.typescript.type_erasure import erase_types
 from rookery.schemas.run import ErrorObject, Span
 
 __all__ = [
     "EDITION",
     "EDITIONS",
-    "Erased",
-    "RefusedSource",
+    "ErasedSource",
     "Script",
+    "SourceRefused",
     "Transform",
     "erase",
     "translate",
@@ -51,10 +57,10 @@ _TOO_DEEP_HINT = "name the parts of what is nested; max_stack_depth counts calls
 _ENUM = re.compile(r"^(?:export )?var (\w+) = /\* @__PURE__ \*/ function\(\1\)", re.MULTILINE)
 _ENUM_1 = re.compile(r"^var (\w+) = /\* @__PURE__ \*/ function\(\1\)", re.MULTILINE)
 
-Transform = Callable[[bytes, Watch], str]
+Transform = Callable[[bytes, WatchFunction], str]
 
 
-class RefusedSource(Exception):
+class SourceRefused(Exception):
     """A program that cannot run, and why."""
 
     def __init__(self, error: ErrorObject) -> None:
@@ -62,7 +68,7 @@ class RefusedSource(Exception):
         self.error = error
 
 
-class _TooDeep(RefusedSource):
+class _NestingTooDeep(SourceRefused):
     """It is nested deeper than can be looked through."""
 
 
@@ -70,7 +76,7 @@ class Script(NamedTuple):
     """What the engine evaluates."""
 
     source: str
-    edited: Edited
+    edited: EditedText
     printed: str | None
     """What the transformer made of the source, if it was needed."""
     assigned: list[str]
@@ -88,11 +94,11 @@ class Script(NamedTuple):
         """Of a place in ``text``, in the source."""
         place = self.edited.origin(place)
         if self.printed is not None:
-            place = aligned(self.printed, self.source).origin(place)
+            place = align(self.printed, self.source).origin(place)
         return span_at(self.source, place)
 
 
-class Erased(NamedTuple):
+class ErasedSource(NamedTuple):
     """A program without its types, before it is made fit for a session."""
 
     data: bytes
@@ -109,11 +115,11 @@ def translate(
     source: str,
     tools: Container[str],
     transform: Transform,
-    watch: Watch,
+    watch: WatchFunction,
     *,
     edition: int = EDITION,
 ) -> Script:
-    """Raises ``RefusedSource`` with the first thing that is wrong."""
+    """Raises ``SourceRefused`` with the first thing that is wrong."""
     erased = erase(source, tools, transform, watch, edition=edition)
     return _script(source, erased, edition_1=edition == 1)
 
@@ -122,115 +128,117 @@ def erase(
     source: str,
     tools: Container[str],
     transform: Transform,
-    watch: Watch,
+    watch: WatchFunction,
     *,
     edition: int = EDITION,
-) -> Erased:
-    """Raises ``RefusedSource`` with the first thing that is wrong with the types and the calls."""
+) -> ErasedSource:
+    """Raises ``SourceRefused`` with the first thing that is wrong with the types and the calls."""
     if edition == 1:
-        return _erased_1(source, tools, transform, watch)
-    data = _encoded(source)
+        return _erase_edition_1(source, tools, transform, watch)
+    data = _encode_source(source)
     try:
-        root = _parsed(data, watch)
-    except _TooDeep as too_deep:  # It may be so in its types only.
-        return _reprinted(source, too_deep, tools, transform, watch)
+        root = _parse(data, watch)
+    except _NestingTooDeep as too_deep:  # It may be so in its types only.
+        return _reprint(source, too_deep, tools, transform, watch)
     if root.has_error:
-        return _reprinted(source, root, tools, transform, watch)
-    blanking = blank_types(root, data)
+        return _reprint(source, root, tools, transform, watch)
+    blanking = erase_types(root, data)
     watch()
     misread = blanking.misread
     if misread is None and blanking.rest is not None:
-        misread = named_across(root, data)
+        misread = cross_part_reference(root, data)
     if misread is not None:
         node, text = misread
-        raise _refused("UNSUPPORTED_FEATURE", text, _place(data, node, None, source))
+        raise _refusal_at("UNSUPPORTED_FEATURE", text, _span_of(data, node, None, source))
     modules = module_statements(root, data, blanking.edits)
     check = partial(_check, root, data, tools, source, types=blanking.stretches)
     if blanking.rest is None and not modules.wanted:
         check(modules=())
-        return Erased(data, root, [*blanking.edits, *modules.edits])
-    if blanking.rest is None and not may_be_elided(modules.wanted):
+        return ErasedSource(data, root, [*blanking.edits, *modules.edits])
+    if blanking.rest is None and not are_elidable(modules.wanted):
         check(modules=modules.wanted)
     try:
-        return _reprinted(source, blanking.rest or modules.wanted[0], tools, transform, watch)
-    except RefusedSource:
+        return _reprint(source, blanking.rest or modules.wanted[0], tools, transform, watch)
+    except SourceRefused:
         check(modules=modules.wanted)  # It knows the place better.
         raise
 
 
-def _reprinted(
+def _reprint(
     source: str,
-    reason: Node | RefusedSource,
+    reason: Node | SourceRefused,
     tools: Container[str],
     transform: Transform,
-    watch: Watch,
-) -> Erased:
+    watch: WatchFunction,
+) -> ErasedSource:
     """What the transformer makes of it."""
-    printed, root = _printed(source, reason, transform, watch)
+    printed, root = _transform_source(source, reason, transform, watch)
     data = printed.encode()
     modules = module_statements(root, data)
     _check(root, data, tools, printed, source, modules=modules.wanted)
     watch()
-    return Erased(data, root, modules.edits, printed)
+    return ErasedSource(data, root, modules.edits, printed)
 
 
-def _erased_1(source: str, tools: Container[str], transform: Transform, watch: Watch) -> Erased:
+def _erase_edition_1(
+    source: str, tools: Container[str], transform: Transform, watch: WatchFunction
+) -> ErasedSource:
     """As edition 1 did it."""
-    data = _encoded(source)
-    root = _parsed(data, watch)
+    data = _encode_source(source)
+    root = _parse(data, watch)
     reason = root
     if not root.has_error:
         _check(root, data, tools, source)
         watch()
-        blanking = blank_types(root, data, edition_1=True)
+        blanking = erase_types(root, data, edition_1=True)
         watch()
         if blanking.rest is None:
-            return Erased(data, root, blanking.edits)
+            return ErasedSource(data, root, blanking.edits)
         reason = blanking.rest
-    printed, root = _printed(source, reason, transform, watch)
+    printed, root = _transform_source(source, reason, transform, watch)
     data = printed.encode()
     _check(root, data, tools, printed, source)
     watch()
-    return Erased(data, root, [], printed)
+    return ErasedSource(data, root, [], printed)
 
 
-def _encoded(source: str) -> bytes:
+def _encode_source(source: str) -> bytes:
     data = source.encode()
     if len(data) > _SOURCE_BYTES_MAX:
         raise _too_large(f"{len(data)} bytes", _SOURCE_BYTES_MAX)
     return data
 
 
-def _parsed(data: bytes, watch: Watch) -> Node:
+def _parse(data: bytes, watch: WatchFunction) -> Node:
     root = parse(data, watch)
     if root.descendant_count > _NODES_MAX:
         raise _too_large(f"{root.descendant_count} syntax nodes", _NODES_MAX)
     if is_deeper(root, _NESTING_MAX):
         text = f"the source is nested more than {_NESTING_MAX} deep"
-        raise _TooDeep(ErrorObject(code="STACK_OVERFLOW", message=text, hint=_TOO_DEEP_HINT))
+        raise _NestingTooDeep(ErrorObject(code="STACK_OVERFLOW", message=text, hint=_TOO_DEEP_HINT))
     watch()
     return root
 
 
-def _printed(
-    source: str, reason: Node | RefusedSource, transform: Transform, watch: Watch
+def _transform_source(
+    source: str, reason: Node | SourceRefused, transform: Transform, watch: WatchFunction
 ) -> tuple[str, Node]:
     """The transformer's text, and its tree. ``reason`` says where if there is none."""
     try:
         printed = transform(source.encode(), watch)
-    except NotTransformed as refusal:
-        if isinstance(reason, RefusedSource):
+    except TransformFailed as refusal:
+        if isinstance(reason, SourceRefused):
             raise reason from None
         raise _not_transformed(refusal, reason, source) from None
-    return printed, _parsed(printed.encode(), watch)
+    return printed, _parse(printed.encode(), watch)
 
 
-def _script(source: str, erased: Erased, *, edition_1: bool) -> Script:
+def _script(source: str, erased: ErasedSource, *, edition_1: bool) -> Script:
     data, root, edits, printed = erased
     found = session_script(root, data, edition_1=edition_1)
-    if found.complaint is not None:
-        node, code, message = found.complaint
-        raise _refused(code, message, _place(data, node, printed, source))
+    if found.problem is not None:
+        node, code, message = found.problem
+        raise _refusal_at(code, message, _span_of(data, node, printed, source))
     return Script(
         source=source,
         edited=apply_edits(data, [*edits, *found.edits]),
@@ -254,19 +262,19 @@ def _check(
     if violation is not None:
         _, _, code, message, hint = violation
         printed = None if source is None else text
-        span = _place(data, violation, printed, text if source is None else source)
-        raise RefusedSource(ErrorObject(code=code, message=message, hint=hint, span=span))
+        span = _span_of(data, violation, printed, text if source is None else source)
+        raise SourceRefused(ErrorObject(code=code, message=message, hint=hint, span=span))
 
 
-def _place(data: bytes, what: Node | Violation, printed: str | None, source: str) -> Span:
+def _span_of(data: bytes, what: Node | Violation, printed: str | None, source: str) -> Span:
     start, end = what.start_byte, what.end_byte
     begin, finish = len(data[:start].decode()), len(data[:end].decode())
     if printed is None:
         return span_at(source, begin, finish)
-    return span_at(source, aligned(printed, source).origin(begin))
+    return span_at(source, align(printed, source).origin(begin))
 
 
-def _not_transformed(refusal: NotTransformed, reason: Node, source: str) -> RefusedSource:
+def _not_transformed(refusal: TransformFailed, reason: Node, source: str) -> SourceRefused:
     """The transformer does not say where; the grammar does."""
     node = first_error(reason) or reason
     data = source.encode()
@@ -277,14 +285,14 @@ def _not_transformed(refusal: NotTransformed, reason: Node, source: str) -> Refu
         end = max(first_line_end, begin)
     span = span_at(source, begin, end)
     if refusal.is_syntax:
-        return _refused("SYNTAX_ERROR", refusal.message, span)
-    return _refused("UNSUPPORTED_FEATURE", refusal.message, span)
+        return _refusal_at("SYNTAX_ERROR", refusal.message, span)
+    return _refusal_at("UNSUPPORTED_FEATURE", refusal.message, span)
 
 
-def _refused(code: str, message: str, span: Span | None = None) -> RefusedSource:
-    return RefusedSource(ErrorObject(code=code, message=message, span=span))
+def _refusal_at(code: str, message: str, span: Span | None = None) -> SourceRefused:
+    return SourceRefused(ErrorObject(code=code, message=message, span=span))
 
 
-def _too_large(size: str, most: int) -> RefusedSource:
+def _too_large(size: str, most: int) -> SourceRefused:
     text = f"the source has {size}, more than {most}"
-    return RefusedSource(ErrorObject(code="MEMORY_EXCEEDED", message=text, hint=_TOO_LARGE_HINT))
+    return SourceRefused(ErrorObject(code="MEMORY_EXCEEDED", message=text, hint=_TOO_LARGE_HINT))

@@ -11,9 +11,9 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 from rookery.actors.sandbox.typescript.source_edits import Edit
-from rookery.actors.sandbox.typescript.syntax import Node, Stretches, ask
+from rookery.actors.sandbox.typescript.syntax import Node, Spans, ask
 
-__all__ = ["Blanking", "blank_types"]
+__all__ = ["TypeErasure", "erase_types"]
 
 _PATTERNS = """
 [
@@ -92,15 +92,15 @@ _EDITION_2 = """
 ] @worded
 """
 """Also where the grammar and the compiler read a program differently now and then."""
-_PARTED = "the line ends after 'interface', so it is a name there: write it on one line"
-_SIGNED = "a sign before a text is not supported in an enum: write the number"
+_LINE_BREAK_MESSAGE = "the line ends after 'interface', so it is a name there: write it on one line"
+_SIGNED_TEXT_MESSAGE = "a sign before a text is not supported in an enum: write the number"
 _CALLS = re.compile(rb"\s*[(`]")
 _BRACKETS = ((b"(", b")"), (b"[", b"]"), (b"{", b"}"))
 _NESTED_MAX = 16
 _TYPES_BYTES_MAX = 1 << 13
 
 
-class Blanking(NamedTuple):
+class TypeErasure(NamedTuple):
     edits: list[Edit]
     rest: Node | None
     """The first thing that is more than a type: then none of the edits will do."""
@@ -108,11 +108,11 @@ class Blanking(NamedTuple):
     """What the transformer reads otherwise than the compiler, and why it is refused."""
 
     @property
-    def stretches(self) -> Stretches:
-        return Stretches.between((edit.start, edit.end) for edit in self.edits)
+    def stretches(self) -> Spans:
+        return Spans.between((edit.start, edit.end) for edit in self.edits)
 
 
-def blank_types(root: Node, data: bytes, *, edition_1: bool = False) -> Blanking:
+def erase_types(root: Node, data: bytes, *, edition_1: bool = False) -> TypeErasure:
     """What to blank in a source without errors. Edition 1 took the grammar's word for all."""
     found = ask(_PATTERNS + (_EDITION_1 if edition_1 else _EDITION_2), root)
 
@@ -129,32 +129,34 @@ def blank_types(root: Node, data: bytes, *, edition_1: bool = False) -> Blanking
     edits += [_with_comma(node, data) for node in nodes("this")]
     for node in nodes("arrow"):
         edits += _arrow(node, data)
-    edits = _preferred(edits)
+    edits = _deduplicate(edits)
     after = {edit.start: edit.end for edit in edits}
-    whole = Stretches(nodes("whole"))
+    whole = Spans(nodes("whole"))
     rest = [node for node in nodes("rest") if not whole.contain(node)]
     rest += [node for node in nodes("indexed") if _is_next_statement(node, data)]
     rest += [node for node in nodes("restricted") if _would_break(node, data, after)]
     rest += _within(nodes("typed"), nodes("choice"))
     parted = [node for node in nodes("worded") if _is_two_lines(node, data)]
     rest += parted
-    rest += _enclosing(nodes("less"), nodes("more"), data)
-    misread = [(node, _PARTED) for node in parted if node.type == "interface_declaration"]
-    misread += [(node, _SIGNED) for node in _within(nodes("signed"), nodes("enum"))]
-    return Blanking(edits, _first(rest), misread[0] if misread else None)
+    rest += _type_argument_starts(nodes("less"), nodes("more"), data)
+    misread = [
+        (node, _LINE_BREAK_MESSAGE) for node in parted if node.type == "interface_declaration"
+    ]
+    misread += [(node, _SIGNED_TEXT_MESSAGE) for node in _within(nodes("signed"), nodes("enum"))]
+    return TypeErasure(edits, _first(rest), misread[0] if misread else None)
 
 
 def _within(nodes: list[Node], others: list[Node]) -> list[Node]:
-    stretches = Stretches(others) if nodes and others else None
+    stretches = Spans(others) if nodes and others else None
     return [node for node in nodes if stretches is not None and stretches.contain(node)]
 
 
-def _in_order(nodes: list[Node]) -> list[Node]:
+def _by_position(nodes: list[Node]) -> list[Node]:
     return sorted(nodes, key=lambda node: node.start_byte)
 
 
 def _first(nodes: list[Node]) -> Node | None:
-    return next(iter(_in_order(nodes)), None)
+    return next(iter(_by_position(nodes)), None)
 
 
 def _cast(node: Node, *, ends: bool) -> Edit:
@@ -208,10 +210,10 @@ def _is_two_lines(node: Node, data: bytes) -> bool:
     return b"\n" in data[first.end_byte : second.start_byte]
 
 
-def _enclosing(less: list[Node], more: list[Node], data: bytes) -> list[Node]:
+def _type_argument_starts(less: list[Node], more: list[Node], data: bytes) -> list[Node]:
     """Signs of comparison that may enclose types: ``f<A | B>(x)``. Between those is nothing but
     whole brackets, and what follows has arguments or is a template."""
-    less = _in_order(less) if more else []
+    less = _by_position(less) if more else []
     places = [node.end_byte for node in less]
     for end in more:
         if not _CALLS.match(data, end.end_byte):
@@ -242,7 +244,7 @@ def _would_break(node: Node, data: bytes, after: dict[int, int]) -> bool:
     return b"\n" in data[begin:at]
 
 
-def _preferred(edits: list[Edit]) -> list[Edit]:
+def _deduplicate(edits: list[Edit]) -> list[Edit]:
     """Of two edits of one place, the one that puts something there."""
     chosen: dict[tuple[int, int], Edit] = {}
     for edit in edits:

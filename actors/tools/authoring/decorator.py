@@ -73,13 +73,13 @@ def tool(function: F | None = None, /, **options: Unpack[ToolOptions]) -> F | Ca
     """
 
     def decorate(function: F) -> F:
-        setattr(function, TOOL_ATTRIBUTE, _registered(function, options))
+        setattr(function, TOOL_ATTRIBUTE, _register(function, options))
         return function
 
     return decorate if function is None else decorate(function)
 
 
-def _registered(function: Callable[..., Any], options: Mapping[str, object]) -> RegisteredTool:
+def _register(function: Callable[..., Any], options: Mapping[str, object]) -> RegisteredTool:
     if not inspect.isfunction(function):
         raise Refused(
             "INVALID_ARGUMENT",
@@ -148,7 +148,7 @@ def _synchronous(
 ) -> Callable[[ToolCallContext], ToolResult]:
     def handler(ctx: ToolCallContext) -> ToolResult:
         bound = signature.bind(ctx)
-        return _plain(function(*bound.args, **bound.kwargs))
+        return _to_json_value(function(*bound.args, **bound.kwargs))
 
     return handler
 
@@ -158,12 +158,12 @@ def _asynchronous(
 ) -> Callable[[ToolCallContext], Any]:
     async def handler(ctx: ToolCallContext) -> ToolResult:
         bound = signature.bind(ctx)
-        return _plain(await function(*bound.args, **bound.kwargs))
+        return _to_json_value(await function(*bound.args, **bound.kwargs))
 
     return handler
 
 
-def _plain(result: Any) -> Any:
+def _to_json_value(result: Any) -> Any:
     try:
         return msgspec.to_builtins(result, str_keys=True, order="deterministic")
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:

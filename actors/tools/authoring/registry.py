@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from rookery.actors.tools.capability_checks import CallChecks
+from rookery.actors.tools.capability_checks import CapabilityChecks
 from rookery.schemas.capability import Capability, is_python_identifier
 from rookery.schemas.errors import Refused
 
@@ -94,7 +94,7 @@ class RegisteredTool:
         self.capability = capability
         self.async_mode = async_mode
         """Whether the handler is a coroutine function, and a program awaits the tool."""
-        self.checks = CallChecks(capability)
+        self.checks = CapabilityChecks(capability)
         self._handler = handler
 
     @classmethod

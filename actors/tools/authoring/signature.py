@@ -14,7 +14,7 @@ from typing import Any, Final, get_type_hints
 import msgspec
 
 from rookery.actors.tools.authoring.registry import ToolCallContext, ToolError
-from rookery.actors.tools.capability_checks import named
+from rookery.actors.tools.capability_checks import bind_by_name
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 
@@ -42,13 +42,13 @@ class ToolSignature:
             for name, parameter in self._signature.parameters.items()
             if name != self._context
         }
-        self.input_schema = self._described()
-        self.output_schema = self._output(hints.get("return", Any))
+        self.input_schema = self._build_input_schema()
+        self.output_schema = self._build_output_schema(hints.get("return", Any))
 
     def bind(self, ctx: ToolCallContext) -> inspect.BoundArguments:
         """The arguments of a call as the function wants them; ``ToolError`` if they are others."""
         try:
-            given = named(self._name, tuple(self._types), ctx.args, ctx.kwargs)
+            given = bind_by_name(self._name, tuple(self._types), ctx.args, ctx.kwargs)
         except Refused as refusal:
             raise ToolError(refusal.code, refusal.message) from None
         if unknown := sorted(given.keys() - self._types.keys()):
@@ -58,7 +58,7 @@ class ToolSignature:
             if name == self._context:
                 bound.arguments[name] = ctx
             elif name in given:
-                bound.arguments[name] = self._converted(name, given[name])
+                bound.arguments[name] = self._convert(name, given[name])
             elif parameter.default is _NO_DEFAULT:
                 raise ToolError("TYPE_ERROR", f"{self._name} is not given {name}")
             else:
@@ -91,13 +91,13 @@ class ToolSignature:
             ) from None
         return kind
 
-    def _described(self) -> dict[str, Any]:
+    def _build_input_schema(self) -> dict[str, Any]:
         schemas, parts = _schemas(*self._types.values())
         parameters = self._signature.parameters
         described: dict[str, Any] = {
             "type": "object",
             "properties": {
-                name: schema | _shown_default(parameters[name].default)
+                name: schema | _default_schema(parameters[name].default)
                 for name, schema in zip(self._types, schemas, strict=True)
             },
             "required": [n for n in self._types if parameters[n].default is _NO_DEFAULT],
@@ -105,7 +105,7 @@ class ToolSignature:
         }
         return described | parts
 
-    def _output(self, kind: Any) -> dict[str, Any]:
+    def _build_output_schema(self, kind: Any) -> dict[str, Any]:
         try:
             (described,), parts = _schemas(kind)
         except TypeError as error:
@@ -117,14 +117,14 @@ class ToolSignature:
 
     # --- arguments to what was hinted ---------------------------------------------------------
 
-    def _converted(self, name: str, value: Any) -> Any:
+    def _convert(self, name: str, value: Any) -> Any:
         kind = self._types[name]
         try:
             return msgspec.convert(value, kind, str_keys=True)
         except msgspec.ValidationError as error:
             wrong = str(error)
         try:
-            return msgspec.convert(_whole(value), kind, str_keys=True)
+            return msgspec.convert(_with_integers(value), kind, str_keys=True)
         except msgspec.ValidationError:
             raise ToolError("TYPE_ERROR", f"{self._name}: in $.{name}: {wrong}") from None
 
@@ -135,7 +135,7 @@ def _schemas(*kinds: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return list(described), {"$defs": parts} if parts else {}
 
 
-def _shown_default(default: Any) -> dict[str, Any]:
+def _default_schema(default: Any) -> dict[str, Any]:
     """A default that is no JSON is the function's own affair."""
     if default is _NO_DEFAULT:
         return {}
@@ -145,15 +145,15 @@ def _shown_default(default: Any) -> dict[str, Any]:
         return {}
 
 
-def _whole(value: Any) -> Any:
+def _with_integers(value: Any) -> Any:
     """To JSON Schema 1.0 is an integer, to msgspec it is none."""
     match value:
         case float() if value.is_integer():
             return int(value)
         case list():
-            return [_whole(inner) for inner in value]
+            return [_with_integers(inner) for inner in value]
         case dict():
-            return {name: _whole(inner) for name, inner in value.items()}
+            return {name: _with_integers(inner) for name, inner in value.items()}
         case _:
             return value
 

@@ -17,7 +17,15 @@ from rookery.actors.tools.authoring.registry import ToolError
 from rookery.actors.tools.builtin.urls import Target, parse_url
 from rookery.schemas.errors import Refused
 
-__all__ = ["METHODS", "WRITING_METHODS", "Allowed", "Allowlist", "IPAddress", "Rule", "is_public"]
+__all__ = [
+    "METHODS",
+    "WRITING_METHODS",
+    "AllowRule",
+    "Allowed",
+    "Allowlist",
+    "IPAddress",
+    "is_public",
+]
 
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -46,7 +54,7 @@ class Allowed(msgspec.Struct, frozen=True):
     """Beside public addresses: ``("10.1.0.0/16",)`` for a server in this network."""
 
 
-class Rule:
+class AllowRule:
     """An entry, ready to be asked."""
 
     def __init__(self, entry: Allowed) -> None:
@@ -84,10 +92,10 @@ class Rule:
 
 class Allowlist:
     def __init__(self, entries: Iterable[Allowed]) -> None:
-        self._rules = tuple(map(Rule, entries))
+        self._rules = tuple(map(AllowRule, entries))
         self.methods = frozenset(method for rule in self._rules for method in rule.methods)
 
-    def rule_for(self, method: str, target: Target) -> Rule:
+    def rule_for(self, method: str, target: Target) -> AllowRule:
         """The first rule that covers this request, or ``PERMISSION_DENIED``."""
         for rule in self._rules:
             if rule.covers(method, target):

@@ -26,10 +26,10 @@ from rookery.actors.tools.authoring.registry import (
 from rookery.actors.tools.builtin.mounts import (
     TEMPORARY_PREFIX,
     Mount,
+    MountPath,
     Mounts,
-    Place,
-    complaint_of,
-    expect_file,
+    invalid_name_reason,
+    require_file,
 )
 from rookery.schemas.capability import CapabilityLimits
 from rookery.schemas.run import SideEffect
@@ -68,9 +68,9 @@ def file_tools(
 
 def _read_text(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
     def read_text(path: _Path) -> str:
-        place = mounts.find(path)
+        place = mounts.resolve(path)
         try:
-            return _contents(place, limits.max_response_bytes).decode()
+            return _read_file(place, limits.max_response_bytes).decode()
         except UnicodeDecodeError:
             raise ToolError("TOOL_ERROR", f"{place.path[:80]!r} is not UTF-8 text") from None
 
@@ -80,8 +80,8 @@ def _read_text(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
 
 def _list_dir(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
     def list_dir(path: _Path) -> list[str]:
-        place = mounts.find(path)
-        return sorted(mounts.names_below(place) | _names(place, limits.max_response_bytes))
+        place = mounts.resolve(path)
+        return sorted(mounts.names_below(place) | _list_names(place, limits.max_response_bytes))
 
     list_dir.__doc__ = f"The names in a folder, sorted. Folders: {mounts}."
     return tool(side_effect=SideEffect.READ, limits=limits)(list_dir)
@@ -89,7 +89,7 @@ def _list_dir(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
 
 def _write_text(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
     def write_text(path: _Path, text: _Text, ctx: ToolCallContext) -> Written:
-        place = mounts.find(path)
+        place = mounts.resolve(path)
         if not place.mount.writable:
             raise ToolError("PERMISSION_DENIED", f"{place.path[:80]!r} is on a read-only mount")
         try:
@@ -97,7 +97,7 @@ def _write_text(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
         except UnicodeEncodeError:
             raise ToolError("INVALID_ARGUMENT", "the text is not Unicode") from None
         _check_size(len(data), limits.max_request_bytes, place.path)
-        _replace(place, data, ctx.cancelled)
+        _replace_file(place, data, ctx.cancelled)
         return {"path": place.path, "bytes": len(data)}
 
     write_text.__doc__ = f"Write a UTF-8 file, whole or not at all. Folders: {mounts}."
@@ -105,14 +105,14 @@ def _write_text(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
     return tool(side_effect=SideEffect.WRITE, idempotent=True, limits=limits)(write_text)
 
 
-def _contents(place: Place, size_bytes_max: int) -> bytes:
-    with place.parent() as (folder, name):
+def _read_file(place: MountPath, size_bytes_max: int) -> bytes:
+    with place.open_parent() as (folder, name):
         # Before it is opened, because opening a pipe or a device is felt at its other end, and
         # after, because something else may stand there by then.
-        expect_file(os.stat(name, dir_fd=folder, follow_symlinks=False), place.path)
+        require_file(os.stat(name, dir_fd=folder, follow_symlinks=False), place.path)
         file = os.open(name, _READ_FLAGS, dir_fd=folder)
         try:
-            expect_file(os.fstat(file), place.path)
+            require_file(os.fstat(file), place.path)
             data = bytearray()
             while piece := os.read(file, _PIECE_BYTES):
                 data += piece
@@ -122,22 +122,22 @@ def _contents(place: Place, size_bytes_max: int) -> bytes:
             os.close(file)
 
 
-def _names(place: Place, size_bytes_max: int) -> set[str]:
+def _list_names(place: MountPath, size_bytes_max: int) -> set[str]:
     """Those a program could name: the others are not for it."""
     names, size_bytes = set(), 0
-    with place.folder() as folder, os.scandir(folder) as entries:
+    with place.open_folder() as folder, os.scandir(folder) as entries:
         for entry in entries:
-            if complaint_of(entry.name) is None:
+            if invalid_name_reason(entry.name) is None:
                 names.add(entry.name)
                 size_bytes += len(entry.name.encode()) + 3
                 _check_size(size_bytes, size_bytes_max, place.path)
     return names
 
 
-def _replace(place: Place, data: bytes, cancelled: Callable[[], bool]) -> None:
-    with place.parent() as (folder, name):
-        mode = _mode_of_present(folder, name, place.path)
-        temporary, file = _created(folder)
+def _replace_file(place: MountPath, data: bytes, cancelled: Callable[[], bool]) -> None:
+    with place.open_parent() as (folder, name):
+        mode = _existing_mode(folder, name, place.path)
+        temporary, file = _create_temporary(folder)
         try:
             with os.fdopen(file, "wb") as stream:
                 if mode is not None:
@@ -155,7 +155,7 @@ def _replace(place: Place, data: bytes, cancelled: Callable[[], bool]) -> None:
         os.fsync(folder)
 
 
-def _created(folder: int) -> tuple[str, int]:
+def _create_temporary(folder: int) -> tuple[str, int]:
     """A new file under a name that neither another thread nor an earlier process has taken."""
     while True:
         name = f"{TEMPORARY_PREFIX}{os.getpid()}-{next(_numbers)}"
@@ -163,13 +163,13 @@ def _created(folder: int) -> tuple[str, int]:
             return name, os.open(name, _CREATE_FLAGS, 0o666, dir_fd=folder)
 
 
-def _mode_of_present(folder: int, name: str, path: str) -> int | None:
+def _existing_mode(folder: int, name: str, path: str) -> int | None:
     """Of the file that stands there, for the one that takes its place."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    expect_file(status, path)
+    require_file(status, path)
     mode = stat.S_IMODE(status.st_mode) & 0o777
     if not mode & 0o222:
         raise ToolError("PERMISSION_DENIED", f"{path[:80]!r} is a read-only file")

@@ -27,8 +27,13 @@ from rookery.actors.tools.authoring.registry import (
     tool_of,
 )
 from rookery.actors.tools.builtin.allowlist import WRITING_METHODS, Allowed, Allowlist
-from rookery.actors.tools.builtin.http_transport import Exchange, HttpTransport, Request, Response
-from rookery.actors.tools.builtin.urls import Target, parse_url, redirected
+from rookery.actors.tools.builtin.http_transport import (
+    HttpExchange,
+    HttpRequest,
+    HttpResponse,
+    HttpTransport,
+)
+from rookery.actors.tools.builtin.urls import Target, parse_url, resolve_redirect
 from rookery.schemas.capability import CapabilityLimits
 from rookery.schemas.run import SideEffect
 
@@ -87,7 +92,7 @@ def http_tools(
 ) -> list[RegisteredTool]:
     """The tools for what is allowed: none for nothing, and ``http_send`` only where something may
     be written."""
-    client = _Client(Allowlist(allowed), transport or HttpTransport(), limits)
+    client = _HttpClient(Allowlist(allowed), transport or HttpTransport(), limits)
     functions: list[Callable[..., Any]] = []
     if "GET" in client.allowlist.methods:
         functions += [_fetch_text(client), _fetch_json(client), _http_get(client)]
@@ -96,41 +101,41 @@ def http_tools(
     return [tool_of(function) for function in functions]
 
 
-def _fetch_text(client: _Client) -> Callable[..., Any]:
+def _fetch_text(client: _HttpClient) -> Callable[..., Any]:
     async def fetch_text(url: _Url) -> str:
         target, response = await client.get(url, {})
-        text = _text_of(_succeeded(target, response))
+        text = _text_of(_require_success(target, response))
         if text is None:
             raise ToolError("TOOL_ERROR", f"{target.url[:80]} is not text in a known charset")
         return text
 
-    return _reading(fetch_text, "The text at a URL.", client)
+    return _read_tool(fetch_text, "The text at a URL.", client)
 
 
-def _fetch_json(client: _Client) -> Callable[..., Any]:
+def _fetch_json(client: _HttpClient) -> Callable[..., Any]:
     async def fetch_json(url: _Url) -> Any:
         target, response = await client.get(url, {"Accept": "application/json"})
         try:
-            return msgspec.json.decode(_succeeded(target, response).body)
+            return msgspec.json.decode(_require_success(target, response).body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ToolError("TOOL_ERROR", f"{target.url[:80]} is not JSON: {error}") from None
 
-    return _reading(fetch_json, "The JSON value at a URL.", client)
+    return _read_tool(fetch_json, "The JSON value at a URL.", client)
 
 
-def _http_get(client: _Client) -> Callable[..., Any]:
+def _http_get(client: _HttpClient) -> Callable[..., Any]:
     async def http_get(url: _Url, headers: _Headers = None) -> HttpAnswer:
-        return _answer(*await client.get(url, _checked_headers(headers)))
+        return _to_answer(*await client.get(url, _check_headers(headers)))
 
-    return _reading(http_get, "The answer of a server, whatever its status.", client)
+    return _read_tool(http_get, "The answer of a server, whatever its status.", client)
 
 
-def _reading(function: Callable[..., Any], text: str, client: _Client) -> Callable[..., Any]:
+def _read_tool(function: Callable[..., Any], text: str, client: _HttpClient) -> Callable[..., Any]:
     function.__doc__ = f"{text} Allowed: {client.allowlist}."
     return tool(side_effect=SideEffect.NETWORK, idempotent=True, limits=client.limits)(function)
 
 
-def _http_send(client: _Client) -> Callable[..., Any]:
+def _http_send(client: _HttpClient) -> Callable[..., Any]:
     async def http_send(
         method: Literal["POST", "PUT", "PATCH", "DELETE"],
         url: _Url,
@@ -140,8 +145,8 @@ def _http_send(client: _Client) -> Callable[..., Any]:
         base64: _Base64 = None,
         headers: _Headers = None,
     ) -> HttpAnswer:
-        body = _body(text, base64)
-        return _answer(*await client.send(method, url, _checked_headers(headers), body, ctx))
+        body = _request_body(text, base64)
+        return _to_answer(*await client.send(method, url, _check_headers(headers), body, ctx))
 
     http_send.__doc__ = (
         f"Send to a server. Redirects are not followed. Allowed: {client.allowlist}."
@@ -151,7 +156,7 @@ def _http_send(client: _Client) -> Callable[..., Any]:
     return options(http_send)
 
 
-class _Client:
+class _HttpClient:
     """Requests on behalf of programs: allowed ones, in time."""
 
     def __init__(
@@ -159,32 +164,34 @@ class _Client:
     ) -> None:
         self.allowlist, self.limits, self._transport = allowlist, limits, transport
 
-    async def get(self, url: str, headers: dict[str, str]) -> tuple[Target, Response]:
-        return await self._in_time(self._followed(parse_url(url), headers))
+    async def get(self, url: str, headers: dict[str, str]) -> tuple[Target, HttpResponse]:
+        return await self._with_timeout(self._get_following_redirects(parse_url(url), headers))
 
     async def send(
         self, method: str, url: str, headers: dict[str, str], body: bytes, ctx: ToolCallContext
-    ) -> tuple[Target, Response]:
+    ) -> tuple[Target, HttpResponse]:
         target = parse_url(url)
         if len(body) > self.limits.max_request_bytes:
             text = f"the body has {len(body)} bytes, above {self.limits.max_request_bytes}"
             raise ToolError("PAYLOAD_TOO_LARGE", text)
         if ctx.idempotency_key:
             headers = headers | {"Idempotency-Key": ctx.idempotency_key}
-        request = Request(method, target, headers, body)
-        return target, await self._in_time(self._exchanged(request))
+        request = HttpRequest(method, target, headers, body)
+        return target, await self._with_timeout(self._exchange(request))
 
-    async def _followed(self, target: Target, headers: dict[str, str]) -> tuple[Target, Response]:
+    async def _get_following_redirects(
+        self, target: Target, headers: dict[str, str]
+    ) -> tuple[Target, HttpResponse]:
         for _ in range(_REDIRECTS_MAX + 1):
-            response = await self._exchanged(Request("GET", target, headers))
+            response = await self._exchange(HttpRequest("GET", target, headers))
             location = response.headers.get("location")
             if response.status not in _REDIRECTIONS or location is None:
                 return target, response
-            target = _next(target, location)
+            target = _redirect_target(target, location)
         raise ToolError("TOOL_ERROR", f"there are more than {_REDIRECTS_MAX} redirects")
 
-    async def _exchanged(self, request: Request) -> Response:
-        exchange = Exchange(
+    async def _exchange(self, request: HttpRequest) -> HttpResponse:
+        exchange = HttpExchange(
             self._transport,
             request,
             permits=self.allowlist.rule_for(request.method, request.target).permits,
@@ -194,9 +201,9 @@ class _Client:
         try:
             return await _on_own_thread(exchange.run)
         finally:
-            exchange.cut()
+            exchange.abort()
 
-    async def _in_time(self, answer: Awaitable[T]) -> T:
+    async def _with_timeout(self, answer: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(self.limits.timeout_ms / 1000):
                 return await answer
@@ -220,10 +227,10 @@ async def _on_own_thread(work: Callable[[], T]) -> T:
     return await asyncio.wrap_future(done)
 
 
-def _next(target: Target, location: str) -> Target:
+def _redirect_target(target: Target, location: str) -> Target:
     """What a server points to is its own doing, so a bad one is its failure."""
     try:
-        return redirected(target, location)
+        return resolve_redirect(target, location)
     except (ToolError, ValueError) as error:
         if isinstance(error, ToolError) and error.code == "PERMISSION_DENIED":
             raise
@@ -231,7 +238,7 @@ def _next(target: Target, location: str) -> Target:
         raise ToolError("TOOL_ERROR", text) from None
 
 
-def _checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+def _check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     checked: dict[str, str] = {}
     for name, value in (headers or {}).items():
         key = name.lower()
@@ -243,7 +250,7 @@ def _checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     return checked
 
 
-def _body(text: str | None, base64: str | None) -> bytes:
+def _request_body(text: str | None, base64: str | None) -> bytes:
     try:
         if text is None:
             return b64decode(base64 or "", validate=True)
@@ -254,13 +261,13 @@ def _body(text: str | None, base64: str | None) -> bytes:
     raise ToolError("INVALID_ARGUMENT", "the body is text or base64, not both")
 
 
-def _succeeded(target: Target, response: Response) -> Response:
+def _require_success(target: Target, response: HttpResponse) -> HttpResponse:
     if not 200 <= response.status < 300:
         raise ToolError("TOOL_ERROR", f"{target.url[:80]} answered with {response.status}")
     return response
 
 
-def _answer(target: Target, response: Response) -> HttpAnswer:
+def _to_answer(target: Target, response: HttpResponse) -> HttpAnswer:
     text = _text_of(response)
     return {
         "url": target.url,
@@ -271,7 +278,7 @@ def _answer(target: Target, response: Response) -> HttpAnswer:
     }
 
 
-def _text_of(response: Response) -> str | None:
+def _text_of(response: HttpResponse) -> str | None:
     charset = _CHARSET.search(response.headers.get("content-type", ""))
     codec = _CODECS.get(charset[1].lower()) if charset else "utf-8"
     try:

@@ -25,26 +25,33 @@ from rookery.actors.tools.authoring.registry import ToolError
 from rookery.actors.tools.builtin.allowlist import IPAddress
 from rookery.actors.tools.builtin.urls import Target
 
-__all__ = ["Exchange", "HttpTransport", "Request", "Resolve", "Response", "system_addresses"]
+__all__ = [
+    "HttpExchange",
+    "HttpRequest",
+    "HttpResponse",
+    "HttpTransport",
+    "Resolve",
+    "system_addresses",
+]
 
 Resolve: TypeAlias = Callable[[str, int], Sequence[IPAddress]]
 """The addresses of a host, the best first; ``OSError`` if it has none."""
 
 _PIECE_BYTES: Final = 1 << 16
 _HEADER_BYTES_MAX: Final = 1 << 16
-_AT_ONCE: Final = struct.pack("ii", 1, 0)
+_LINGER_ZERO: Final = struct.pack("ii", 1, 0)
 _WITHHELD: Final = frozenset(("set-cookie", "set-cookie2"))
 """Credentials: they would end up in records."""
 
 
-class Request(msgspec.Struct, frozen=True):
+class HttpRequest(msgspec.Struct, frozen=True):
     method: str
     target: Target
     headers: dict[str, str] = {}
     body: bytes | None = None
 
 
-class Response(msgspec.Struct, frozen=True):
+class HttpResponse(msgspec.Struct, frozen=True):
     status: int
     headers: dict[str, str]
     """Names in lower case; what came several times is joined by commas."""
@@ -66,13 +73,13 @@ class HttpTransport:
         self.tls, self.resolve = tls or _default_tls(), resolve
 
 
-class Exchange:
+class HttpExchange:
     """One request and its response."""
 
     def __init__(
         self,
         transport: HttpTransport,
-        request: Request,
+        request: HttpRequest,
         *,
         permits: Callable[[IPAddress], bool],
         body_bytes_max: int,
@@ -81,25 +88,25 @@ class Exchange:
         self._transport, self._request, self._target = transport, request, request.target
         self._permits, self._body_bytes_max = permits, body_bytes_max
         self._connect_timeout_s = connect_timeout_s
-        self._lifeline = _Lifeline()
+        self._abort_handle = _AbortHandle()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """End it, wherever it is."""
-        self._lifeline.cut()
+        self._abort_handle.abort()
 
-    def run(self) -> Response:
+    def run(self) -> HttpResponse:
         """The response, or ``ToolError``. Blocks its thread."""
         try:
             with closing(self._connect()) as plain:
-                self._lifeline.hold(plain)
-                with closing(self._secured(plain)) as line:
-                    return self._converse(line)
+                self._abort_handle.attach(plain)
+                with closing(self._wrap_tls(plain)) as line:
+                    return self._send_and_receive(line)
         except (OSError, HTTPException, ValueError) as error:
-            raise self._failed(_told(error)) from None
+            raise self._failure(_describe_error(error)) from None
         finally:
-            self._lifeline.release()
+            self._abort_handle.release()
 
-    def _converse(self, line: socket.socket) -> Response:
+    def _send_and_receive(self, line: socket.socket) -> HttpResponse:
         request, target = self._request, self._target
         connection = HTTPConnection(target.host, target.port)
         connection.auto_open = 0
@@ -110,23 +117,23 @@ class Exchange:
         )
         with closing(connection.getresponse()) as response:
             headers = self._headers(response)
-            return Response(response.status, headers, self._body(response))
+            return HttpResponse(response.status, headers, self._body(response))
 
     def _connect(self) -> socket.socket:
-        addresses = self._addresses()
+        addresses = self._resolve_allowed()
         share_s = self._connect_timeout_s / max(1, len(addresses))
         reason = "its name has no address"
         for address in addresses:
             try:
                 line = socket.create_connection((str(address), self._target.port), share_s)
             except OSError as error:
-                reason = _told(error)
+                reason = _describe_error(error)
             else:
                 line.settimeout(None)
                 return line
-        raise self._failed(reason)
+        raise self._failure(reason)
 
-    def _addresses(self) -> Sequence[IPAddress]:
+    def _resolve_allowed(self) -> Sequence[IPAddress]:
         """All of them are fit to be connected to, or none is used."""
         addresses = self._transport.resolve(self._target.host, self._target.port)
         if all(map(self._permits, addresses)):
@@ -134,7 +141,7 @@ class Exchange:
         text = f"{self._target.authority} is at an address that is not allowed"
         raise ToolError("PERMISSION_DENIED", text)
 
-    def _secured(self, plain: socket.socket) -> socket.socket:
+    def _wrap_tls(self, plain: socket.socket) -> socket.socket:
         if self._target.scheme == "http":
             return plain
         return self._transport.tls.wrap_socket(
@@ -144,7 +151,7 @@ class Exchange:
     def _headers(self, response: HTTPResponse) -> dict[str, str]:
         """Those of the response, once they say without doubt where its body ends."""
         if response.status < 200:
-            raise self._failed(f"it wants another protocol (status {response.status})")
+            raise self._failure(f"it wants another protocol (status {response.status})")
         found: dict[str, str] = {}
         for name, value in response.headers.items():
             if (key := name.lower()) not in _WITHHELD:
@@ -154,9 +161,9 @@ class Exchange:
             raise ToolError("PAYLOAD_TOO_LARGE", text)
         encoding, length = found.get("transfer-encoding"), found.get("content-length")
         if encoding is not None and (encoding.lower() != "chunked" or length is not None):
-            raise self._failed("it does not say clearly where its response ends")
+            raise self._failure("it does not say clearly where its response ends")
         if length is not None and not re.fullmatch(r"[0-9]{1,18}", length):
-            raise self._failed("it does not say clearly how long its response is")
+            raise self._failure("it does not say clearly how long its response is")
         return found
 
     def _body(self, response: HTTPResponse) -> bytes:
@@ -166,17 +173,17 @@ class Exchange:
             piece = response.read1(_PIECE_BYTES)
             if not piece:
                 if response.length:
-                    raise self._failed("its response ended too early")
+                    raise self._failure("its response ended too early")
                 return bytes(body)
             body += piece
         text = f"{self._target.authority} sent more than {self._body_bytes_max} bytes"
         raise ToolError("PAYLOAD_TOO_LARGE", text)
 
-    def _failed(self, why: str) -> ToolError:
+    def _failure(self, why: str) -> ToolError:
         return ToolError("TOOL_ERROR", f"{self._target.authority}: {why}")
 
 
-class _Lifeline:
+class _AbortHandle:
     """A second hold on a connection, by which another thread can end it at any moment.
 
     A duplicate of its own, because the number of a closed socket may be another's already.
@@ -184,29 +191,29 @@ class _Lifeline:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._end: socket.socket | None = None
-        self._is_cut = False
+        self._socket: socket.socket | None = None
+        self._is_aborted = False
 
-    def hold(self, line: socket.socket) -> None:
+    def attach(self, line: socket.socket) -> None:
         with self._lock:
-            if self._is_cut:
+            if self._is_aborted:
                 raise ConnectionAbortedError("nobody waits for the response any more")
-            self._end = line.dup()
+            self._socket = line.dup()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         with self._lock:
-            self._is_cut = True
-            if self._end is not None:
+            self._is_aborted = True
+            if self._socket is not None:
                 with suppress(OSError):
                     # A server that is sending is told at once, instead of waiting for room.
-                    self._end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
-                    self._end.shutdown(socket.SHUT_RDWR)
+                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
+                    self._socket.shutdown(socket.SHUT_RDWR)
 
     def release(self) -> None:
         with self._lock:
-            if self._end is not None:
-                self._end.close()
-                self._end = None
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
 
 
 def _default_tls() -> ssl.SSLContext:
@@ -217,7 +224,7 @@ def _default_tls() -> ssl.SSLContext:
     return context
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     match error:
         case ssl.SSLCertVerificationError():
             return f"its certificate is not trusted: {error.verify_message}"

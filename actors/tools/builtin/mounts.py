@@ -22,7 +22,14 @@ import msgspec
 from rookery.actors.tools.authoring.registry import ToolError
 from rookery.schemas.errors import Refused
 
-__all__ = ["TEMPORARY_PREFIX", "Mount", "Mounts", "Place", "complaint_of", "expect_file"]
+__all__ = [
+    "TEMPORARY_PREFIX",
+    "Mount",
+    "MountPath",
+    "Mounts",
+    "invalid_name_reason",
+    "require_file",
+]
 
 _PATH_BYTES_MAX: Final = 4096
 _NAME_BYTES_MAX: Final = 255
@@ -50,7 +57,7 @@ class Mount(msgspec.Struct, frozen=True):
     writable: bool = False
 
 
-class Place(NamedTuple):
+class MountPath(NamedTuple):
     """Where a virtual path leads, as far as its text tells."""
 
     mount: Mount
@@ -60,17 +67,17 @@ class Place(NamedTuple):
     """The virtual path, written the one way."""
 
     @contextmanager
-    def folder(self) -> Iterator[int]:
+    def open_folder(self) -> Iterator[int]:
         """This place, opened as a folder."""
-        with _told(self.path), _opened(self.mount.path, self.names) as folder:
+        with _translated_errors(self.path), _open_below(self.mount.path, self.names) as folder:
             yield folder
 
     @contextmanager
-    def parent(self) -> Iterator[tuple[int, str]]:
+    def open_parent(self) -> Iterator[tuple[int, str]]:
         """The folder this place is in, opened, and the name in it."""
         if not self.names:
             raise _is_a_folder(self.path)
-        with _told(self.path), _opened(self.mount.path, self.names[:-1]) as folder:
+        with _translated_errors(self.path), _open_below(self.mount.path, self.names[:-1]) as folder:
             yield folder, self.names[-1]
 
 
@@ -82,18 +89,18 @@ class Mounts:
         self._depth_max = max(map(len, self._mounts), default=0)
         for names, mount in self._mounts.items():
             if not mount.path.is_dir():
-                text = f"{mount.path}, mounted at {_written(names)}, is no folder"
+                text = f"{mount.path}, mounted at {_join(names)}, is no folder"
                 raise Refused("CONFIG_INVALID", text)
 
-    def find(self, path: str) -> Place:
+    def resolve(self, path: str) -> MountPath:
         """Where ``path`` leads, or a refusal of what could lead elsewhere."""
         names = _split(path)
         for depth in range(min(len(names), self._depth_max), -1, -1):
             if (mount := self._mounts.get(names[:depth])) is not None:
-                return Place(mount, names[depth:], _written(names))
+                return MountPath(mount, names[depth:], _join(names))
         raise ToolError("PERMISSION_DENIED", f"{path[:80]!r} is under no mount")
 
-    def names_below(self, place: Place) -> set[str]:
+    def names_below(self, place: MountPath) -> set[str]:
         """Names that mounts have directly in ``place``."""
         names = _split(place.path)
         depth = len(names)
@@ -101,11 +108,11 @@ class Mounts:
 
     def __str__(self) -> str:
         modes = {True: "read and write", False: "read only"}
-        told = (f"{_written(n)} ({modes[m.writable]})" for n, m in sorted(self._mounts.items()))
+        told = (f"{_join(n)} ({modes[m.writable]})" for n, m in sorted(self._mounts.items()))
         return ", ".join(told)
 
 
-def expect_file(status: os.stat_result, path: str) -> None:
+def require_file(status: os.stat_result, path: str) -> None:
     """Refuse what is not a plain file."""
     if stat.S_ISREG(status.st_mode):
         return
@@ -116,7 +123,7 @@ def expect_file(status: os.stat_result, path: str) -> None:
     raise ToolError("PERMISSION_DENIED", f"{path[:80]!r} is neither a file nor a folder")
 
 
-def complaint_of(name: str) -> str | None:
+def invalid_name_reason(name: str) -> str | None:
     """Why this cannot be a name in a path, if it cannot."""
     try:
         size = len(name.encode())
@@ -141,7 +148,7 @@ def _split(path: str) -> tuple[str, ...]:
     if ".." in names:
         raise ToolError("PERMISSION_DENIED", f"{path[:80]!r} leads upwards")
     for name in names:
-        if complaint := complaint_of(name):
+        if complaint := invalid_name_reason(name):
             raise ToolError("INVALID_ARGUMENT", f"{path[:80]!r}: {complaint}")
     return names
 
@@ -153,16 +160,16 @@ def _mount_point(name: str) -> tuple[str, ...]:
         raise Refused("CONFIG_INVALID", f"no mount can be at {name[:80]!r}: {error}") from None
 
 
-def _written(names: tuple[str, ...]) -> str:
+def _join(names: tuple[str, ...]) -> str:
     return "/" + "/".join(names)
 
 
 @contextmanager
-def _opened(root: Path, names: tuple[str, ...]) -> Iterator[int]:
+def _open_below(root: Path, names: tuple[str, ...]) -> Iterator[int]:
     folder = os.open(root, _ROOT_FLAGS)
     try:
         for name in names:
-            below = _step(folder, name)
+            below = _open_child(folder, name)
             os.close(folder)
             folder = below
         yield folder
@@ -170,7 +177,7 @@ def _opened(root: Path, names: tuple[str, ...]) -> Iterator[int]:
         os.close(folder)
 
 
-def _step(folder: int, name: str) -> int:
+def _open_child(folder: int, name: str) -> int:
     try:
         return os.open(name, _FOLDER_FLAGS, dir_fd=folder)
     except NotADirectoryError:
@@ -181,7 +188,7 @@ def _step(folder: int, name: str) -> int:
 
 
 @contextmanager
-def _told(path: str) -> Iterator[None]:
+def _translated_errors(path: str) -> Iterator[None]:
     """What the system refuses, under the name the program knows and no other."""
     try:
         yield

@@ -17,7 +17,7 @@ import msgspec
 
 from rookery.actors.tools.authoring.registry import ToolError
 
-__all__ = ["Target", "parse_url", "redirected"]
+__all__ = ["Target", "parse_url", "resolve_redirect"]
 
 _URL_BYTES_MAX: Final = 8192
 _PORTS: Final = {"http": 80, "https": 443}
@@ -79,7 +79,7 @@ def parse_url(text: str) -> Target:
     return Target(scheme.lower(), host, port or _PORTS[scheme.lower()], path or "/", query)
 
 
-def redirected(target: Target, location: str) -> Target:
+def resolve_redirect(target: Target, location: str) -> Target:
     """Where a server at ``target`` points with ``location``; read as strictly as any URL."""
     return parse_url(urldefrag(urljoin(target.url, location)).url)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from time import perf_counter
 
-from rookery.ops.bench.harness.harness import Lab
+from rookery.ops.bench.harness.harness import Harness
 from rookery.ops.bench.harness.result_rows import Round, percentile
 
 __all__ = [
@@ -52,7 +52,7 @@ def thin_rate(window: int) -> str:
     return f"nats-py publish, {window:,} in flight"
 
 
-def fsync(lab: Lab) -> Round:
+def fsync(lab: Harness) -> Round:
     """The disk, under the server: far below 100 us it is none, and nothing here means much."""
     taken_s = []
     path = lab.store / "fsync"
@@ -66,24 +66,24 @@ def fsync(lab: Lab) -> Round:
     return {FSYNC: 1e6 * percentile(taken_s, 0.5)}
 
 
-def js_publish(lab: Lab) -> Round:
+def js_publish(lab: Harness) -> Round:
     outcome = lab.load("js_publish", _ONE_BY_ONE)
     return {JS_PUBLISH: outcome.p50_us, JS_PUBLISH_P99: outcome.p99_us}
 
 
-def raw_one(lab: Lab) -> Round:
+def raw_one(lab: Harness) -> Round:
     return {RAW_ONE: lab.load("piped", _ONE_BY_ONE).p50_us}
 
 
-def raw_many(lab: Lab, *windows: int) -> Round:
+def raw_many(lab: Harness, *windows: int) -> Round:
     count = _COUNT[lab.sync]
     return {raw_rate(w): lab.load("piped", count, window=w).rate for w in windows}
 
 
-def thin_many(lab: Lab, *windows: int) -> Round:
+def thin_many(lab: Harness, *windows: int) -> Round:
     count = _COUNT[lab.sync]
     return {thin_rate(w): lab.load("thin", count, window=w).rate for w in windows}
 
 
-def push(lab: Lab) -> Round:
+def push(lab: Harness) -> Round:
     return {PUSH: lab.load("push", _ONE_BY_ONE).p50_us}

@@ -18,7 +18,7 @@ from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 
-__all__ = ["COMMAND", "FAMILY", "VERB", "Advance", "Advanced", "Progress", "TurnsConcern"]
+__all__ = ["COMMAND", "FAMILY", "VERB", "Advance", "Advanced", "BenchDecider", "BenchState"]
 
 FAMILY = "bench"
 VERB = "advance"
@@ -46,13 +46,13 @@ class Advanced(Fact, frozen=True, kw_only=True, tag="bench.advanced.v1"):
     call_id: str
 
 
-class Progress(msgspec.Struct, frozen=True):
+class BenchState(msgspec.Struct, frozen=True):
     """A turn, and what is answered."""
 
     step: int = 0
 
 
-class TurnsConcern:
+class BenchDecider:
     """Every key is a turn."""
 
     family = FAMILY
@@ -62,18 +62,18 @@ class TurnsConcern:
     reacts_to: frozenset[str] = frozenset()
     observes: frozenset[str] = frozenset()
     has_effects = False
-    wants_repeats = False
-    keeps_bodies = False
+    handles_duplicates = False
+    stores_large_bodies = False
 
     def check_key(self, key: str) -> None:
         check_session_id(key)
 
-    def initial(self, key: str) -> Progress:
+    def initial(self, key: str) -> BenchState:
         del key
-        return Progress()
+        return BenchState()
 
     def decide(
-        self, state: Progress, command: Command[Advance], *, now_ms: int
+        self, state: BenchState, command: Command[Advance], *, now_ms: int
     ) -> Sequence[Advanced]:
         del now_ms
         call = command.body
@@ -81,31 +81,33 @@ class TurnsConcern:
             raise Refused("INVALID_ARGUMENT", f"the tool's name has {len(call.tool)} characters")
         return [Advanced(step=state.step + 1, tool=call.tool, call_id=call.call_id)]
 
-    def evolve(self, state: Progress, fact: Advanced) -> Progress:
+    def evolve(self, state: BenchState, fact: Advanced) -> BenchState:
         del state
-        return Progress(fact.step)
+        return BenchState(fact.step)
 
-    def observe(self, state: Progress, fact: Fact) -> Progress:
+    def observe(self, state: BenchState, fact: Fact) -> BenchState:
         del fact
         return state
 
-    def answer(self, state: Progress, command: Command[Advance], facts: Sequence[Fact]) -> Progress:
+    def reply(
+        self, state: BenchState, command: Command[Advance], facts: Sequence[Fact]
+    ) -> BenchState:
         del command, facts
         return state
 
-    def fenced(self, facts: Sequence[Fact]) -> bool:
+    def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
         del facts
         return False
 
-    def effects(self, state: Progress, fact: Fact) -> Sequence[Effect]:
+    def effects(self, state: BenchState, fact: Fact) -> Sequence[Effect]:
         del state, fact
         return ()
 
-    def note(self, key: str, state: Progress | None) -> None:
+    def on_state(self, key: str, state: BenchState | None) -> None:
         del key, state
 
-    def dump(self, state: Progress) -> bytes:
+    def dump(self, state: BenchState) -> bytes:
         return msgspec.msgpack.encode(state)
 
-    def load(self, data: bytes) -> Progress:
-        return msgspec.msgpack.decode(data, type=Progress)
+    def load(self, data: bytes) -> BenchState:
+        return msgspec.msgpack.decode(data, type=BenchState)

@@ -9,17 +9,16 @@ from __future__ import annotations
 import sys
 from resource import RUSAGE_SELF, getrusage
 
-from rookery.actors.kernel.kernel import Kernel, Settings
-from rookery.actors.kernel.partition_ownership import Holder
+from rookery.actors.kernel.kernel import Kernel, KernelSettings
+from rookery.actors.kernel.partition_ownership import NodeIdentity
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.loop_thread import LoopThread
-from rookery.ops.bench.harness.bench_decider import TurnsConcern
+from rookery.ops.bench.harness.bench_decider import BenchDecider
 from rookery.ops.bench.harness.process_memory import resident_bytes
 from rookery.ops.bench.harness.task import Task
-from rookery.ops.config import Config, Server
-from rookery.ops.config import Node as NodeConfig
-from rookery.ops.gc_tuning import settle_collector
+from rookery.ops.config import Config, NodeConfig, ServerConfig
+from rookery.ops.gc_tuning import tune_gc
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
 
@@ -32,14 +31,14 @@ def serve_turns(task: Task) -> None:
     thread = LoopThread()
     bus = JetStreamBus(task.url, sync=task.sync)
     thread.run(bus.start())
-    settings = Settings(
-        holder=Holder("bench", f"bench.{entropy(6).hex()}", b"", lambda _: False),
+    settings = KernelSettings(
+        identity=NodeIdentity("bench", f"bench.{entropy(6).hex()}", b"", lambda _: False),
         now_ms=SystemClock().now_ms,
         uptime_s=SystemClock().uptime_s,
     )
-    kernel = Kernel(bus, thread, [TurnsConcern()], settings, performers={}, queries={})
+    kernel = Kernel(bus, thread, [BenchDecider()], settings, performers={}, queries={})
     kernel.start()
-    _until_left()
+    _wait_for_stdin_end()
     kernel.stop()
     thread.run(bus.stop())
     thread.close()
@@ -48,22 +47,22 @@ def serve_turns(task: Task) -> None:
 def serve_whole(task: Task) -> None:
     """The node of ``rookery up``."""
     configure("warning", "text", sys.stderr)
-    server = Server(sync=task.sync, accept_unknown_durability=True)
+    server = ServerConfig(sync=task.sync, accept_unknown_durability=True)
     with Node(Config(url=task.url, server=server, node=NodeConfig(driver=task.driver))):
-        _until_left()
+        _wait_for_stdin_end()
 
 
 def serve_driving(task: Task) -> None:
     """The same, driving its runs; its programs have a tool to call."""
     configure("warning", "text", sys.stderr)
-    server = Server(sync=task.sync, accept_unknown_durability=True)
+    server = ServerConfig(sync=task.sync, accept_unknown_durability=True)
     driving = NodeConfig(driver="sandbox", tools="rookery.ops.bench.loads.run_tools:registry")
     with Node(Config(url=task.url, server=server, node=driving)):
-        _until_left()
+        _wait_for_stdin_end()
 
 
-def _until_left() -> None:
-    settle_collector()  # As `rookery up` does.
+def _wait_for_stdin_end() -> None:
+    tune_gc()  # As `rookery up` does.
     print("ready", flush=True)
     for _ in sys.stdin:
         used = getrusage(RUSAGE_SELF)

@@ -18,19 +18,19 @@ from typing import Literal
 import msgspec
 
 from rookery.bus.server.server import EmbeddedServer
-from rookery.ops.bench.harness.load_window import Outcome
+from rookery.ops.bench.harness.load_window import LoadResult
 from rookery.ops.bench.harness.result_rows import Sync
 from rookery.ops.bench.harness.task import Task
 from rookery.schemas.errors import Failed
 
-__all__ = ["Lab", "NodeProcess"]
+__all__ = ["Harness", "NodeProcess"]
 
-_STOP_PATIENCE_S = 20.0
-_START_PATIENCE_S = 30.0
+_STOP_TIMEOUT_S = 20.0
+_START_TIMEOUT_S = 30.0
 _COUNT_MIN = 8
 
 
-class Lab:
+class Harness:
     """One round's surroundings."""
 
     def __init__(self, sync: Sync, share: float = 1.0) -> None:
@@ -41,7 +41,7 @@ class Lab:
         self.store = Path()
         self.url = ""
 
-    def __enter__(self) -> Lab:
+    def __enter__(self) -> Harness:
         self.store = Path(self._open.enter_context(TemporaryDirectory(prefix="rookery-bench-")))
         try:
             server = self._open.enter_context(EmbeddedServer(self.store, sync=self.sync))
@@ -72,7 +72,7 @@ class Lab:
         entities: int = 1_000,
         first: int = 0,
         cell: str = "",
-    ) -> Outcome:
+    ) -> LoadResult:
         """Have a load generator of its own process do this, and wait for it."""
         task = Task(
             kind=kind,
@@ -89,20 +89,20 @@ class Lab:
                 _command("load", task),
                 capture_output=True,
                 check=True,
-                timeout=task.seconds_max + _START_PATIENCE_S,
+                timeout=task.seconds_max + _START_TIMEOUT_S,
             )
         except subprocess.TimeoutExpired:
             raise Failed("NODE_FAILED", f"the load {kind} {cell} did not come to its end") from None
         except subprocess.CalledProcessError as error:
             said = error.stderr.decode(errors="replace").strip().splitlines()
             raise Failed("NODE_FAILED", f"the load {kind} {cell}: {said[-1:]}") from None
-        return msgspec.json.decode(done.stdout, type=Outcome)
+        return msgspec.json.decode(done.stdout, type=LoadResult)
 
-    def told(self, role: str, count: int) -> bytes:
+    def output_of(self, role: str, count: int) -> bytes:
         """What a process in this role has to say before it ends."""
         task = Task(url=self.url, sync=self.sync, count=self.count(count))
         command = _command(role, task)
-        patience_s = task.seconds_max + _START_PATIENCE_S
+        patience_s = task.seconds_max + _START_TIMEOUT_S
         return subprocess.run(
             command, stdout=subprocess.PIPE, check=True, timeout=patience_s
         ).stdout
@@ -136,11 +136,11 @@ class NodeProcess:
 
     def cpu_s(self) -> float:
         """Processor time it has used so far."""
-        return float(self._told()[0])
+        return float(self._query()[0])
 
     def resident_bytes(self) -> int:
         """The memory it holds."""
-        return int(self._told()[1])
+        return int(self._query()[1])
 
     def stop(self) -> None:
         """Let it end in order; it is gone when this returns."""
@@ -148,13 +148,13 @@ class NodeProcess:
         assert self._process.stdout is not None
         self._process.stdin.close()
         try:
-            self._process.wait(_STOP_PATIENCE_S)
+            self._process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
 
-    def _told(self) -> list[str]:
+    def _query(self) -> list[str]:
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()

@@ -13,17 +13,17 @@ from contextlib import asynccontextmanager
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal.audit import ChainAudit
 from rookery.bus.loop_thread import LoopThread
-from rookery.bus.ports import Filter, Stored
-from rookery.ops.bench.harness.bench_decider import FAMILY, TurnsConcern
+from rookery.bus.ports import Filter, StoredMessage
+from rookery.ops.bench.harness.bench_decider import FAMILY, BenchDecider
 from rookery.ops.bench.harness.task import command_id
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 from rookery.schemas.ids import parse_fact_id
 
-__all__ = ["Books"]
+__all__ = ["JournalAudit"]
 
 
-class Books:
+class JournalAudit:
     """What must stand in the journal of a lab."""
 
     def __init__(self, url: str) -> None:
@@ -52,16 +52,16 @@ class Books:
     async def _read(self) -> Counter[str]:
         """How often each command caused something in what is new in the journal."""
         found: Counter[str] = Counter()
-        async with _reading(self._url) as bus:
+        async with _open_bus(self._url) as bus:
             async for page in bus.journal.scan(Filter(family=FAMILY), self._read_to):
                 for stored in page:
                     found.update(self._causes(stored))
         return found
 
-    def _causes(self, stored: Stored) -> list[str]:
+    def _causes(self, stored: StoredMessage) -> list[str]:
         self._chains.add(stored)
         self._read_to = stored.sequence
-        facts = TurnsConcern.codec.decode(stored.body)
+        facts = BenchDecider.codec.decode(stored.body)
         for fact in facts:
             self._counts[stored.entity] += 1
             if parse_fact_id(fact.id)[2] != self._counts[stored.entity]:
@@ -73,7 +73,7 @@ class Books:
 
 
 @asynccontextmanager
-async def _reading(url: str) -> AsyncIterator[JetStreamBus]:
+async def _open_bus(url: str) -> AsyncIterator[JetStreamBus]:
     bus = JetStreamBus(url)
     await bus.start()
     try:

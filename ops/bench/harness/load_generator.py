@@ -9,7 +9,7 @@ import msgspec
 
 from rookery.bus.loop_thread import new_event_loop
 from rookery.bus.nats.connection import Connection
-from rookery.ops.bench.harness.load_window import Outcome
+from rookery.ops.bench.harness.load_window import LoadResult
 from rookery.ops.bench.harness.task import Task
 from rookery.ops.bench.loads import (
     approval_load,
@@ -24,25 +24,25 @@ from rookery.ops.bench.loads import (
 
 __all__ = ["generate"]
 
-_KINDS: Mapping[str, Callable[[Connection, Task], Awaitable[Outcome]]] = {
+_KINDS: Mapping[str, Callable[[Connection, Task], Awaitable[LoadResult]]] = {
     "calls": program_load.calls,
-    "decided": approval_load.decided,
+    "decided": approval_load.decide_approvals,
     "feed": feed_load.feed,
     "fill": rebuild_load.fill,
     "fold_sessions": rebuild_load.fold_sessions,
     "fold_turns": rebuild_load.fold_turns,
     "inbox": command_load.inbox,
     "js_publish": nats_py_load.js_publish,
-    "looked_at": approval_load.looked_at,
-    "parked": approval_load.parked,
-    "piped": jetstream_load.piped,
+    "looked_at": approval_load.touch_sessions,
+    "parked": approval_load.park_runs,
+    "piped": jetstream_load.publish_pipelined,
     "programs": program_load.programs,
     "push": jetstream_load.push,
     "read_and_fold": rebuild_load.read_and_fold,
     "requests": command_load.requests,
     "runs": run_load.runs,
-    "thin": nats_py_load.thin,
-    "woken": approval_load.woken,
+    "thin": nats_py_load.publish_thin,
+    "woken": approval_load.wake_runs,
 }
 
 
@@ -53,7 +53,7 @@ def generate(task: Task) -> None:
     print(msgspec.json.encode(outcome).decode(), flush=True)
 
 
-async def _connected(task: Task) -> Outcome:
+async def _connected(task: Task) -> LoadResult:
     connection = Connection(task.url)
     await connection.open()
     try:

@@ -17,13 +17,13 @@ from rookery.ops.bench.harness.result_rows import percentile
 from rookery.ops.bench.harness.task import Task
 from rookery.schemas.errors import Failed
 
-__all__ = ["Outcome", "Window", "is_error", "timed"]
+__all__ = ["LoadResult", "LoadWindow", "is_error", "timed"]
 
 _SILENCE_S_MAX = 15.0
 """No answer at all for so long means that there will be none."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class LoadResult(msgspec.Struct, frozen=True):
     """What one cell came to."""
 
     done: int
@@ -39,10 +39,10 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.done / self.seconds
 
 
-def timed(taken_s: Sequence[float], seconds: float) -> Outcome:
+def timed(taken_s: Sequence[float], seconds: float) -> LoadResult:
     """The outcome of messages that took so long each."""
     p50_s, p99_s = percentile(taken_s, 0.5), percentile(taken_s, 0.99)
-    return Outcome(len(taken_s), seconds, 1e6 * p50_s, 1e6 * p99_s)
+    return LoadResult(len(taken_s), seconds, 1e6 * p50_s, 1e6 * p99_s)
 
 
 def is_error(answer: Message) -> bool:
@@ -50,7 +50,7 @@ def is_error(answer: Message) -> bool:
     return bool(answer.header) or b'"error"' in answer.body
 
 
-class Window:
+class LoadWindow:
     """Answers come to ``reply(n)``, n being the number of the message."""
 
     def __init__(self, connection: Connection, task: Task) -> None:
@@ -59,7 +59,7 @@ class Window:
         self._messages: Sequence[Outgoing] = ()
         self._start_s = 0.0
         self._sent_s: list[float] = []
-        self._taken_s: list[float] = []
+        self._latencies_s: list[float] = []
         self._closed = asyncio.Event()
         self._failure = ""
 
@@ -72,7 +72,7 @@ class Window:
         self._failure = failure
         self._closed.set()
 
-    async def run(self, messages: Sequence[Outgoing]) -> Outcome:
+    async def run(self, messages: Sequence[Outgoing]) -> LoadResult:
         """Send all, or as many as there is time for, and wait for every answer to what was sent."""
         self._messages = messages
         subscription = await self._connection.subscribe(f"{self._inbox}.*", self._answered)
@@ -83,15 +83,15 @@ class Window:
         await subscription.cancel()
         if self._failure:
             raise Failed("NODE_FAILED", f"the load was not worked off: {self._failure}")
-        return timed(self._taken_s, seconds)
+        return timed(self._latencies_s, seconds)
 
     async def _all_answered(self) -> None:
         heard = -1
         while not self._closed.is_set():
-            if heard == len(self._taken_s):
+            if heard == len(self._latencies_s):
                 self.fail(f"{heard} answers, then none for {_SILENCE_S_MAX:.0f} s")
                 return
-            heard = len(self._taken_s)
+            heard = len(self._latencies_s)
             try:
                 await asyncio.wait_for(self._closed.wait(), _SILENCE_S_MAX)
             except TimeoutError:
@@ -114,7 +114,7 @@ class Window:
                 self.fail(repr(answer.header[:200] + answer.body[:200]))
                 return
             number = int(answer.subject.rpartition(".")[2])
-            self._taken_s.append(now_s - self._sent_s[number])
+            self._latencies_s.append(now_s - self._sent_s[number])
         self._send(len(answers))
-        if len(self._taken_s) == len(self._sent_s):
+        if len(self._latencies_s) == len(self._sent_s):
             self._closed.set()

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rookery.bus.server.server import find_server
-from rookery.ops.bench.harness.harness import Lab
-from rookery.ops.bench.harness.result_rows import Line, Round, Row, Sync, rows_of
+from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.result_rows import Figure, ResultRow, Round, Sync, result_rows
 from rookery.ops.bench.suites import (
     admission,
     approvals,
@@ -41,8 +41,8 @@ _WIDTH = 160
 class Bench(NamedTuple):
     """What a bench's module offers."""
 
-    lines: Callable[[Sync], Sequence[Line]]
-    measure: Callable[[Lab], Round]
+    lines: Callable[[Sync], Sequence[Figure]]
+    measure: Callable[[Harness], Round]
     syncs: tuple[Sync, ...]
     """Where it has something to promise."""
 
@@ -67,7 +67,7 @@ def measure_and_print(
 ) -> int:
     """One bench after the other, each printed when it is done; JSON at the end, in one piece."""
     load_before = os.getloadavg()
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     for name in names:
         for setting in (sync,) if sync else _BENCHES[name].syncs:
             measured = measure(name, setting, rounds=rounds)
@@ -83,18 +83,18 @@ def measure_and_print(
     return 1 if any(row.met is False for row in rows) else 0
 
 
-def measure(name: str, sync: Sync, *, rounds: int, share: float = 1.0) -> list[Row]:
+def measure(name: str, sync: Sync, *, rounds: int, share: float = 1.0) -> list[ResultRow]:
     """Every round in a lab of its own. ``share`` scales the counts: tests want no figures."""
     bench = _BENCHES[name]
     measured = []
     for number in range(rounds):
         print(f"{name}, sync {sync}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-        with Lab(sync, share) as lab:
+        with Harness(sync, share) as lab:
             measured.append(bench.measure(lab))
-    return rows_of(name, sync, bench.lines(sync), measured)
+    return result_rows(name, sync, bench.lines(sync), measured)
 
 
-def _print_table(title: str, rows: Sequence[Row]) -> None:
+def _print_table(title: str, rows: Sequence[ResultRow]) -> None:
     table = Table(title=title, box=None, title_justify="left")
     for heading in ("", "median", "min..max", "unit", "ratio", "target", ""):
         table.add_column(heading, no_wrap=True)
@@ -102,8 +102,8 @@ def _print_table(title: str, rows: Sequence[Row]) -> None:
         verdict = {None: "", True: "met", False: "MISSED"}[row.met]
         table.add_row(
             row.name,
-            _figure(row.value),
-            f"{_figure(row.low)}..{_figure(row.high)}",
+            _format_figure(row.value),
+            f"{_format_figure(row.low)}..{_format_figure(row.high)}",
             row.unit,
             "" if row.ratio is None else f"{row.ratio:.2f} x {row.ratio_to}",
             row.target or "",
@@ -112,7 +112,7 @@ def _print_table(title: str, rows: Sequence[Row]) -> None:
     Console(highlight=False, width=_WIDTH).print(table)
 
 
-def _figure(value: float) -> str:
+def _format_figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 

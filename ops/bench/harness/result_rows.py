@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Line", "Round", "Row", "Sync", "percentile", "rows_of"]
+__all__ = ["Figure", "ResultRow", "Round", "Sync", "percentile", "result_rows"]
 
 Sync = Literal["always", "default"]
 """Whether the server has a message on disk before it acks it."""
@@ -21,7 +21,7 @@ Round = Mapping[str, float]
 """What one round measured, by the name of the line."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class Figure(msgspec.Struct, frozen=True):
     """One figure of a bench; a bound is on the ratio, or on the value where there is no ratio."""
 
     name: str
@@ -45,7 +45,7 @@ class Line(msgspec.Struct, frozen=True):
         return None if self.at_most is None else figure <= self.at_most
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     """A line with what was measured."""
 
     bench: str
@@ -62,7 +62,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     met: bool | None
 
 
-def rows_of(bench: str, sync: Sync, lines: Sequence[Line], rounds: Sequence[Round]) -> list[Row]:
+def result_rows(
+    bench: str, sync: Sync, lines: Sequence[Figure], rounds: Sequence[Round]
+) -> list[ResultRow]:
     """A row for each line, from what the rounds measured."""
     return [_row(bench, sync, line, rounds) for line in lines]
 
@@ -73,12 +75,12 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def _row(bench: str, sync: Sync, line: Line, rounds: Sequence[Round]) -> Row:
+def _row(bench: str, sync: Sync, line: Figure, rounds: Sequence[Round]) -> ResultRow:
     values = [measured[line.name] for measured in rounds]
     ratio = None
     if line.ratio_to:
         ratio = median(measured[line.name] / measured[line.ratio_to] for measured in rounds)
-    return Row(
+    return ResultRow(
         bench=bench,
         sync=sync,
         name=line.name,

@@ -11,14 +11,14 @@ from time import perf_counter
 from rookery.bus.client.client import Client, Fields
 from rookery.bus.nats.connection import Connection
 from rookery.bus.subjects import Subjects
-from rookery.ops.bench.harness.load_window import Outcome, timed
+from rookery.ops.bench.harness.load_window import LoadResult, timed
 from rookery.ops.bench.harness.task import Task, command_id
 from rookery.schemas.approvals.lists import ListedApproval
 from rookery.schemas.commands import HandleInput, ResolveCall, RevokeGrant
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import RunRequest
 
-__all__ = ["decided", "looked_at", "parked", "woken"]
+__all__ = ["decide_approvals", "park_runs", "touch_sessions", "wake_runs"]
 
 _WAITING = RunRequest(code="weighed(2)", timeout_ms=60_000)
 """Of ``run_tools``."""
@@ -26,9 +26,9 @@ _PARKED, _ENDED = "turn.parked.v1", "turn.completed.v1"
 _PATIENCE_S = 30.0
 
 
-async def parked(connection: Connection, task: Task) -> Outcome:
+async def park_runs(connection: Connection, task: Task) -> LoadResult:
     """A run in each of so many sessions, until all are parked."""
-    async with Client(task.url) as client, _told_of(client, connection, _PARKED) as told:
+    async with Client(task.url) as client, _fact_waiter(client, connection, _PARKED) as told:
 
         async def park(number: int) -> None:
             session = _session(number, task)
@@ -38,7 +38,7 @@ async def parked(connection: Connection, task: Task) -> Outcome:
         return await _each(park, task)
 
 
-async def looked_at(connection: Connection, task: Task) -> Outcome:
+async def touch_sessions(connection: Connection, task: Task) -> LoadResult:
     """All that is kept of so many sessions is loaded: something is asked of each of its actors."""
     del connection
     questions = (
@@ -57,9 +57,9 @@ async def looked_at(connection: Connection, task: Task) -> Outcome:
         return await _each(look, task)
 
 
-async def woken(connection: Connection, task: Task) -> Outcome:
+async def wake_runs(connection: Connection, task: Task) -> LoadResult:
     """From an answer to the end of the run, which has then made its call."""
-    async with Client(task.url) as client, _told_of(client, connection, _ENDED) as told:
+    async with Client(task.url) as client, _fact_waiter(client, connection, _ENDED) as told:
         waiting = await _waiting(client, task)
 
         async def wake(number: int) -> None:
@@ -72,7 +72,7 @@ async def woken(connection: Connection, task: Task) -> Outcome:
         return await _each(wake, task)
 
 
-async def decided(connection: Connection, task: Task) -> Outcome:
+async def decide_approvals(connection: Connection, task: Task) -> LoadResult:
     """From an answer to its durable receipt."""
     del connection
     async with Client(task.url) as client:
@@ -84,7 +84,7 @@ async def decided(connection: Connection, task: Task) -> Outcome:
         return await _each(decide, task)
 
 
-async def _each(work: Callable[[int], Awaitable[None]], task: Task) -> Outcome:
+async def _each(work: Callable[[int], Awaitable[None]], task: Task) -> LoadResult:
     """So many at a time."""
     taken_s: list[float] = []
 
@@ -108,7 +108,7 @@ async def _waiting(client: Client, task: Task) -> dict[str, ListedApproval]:
 
 
 @asynccontextmanager
-async def _told_of(
+async def _fact_waiter(
     client: Client, connection: Connection, kind: str
 ) -> AsyncIterator[Callable[[str], Awaitable[Fields]]]:
     """To wait for the first fact of this kind that is told of a session, from now on."""

@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Final, NamedTuple
 
-from rookery.actors.admission.in_flight import RealmLoad
-from rookery.actors.projections.realm_projections import RealmViews
-from rookery.actors.projections.run_queries import RunsView
+from rookery.actors.admission.in_flight import InFlightCounter
+from rookery.actors.projections.realm_projections import RealmProjections
+from rookery.actors.projections.run_queries import RunQueryHandler
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.journal.writer_terms import turns_in
+from rookery.bus.journal.writer_terms import terms_in
 from rookery.bus.nats.connection import Outgoing
-from rookery.bus.ports import PARTITIONS, Filter, Stored
+from rookery.bus.ports import PARTITIONS, Filter, StoredMessage
 from rookery.bus.subjects import Subjects, partition_of
 
 __all__ = ["ColdLists", "cold_lists"]
@@ -35,7 +35,9 @@ class ColdLists(NamedTuple):
 
 
 async def cold_lists(
-    url: str, messages: Sequence[Stored], list_all: Callable[[RunsView], Awaitable[float]]
+    url: str,
+    messages: Sequence[StoredMessage],
+    list_all: Callable[[RunQueryHandler], Awaitable[float]],
 ) -> ColdLists:
     """``list_all`` takes a view that has read nothing, and tells how long it took."""
     bus = JetStreamBus(url)
@@ -46,20 +48,22 @@ async def cold_lists(
         async for _ in bus.journal.scan(Filter()):
             pass
         read_s = perf_counter() - begin_s
-        folded_s = await list_all(RunsView.alone(bus.journal, shelf=bus.shelf))
-        await RealmViews(bus.journal, bus.shelf, RealmLoad(), lambda: 0).leave()
-        kept_s = await list_all(RunsView.alone(bus.journal, shelf=bus.shelf))
+        folded_s = await list_all(RunQueryHandler.without_node(bus.journal, shelf=bus.checkpoints))
+        await RealmProjections(
+            bus.journal, bus.checkpoints, InFlightCounter(), lambda: 0
+        ).checkpoint()
+        kept_s = await list_all(RunQueryHandler.without_node(bus.journal, shelf=bus.checkpoints))
         return ColdLists(read_s, folded_s, kept_s)
     finally:
         await bus.stop()
 
 
-async def _fill(bus: JetStreamBus, messages: Sequence[Stored]) -> None:
+async def _fill(bus: JetStreamBus, messages: Sequence[StoredMessage]) -> None:
     """Past the appender: nobody else writes."""
     subjects = Subjects(bus.realm)
-    await bus.journal.take(frozenset(range(PARTITIONS)))
+    await bus.journal.begin_terms(frozenset(range(PARTITIONS)))
     info = await bus.connection.api(f"STREAM.INFO.{subjects.journal_stream}")
-    turns = turns_in(subjects, info["config"])
+    turns = terms_in(subjects, info["config"])
     before = await bus.journal.end()
     for first in range(0, len(messages), _GROUP):
         group = messages[first : first + _GROUP]
@@ -73,10 +77,10 @@ async def _fill(bus: JetStreamBus, messages: Sequence[Stored]) -> None:
                 for m in group
             ]
         )
-        await bus.connection.flushed()
+        await bus.connection.flush()
     while await bus.journal.end() < before + len(messages):
-        await bus.connection.flushed()
+        await bus.connection.flush()
 
 
-def _headers(message: Stored) -> tuple[tuple[str, str], ...]:
+def _headers(message: StoredMessage) -> tuple[tuple[str, str], ...]:
     return ("Nats-Msg-Id", message.message_id), ("Rookery-Chain", message.chain)

@@ -6,7 +6,7 @@ from rookery.bus.commands.headers import command_headers
 from rookery.bus.nats.connection import Connection, Message, Outgoing
 from rookery.bus.subjects import Subjects
 from rookery.ops.bench.harness.bench_decider import COMMAND, VERB
-from rookery.ops.bench.harness.load_window import Outcome, Window, is_error
+from rookery.ops.bench.harness.load_window import LoadResult, LoadWindow, is_error
 from rookery.ops.bench.harness.task import Task, command_id
 
 __all__ = ["inbox", "requests"]
@@ -14,9 +14,9 @@ __all__ = ["inbox", "requests"]
 _SUBJECTS = Subjects("default")
 
 
-async def requests(connection: Connection, task: Task) -> Outcome:
+async def requests(connection: Connection, task: Task) -> LoadResult:
     """By request-reply, spread over the entities in turn."""
-    window = Window(connection, task)
+    window = LoadWindow(connection, task)
     messages = [
         Outgoing(
             _SUBJECTS.request(VERB, _key(number, task)),
@@ -29,9 +29,9 @@ async def requests(connection: Connection, task: Task) -> Outcome:
     return await window.run(messages)
 
 
-async def inbox(connection: Connection, task: Task) -> Outcome:
+async def inbox(connection: Connection, task: Task) -> LoadResult:
     """Through the durable inbox: acked by JetStream, answered on ``Rookery-Reply``."""
-    window, acks = Window(connection, task), connection.client.new_inbox()
+    window, acks = LoadWindow(connection, task), connection.client.new_inbox()
 
     def on_acks(messages: list[Message]) -> None:
         if any(map(is_error, messages)):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rookery.actors.admission.decider import AdmissionConcern
-from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.decider import AdmissionDecider
+from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.admission.session_claims import ClaimRegistry
 from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.decider import Concern
-from rookery.actors.kernel.entity import Entity, Work
+from rookery.actors.kernel.decider import Decider
+from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.unit_of_work import Draft
-from rookery.bus.ports import Stored
+from rookery.actors.kernel.unit_of_work import UnitOfWork
+from rookery.bus.ports import StoredMessage
 from rookery.ops.bench.harness.bench_decider import COMMAND, VERB, Advance
 from rookery.ops.bench.harness.task import command_id
 from rookery.schemas.codec import decode_command
@@ -22,7 +22,15 @@ from rookery.schemas.digest import digest_bytes
 from rookery.schemas.envelope import Command, EntityId
 from rookery.schemas.run import RunRequest
 
-__all__ = ["NextCommand", "commit_of", "histories", "next_run", "next_turn", "sessions", "settled"]
+__all__ = [
+    "NextCommand",
+    "apply_commit",
+    "decide_commit",
+    "histories",
+    "next_run",
+    "next_turn",
+    "sessions",
+]
 
 NextCommand = Callable[[Entity, str], Command[Any]]
 """The command an entity gets next, under this id."""
@@ -33,10 +41,13 @@ _ADVANCE = decode_command(COMMAND, Advance)
 _RUN = RunRequest(code="sum(row['amount'] for row in rows)", inputs={"rows": [{"amount": 17}]})
 
 
-def sessions() -> AdmissionConcern:
+def sessions() -> AdmissionDecider:
     """The session family, its quotas out of the way."""
-    return AdmissionConcern(
-        queued_max=100, in_flight_max=10_000_000, realm_load=RealmLoad(), claims=ClaimRegistry()
+    return AdmissionDecider(
+        queued_max=100,
+        in_flight_max=10_000_000,
+        realm_load=InFlightCounter(),
+        claims=ClaimRegistry(),
     )
 
 
@@ -55,30 +66,32 @@ def next_run(entity: Entity, identity: str) -> Command[Any]:
     return Command(verb="admission", key=key, id=identity, body=body)
 
 
-def commit_of(entity: Entity, concern: Concern, command: Command[Any]) -> Commit:
+def decide_commit(entity: Entity, concern: Decider, command: Command[Any]) -> Commit:
     """What the kernel appends for this command."""
-    draft = Draft(entity, concern, f"{concern.family}@bench")
+    draft = UnitOfWork(entity, concern, f"{concern.family}@bench")
     facts = concern.decide(draft.state, command, now_ms=_NOW_MS)
-    draft.add(Work(command, _DIGEST, 0.0), facts, _NOW_MS)
+    draft.add(PendingCommand(command, _DIGEST, 0.0), facts, _NOW_MS)
     return draft.commit(f"bench.{command.id}", Mailbox(), 0.0)
 
 
-def settled(commit: Commit, sequence: int) -> Stored:
+def apply_commit(commit: Commit, sequence: int) -> StoredMessage:
     """The entity after the ack, and the message as it is read back."""
-    commit.home.commit(commit.state, sequence, commit.chain, commit.facts)
-    return Stored(sequence, commit.entity, commit.message_id, commit.chain, commit.body, _NOW_MS)
+    commit.entity_record.apply_commit(commit.state, sequence, commit.chain, commit.facts)
+    return StoredMessage(
+        sequence, commit.entity, commit.message_id, commit.chain, commit.body, _NOW_MS
+    )
 
 
 def histories(
-    concern: Concern, following: NextCommand, *, entities: int, messages: int
-) -> Iterator[list[Stored]]:
+    concern: Decider, following: NextCommand, *, entities: int, messages: int
+) -> Iterator[list[StoredMessage]]:
     """One entity's messages after the other's."""
     for number in range(entities):
         entity = Entity(EntityId(concern.family, f"e{number}"), concern)
         first = number * messages
         yield [
-            settled(
-                commit_of(entity, concern, following(entity, command_id("h", sequence))),
+            apply_commit(
+                decide_commit(entity, concern, following(entity, command_id("h", sequence))),
                 sequence + 1,
             )
             for sequence in range(first, first + messages)

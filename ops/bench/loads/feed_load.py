@@ -12,10 +12,10 @@ from rookery.actors.kernel.entity import Entity
 from rookery.bus import ports
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats.connection import Connection
-from rookery.ops.bench.harness.bench_decider import FAMILY, TurnsConcern
-from rookery.ops.bench.harness.load_window import Outcome, timed
+from rookery.ops.bench.harness.bench_decider import FAMILY, BenchDecider
+from rookery.ops.bench.harness.load_window import LoadResult, timed
 from rookery.ops.bench.harness.task import Task, command_id
-from rookery.ops.bench.loads.entity_histories import commit_of, next_turn, settled
+from rookery.ops.bench.loads.entity_histories import apply_commit, decide_commit, next_turn
 from rookery.schemas.envelope import EntityId
 
 __all__ = ["feed"]
@@ -24,16 +24,16 @@ _WARM_UP = 10
 _PATIENCE_S = 5.0
 
 
-async def feed(connection: Connection, task: Task) -> Outcome:
+async def feed(connection: Connection, task: Task) -> LoadResult:
     """One fact at a time: the next is appended when the follower has this one."""
     del connection
-    concern, taken_s = TurnsConcern(), list[float]()
+    concern, taken_s = BenchDecider(), list[float]()
     entities = [Entity(EntityId(FAMILY, f"e{n}"), concern) for n in range(task.entities)]
-    async with _joined(task) as ours, _joined(task) as theirs, _followed(theirs.feed) as arrivals:
-        await ours.journal.take(frozenset(range(ports.PARTITIONS)))
+    async with _join(task) as ours, _join(task) as theirs, _follow(theirs.feed) as arrivals:
+        await ours.journal.begin_terms(frozenset(range(ports.PARTITIONS)))
         for number in range(_WARM_UP + task.count):
             entity = entities[number % task.entities]
-            commit = commit_of(entity, concern, next_turn(entity, command_id("f", number)))
+            commit = decide_commit(entity, concern, next_turn(entity, command_id("f", number)))
             taken_s.append(await _until_there(ours.journal, commit, arrivals))
     return timed(taken_s[_WARM_UP:], sum(taken_s[_WARM_UP:]))
 
@@ -41,18 +41,18 @@ async def feed(connection: Connection, task: Task) -> Outcome:
 async def _until_there(
     journal: ports.Journal, commit: Commit, arrivals: asyncio.Queue[float]
 ) -> float:
-    outcomes: asyncio.Queue[list[ports.Outcome]] = asyncio.Queue()
+    outcomes: asyncio.Queue[list[ports.AppendOutcome]] = asyncio.Queue()
     start_s = perf_counter()
     journal.append([commit], outcomes.put_nowait)
     there_s = await asyncio.wait_for(arrivals.get(), _PATIENCE_S)
     (outcome,) = await outcomes.get()
-    assert isinstance(outcome, ports.Settled)
-    settled(commit, outcome.sequence)
+    assert isinstance(outcome, ports.Appended)
+    apply_commit(commit, outcome.sequence)
     return there_s - start_s
 
 
 @asynccontextmanager
-async def _joined(task: Task) -> AsyncIterator[JetStreamBus]:
+async def _join(task: Task) -> AsyncIterator[JetStreamBus]:
     bus = JetStreamBus(task.url, sync=task.sync)
     await bus.start()
     try:
@@ -62,7 +62,7 @@ async def _joined(task: Task) -> AsyncIterator[JetStreamBus]:
 
 
 @asynccontextmanager
-async def _followed(feed: ports.Feed) -> AsyncIterator[asyncio.Queue[float]]:
+async def _follow(feed: ports.Feed) -> AsyncIterator[asyncio.Queue[float]]:
     """When each message arrives at a follower."""
     arrivals: asyncio.Queue[float] = asyncio.Queue()
 

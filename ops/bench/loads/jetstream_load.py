@@ -10,27 +10,27 @@ import asyncio
 from time import perf_counter
 
 from rookery.bus.nats.connection import Connection, Outgoing
-from rookery.ops.bench.harness.load_window import Outcome, Window, timed
+from rookery.ops.bench.harness.load_window import LoadResult, LoadWindow, timed
 from rookery.ops.bench.harness.task import Task
 
-__all__ = ["BODY", "make_stream", "piped", "push", "subject"]
+__all__ = ["BODY", "make_stream", "publish_pipelined", "push", "subject"]
 
 BODY = b"x" * 150
 _STREAM = "RAW"
 _PATIENCE_S = 5.0
 
 
-async def piped(connection: Connection, task: Task) -> Outcome:
+async def publish_pipelined(connection: Connection, task: Task) -> LoadResult:
     """Publish with acks, so many under way."""
     await make_stream(connection)
-    window = Window(connection, task)
+    window = LoadWindow(connection, task)
     messages = [
         Outgoing(subject(number, task), BODY, window.reply(number)) for number in range(task.count)
     ]
     return await window.run(messages)
 
 
-async def push(connection: Connection, task: Task) -> Outcome:
+async def push(connection: Connection, task: Task) -> LoadResult:
     """From a publish to a push subscriber who has it, one message at a time."""
     await make_stream(connection)
     subscriber = Connection(task.url)
@@ -46,7 +46,7 @@ async def push(connection: Connection, task: Task) -> Outcome:
         await subscriber.close()
 
 
-async def _until_there(connection: Connection, task: Task, here: asyncio.Event) -> Outcome:
+async def _until_there(connection: Connection, task: Task, here: asyncio.Event) -> LoadResult:
     acks = connection.client.new_inbox()
     taken_s: list[float] = []
     start_s = perf_counter()

@@ -11,14 +11,14 @@ from typing import Any
 import nats
 
 from rookery.bus.nats.connection import Connection
-from rookery.ops.bench.harness.load_window import Outcome, timed
+from rookery.ops.bench.harness.load_window import LoadResult, timed
 from rookery.ops.bench.harness.task import Task
 from rookery.ops.bench.loads.jetstream_load import BODY, make_stream, subject
 
-__all__ = ["js_publish", "thin"]
+__all__ = ["js_publish", "publish_thin"]
 
 
-async def js_publish(connection: Connection, task: Task) -> Outcome:
+async def js_publish(connection: Connection, task: Task) -> LoadResult:
     """``js.publish``, one after the other."""
     await make_stream(connection)
     taken_s: list[float] = []
@@ -32,7 +32,7 @@ async def js_publish(connection: Connection, task: Task) -> Outcome:
         return timed(taken_s, perf_counter() - start_s)
 
 
-async def thin(connection: Connection, task: Task) -> Outcome:
+async def publish_thin(connection: Connection, task: Task) -> LoadResult:
     """The least a publisher can do: ``publish`` with a reply inbox, acks counted."""
     await make_stream(connection)
     free = asyncio.Semaphore(task.window)
@@ -50,7 +50,7 @@ async def thin(connection: Connection, task: Task) -> Outcome:
             await client.publish(subject(number, task), BODY, reply=inbox)
         for _ in range(task.window):
             await free.acquire()
-        return Outcome(task.count, perf_counter() - start_s)
+        return LoadResult(task.count, perf_counter() - start_s)
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from time import perf_counter
 from rookery.bus.client.client import Client
 from rookery.bus.nats.connection import Connection
 from rookery.bus.subjects import Subjects
-from rookery.ops.bench.harness.load_window import Outcome, timed
+from rookery.ops.bench.harness.load_window import LoadResult, timed
 from rookery.ops.bench.harness.result_rows import percentile
 from rookery.ops.bench.harness.task import Task, command_id
 from rookery.schemas.errors import Failed
@@ -26,7 +26,7 @@ _CALLING = RunRequest(code="same(2)")
 _QUIET_S = 0.5
 
 
-async def programs(connection: Connection, task: Task) -> Outcome:
+async def programs(connection: Connection, task: Task) -> LoadResult:
     """``1 + 1``, in so many sessions at a time."""
     taken_s: list[float] = []
 
@@ -40,10 +40,10 @@ async def programs(connection: Connection, task: Task) -> Outcome:
         await asyncio.gather(*(work_off(numbers) for _ in range(task.window)))
         outcome = timed(taken_s, perf_counter() - start_s)
     left = await _settled(connection) - before
-    return Outcome(outcome.done, outcome.seconds, outcome.p50_us, outcome.p99_us, left)
+    return LoadResult(outcome.done, outcome.seconds, outcome.p50_us, outcome.p99_us, left)
 
 
-async def calls(connection: Connection, task: Task) -> Outcome:
+async def calls(connection: Connection, task: Task) -> LoadResult:
     """What a program that makes one call takes longer than the one before it, which makes none;
     and what it leaves more."""
     longer_s: list[float] = []
@@ -59,7 +59,7 @@ async def calls(connection: Connection, task: Task) -> Outcome:
             await _run(client, task, number, request)
             left += sign * (await _settled(connection) - before)
     p50_s, p99_s = percentile(longer_s, 0.5), percentile(longer_s, 0.99)
-    return Outcome(task.count, seconds, 1e6 * p50_s, 1e6 * p99_s, left)
+    return LoadResult(task.count, seconds, 1e6 * p50_s, 1e6 * p99_s, left)
 
 
 async def _run(client: Client, task: Task, number: int, request: RunRequest) -> float:

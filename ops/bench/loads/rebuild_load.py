@@ -11,22 +11,22 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.decider import Concern
+from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.entity import Entity
 from rookery.bus import ports
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats.connection import Connection
-from rookery.ops.bench.harness.bench_decider import FAMILY, TurnsConcern
-from rookery.ops.bench.harness.load_window import Outcome
+from rookery.ops.bench.harness.bench_decider import FAMILY, BenchDecider
+from rookery.ops.bench.harness.load_window import LoadResult
 from rookery.ops.bench.harness.task import Task, command_id
 from rookery.ops.bench.loads.entity_histories import (
     NextCommand,
-    commit_of,
+    apply_commit,
+    decide_commit,
     histories,
     next_run,
     next_turn,
     sessions,
-    settled,
 )
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
@@ -38,44 +38,44 @@ MESSAGES = 10
 _GROUP = 1_000
 
 
-async def fold_turns(connection: Connection, task: Task) -> Outcome:
+async def fold_turns(connection: Connection, task: Task) -> LoadResult:
     """Facts a second, of the benches' own family."""
     del connection
-    return _fold_histories(TurnsConcern(), next_turn, task)
+    return _fold_histories(BenchDecider(), next_turn, task)
 
 
-async def fold_sessions(connection: Connection, task: Task) -> Outcome:
+async def fold_sessions(connection: Connection, task: Task) -> LoadResult:
     """Facts a second, of the session family."""
     del connection
     return _fold_histories(sessions(), next_run, task)
 
 
-async def fill(connection: Connection, task: Task) -> Outcome:
+async def fill(connection: Connection, task: Task) -> LoadResult:
     """Give every entity its messages, through the journal as a node does."""
     del connection
-    concern, bus = TurnsConcern(), JetStreamBus(task.url, sync=task.sync)
+    concern, bus = BenchDecider(), JetStreamBus(task.url, sync=task.sync)
     entities = [Entity(EntityId(FAMILY, f"e{n}"), concern) for n in range(task.entities)]
     await bus.start()
-    await bus.journal.take(frozenset(range(ports.PARTITIONS)))
+    await bus.journal.begin_terms(frozenset(range(ports.PARTITIONS)))
     start_s = perf_counter()
     try:
         for first in range(0, MESSAGES * task.entities, task.entities):
             for at in range(0, task.entities, _GROUP):
                 commits = [
-                    commit_of(entity, concern, next_turn(entity, command_id(task.cell, number)))
+                    decide_commit(entity, concern, next_turn(entity, command_id(task.cell, number)))
                     for number, entity in enumerate(entities[at : at + _GROUP], first + at)
                 ]
                 await _append(bus.journal, commits)
     finally:
         await bus.stop()
-    return Outcome(MESSAGES * task.entities, perf_counter() - start_s)
+    return LoadResult(MESSAGES * task.entities, perf_counter() - start_s)
 
 
-async def read_and_fold(connection: Connection, task: Task) -> Outcome:
+async def read_and_fold(connection: Connection, task: Task) -> LoadResult:
     """Every entity in one pass over the journal."""
     del connection
-    concern, bus = TurnsConcern(), JetStreamBus(task.url)
-    lives: defaultdict[EntityId, list[ports.Stored]] = defaultdict(list)
+    concern, bus = BenchDecider(), JetStreamBus(task.url)
+    lives: defaultdict[EntityId, list[ports.StoredMessage]] = defaultdict(list)
     await bus.start()
     start_s = perf_counter()
     try:
@@ -86,36 +86,36 @@ async def read_and_fold(connection: Connection, task: Task) -> Outcome:
         await bus.stop()
     entities = _fold(concern, lives.values())
     seconds = perf_counter() - start_s
-    if (facts := sum(entity.count for entity in entities)) < MESSAGES * task.entities:
+    if (facts := sum(entity.fact_count for entity in entities)) < MESSAGES * task.entities:
         raise Failed("FACT_INVALID", f"only {facts} facts were read back")
-    return Outcome(len(entities), seconds)
+    return LoadResult(len(entities), seconds)
 
 
-def _fold_histories(concern: Concern, following: NextCommand, task: Task) -> Outcome:
+def _fold_histories(concern: Decider, following: NextCommand, task: Task) -> LoadResult:
     lives = list(histories(concern, following, entities=task.entities, messages=MESSAGES))
     start_s = perf_counter()
     entities = _fold(concern, lives)
-    return Outcome(sum(entity.count for entity in entities), perf_counter() - start_s)
+    return LoadResult(sum(entity.fact_count for entity in entities), perf_counter() - start_s)
 
 
-def _fold(concern: Concern, lives: Iterable[Sequence[ports.Stored]]) -> list[Entity]:
+def _fold(concern: Decider, lives: Iterable[Sequence[ports.StoredMessage]]) -> list[Entity]:
     entities = []
     for life in lives:
         entity = Entity(life[0].entity, concern)
         entity.fold(concern, None, life)
-        if entity.broken is not None:
-            raise entity.broken
+        if entity.load_error is not None:
+            raise entity.load_error
         entities.append(entity)
     return entities
 
 
 async def _append(journal: ports.Journal, commits: Sequence[Commit]) -> None:
-    stored: asyncio.Queue[list[ports.Outcome]] = asyncio.Queue()
+    stored: asyncio.Queue[list[ports.AppendOutcome]] = asyncio.Queue()
     journal.append(commits, stored.put_nowait)
     left = len(commits)
     while left:
         for outcome in await stored.get():
-            assert isinstance(outcome, ports.Settled)
+            assert isinstance(outcome, ports.Appended)
             assert isinstance(outcome.append, Commit)
-            settled(outcome.append, outcome.sequence)
+            apply_commit(outcome.append, outcome.sequence)
             left -= 1

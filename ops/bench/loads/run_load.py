@@ -14,7 +14,7 @@ from time import perf_counter
 from rookery.bus.client.client import Client
 from rookery.bus.nats.connection import Connection
 from rookery.bus.subjects import Subjects
-from rookery.ops.bench.harness.load_window import Outcome, timed
+from rookery.ops.bench.harness.load_window import LoadResult, timed
 from rookery.ops.bench.harness.task import Task, command_id
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.errors import Failed
@@ -25,7 +25,7 @@ __all__ = ["runs"]
 _REQUEST = RunRequest(code="1+1")
 
 
-async def runs(connection: Connection, task: Task) -> Outcome:
+async def runs(connection: Connection, task: Task) -> LoadResult:
     """So many sessions at a time, each with one run under way."""
     taken_s: list[float] = []
     ended: set[str] = set()

@@ -10,18 +10,18 @@ from threading import Event
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from rookery.actors.sandbox import Answer, Call, Sandbox, Tool, Waiting, answering
-from rookery.actors.sandbox.contract import AnswerCall
+from rookery.actors.sandbox import ProgramCall, Sandbox, SuspendedRun, Tool, ToolResult, answering
+from rookery.actors.sandbox.contract import CallTool
 from rookery.schemas.errors import Failed
 from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits, SideEffect
 
 __all__ = [
-    "Session",
-    "Sleep",
+    "BenchSession",
+    "SnapshotTimes",
     "fresh_ms",
-    "latest_ms",
+    "overrun_ms",
     "resume_ms",
-    "sleeping",
+    "snapshot_times",
     "timed_ms",
 ]
 
@@ -43,7 +43,7 @@ def _sum(*numbers: int) -> int:
 _ANSWERS = answering({"add": _sum, "fetch": _sum})
 
 
-class Session:
+class BenchSession:
     """One session of a sandbox, with tools that add up."""
 
     def __init__(self, sandbox: Sandbox, name: str, language: Language = Language.PYTHON) -> None:
@@ -52,7 +52,7 @@ class Session:
             name, seed=b"bench", now_ms=0, language=language, tools=_TOOLS, limits=_GENEROUS
         )
 
-    def run(self, code: str, answer: AnswerCall = _ANSWERS) -> Any:
+    def run(self, code: str, answer: CallTool = _ANSWERS) -> Any:
         outcome = self.sandbox.run(self._request(code), answer=answer, now_ms=0)
         if not isinstance(outcome, RunResult) or outcome.error is not None:
             raise Failed("NODE_FAILED", f"a program of the bench came to {outcome}")
@@ -60,7 +60,7 @@ class Session:
 
     def wait(self, code: str) -> None:
         """Run until a call that nobody answers."""
-        if not isinstance(self.sandbox.run(self._request(code), now_ms=0), Waiting):
+        if not isinstance(self.sandbox.run(self._request(code), now_ms=0), SuspendedRun):
             raise Failed("NODE_FAILED", "a program of the bench does not wait")
 
     def end(self) -> None:
@@ -80,20 +80,20 @@ def fresh_ms(sandbox: Sandbox, code: str, count: int, language: Language) -> flo
     """A session that did not exist, and its first turn."""
     taken = []
     for number in range(count):
-        _let_the_pool_fill()
+        _wait_for_pool()
         start_s = perf_counter()
-        session = Session(sandbox, f"fresh-{number}", language)
+        session = BenchSession(sandbox, f"fresh-{number}", language)
         session.run(code)
         taken.append((perf_counter() - start_s) * 1e3)
         session.end()
     return median(taken)
 
 
-def _let_the_pool_fill() -> None:
+def _wait_for_pool() -> None:
     Event().wait(_PACE_S)
 
 
-class Sleep(NamedTuple):
+class SnapshotTimes(NamedTuple):
     """Going to sleep and waking up."""
 
     snapshot_ms: float
@@ -102,9 +102,9 @@ class Sleep(NamedTuple):
     """With the first turn after it."""
 
 
-def sleeping(sandbox: Sandbox, setup: str, count: int) -> Sleep:
+def snapshot_times(sandbox: Sandbox, setup: str, count: int) -> SnapshotTimes:
     """Of a session that ran ``setup``, with something new to remember every time."""
-    session = Session(sandbox, "sleeper")
+    session = BenchSession(sandbox, "sleeper")
     session.run(setup)
     snapshots, restores, size_bytes = [], [], 0
     for number in range(count):
@@ -114,46 +114,46 @@ def sleeping(sandbox: Sandbox, setup: str, count: int) -> Sleep:
         snapshots.append((perf_counter() - start_s) * 1e3)
         size_bytes = len(data)
         session.end()
-        _let_the_pool_fill()
+        _wait_for_pool()
         start_s = perf_counter()
         sandbox.restore(data, tools=_TOOLS)
         session.run("n")
         restores.append((perf_counter() - start_s) * 1e3)
     session.end()
-    return Sleep(median(snapshots), size_bytes / 1000, median(restores))
+    return SnapshotTimes(median(snapshots), size_bytes / 1000, median(restores))
 
 
 def resume_ms(sandbox: Sandbox, code: str, count: int) -> float:
     """A run that waits for its first call, from its snapshot and the answer to its result."""
     taken = []
     for _ in range(count):
-        session = Session(sandbox, "waiter")
+        session = BenchSession(sandbox, "waiter")
         session.wait(code)
         data = sandbox.snapshot("waiter").data
         session.end()
-        _let_the_pool_fill()
+        _wait_for_pool()
         start_s = perf_counter()
         sandbox.restore(data, tools=_TOOLS)
-        sandbox.resume("waiter", {1: Answer(1)}, answer=_ANSWERS)
+        sandbox.resume("waiter", {1: ToolResult(1)}, answer=_ANSWERS)
         taken.append((perf_counter() - start_s) * 1e3)
         session.end()
     return median(taken)
 
 
-def latest_ms(sandbox: Sandbox) -> float:
+def overrun_ms(sandbox: Sandbox) -> float:
     """How long after its limit the last of some runaway programs had its result."""
-    return max(_late_ms(sandbox, code) for code in _RUNAWAYS)
+    return max(_overrun_of_program_ms(sandbox, code) for code in _RUNAWAYS)
 
 
-def _late_ms(sandbox: Sandbox, code: str) -> float:
+def _overrun_of_program_ms(sandbox: Sandbox, code: str) -> float:
     """In a loop, in C, and in a tool that does not return."""
     finish = Event()
 
-    def stuck(_call: Call) -> Answer:
+    def stuck(_call: ProgramCall) -> ToolResult:
         finish.wait()
-        return Answer(1)
+        return ToolResult(1)
 
-    Session(sandbox, "runaway")
+    BenchSession(sandbox, "runaway")
     limits = SessionLimits(wall_ms=_LIMIT_MS)
     request = RunRequest(session_id="runaway", code=code, limits=limits)
     try:

@@ -1,4 +1,4 @@
-"""A process that opens sandboxes and says how its memory grows: see ``Memory``."""
+"""A process that opens sandboxes and says how its memory grows: see ``MemoryGrowth``."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from time import perf_counter
 import msgspec
 
 from rookery.actors.sandbox import Sandbox
-from rookery.actors.sandbox.python.build import GuestCache, cache_folder, tell_stderr
-from rookery.actors.sandbox.runtime.factory import python_guest
+from rookery.actors.sandbox.python.build import GuestCache, cache_folder, write_stderr
+from rookery.actors.sandbox.runtime.factory import open_python_guest
 from rookery.actors.sandbox.runtime.wasm import make_engine
 from rookery.ops.bench.harness.process_memory import resident_bytes
 from rookery.ops.bench.harness.task import Task
 from rookery.schemas.run import RunRequest
 
-__all__ = ["Memory", "tell"]
+__all__ = ["MemoryGrowth", "report_memory"]
 
 
-class Memory(msgspec.Struct):
+class MemoryGrowth(msgspec.Struct):
     """Bytes of memory a session costs, and seconds to the first result."""
 
     first_s: float
-    """From the begin of ``tell``: what is imported, is imported."""
+    """From the begin of ``report_memory``: what is imported, is imported."""
     live_bytes: float
     resting_bytes: float
     """What it holds, as the sandbox counts: less than an allocator's whims."""
 
 
-def tell(task: Task) -> None:
-    """Print the ``Memory`` of ``task.count`` sessions."""
+def report_memory(task: Task) -> None:
+    """Print the ``MemoryGrowth`` of ``task.count`` sessions."""
     begun_s = perf_counter()
     engine = make_engine()
-    guest = python_guest(engine, GuestCache(cache_folder(os.environ)), tell_stderr)
+    guest = open_python_guest(engine, GuestCache(cache_folder(os.environ)), write_stderr)
     with Sandbox(engine, [guest], b"bench", live_max=2 * task.count, live_mb_max=1 << 20) as live:
         _open(live, "first")
         first_s = perf_counter() - begun_s
-        live_bytes = _growth(live, task.count)
+        live_bytes = _measure_growth(live, task.count)
     with Sandbox(engine, [guest], b"bench", live_max=1) as resting:
         for number in range(task.count + 1):  # The last one stays live.
             _open(resting, f"s{number}")
-        resting_bytes = resting.resting_bytes / task.count
-    memory = Memory(first_s, live_bytes, resting_bytes)
+        resting_bytes = resting.suspended_bytes / task.count
+    memory = MemoryGrowth(first_s, live_bytes, resting_bytes)
     sys.stdout.buffer.write(msgspec.json.encode(memory))
 
 
-def _growth(sandbox: Sandbox, count: int) -> float:
+def _measure_growth(sandbox: Sandbox, count: int) -> float:
     for number in range(count // 2):  # What many sessions share is there after these.
         _open(sandbox, f"before-{number}")
     before = resident_bytes()

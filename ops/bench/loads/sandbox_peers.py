@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["Monty", "Peer", "bare_python", "monty_is_here"]
+__all__ = ["Monty", "Peer", "bare_python", "has_monty"]
 
 _LOOP = """
 import ast, json, sys
@@ -41,7 +41,7 @@ class Peer(Protocol):
     def run(self, code: str) -> Any: ...
 
 
-class _Asked(msgspec.Struct):
+class _PeerRequest(msgspec.Struct):
     args: list[int] | None = None
     value: Any = None
 
@@ -55,20 +55,20 @@ class _Process:
         self._to, self._from = process.stdin, process.stdout
 
     def run(self, code: str) -> Any:
-        self._say(code)
-        while (asked := self._hear()).args is not None:
-            self._say(sum(asked.args))
+        self._send(code)
+        while (asked := self._receive()).args is not None:
+            self._send(sum(asked.args))
         return asked.value
 
     def end(self) -> None:
-        self._say(None)
+        self._send(None)
 
-    def _say(self, what: object) -> None:
+    def _send(self, what: object) -> None:
         self._to.write(msgspec.json.encode(what) + b"\n")
         self._to.flush()
 
-    def _hear(self) -> _Asked:
-        return msgspec.json.decode(self._from.readline(), type=_Asked)
+    def _receive(self) -> _PeerRequest:
+        return msgspec.json.decode(self._from.readline(), type=_PeerRequest)
 
 
 @contextmanager
@@ -112,6 +112,6 @@ class Monty:
             yield _Checkout(session)
 
 
-def monty_is_here() -> bool:
+def has_monty() -> bool:
     """Whether it is installed: it is no dependency."""
     return find_spec("pydantic_monty") is not None

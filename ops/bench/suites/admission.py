@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from rookery.ops.bench.harness import baselines
 from rookery.ops.bench.harness.baselines import JS_PUBLISH
-from rookery.ops.bench.harness.harness import Lab
-from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.result_rows import Figure, Round, Sync
 
 __all__ = ["lines", "measure"]
 
@@ -19,17 +19,17 @@ _P99 = "run request to receipt, warm session, p99"
 _RATE = "runs, 64 sessions at a time"
 
 
-def lines(sync: Sync) -> tuple[Line, ...]:
+def lines(sync: Sync) -> tuple[Figure, ...]:
     del sync
     return (
-        Line(JS_PUBLISH, "us"),
-        Line(_P50, "us", JS_PUBLISH),
-        Line(_P99, "us"),
-        Line(_RATE, "/s"),
+        Figure(JS_PUBLISH, "us"),
+        Figure(_P50, "us", JS_PUBLISH),
+        Figure(_P99, "us"),
+        Figure(_RATE, "/s"),
     )
 
 
-def measure(lab: Lab) -> Round:
+def measure(lab: Harness) -> Round:
     measured = baselines.js_publish(lab)
     with lab.node("whole"):
         lab.load("runs", _SESSIONS, window=64, cell="warm")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from rookery.ops.bench.harness import baselines
 from rookery.ops.bench.harness.baselines import raw_rate
-from rookery.ops.bench.harness.harness import Lab
-from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.result_rows import Figure, Round, Sync
 
 __all__ = ["lines", "measure"]
 
@@ -24,19 +24,19 @@ _PARKING = "runs parked, 16 at a time"
 _MEMORY = "1,000 parked runs in a fresh node"
 
 
-def lines(sync: Sync) -> tuple[Line, ...]:
+def lines(sync: Sync) -> tuple[Figure, ...]:
     del sync
     return (
-        Line(_SAME, "ms", at_most=60),
-        Line(_ANOTHER, "ms", at_most=60),
-        Line(raw_rate(_AT_ONCE), "/s"),
-        Line(_RATE, "/s", raw_rate(_AT_ONCE)),
-        Line(_PARKING, "/s"),
-        Line(_MEMORY, "MB", at_most=50),
+        Figure(_SAME, "ms", at_most=60),
+        Figure(_ANOTHER, "ms", at_most=60),
+        Figure(raw_rate(_AT_ONCE), "/s"),
+        Figure(_RATE, "/s", raw_rate(_AT_ONCE)),
+        Figure(_PARKING, "/s"),
+        Figure(_MEMORY, "MB", at_most=50),
     )
 
 
-def measure(lab: Lab) -> Round:
+def measure(lab: Harness) -> Round:
     measured = baselines.raw_many(lab, _AT_ONCE)
     chunks = range(0, _PARKED, _CHUNK)
     with lab.node("driving") as node:
@@ -64,6 +64,6 @@ def measure(lab: Lab) -> Round:
     }
 
 
-def _park(lab: Lab, first: int, count: int, cell: str) -> float:
+def _park(lab: Harness, first: int, count: int, cell: str) -> float:
     """How many a second."""
     return lab.load("parked", count, window=16, first=first, cell=cell).rate

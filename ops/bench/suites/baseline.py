@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from rookery.ops.bench.harness import baselines
-from rookery.ops.bench.harness.harness import Lab
-from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.result_rows import Figure, Round, Sync
 
 __all__ = ["lines", "measure"]
 
 
-def lines(sync: Sync) -> tuple[Line, ...]:
+def lines(sync: Sync) -> tuple[Figure, ...]:
     del sync
     latencies = (
         baselines.FSYNC,
@@ -23,10 +23,10 @@ def lines(sync: Sync) -> tuple[Line, ...]:
         for window in baselines.WINDOWS
         for name in (baselines.raw_rate, baselines.thin_rate)
     ]
-    return (*(Line(name, "us") for name in latencies), *(Line(name, "/s") for name in rates))
+    return (*(Figure(name, "us") for name in latencies), *(Figure(name, "/s") for name in rates))
 
 
-def measure(lab: Lab) -> Round:
+def measure(lab: Harness) -> Round:
     return {
         **baselines.fsync(lab),
         **baselines.js_publish(lab),

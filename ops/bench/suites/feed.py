@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rookery.ops.bench.harness import baselines
 from rookery.ops.bench.harness.baselines import PUSH
-from rookery.ops.bench.harness.harness import Lab
-from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.result_rows import Figure, Round, Sync
 
 __all__ = ["lines", "measure"]
 
@@ -14,15 +14,15 @@ _P50 = "fact appended to follower of the feed, p50"
 _P99 = "fact appended to follower of the feed, p99"
 
 
-def lines(sync: Sync) -> tuple[Line, ...]:
+def lines(sync: Sync) -> tuple[Figure, ...]:
     return (
-        Line(PUSH, "us"),
-        Line(_P50, "us", PUSH, at_most=1.5 if sync == "always" else None),
-        Line(_P99, "us"),
+        Figure(PUSH, "us"),
+        Figure(_P50, "us", PUSH, at_most=1.5 if sync == "always" else None),
+        Figure(_P99, "us"),
     )
 
 
-def measure(lab: Lab) -> Round:
+def measure(lab: Harness) -> Round:
     raw = baselines.push(lab)
     ours = lab.load("feed", _COUNT)
     return {**raw, _P50: ours.p50_us, _P99: ours.p99_us}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rookery.ops.bench.harness import baselines
 from rookery.ops.bench.harness.baselines import RAW_ONE, WINDOWS, raw_rate
-from rookery.ops.bench.harness.harness import Lab
-from rookery.ops.bench.harness.journal_audit import Books
-from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.journal_audit import JournalAudit
+from rookery.ops.bench.harness.result_rows import Figure, Round, Sync
 
 __all__ = ["lines", "measure"]
 
@@ -18,22 +18,22 @@ _COUNTS = {
 _P50 = "one command through the inbox, to its durable answer, p50"
 
 
-def lines(sync: Sync) -> tuple[Line, ...]:
+def lines(sync: Sync) -> tuple[Figure, ...]:
     promised = sync == "always"
     return (
-        Line(RAW_ONE, "us"),
-        *(Line(raw_rate(window), "/s") for window in WINDOWS),
-        Line(_P50, "us", RAW_ONE, at_most=4.0 if promised else None),
+        Figure(RAW_ONE, "us"),
+        *(Figure(raw_rate(window), "/s") for window in WINDOWS),
+        Figure(_P50, "us", RAW_ONE, at_most=4.0 if promised else None),
         *(
-            Line(_rate(window), "/s", raw_rate(window), at_least=0.5 if promised else None)
+            Figure(_rate(window), "/s", raw_rate(window), at_least=0.5 if promised else None)
             for window in WINDOWS
         ),
     )
 
 
-def measure(lab: Lab) -> Round:
+def measure(lab: Harness) -> Round:
     measured = {**baselines.raw_one(lab), **baselines.raw_many(lab, *WINDOWS)}
-    books = Books(lab.url)
+    books = JournalAudit(lab.url)
     with lab.node():
         lab.load("requests", _ENTITIES, window=64, entities=_ENTITIES, cell="warm")
         books.check("warm", lab.count(_ENTITIES))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from rookery.ops.bench.harness import baselines
 from rookery.ops.bench.harness.baselines import JS_PUBLISH, raw_rate, thin_rate
-from rookery.ops.bench.harness.harness import Lab
-from rookery.ops.bench.harness.journal_audit import Books
-from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.journal_audit import JournalAudit
+from rookery.ops.bench.harness.result_rows import Figure, Round, Sync
 
 __all__ = ["lines", "measure"]
 
@@ -22,38 +22,38 @@ _P50 = "one command, request to durable answer, p50"
 _P99 = "one command, request to durable answer, p99"
 
 
-def lines(sync: Sync) -> tuple[Line, ...]:
+def lines(sync: Sync) -> tuple[Figure, ...]:
     always = (
-        Line(JS_PUBLISH, "us"),
-        Line(raw_rate(64), "/s"),
-        Line(raw_rate(1_024), "/s"),
-        Line(_P50, "us", JS_PUBLISH, at_most=2.0),
-        Line(_P99, "us"),
-        Line(_rate(1), "/s"),
-        Line(_rate(64), "/s", raw_rate(64), at_least=1.5),
-        Line(_rate(1_024), "/s", raw_rate(1_024), at_least=3.0),
+        Figure(JS_PUBLISH, "us"),
+        Figure(raw_rate(64), "/s"),
+        Figure(raw_rate(1_024), "/s"),
+        Figure(_P50, "us", JS_PUBLISH, at_most=2.0),
+        Figure(_P99, "us"),
+        Figure(_rate(1), "/s"),
+        Figure(_rate(64), "/s", raw_rate(64), at_least=1.5),
+        Figure(_rate(1_024), "/s", raw_rate(1_024), at_least=3.0),
     )
     default = (
-        Line(JS_PUBLISH, "us"),
-        Line(thin_rate(64), "/s"),
-        Line(thin_rate(1_024), "/s"),
-        Line(_P50, "us", JS_PUBLISH),
-        Line(_P99, "us"),
-        Line(_rate(1), "/s"),
-        Line(_rate(64), "/s", thin_rate(64)),
-        Line(_rate(1_024), "/s", thin_rate(1_024), at_least=0.25),
+        Figure(JS_PUBLISH, "us"),
+        Figure(thin_rate(64), "/s"),
+        Figure(thin_rate(1_024), "/s"),
+        Figure(_P50, "us", JS_PUBLISH),
+        Figure(_P99, "us"),
+        Figure(_rate(1), "/s"),
+        Figure(_rate(64), "/s", thin_rate(64)),
+        Figure(_rate(1_024), "/s", thin_rate(1_024), at_least=0.25),
     )
     return (
         *(always if sync == "always" else default),
-        Line(_cpu(64), "us"),
-        Line(_cpu(1_024), "us"),
+        Figure(_cpu(64), "us"),
+        Figure(_cpu(1_024), "us"),
     )
 
 
-def measure(lab: Lab) -> Round:
+def measure(lab: Harness) -> Round:
     many = baselines.raw_many if lab.sync == "always" else baselines.thin_many
     measured = {**baselines.js_publish(lab), **many(lab, *baselines.WINDOWS)}
-    books = Books(lab.url)
+    books = JournalAudit(lab.url)
     with lab.node() as node:
         lab.load("requests", _ENTITIES, window=64, entities=_ENTITIES, cell="warm")
         books.check("warm", lab.count(_ENTITIES))

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from rookery.actors.kernel.machines.machine import Machine, TransitionRejected
-from rookery.actors.kernel.machines.session_host import at_host
-from rookery.actors.machine_catalogue import CATALOGUE, drafts
-from rookery.ops.bench.harness.harness import Lab
-from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+from rookery.actors.kernel.machines.session_host import with_host
+from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, candidates
+from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.result_rows import Figure, Round, Sync
 
 __all__ = ["lines", "measure"]
 
@@ -30,7 +30,7 @@ _REPEATS = 5
 _STATES_MAX = 20_000
 
 
-class _Taken(NamedTuple):
+class _SampledInput(NamedTuple):
     """A row that fires: the input, and a state that takes it."""
 
     state: Any
@@ -38,18 +38,18 @@ class _Taken(NamedTuple):
     asked: Any
 
 
-def lines(sync: Sync) -> tuple[Line, ...]:
+def lines(sync: Sync) -> tuple[Figure, ...]:
     del sync
-    return tuple(line for name in CATALOGUE for line in _lines(name))
+    return tuple(line for name in MACHINE_CATALOGUE for line in _lines(name))
 
 
-def _lines(name: str) -> tuple[Line, ...]:
+def _lines(name: str) -> tuple[Figure, ...]:
     step, slowest, copy = _names(name)
     at_most = 4 if name == _TURN else None
     return (
-        Line(step, "ns", copy, at_most=at_most),
-        Line(slowest, "ns", copy),
-        Line(copy, "ns"),
+        Figure(step, "ns", copy, at_most=at_most),
+        Figure(slowest, "ns", copy),
+        Figure(copy, "ns"),
     )
 
 
@@ -57,12 +57,12 @@ def _names(name: str) -> tuple[str, str, str]:
     return f"{name}, a step", f"{name}, its slowest row", f"{name}, one replace"
 
 
-def measure(lab: Lab) -> Round:
+def measure(lab: Harness) -> Round:
     times = lab.count(_TIMES)
     measured: dict[str, float] = {}
     gc.disable()
     try:
-        for name, entry in CATALOGUE.items():
+        for name, entry in MACHINE_CATALOGUE.items():
             taken = _every_row(name)
             steps = [_fastest_ns(partial(_step, entry.machine, *row), times) for row in taken]
             copies = [_fastest_ns(_copying(row.state), times) for row in taken]
@@ -95,22 +95,22 @@ def _fastest_ns(act: Callable[[], Any], times: int) -> float:
 
 
 @cache
-def _every_row(name: str) -> tuple[_Taken, ...]:
+def _every_row(name: str) -> tuple[_SampledInput, ...]:
     """The rows a history comes to, each where it is first met."""
-    entry = CATALOGUE[name]
-    wanted = {row.name for row in entry.machine.rows}
-    asked = [(m, on, a) for m in (entry.machine, *entry.beside) for on in m.inputs
-             for a in drafts(entry, m, on)]  # fmt: skip
-    taken: dict[str, _Taken] = {}
+    entry = MACHINE_CATALOGUE[name]
+    wanted = {row.name for row in entry.machine.transitions}
+    asked = [(m, on, a) for m in (entry.machine, *entry.companions) for on in m.inputs
+             for a in candidates(entry, m, on)]  # fmt: skip
+    taken: dict[str, _SampledInput] = {}
     found, open_states = {entry.machine.initial}, deque([entry.machine.initial])
     while open_states and taken.keys() != wanted and len(found) < _STATES_MAX:
         state = open_states.popleft()
-        afters = [at_host(state, host) for host in entry.hosts]
+        afters = [with_host(state, host) for host in entry.hosts]
         for machine, on, draft in asked:
             if (fact := _decided(machine, state, on, draft)) is None:
                 continue
             if machine is entry.machine:
-                taken.setdefault(fact.row, _Taken(state, on, fact))
+                taken.setdefault(fact.row, _SampledInput(state, on, fact))
             afters.append(machine.evolve(state, fact))
         for after in afters:
             if after not in found and entry.within(after):

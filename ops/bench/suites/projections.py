@@ -14,14 +14,14 @@ from time import perf_counter
 
 from msgspec.structs import replace
 
-from rookery.actors.projections.run_queries import RunsView
-from rookery.actors.projections.runs import RunTable
+from rookery.actors.projections.run_queries import RunQueryHandler
+from rookery.actors.projections.runs import RunProjection
 from rookery.bus.memory.journal import MemoryJournal, MemoryLog
-from rookery.bus.ports import Filter, Stored
-from rookery.ops.bench.harness.harness import Lab
-from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+from rookery.bus.ports import Filter, StoredMessage
+from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.result_rows import Figure, Round, Sync
 from rookery.ops.bench.loads.cold_lists import cold_lists
-from rookery.schemas.calls import Offer
+from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.codec import encode_facts, encode_json
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.envelope import EntityId, Fact
@@ -37,7 +37,9 @@ _RUNS = 100_000
 _SESSIONS = 100
 _NOW_MS = 1_763_000_000_000
 _REQUEST = RunRequest(code="sum(row['amount'] for row in rows)", inputs={"rows": [{"amount": 17}]})
-_OFFER = Offer(language=Language.PYTHON, build="b" * 64, seed="5" * 64, limits=SessionLimits())
+_OFFER = RunEnvironment(
+    language=Language.PYTHON, build="b" * 64, seed="5" * 64, limits=SessionLimits()
+)
 
 _FOLD = "messages of runs folded into the list"
 _ALL = "100,000 runs listed and encoded, 1,000 a page"
@@ -48,23 +50,23 @@ _COLD = "100,000 runs listed with no node to ask"
 _KEPT = "the same, from the checkpoint of a node"
 
 
-def lines(sync: Sync) -> tuple[Line, ...]:
+def lines(sync: Sync) -> tuple[Figure, ...]:
     cold = (
-        Line(_READ, "s"),
-        Line(_COLD, "s", _READ, at_most=2),
-        Line(_KEPT, "s", _READ, at_most=0.5),
+        Figure(_READ, "s"),
+        Figure(_COLD, "s", _READ, at_most=2),
+        Figure(_KEPT, "s", _READ, at_most=0.5),
     )
     return (
-        Line(_FOLD, "/s", at_least=50_000),
-        Line(_ALL, "s", at_most=1),
-        Line(_RARE, "s", at_most=0.2),
-        Line(_MEMORY, "bytes", at_most=500),
+        Figure(_FOLD, "/s", at_least=50_000),
+        Figure(_ALL, "s", at_most=1),
+        Figure(_RARE, "s", at_most=0.2),
+        Figure(_MEMORY, "bytes", at_most=500),
         *(cold if _fills_quickly(sync) else ()),
     )
 
 
-def measure(lab: Lab) -> Round:
-    journal = _Told(lab.count(_RUNS))
+def measure(lab: Harness) -> Round:
+    journal = _FixedJournal(lab.count(_RUNS))
     told = asyncio.run(_measure(journal)) | {_MEMORY: _bytes_a_run(journal)}
     if _fills_quickly(lab.sync):
         cold = asyncio.run(cold_lists(lab.url, journal.messages, _all))
@@ -77,19 +79,19 @@ def _fills_quickly(sync: Sync) -> bool:
     return sync == "default"
 
 
-async def _all(view: RunsView) -> float:
+async def _all(view: RunQueryHandler) -> float:
     return await _timed(view, RunsQuery(limit=1_000))
 
 
-async def _measure(journal: _Told) -> dict[str, float]:
-    view = RunsView.alone(journal)
+async def _measure(journal: _FixedJournal) -> dict[str, float]:
+    view = RunQueryHandler.without_node(journal)
     folded = await _timed(view, RunsQuery(limit=1))
     listed = await _all(view)
     rare = await _timed(view, RunsQuery(status=RunState.QUEUED))
     return {_FOLD: len(journal.messages) / folded, _ALL: listed, _RARE: rare}
 
 
-async def _timed(view: RunsView, query: RunsQuery) -> float:
+async def _timed(view: RunQueryHandler, query: RunsQuery) -> float:
     """Seconds until the last page is encoded; of one run, until it is."""
     begin_s = perf_counter()
     while True:
@@ -100,19 +102,19 @@ async def _timed(view: RunsView, query: RunsQuery) -> float:
         query = replace(query, before=page.next)
 
 
-def _bytes_a_run(journal: _Told) -> float:
+def _bytes_a_run(journal: _FixedJournal) -> float:
     gc.collect()
     tracemalloc.start()
     try:
-        table = RunTable()
+        table = RunProjection()
         for stored in journal.messages:
-            table.take(stored)
+            table.apply(stored)
         return tracemalloc.get_traced_memory()[0] / len(table)
     finally:
         tracemalloc.stop()
 
 
-class _Told(MemoryJournal):
+class _FixedJournal(MemoryJournal):
     """A journal of runs that have ended, at once and whole."""
 
     def __init__(self, runs: int) -> None:
@@ -122,13 +124,15 @@ class _Told(MemoryJournal):
     async def end(self) -> int:
         return len(self.messages)
 
-    async def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[Stored], None]:
+    async def scan(
+        self, where: Filter, after: int = 0
+    ) -> AsyncGenerator[list[StoredMessage], None]:
         assert where == Filter(), "the view of a node follows all"
         if after < len(self.messages):
             yield self.messages[after:]
 
 
-def _messages(runs: int) -> Iterator[Stored]:
+def _messages(runs: int) -> Iterator[StoredMessage]:
     sequence = 0
     for number in range(runs):
         key = f"session-{number % _SESSIONS}"
@@ -137,7 +141,7 @@ def _messages(runs: int) -> Iterator[Stored]:
             sequence += 1
             family = str(type(facts[0]).__struct_config__.tag).partition(".")[0]
             body = encode_facts(facts)
-            yield Stored(sequence, EntityId(family, key), f"b.{sequence}", "", body, _NOW_MS)
+            yield StoredMessage(sequence, EntityId(family, key), f"b.{sequence}", "", body, _NOW_MS)
 
 
 def _facts(run: str) -> tuple[tuple[Fact, ...], ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from rookery.ops.bench.harness.harness import Lab
-from rookery.ops.bench.harness.journal_audit import Books
-from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.journal_audit import JournalAudit
+from rookery.ops.bench.harness.result_rows import Figure, Round, Sync
 from rookery.ops.bench.loads.rebuild_load import MESSAGES
 
 __all__ = ["lines", "measure"]
@@ -24,24 +24,24 @@ _COLD = "first command to a cold entity, to its durable answer, p50"
 _COLD_RATE = "first commands to cold entities, 64 in flight"
 
 
-def lines(sync: Sync) -> tuple[Line, ...]:
+def lines(sync: Sync) -> tuple[Figure, ...]:
     del sync
     return (
-        Line(_FOLD_TURNS, "facts/s", at_least=100_000),
-        Line(_FOLD_SESSIONS, "facts/s", at_least=100_000),
-        Line(_ALL, "s", at_most=10),
-        Line(_START, "s"),
-        Line(_COLD, "us"),
-        Line(_COLD_RATE, "/s"),
+        Figure(_FOLD_TURNS, "facts/s", at_least=100_000),
+        Figure(_FOLD_SESSIONS, "facts/s", at_least=100_000),
+        Figure(_ALL, "s", at_most=10),
+        Figure(_START, "s"),
+        Figure(_COLD, "us"),
+        Figure(_COLD_RATE, "/s"),
     )
 
 
-def measure(lab: Lab) -> Round:
+def measure(lab: Harness) -> Round:
     measured = {
         _FOLD_TURNS: lab.load("fold_turns", entities=_FOLDED).rate,
         _FOLD_SESSIONS: lab.load("fold_sessions", entities=_FOLDED).rate,
     }
-    books = Books(lab.url)
+    books = JournalAudit(lab.url)
     lab.load("fill", entities=_ENTITIES, cell="fill")
     books.check("fill", MESSAGES * lab.count(_ENTITIES))
     measured[_ALL] = lab.load("read_and_fold", entities=_ENTITIES).seconds

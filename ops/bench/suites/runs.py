@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from rookery.ops.bench.harness import baselines
 from rookery.ops.bench.harness.baselines import JS_PUBLISH, raw_rate
-from rookery.ops.bench.harness.harness import Lab
-from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.result_rows import Figure, Round, Sync
 
 __all__ = ["lines", "measure"]
 
@@ -25,30 +25,30 @@ _RUN_MESSAGES, _CALL_MESSAGES = "messages a run", "messages more a call"
 _MEMORY = "memory of a session that ran"
 
 
-def lines(sync: Sync) -> tuple[Line, ...]:
+def lines(sync: Sync) -> tuple[Figure, ...]:
     del sync
     return (
-        Line(JS_PUBLISH, "us"),
-        Line(_RUN, "us", JS_PUBLISH, at_most=10),
-        Line(_RUN_MS, "ms", at_most=20),
-        Line(_RUN_P99, "us"),
-        Line(_CALL, "us", JS_PUBLISH, at_most=4),
-        Line(_TAKEN_OVER, "us"),
-        Line(_RUN_MESSAGES, "", at_most=4),
-        Line(_CALL_MESSAGES, "", at_most=3),
-        Line(_MEMORY, "MB"),
+        Figure(JS_PUBLISH, "us"),
+        Figure(_RUN, "us", JS_PUBLISH, at_most=10),
+        Figure(_RUN_MS, "ms", at_most=20),
+        Figure(_RUN_P99, "us"),
+        Figure(_CALL, "us", JS_PUBLISH, at_most=4),
+        Figure(_TAKEN_OVER, "us"),
+        Figure(_RUN_MESSAGES, "", at_most=4),
+        Figure(_CALL_MESSAGES, "", at_most=3),
+        Figure(_MEMORY, "MB"),
         *(
             line
             for window in _WINDOWS
             for line in (
-                Line(raw_rate(window), "/s"),
-                Line(_rate(window), "/s", raw_rate(window)),
+                Figure(raw_rate(window), "/s"),
+                Figure(_rate(window), "/s", raw_rate(window)),
             )
         ),
     )
 
 
-def measure(lab: Lab) -> Round:
+def measure(lab: Harness) -> Round:
     measured = {**baselines.raw_many(lab, *_WINDOWS), **baselines.js_publish(lab)}
     with lab.node("driving"):
         lab.load("programs", _LEFT, entities=_LEFT, window=16, cell="warm")

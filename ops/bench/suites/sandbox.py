@@ -18,22 +18,22 @@ import wasmtime
 
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.contract import Guest
-from rookery.actors.sandbox.python.build import GuestCache, cache_folder, tell_stderr
-from rookery.actors.sandbox.runtime.factory import python_guest
+from rookery.actors.sandbox.python.build import GuestCache, cache_folder, write_stderr
+from rookery.actors.sandbox.runtime.factory import open_python_guest
 from rookery.actors.sandbox.runtime.wasm import make_engine
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
-from rookery.ops.bench.harness.harness import Lab
-from rookery.ops.bench.harness.result_rows import Line, Round, Sync
+from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.result_rows import Figure, Round, Sync
 from rookery.ops.bench.loads.sandbox_load import (
-    Session,
+    BenchSession,
     fresh_ms,
-    latest_ms,
+    overrun_ms,
     resume_ms,
-    sleeping,
+    snapshot_times,
     timed_ms,
 )
-from rookery.ops.bench.loads.sandbox_memory import Memory
-from rookery.ops.bench.loads.sandbox_peers import Monty, Peer, bare_python, monty_is_here
+from rookery.ops.bench.loads.sandbox_memory import MemoryGrowth
+from rookery.ops.bench.loads.sandbox_peers import Monty, Peer, bare_python, has_monty
 from rookery.schemas.run import Language
 
 __all__ = ["lines", "measure"]
@@ -80,37 +80,37 @@ _TYPED_CALLING = f"let total = 0\nfor (let i = 0; i < {_CALL_COUNT}; i++) total 
 _SETUPS = {_SMALL: "x = 1", _LARGE: "x = [{'n': n, 's': str(n)} for n in range(5000)]"}
 
 
-def lines(sync: Sync) -> tuple[Line, ...]:
+def lines(sync: Sync) -> tuple[Figure, ...]:
     del sync
-    peers = [_BARE, *([_MONTY] if monty_is_here() else [])]
+    peers = [_BARE, *([_MONTY] if has_monty() else [])]
     return (
-        Line(_TURN, "ms", at_most=0.3),
-        Line(_beside(_TURN, _TYPED), "ms", at_most=0.3),
-        *(Line(_beside(_TURN, peer), "ms") for peer in peers),
-        Line(_FRESH, "ms", at_most=2),
-        Line(_beside(_FRESH, _TYPED), "ms", at_most=2),
-        *(Line(_beside(_FRESH, peer), "ms") for peer in peers),
-        Line(_CALLS, "ms", at_most=50),
-        Line(_beside(_CALLS, _TYPED), "ms", at_most=50),
-        *(Line(_beside(_CALLS, peer), "ms") for peer in peers),
-        Line(_AWAITED, "ms"),
-        Line(_COMPUTING, "ms", _beside(_COMPUTING, _BARE)),
-        Line(_beside(_COMPUTING, _TYPED), "ms", _beside(_COMPUTING, _BARE)),
-        *(Line(_beside(_COMPUTING, peer), "ms") for peer in peers),
-        Line(_LATE, "ms", at_most=250),
+        Figure(_TURN, "ms", at_most=0.3),
+        Figure(_beside(_TURN, _TYPED), "ms", at_most=0.3),
+        *(Figure(_beside(_TURN, peer), "ms") for peer in peers),
+        Figure(_FRESH, "ms", at_most=2),
+        Figure(_beside(_FRESH, _TYPED), "ms", at_most=2),
+        *(Figure(_beside(_FRESH, peer), "ms") for peer in peers),
+        Figure(_CALLS, "ms", at_most=50),
+        Figure(_beside(_CALLS, _TYPED), "ms", at_most=50),
+        *(Figure(_beside(_CALLS, peer), "ms") for peer in peers),
+        Figure(_AWAITED, "ms"),
+        Figure(_COMPUTING, "ms", _beside(_COMPUTING, _BARE)),
+        Figure(_beside(_COMPUTING, _TYPED), "ms", _beside(_COMPUTING, _BARE)),
+        *(Figure(_beside(_COMPUTING, peer), "ms") for peer in peers),
+        Figure(_LATE, "ms", at_most=250),
         *(line for setup in _SETUPS for line in _sleep_lines(setup)),
-        Line(_RESUME, "ms"),
-        Line(_COLD, "ms"),
-        Line(_LIVE, "MB"),
-        Line(_RESTING, "MB"),
+        Figure(_RESUME, "ms"),
+        Figure(_COLD, "ms"),
+        Figure(_LIVE, "MB"),
+        Figure(_RESTING, "MB"),
     )
 
 
-def _sleep_lines(setup: str) -> tuple[Line, ...]:
+def _sleep_lines(setup: str) -> tuple[Figure, ...]:
     return (
-        Line(_beside(_SNAPSHOT, setup), "ms"),
-        Line(_beside(_SIZE, setup), "kB"),
-        Line(_beside(_RESTORE, setup), "ms"),
+        Figure(_beside(_SNAPSHOT, setup), "ms"),
+        Figure(_beside(_SIZE, setup), "kB"),
+        Figure(_beside(_RESTORE, setup), "ms"),
     )
 
 
@@ -118,18 +118,18 @@ def _beside(name: str, what: str) -> str:
     return f"{name}: {what}"
 
 
-def measure(lab: Lab) -> Round:
+def measure(lab: Harness) -> Round:
     engine, guests = _guests()
     measured: dict[str, float] = {}
     with Sandbox(engine, guests, b"bench", ready=_READY) as sandbox:
-        session = Session(sandbox, "ours")
+        session = BenchSession(sandbox, "ours")
         measured |= _in_one_session(session, lab)
         measured |= _typed(sandbox, lab)
         measured[_AWAITED] = median(timed_ms(partial(session.run, _GATHERING)) for _ in range(5))
         measured[_FRESH] = fresh_ms(sandbox, "1 + 1", lab.count(_FEW), Language.PYTHON)
-        measured[_LATE] = latest_ms(sandbox)
+        measured[_LATE] = overrun_ms(sandbox)
         for name, setup in _SETUPS.items():
-            slept = sleeping(sandbox, setup, lab.count(_FEW))
+            slept = snapshot_times(sandbox, setup, lab.count(_FEW))
             measured[_beside(_SNAPSHOT, name)] = slept.snapshot_ms
             measured[_beside(_SIZE, name)] = slept.size_kb
             measured[_beside(_RESTORE, name)] = slept.restore_ms
@@ -141,16 +141,16 @@ def measure(lab: Lab) -> Round:
     return measured
 
 
-def _typed(sandbox: Sandbox, lab: Lab) -> dict[str, float]:
+def _typed(sandbox: Sandbox, lab: Harness) -> dict[str, float]:
     """The same of the other language."""
-    session = Session(sandbox, "typed", Language.TYPESCRIPT)
+    session = BenchSession(sandbox, "typed", Language.TYPESCRIPT)
     figures = _in_one_session(session, lab, calling=_TYPED_CALLING, computing=_TYPED_PROGRAM)
     figures[_FRESH] = fresh_ms(sandbox, "1 + 1", lab.count(_FEW), Language.TYPESCRIPT)
     return {_beside(figure, _TYPED): value for figure, value in figures.items()}
 
 
 def _in_one_session(
-    peer: Peer, lab: Lab, *, calling: str = _CALLING, computing: str = _PROGRAM
+    peer: Peer, lab: Harness, *, calling: str = _CALLING, computing: str = _PROGRAM
 ) -> dict[str, float]:
     """What every peer is asked, too."""
     figures = {}
@@ -164,11 +164,11 @@ def _in_one_session(
     return figures
 
 
-def _peers(lab: Lab) -> dict[str, float]:
+def _peers(lab: Harness) -> dict[str, float]:
     measured: dict[str, float] = {}
     with ExitStack() as stack:
         peers: dict[str, Callable[[], AbstractContextManager[Peer]]] = {_BARE: bare_python}
-        if monty_is_here():
+        if has_monty():
             peers[_MONTY] = stack.enter_context(Monty()).session
         for name, session in peers.items():
             with session() as peer:
@@ -185,12 +185,12 @@ def _first_turn_ms(session: Callable[[], AbstractContextManager[Peer]]) -> float
         return (perf_counter() - start_s) * 1e3
 
 
-def _memory(lab: Lab) -> Memory:
+def _memory(lab: Harness) -> MemoryGrowth:
     """In a process of its own: what the rounds before left behind does not count."""
-    return msgspec.json.decode(lab.told("memory", _SESSIONS), type=Memory)
+    return msgspec.json.decode(lab.output_of("memory", _SESSIONS), type=MemoryGrowth)
 
 
 @cache
 def _guests() -> tuple[wasmtime.Engine, list[Guest]]:
     engine, cache = make_engine(), GuestCache(cache_folder(os.environ))
-    return engine, [python_guest(engine, cache, tell_stderr), JavaScriptGuest(engine, cache)]
+    return engine, [open_python_guest(engine, cache, write_stderr), JavaScriptGuest(engine, cache)]

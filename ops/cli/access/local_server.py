@@ -11,18 +11,18 @@ from contextlib import contextmanager
 
 from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.cli.options import Options
-from rookery.ops.server_url import find_url, store_of
+from rookery.ops.server_url import find_server_url, store_of
 from rookery.schemas.errors import Refused
 
-__all__ = ["server_at_hand"]
+__all__ = ["local_server"]
 
 
 @contextmanager
-def server_at_hand(options: Options) -> Iterator[None]:
+def local_server(options: Options) -> Iterator[None]:
     """There is a server on the store of ``options``, if there ever was one."""
     config = options.load().config
     store = store_of(config).path
-    if find_url(config) is not None or not store.is_dir():
+    if find_server_url(config) is not None or not store.is_dir():
         yield
         return
     server = EmbeddedServer(store, sync=config.server.sync)

@@ -11,47 +11,47 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from rookery.actors.kernel.partition_ownership import node_of
+from rookery.actors.kernel.partition_ownership import node_of_holder
 from rookery.bus.client.client import Client
 from rookery.bus.commands.inbox import JetStreamInbox
 from rookery.bus.journal.feed import JetStreamFeed
 from rookery.bus.nats.connection import ApiError, Connection
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
-from rookery.bus.storage.checkpoints import JetStreamShelf
+from rookery.bus.storage.checkpoints import JetStreamCheckpointStore
 from rookery.bus.storage.claims import JetStreamClaims
-from rookery.bus.storage.secrets import JetStreamVault
+from rookery.bus.storage.secrets import JetStreamSecrets
 from rookery.bus.subjects import Subjects
 from rookery.ops.cli.options import Options
-from rookery.ops.cli.read_progress import ShownJournal
+from rookery.ops.cli.read_progress import ProgressJournal
 from rookery.ops.config import Config
 from rookery.ops.process_identity import is_dead
-from rookery.ops.server_url import url_of
+from rookery.ops.server_url import server_url
 from rookery.schemas.errors import Failed
 
-__all__ = ["Realm", "open_realm"]
+__all__ = ["OfflineRealm", "open_realm"]
 
 T = TypeVar("T")
 
 _STREAM_NOT_FOUND: Final = 10059
-_NOBODY: Final = frozenset({"PARTITION_UNOWNED", "NO_ANSWER"})
-_PATIENCE_S: Final = 10.0
+_UNANSWERED_CODES: Final = frozenset({"PARTITION_UNOWNED", "NO_ANSWER"})
+_TIMEOUT_S: Final = 10.0
 _ANY_KEY: Final = "all"
 _UP: Final = "rookery up"
 
 
-class Realm:
+class OfflineRealm:
     """The parts of a realm that can be read without a node, and a way to its nodes."""
 
     def __init__(self, connection: Connection, config: Config, url: str) -> None:
         self.subjects = subjects = Subjects(config.realm)
-        self.journal = ShownJournal(connection, subjects)
+        self.journal = ProgressJournal(connection, subjects)
         self.feed = JetStreamFeed(connection, subjects)
         self.inbox = JetStreamInbox(connection, subjects)
         self.claims = JetStreamClaims(Bucket(connection, subjects.claims_bucket))
         self.blobs = JetStreamBlobs(Bucket(connection, subjects.blobs_bucket))
-        self.shelf = JetStreamShelf(Bucket(connection, subjects.views_bucket))
-        self.vault = JetStreamVault(Bucket(connection, subjects.vault_bucket))
+        self.checkpoints = JetStreamCheckpointStore(Bucket(connection, subjects.projections_bucket))
+        self.secrets = JetStreamSecrets(Bucket(connection, subjects.secrets_bucket))
         self.connection = connection
         self._config, self._url = config, url
         self._client: Client | None = None
@@ -59,19 +59,21 @@ class Realm:
     async def nodes(self) -> frozenset[str]:
         """The nodes that are there: those whose claim stands and is not known to be left behind."""
         claims = await self.claims.list("node.")
-        return frozenset(node_of(claim.holder) for claim in claims if not is_dead(claim.value))
+        return frozenset(
+            node_of_holder(claim.holder) for claim in claims if not is_dead(claim.value)
+        )
 
-    async def answer(self, verb: str, query: object, kind: type[T]) -> T | None:
+    async def try_ask(self, verb: str, query: object, kind: type[T]) -> T | None:
         """What any node says; ``None`` if there is none to be asked."""
         try:
             return await self.ask(verb, _ANY_KEY, query, kind)
         except Failed as error:
-            if error.code in _NOBODY:
+            if error.code in _UNANSWERED_CODES:
                 return None
             raise
 
     async def ask(
-        self, verb: str, key: str, body: object, kind: type[T], patience_s: float = _PATIENCE_S
+        self, verb: str, key: str, body: object, kind: type[T], patience_s: float = _TIMEOUT_S
     ) -> T:
         """What the node that owns ``key`` says; ``Failed`` at once if there is no node at all."""
         if self._client is None:
@@ -90,14 +92,14 @@ class Realm:
 
 
 @asynccontextmanager
-async def open_realm(options: Options) -> AsyncIterator[Realm]:
+async def open_realm(options: Options) -> AsyncIterator[OfflineRealm]:
     """The realm the options name; ``Failed`` SERVER_UNREACHABLE if it was never served there."""
     config = options.load().config
-    url = url_of(config)
+    url = server_url(config)
     connection = Connection(url, credentials=config.server.credentials_file)
     await connection.open()
     try:
-        realm = Realm(connection, config, url)
+        realm = OfflineRealm(connection, config, url)
         await connection.api(f"STREAM.INFO.{realm.subjects.journal_stream}")
         async with aclosing(realm):
             yield realm

@@ -15,22 +15,22 @@ import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from rookery.actors.projections.approval_queries import ApprovalsView
-from rookery.actors.projections.approvals import ApprovalTable
+from rookery.actors.projections.approval_queries import ApprovalQueryHandler
+from rookery.actors.projections.approvals import ApprovalProjection
 from rookery.bus.client.client import new_id
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter
-from rookery.ops.cli.access.local_server import server_at_hand
-from rookery.ops.cli.access.offline_realm import Realm, open_realm
-from rookery.ops.cli.commands.approvers import keys_there
+from rookery.ops.cli.access.local_server import local_server
+from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
+from rookery.ops.cli.commands.approvers import realm_keys
 from rookery.ops.cli.commands.grants import app as grants
-from rookery.ops.cli.key_files import signer_in
-from rookery.ops.cli.options import NO_OPTIONS, As, Options, actor
+from rookery.ops.cli.key_files import read_signer
+from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.cli.rendering.approval_lines import (
     approval_lines,
     approval_row,
-    news_of,
+    changed_approvals,
     pending_table,
 )
 from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
@@ -78,7 +78,7 @@ def list_(
             return 0
         return 0
     query = PendingQuery(session=session, ended=all_, limit=limit)
-    with server_at_hand(options):
+    with local_server(options):
         found = asyncio.run(_list(query, options))
     if options.json:
         print_json(found)
@@ -99,7 +99,7 @@ def show(
     options: Options = NO_OPTIONS,
 ) -> int:
     """Show what is asked, who may answer, and until when."""
-    with server_at_hand(options):
+    with local_server(options):
         found, approvers, exact = asyncio.run(_show(approval, arguments, options))
     if options.json:
         told = {"arguments": exact} if arguments else {}
@@ -120,7 +120,7 @@ def approve(
         bool, Parameter(help="Nor ask again for this tool in this session.", negative="")
     ] = False,
     reason: Reason = "",
-    as_: As = None,
+    as_: ActorOption = None,
     key: Key = None,
     options: Options = NO_OPTIONS,
 ) -> int:
@@ -134,7 +134,7 @@ def deny(
     approval: ID,
     *,
     reason: Reason = "",
-    as_: As = None,
+    as_: ActorOption = None,
     key: Key = None,
     options: Options = NO_OPTIONS,
 ) -> int:
@@ -147,32 +147,32 @@ def deny(
 
 async def _list(query: PendingQuery, options: Options) -> ApprovalList:
     async with open_realm(options) as realm:
-        found = await realm.answer("pending", query, ApprovalList)
+        found = await realm.try_ask("pending", query, ApprovalList)
         if found is None:
             clock, session = SystemClock(), query.session
-            view = ApprovalsView.alone(
-                realm.journal, clock.now_ms, session=session, shelf=realm.shelf
+            view = ApprovalQueryHandler.without_node(
+                realm.journal, clock.now_ms, session=session, shelf=realm.checkpoints
             )
-            found = await view.pending(query)
+            found = await view.list_approvals(query)
         return found
 
 
 async def _follow(session: str | None, options: Options) -> None:
     """What waits now, then whatever comes to wait or ends."""
-    table, where = ApprovalTable(), Filter("approval", session)
+    table, where = ApprovalProjection(), Filter("approval", session)
     async with open_realm(options) as realm:
         end = await realm.journal.end()
         async for page in realm.journal.scan(where):
             for stored in page:
-                table.take(stored)
-        _tell(list(table.approvals(ended=False)), options)
+                table.apply(stored)
+        _print_changes(list(table.approvals(ended=False)), options)
         async with aclosing(realm.feed.follow(where, end)) as pages:
             async for page in pages:
                 for stored in page:
-                    _tell(news_of(table, stored), options)
+                    _print_changes(changed_approvals(table, stored), options)
 
 
-def _tell(news: list[ListedApproval], options: Options) -> None:
+def _print_changes(news: list[ListedApproval], options: Options) -> None:
     now_ms = SystemClock().now_ms()
     for approval in news:
         if options.json:
@@ -185,16 +185,16 @@ async def _show(approval_id: str, arguments: bool, options: Options) -> tuple[An
     async with open_realm(options) as realm:
         found = await _find(realm, approval_id)
         exact = await _arguments(realm, found) if arguments else None
-        keys = await keys_there(realm)
+        keys = await realm_keys(realm)
         approvers = sorted({key.name for key in keys if key.revoked_at_ms is None})
         return found, approvers, exact
 
 
-async def _find(realm: Realm, approval_id: str) -> ListedApproval:
+async def _find(realm: OfflineRealm, approval_id: str) -> ListedApproval:
     """The approval, out of the facts themselves: nobody else is believed what is signed."""
     session = check_session_id(approval_id.partition(".")[0])
-    view = ApprovalsView.alone(realm.journal, SystemClock().now_ms, session=session)
-    found = (await view.pending(PendingQuery(approval_id=approval_id))).approvals
+    view = ApprovalQueryHandler.without_node(realm.journal, SystemClock().now_ms, session=session)
+    found = (await view.list_approvals(PendingQuery(approval_id=approval_id))).approvals
     if not found:
         raise Refused(
             "APPROVAL_NOT_FOUND",
@@ -204,7 +204,7 @@ async def _find(realm: Realm, approval_id: str) -> ListedApproval:
     return found[0]
 
 
-async def _arguments(realm: Realm, approval: ListedApproval) -> Any:
+async def _arguments(realm: OfflineRealm, approval: ListedApproval) -> Any:
     """The exact ones: their digest is what an answer repeats."""
     stored = await realm.blobs.get(approval.arguments_ref.removeprefix("blob:"))
     exact = msgspec.json.decode(stored)
@@ -232,8 +232,8 @@ def _answer(
 
 
 def _decide(answer: DecideApproval, key: Path | None, options: Options) -> int:
-    with server_at_hand(options):
-        receipt = asyncio.run(_put(answer, key, options))
+    with local_server(options):
+        receipt = asyncio.run(_submit(answer, key, options))
     if options.json:
         print_json({"stored": True} if receipt is None else receipt)
     elif receipt is None:
@@ -244,16 +244,16 @@ def _decide(answer: DecideApproval, key: Path | None, options: Options) -> int:
     return 0
 
 
-async def _put(
+async def _submit(
     answer: DecideApproval, key: Path | None, options: Options
 ) -> DecisionReceipt | None:
     """What the node says to it; ``None`` if there is none, and the answer waits for one."""
-    signer = None if key is None else signer_in(key)
+    signer = None if key is None else read_signer(key)
     async with open_realm(options) as realm:
         approval = await _find(realm, answer.approval_id)
         name = answer.actor
         if not name and signer is not None:
-            names = [k.name for k in await keys_there(realm) if k.key_id == signer.key_id]
+            names = [k.name for k in await realm_keys(realm) if k.key_id == signer.key_id]
             name = names[-1] if names else ""
         answer = msgspec.structs.replace(
             answer, actor=actor(name), request_digest=approval.request_digest

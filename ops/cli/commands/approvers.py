@@ -14,17 +14,17 @@ from msgspec.structs import replace
 
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
-from rookery.actors.projections.approver_keys import ListedKey, changes_of, keys_of
-from rookery.bus.ports import Filter, Stored
-from rookery.ops.cli.access.local_server import server_at_hand
-from rookery.ops.cli.access.offline_realm import Realm, open_realm
-from rookery.ops.cli.key_files import make_key, public_key_in, signer_in
+from rookery.actors.projections.approver_keys import ListedApproverKey, change_count, keys_of
+from rookery.bus.ports import Filter, StoredMessage
+from rookery.ops.cli.access.local_server import local_server
+from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
+from rookery.ops.cli.key_files import make_key, read_public_key_file, read_signer
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
-from rookery.schemas.commands import ApproverReceipt, NameApprover
+from rookery.schemas.commands import ApproverReceipt, ChangeApprover
 from rookery.schemas.errors import Refused
 
-__all__ = ["app", "keys_there"]
+__all__ = ["app", "realm_keys"]
 
 app = App(name="approvers", help_format="plaintext")
 
@@ -48,12 +48,12 @@ def add(
     """Let answers signed with a key count as this approver's. A name may have several."""
     if (key is None) == (generate is None):
         raise Refused("INVALID_ARGUMENT", "say exactly one of --key and --generate")
-    signer = None if as_ is None else signer_in(as_)
-    asyncio.run(_reachable(options))
+    signer = None if as_ is None else read_signer(as_)
+    asyncio.run(_check_reachable(options))
     public = make_key(generate).public_key if generate is not None else ""
-    public = public_key_in(key) if key is not None else public
-    body = NameApprover(name=name, public_key=public)
-    return _said(asyncio.run(_name(body, signer, options)), options)
+    public = read_public_key_file(key) if key is not None else public
+    body = ChangeApprover(name=name, public_key=public)
+    return _print_receipt(asyncio.run(_change_approver(body, signer, options)), options)
 
 
 @app.command(name="list")
@@ -65,7 +65,7 @@ def list_(
     options: Options = NO_OPTIONS,
 ) -> int:
     """List the keys that count."""
-    with server_at_hand(options):
+    with local_server(options):
         keys = asyncio.run(_keys(options))
     listed = [key for key in keys if all_ or key.revoked_at_ms is None]
     if options.json:
@@ -82,40 +82,44 @@ def list_(
 @app.command
 def revoke(name: Name, *, as_: As = None, options: Options = NO_OPTIONS) -> int:
     """Let nothing signed with this approver's keys count any more."""
-    signer = None if as_ is None else signer_in(as_)
-    return _said(asyncio.run(_name(NameApprover(name=name), signer, options)), options)
+    signer = None if as_ is None else read_signer(as_)
+    return _print_receipt(
+        asyncio.run(_change_approver(ChangeApprover(name=name), signer, options)), options
+    )
 
 
-async def keys_there(realm: Realm) -> list[ListedKey]:
+async def realm_keys(realm: OfflineRealm) -> list[ListedApproverKey]:
     """All keys the realm was ever told of."""
-    return keys_of(await _told(realm))
+    return keys_of(await _approver_facts(realm))
 
 
-async def _told(realm: Realm) -> list[Stored]:
+async def _approver_facts(realm: OfflineRealm) -> list[StoredMessage]:
     pages = realm.journal.scan(Filter("approval", APPROVERS_KEY))
     return [stored async for page in pages for stored in page]
 
 
-async def _keys(options: Options) -> list[ListedKey]:
+async def _keys(options: Options) -> list[ListedApproverKey]:
     async with open_realm(options) as realm:
-        return await keys_there(realm)
+        return await realm_keys(realm)
 
 
-async def _reachable(options: Options) -> None:
+async def _check_reachable(options: Options) -> None:
     """Before a key is made that nobody would be told of."""
     async with open_realm(options) as realm:
         await realm.ask("pending", APPROVERS_KEY, {"limit": 1}, dict)
 
 
-async def _name(body: NameApprover, signer: Signer | None, options: Options) -> ApproverReceipt:
+async def _change_approver(
+    body: ChangeApprover, signer: Signer | None, options: Options
+) -> ApproverReceipt:
     async with open_realm(options) as realm:
         if signer is not None:
-            change = changes_of(await _told(realm)) + 1
-            body = signer.sign_naming(realm.subjects.realm, replace(body, change=change))
+            change = change_count(await _approver_facts(realm)) + 1
+            body = signer.sign_change(realm.subjects.realm, replace(body, change=change))
         return await realm.ask("approvers", APPROVERS_KEY, body, ApproverReceipt)
 
 
-def _said(receipt: ApproverReceipt, options: Options) -> int:
+def _print_receipt(receipt: ApproverReceipt, options: Options) -> int:
     if options.json:
         print_json(receipt)
     elif receipt.key_ids:
@@ -125,6 +129,6 @@ def _said(receipt: ApproverReceipt, options: Options) -> int:
     return 0
 
 
-def _row(key: ListedKey) -> tuple[str, ...]:
+def _row(key: ListedApproverKey) -> tuple[str, ...]:
     revoked = "" if key.revoked_at_ms is None else clock_time(key.revoked_at_ms)
     return key.name, key.key_id, clock_time(key.added_at_ms), revoked

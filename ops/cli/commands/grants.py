@@ -7,11 +7,11 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from rookery.actors.projections.approval_queries import ApprovalsView
+from rookery.actors.projections.approval_queries import ApprovalQueryHandler
 from rookery.bus.clock import SystemClock
-from rookery.ops.cli.access.local_server import server_at_hand
-from rookery.ops.cli.access.offline_realm import Realm, open_realm
-from rookery.ops.cli.options import NO_OPTIONS, As, Options, actor
+from rookery.ops.cli.access.local_server import local_server
+from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
+from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.schemas.approvals.lists import GrantedQuery, GrantList, ListedGrant
 from rookery.schemas.commands import GrantReceipt, RevokeGrant
@@ -34,7 +34,7 @@ def list_(
 ) -> int:
     """List the grants that still allow something, newest first."""
     query = GrantedQuery(session=session and check_session_id(session), ended=all_)
-    with server_at_hand(options):
+    with local_server(options):
         found = asyncio.run(_list(query, options))
     if options.json:
         print_json(found)
@@ -51,7 +51,7 @@ def list_(
 def revoke(
     grant: Annotated[str, Parameter(help="The grant's id, as `grants list` shows it.")],
     *,
-    as_: As = None,
+    as_: ActorOption = None,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Let a grant allow nothing more; of a session's, also what was granted by it."""
@@ -65,20 +65,22 @@ def revoke(
 
 async def _list(query: GrantedQuery, options: Options) -> GrantList:
     async with open_realm(options) as realm:
-        found = await realm.answer("granted", query, GrantList)
-        return await _listed_here(realm, query) if found is None else found
+        found = await realm.try_ask("granted", query, GrantList)
+        return await _list_offline(realm, query) if found is None else found
 
 
-async def _listed_here(realm: Realm, query: GrantedQuery) -> GrantList:
+async def _list_offline(realm: OfflineRealm, query: GrantedQuery) -> GrantList:
     clock, session = SystemClock(), query.session
-    view = ApprovalsView.alone(realm.journal, clock.now_ms, session=session, shelf=realm.shelf)
-    return await view.granted(query)
+    view = ApprovalQueryHandler.without_node(
+        realm.journal, clock.now_ms, session=session, shelf=realm.checkpoints
+    )
+    return await view.list_grants(query)
 
 
 async def _revoke(wanted: RevokeGrant, options: Options) -> GrantReceipt:
     grant_id = wanted.grant_id
     async with open_realm(options) as realm:
-        known = (await _listed_here(realm, GrantedQuery(ended=True))).grants
+        known = (await _list_offline(realm, GrantedQuery(ended=True))).grants
         session = next((g.session_id for g in known if g.grant_id == grant_id), None)
         if session is None:
             raise Refused(

@@ -9,7 +9,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from rookery.bus.ports import DeadLetter
-from rookery.ops.cli.access.local_server import server_at_hand
+from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
@@ -74,23 +74,23 @@ def drop(number: Number, *, options: Options = NO_OPTIONS) -> int:
 
 
 def _letters(options: Options) -> list[DeadLetter]:
-    with server_at_hand(options):
+    with local_server(options):
         return asyncio.run(_dead(options))
 
 
 async def _dead(options: Options) -> list[DeadLetter]:
     async with open_realm(options) as realm:
-        return await realm.inbox.dead()
+        return await realm.inbox.dead_letters()
 
 
 async def _retry(number: int, options: Options) -> None:
     async with open_realm(options) as realm:
-        await realm.inbox.retry_dead(number)
+        await realm.inbox.retry_dead_letter(number)
 
 
 async def _drop(number: int, options: Options) -> None:
     async with open_realm(options) as realm:
-        await realm.inbox.drop_dead(number)
+        await realm.inbox.drop_dead_letter(number)
 
 
 def _done(number: int, what: str, options: Options) -> int:

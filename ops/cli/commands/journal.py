@@ -12,15 +12,15 @@ import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from rookery.bus.journal.audit import Audit, ChainAudit
-from rookery.bus.journal.export import Export, verify_lines
+from rookery.bus.journal.audit import AuditResult, ChainAudit
+from rookery.bus.journal.export import JournalExport, verify_lines
 from rookery.bus.ports import Filter
-from rookery.ops.cli.access.local_server import server_at_hand
+from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, writing
-from rookery.ops.cli.output_files import file_errors, written_whole
-from rookery.ops.cli.rendering.fact_lines import fact_lines, selection
+from rookery.ops.cli.output_files import atomic_file, refuse_file_errors
+from rookery.ops.cli.rendering.fact_lines import fact_lines, fact_selection
 
 __all__ = ["app"]
 
@@ -43,8 +43,8 @@ def tail(
     options: Options = NO_OPTIONS,
 ) -> int:
     """Print the last facts."""
-    where = selection(session, family)
-    with server_at_hand(options):
+    where = fact_selection(session, family)
+    with local_server(options):
         last = asyncio.run(_tail(where, lines, options))
     for line in last:
         print_line(line)
@@ -59,10 +59,10 @@ def verify(
 ) -> int:
     """Check every message's digest chain; name the first that is broken."""
     if file is None:
-        with server_at_hand(options):
+        with local_server(options):
             audit = asyncio.run(_verify(options))
     else:
-        with file_errors(file), file.open("rb") as lines:
+        with refuse_file_errors(file), file.open("rb") as lines:
             audit = verify_lines(lines)
     if options.json:
         print_json({"ok": True} | msgspec.structs.asdict(audit))
@@ -80,12 +80,12 @@ def export(
     options: Options = NO_OPTIONS,
 ) -> int:
     """Write messages as sealed JSON lines that `journal verify FILE` checks anywhere."""
-    where = selection(session, family)
+    where = fact_selection(session, family)
     if file is None:
-        with server_at_hand(options), writing():
+        with local_server(options), writing():
             asyncio.run(_export(where, sys.stdout.buffer, options))
         return 0
-    with server_at_hand(options), written_whole(file) as target:
+    with local_server(options), atomic_file(file) as target:
         count = asyncio.run(_export(where, target, options))
     if options.json:
         print_json({"file": str(file), "messages": count})
@@ -109,7 +109,7 @@ async def _tail(where: Filter, count: int, options: Options) -> list[str]:
             back *= _LOOK_BACK_FACTOR
 
 
-async def _verify(options: Options) -> Audit:
+async def _verify(options: Options) -> AuditResult:
     chain = ChainAudit()
     async with open_realm(options) as realm:
         async for page in realm.journal.scan(Filter()):
@@ -121,7 +121,7 @@ async def _verify(options: Options) -> Audit:
 async def _export(where: Filter, target: BinaryIO, options: Options) -> int:
     count = 0
     async with open_realm(options) as realm:
-        export = Export(realm.subjects, where)
+        export = JournalExport(realm.subjects, where)
         target.write(export.head())
         async for page in realm.journal.scan(where):
             count += len(page)
@@ -131,7 +131,7 @@ async def _export(where: Filter, target: BinaryIO, options: Options) -> int:
     return count
 
 
-def _verdict(audit: Audit) -> str:
+def _verdict(audit: AuditResult) -> str:
     """Of an export that begins or is filtered somewhere, not every message can be judged."""
     judged = f"{audit.verified} of {audit.messages}" if audit.headless else str(audit.messages)
     return f"ok: {judged} messages of {audit.entities} entities continue their chains"

@@ -11,7 +11,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from rookery.actors.kernel.machines.machine import Edition, Machine
-from rookery.actors.machine_catalogue import CATALOGUE
+from rookery.actors.machine_catalogue import MACHINE_CATALOGUE
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
 from rookery.ops.machines.diagram import mermaid
@@ -28,7 +28,7 @@ HEAD = Edition.HEAD
 Which = Annotated[Edition, Parameter(help="Whose rules: those of HEAD, or the seed's alone.")]
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
+class CheckedMachine(msgspec.Struct, frozen=True, kw_only=True):
     """What exploring one machine came to."""
 
     machine: str
@@ -43,7 +43,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 @app.command(name="list")
 def list_machines(*, edition: Which = HEAD, options: Options = NO_OPTIONS) -> int:
     """Name all machines."""
-    told = [_summary(entry.machine, edition) for entry in CATALOGUE.values()]
+    told = [_summary(entry.machine, edition) for entry in MACHINE_CATALOGUE.values()]
     if options.json:
         print_json(told)
         return 0
@@ -66,7 +66,7 @@ def show(
     """Print a machine's phases, inputs and rows."""
     machine = machine_named(name)
     if diagram:
-        print_line(mermaid(explore(CATALOGUE[name], edition)).rstrip("\n"))
+        print_line(mermaid(explore(MACHINE_CATALOGUE[name], edition)).rstrip("\n"))
         return 0
     told = _description(machine, edition)
     if options.json:
@@ -116,7 +116,7 @@ def check(
     options: Options = NO_OPTIONS,
 ) -> int:
     """Explore every reachable state of a small world; exit code 1 if a rule is broken."""
-    names = list(CATALOGUE) if name is None else [machine_named(name).name]
+    names = list(MACHINE_CATALOGUE) if name is None else [machine_named(name).name]
     checked = [_check(one, edition) for one in names]
     if options.json:
         print_json(checked)
@@ -135,10 +135,10 @@ def check(
     return 1 if any(found.violations for found in checked) else 0
 
 
-def _check(name: str, edition: Edition) -> Checked:
+def _check(name: str, edition: Edition) -> CheckedMachine:
     start_s = perf_counter()
-    explored = explore(CATALOGUE[name], edition)
-    return Checked(
+    explored = explore(MACHINE_CATALOGUE[name], edition)
+    return CheckedMachine(
         machine=name,
         edition=edition,
         states=explored.states,
@@ -149,12 +149,12 @@ def _check(name: str, edition: Edition) -> Checked:
     )
 
 
-def _verdict(checked: Checked) -> str:
+def _verdict(checked: CheckedMachine) -> str:
     return f"{len(checked.violations)} violations" if checked.violations else "ok"
 
 
 def _summary(machine: Machine[Any], edition: Edition) -> dict[str, Any]:
-    rows = [row for row in machine.rows if row.edition in (None, edition)]
+    rows = [row for row in machine.transitions if row.edition in (None, edition)]
     return {
         "name": machine.name,
         "handle": machine.handle,
@@ -166,7 +166,7 @@ def _summary(machine: Machine[Any], edition: Edition) -> dict[str, Any]:
 
 def _description(machine: Machine[Any], edition: Edition) -> dict[str, Any]:
     rows: dict[str, list[str]] = {}
-    for row in machine.rows:
+    for row in machine.transitions:
         if row.edition in (None, edition):
             rows.setdefault(row.on, []).append(row.name)
     return {

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from rookery.actors.projections.nodes import NodeView, nodes_of
 from rookery.bus.ports import Filter
-from rookery.ops.cli.access.local_server import server_at_hand
+from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
@@ -20,8 +20,8 @@ __all__ = ["app"]
 
 app = App(name="nodes", help_format="plaintext")
 
-ASKED_S = 15
-LOOK_S = 0.5
+DRAIN_REQUEST_S = 15
+POLL_S = 0.5
 
 
 @app.command(name="list")
@@ -33,7 +33,7 @@ def list_(
     options: Options = NO_OPTIONS,
 ) -> int:
     """List the nodes that are there. A node is one process: started anew, it is another one."""
-    with server_at_hand(options):
+    with local_server(options):
         found = asyncio.run(_nodes(options))
     nodes = [node for node in found if all_ or node.state == "alive"]
     if options.json:
@@ -79,10 +79,10 @@ async def _drain(options: Options, node: str, *, wait: bool, timeout_s: float) -
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_s
         while True:
-            await realm.claims.acquire(f"drain.{node}", "operator", ASKED_S)
+            await realm.claims.acquire(f"drain.{node}", "operator", DRAIN_REQUEST_S)
             if not wait:
                 return False
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             if node not in await realm.nodes():
                 return True
             if loop.time() > end_s:

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from rookery.bus.clock import entropy
-from rookery.ops.cli.access.offline_realm import Realm, open_realm
+from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
 from rookery.schemas.codec import encode_json
@@ -24,7 +24,7 @@ from rookery.schemas.lists import RunList
 
 __all__ = ["fork", "replay"]
 
-PATIENCE_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
 """It may take the runs since the last snapshot again."""
 _ERASE: Final = "\r\x1b[K"
 
@@ -89,10 +89,10 @@ async def _fork(run_id: str, at_sequence: int, into: str, options: Options) -> F
     async with open_realm(options) as realm:
         session = await _session_of(realm, run_id)
         asked = ForkRun(run_id=run_id, session=session, at_sequence=at_sequence)
-        return await realm.ask("fork", into, asked, ForkReceipt, PATIENCE_S)
+        return await realm.ask("fork", into, asked, ForkReceipt, TIMEOUT_S)
 
 
-async def _session_of(realm: Realm, run_id: str) -> str:
+async def _session_of(realm: OfflineRealm, run_id: str) -> str:
     found = await realm.ask("runs", "all", RunsQuery(run_id=run_id), RunList)
     if not found.runs:
         raise Refused("RUN_NOT_FOUND", f"no run {run_id[:80]!r} here", hint="rookery runs list")

@@ -12,13 +12,13 @@ import msgspec
 from cyclopts import Parameter
 from msgspec import UNSET
 
-from rookery.bus.client.run_results import past_result
+from rookery.bus.client.run_results import read_past_result
 from rookery.bus.ports import Filter
-from rookery.ops.cli.access.local_server import server_at_hand
-from rookery.ops.cli.access.offline_realm import Realm, open_realm
-from rookery.ops.cli.commands.runs import begins_after, find_run
+from rookery.ops.cli.access.local_server import local_server
+from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
+from rookery.ops.cli.commands.runs import find_run, sequence_before
 from rookery.ops.cli.options import NO_OPTIONS, Options
-from rookery.ops.cli.rendering.run_result import show_end
+from rookery.ops.cli.rendering.run_result import show_result
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import RunAnswer
 from rookery.schemas.errors import Refused
@@ -35,9 +35,9 @@ ID = Annotated[str, Parameter(help="The run's id.")]
 
 def result(run: ID, *, options: Options = NO_OPTIONS) -> int:
     """Print what a past run came to, as `rookery run` would have."""
-    with server_at_hand(options):
+    with local_server(options):
         answer, code = asyncio.run(_result(run, options))
-    return show_end(answer, code, json=options.json)
+    return show_result(answer, code, json=options.json)
 
 
 async def _result(run_id: str, options: Options) -> tuple[RunAnswer, str]:
@@ -45,16 +45,16 @@ async def _result(run_id: str, options: Options) -> tuple[RunAnswer, str]:
     async with open_realm(options) as realm:
         view = await find_run(realm, run_id)
         if not view.status.is_end:
-            raise _not_ended(view)
-        after = begins_after(view)
-        answer = await past_result(realm.journal, realm.blobs, view.session_id, run_id, after)
+            raise _not_ended_error(view)
+        after = sequence_before(view)
+        answer = await read_past_result(realm.journal, realm.blobs, view.session_id, run_id, after)
         return answer, await _code(realm, view)
 
 
-async def _code(realm: Realm, view: RunView) -> str:
+async def _code(realm: OfflineRealm, view: RunView) -> str:
     """Of a run that was accepted there must have been one."""
     where = Filter("session", view.session_id, view.run_id)
-    async for page in realm.journal.scan(where, begins_after(view)):
+    async for page in realm.journal.scan(where, sequence_before(view)):
         for fact in (fact for stored in page for fact in CODEC.decode(stored.body)):
             if isinstance(fact, InputAccepted) and fact.run == view.run_id:
                 if fact.request_blob is not UNSET:
@@ -64,7 +64,7 @@ async def _code(realm: Realm, view: RunView) -> str:
     return ""
 
 
-def _not_ended(view: RunView) -> Refused:
+def _not_ended_error(view: RunView) -> Refused:
     wait = view.waits_for
     if wait is None:
         said, hint = f"it is {view.status}", f"rookery runs show {view.run_id}"

@@ -13,12 +13,12 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from rookery.bus.client.client import Client, Handle, new_id
-from rookery.ops.cli.access.node_access import Tools, reaching
+from rookery.ops.cli.access.node_access import Tools, with_realm_client
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
-from rookery.ops.cli.program_args import NO_WORDS, File, ProgramWords, request_of
+from rookery.ops.cli.program_args import NO_PROGRAM_OPTIONS, File, ProgramOptions, run_request
 from rookery.ops.cli.rendering.run_progress import follow
-from rookery.ops.cli.rendering.run_result import show_end, tell
+from rookery.ops.cli.rendering.run_result import print_stderr, show_result
 from rookery.schemas.commands import RunAnswer
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import CODES, CodedError, Failed
@@ -37,7 +37,7 @@ def run(
     file: File = None,
     /,
     *,
-    words: ProgramWords = NO_WORDS,
+    words: ProgramOptions = NO_PROGRAM_OPTIONS,
     mode: Annotated[Mode, Parameter(help="How it joins the session.")] = Mode.QUEUE,
     snapshot: Annotated[
         bool,
@@ -52,19 +52,19 @@ def run(
     options: Options = NO_OPTIONS,
 ) -> int:
     """Run a program and wait for what it comes to."""
-    request = request_of(file, words, return_snapshot=snapshot)
-    asked = _Asked(request, mode, wait=wait, json=options.json)
-    return reaching(options, tools, asked.accepted if detach else asked.ended)
+    request = run_request(file, words, return_snapshot=snapshot)
+    asked = _RunSubmission(request, mode, wait=wait, json=options.json)
+    return with_realm_client(options, tools, asked.submit if detach else asked.wait_for_end)
 
 
-class _Asked:
+class _RunSubmission:
     """One run, asked for under one id, however often it takes."""
 
     def __init__(self, request: RunRequest, mode: Mode, *, wait: bool, json: bool) -> None:
         self._request, self._mode, self._wait, self._json = request, mode, wait, json
         self._id = new_id()
 
-    async def accepted(self, client: Client) -> int:
+    async def submit(self, client: Client) -> int:
         """Hand it over and show its id."""
         session = self._request.session_id
         handle = await client.submit(session, self._request, message_id=self._id, mode=self._mode)
@@ -75,11 +75,11 @@ class _Asked:
             print_line(run_id)
         return 0
 
-    async def ended(self, client: Client) -> int:
+    async def wait_for_end(self, client: Client) -> int:
         """Show how it ended or, if nobody wants to wait for that, what it is parked for."""
-        return show_end(await self._answer(client), self._request.code, json=self._json)
+        return show_result(await self._result(client), self._request.code, json=self._json)
 
-    async def _answer(self, client: Client) -> RunAnswer:
+    async def _result(self, client: Client) -> RunAnswer:
         session = self._request.session_id
         handle = await client.begin(
             session,
@@ -88,22 +88,22 @@ class _Asked:
             mode=self._mode,
             through_parks=self._wait,
         )
-        say = _silently if self._json else tell
+        say = _print_nothing if self._json else print_stderr
         following = asyncio.create_task(follow(handle, say))
         try:
             return await handle.result()
         except asyncio.CancelledError:
-            await _end(handle, say)
+            await _cancel(handle, say)
             raise
         except Failed as failure:
             if not (handle.run_id and CODES[failure.code].retryable):
                 raise
-            raise _left(handle.run_id, failure) from None
+            raise _unanswered(handle.run_id, failure) from None
         finally:
             following.cancel()
 
 
-def _left(run_id: str, failure: Failed) -> Failed:
+def _unanswered(run_id: str, failure: Failed) -> Failed:
     """It was accepted: it is not ours to begin elsewhere, and nobody has said that it failed."""
     return Failed(
         "NO_ANSWER",
@@ -112,7 +112,7 @@ def _left(run_id: str, failure: Failed) -> Failed:
     )
 
 
-async def _end(handle: Handle, say: Callable[[str], None]) -> None:
+async def _cancel(handle: Handle, say: Callable[[str], None]) -> None:
     """Whoever waits has gone: end the run, if it has come that far."""
     try:
         async with asyncio.timeout(CANCEL_S):
@@ -123,5 +123,5 @@ async def _end(handle: Handle, say: Callable[[str], None]) -> None:
         say(f"run {handle.run_id} is cancelled")
 
 
-def _silently(_line: str) -> None:
+def _print_nothing(_line: str) -> None:
     """To programs only the end is told."""

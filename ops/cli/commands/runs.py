@@ -14,18 +14,18 @@ from cyclopts.validators import Number
 from msgspec import UNSET
 from rich.console import Console
 
-from rookery.actors.projections.run_queries import RunsView
-from rookery.bus.client.run_results import past_result
+from rookery.actors.projections.run_queries import RunQueryHandler
+from rookery.bus.client.run_results import read_past_result
 from rookery.bus.clock import SystemClock
-from rookery.bus.ports import Filter, Stored
-from rookery.ops.cli.access.local_server import server_at_hand
-from rookery.ops.cli.access.offline_realm import Realm, open_realm
-from rookery.ops.cli.options import NO_OPTIONS, As, Options, actor
+from rookery.bus.ports import Filter, StoredMessage
+from rookery.ops.cli.access.local_server import local_server
+from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
+from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table, writing
 from rookery.ops.cli.rendering.fact_words import facts_of_run
-from rookery.ops.cli.rendering.run_result import notes_on
-from rookery.ops.cli.rendering.timeline import GLYPHS, PLAIN_GLYPHS, draw, duration
-from rookery.ops.cli.time_parsing import moment_ms
+from rookery.ops.cli.rendering.run_result import result_notes
+from rookery.ops.cli.rendering.timeline import GLYPHS, PLAIN_GLYPHS, draw_timeline, duration
+from rookery.ops.cli.time_parsing import parse_time_ms
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import (
@@ -41,7 +41,7 @@ from rookery.schemas.ids import check_session_id
 from rookery.schemas.lists import RunList, RunState, RunView, RunWait
 from rookery.schemas.run import Language
 
-__all__ = ["app", "begins_after", "find_run"]
+__all__ = ["app", "find_run", "sequence_before"]
 
 app = App(name="runs", help_format="plaintext")
 for _name, _place, _help in (
@@ -82,12 +82,12 @@ def list_(
         session=session and check_session_id(session),
         status=status,
         language=language,
-        since_ms=None if since is None else moment_ms(since, now_ms),
-        until_ms=None if until is None else moment_ms(until, now_ms),
+        since_ms=None if since is None else parse_time_ms(since, now_ms),
+        until_ms=None if until is None else parse_time_ms(until, now_ms),
         before=before,
     )
     runs: list[RunView] = []
-    with server_at_hand(options):
+    with local_server(options):
         following = asyncio.run(_list(query, limit, options, runs))
     if options.json:
         print_json(RunList(runs=tuple(runs), next=following))
@@ -105,11 +105,11 @@ def list_(
 @app.command
 def show(run: ID, *, options: Options = NO_OPTIONS) -> int:
     """Show how a run went, fact by fact, and what it waits for."""
-    with server_at_hand(options):
+    with local_server(options):
         view, messages, end = asyncio.run(_show(run, options))
     facts = facts_of_run(run, messages)
     if options.json:
-        told = [{"position": fact.position, "fact": fact.said} for fact in facts]
+        told = [{"position": fact.position, "fact": fact.fields} for fact in facts]
         answer = end if isinstance(end, RunAnswer) else None
         print_json({"run": view, "facts": told, "answer": answer})
         return 0
@@ -118,7 +118,7 @@ def show(run: ID, *, options: Options = NO_OPTIONS) -> int:
         print_line(f"{name:{LABEL_WIDTH}}{value}")
     print_line("")
     glyphs = GLYPHS if "utf" in (console.encoding or "") else PLAIN_GLYPHS
-    for line in draw(view, facts, console.width, glyphs):
+    for line in draw_timeline(view, facts, console.width, glyphs):
         with writing():
             console.print(line, soft_wrap=True)
     return 0
@@ -143,7 +143,7 @@ def cancel(
     if options.json:
         print_json(receipt)
     else:
-        print_line(f"{_asked(receipt)}; see: rookery runs show {run}")
+        print_line(f"{_cancel_words(receipt)}; see: rookery runs show {run}")
     return 0
 
 
@@ -156,7 +156,7 @@ def resolve(
     failed: Annotated[str | None, Parameter(help="It failed; what the program is told.")] = None,
     retry: Annotated[bool, Parameter(help="Call it again, come what may.", negative="")] = False,
     now: Annotated[bool, Parameter(help="Also while the tool may still act.", negative="")] = False,
-    as_: As = None,
+    as_: ActorOption = None,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Say what came of a call that nobody can know of.
@@ -190,14 +190,16 @@ async def _list(query: RunsQuery, limit: int, options: Options, found: list[RunV
     They are not returned: what a task returns is spelled out when ``asyncio.run`` gives Ctrl-C
     back, which takes half a second for 100,000 of them (Python 3.11, measured).
     """
-    alone: RunsView | None = None
+    alone: RunQueryHandler | None = None
     async with open_realm(options) as realm:
         while True:
             query = msgspec.structs.replace(query, limit=min(limit - len(found), PAGE_MAX))
-            page = None if alone else await realm.answer("runs", query, RunList)
+            page = None if alone else await realm.try_ask("runs", query, RunList)
             if page is None:
                 session = query.session
-                alone = alone or RunsView.alone(realm.journal, session=session, shelf=realm.shelf)
+                alone = alone or RunQueryHandler.without_node(
+                    realm.journal, session=session, shelf=realm.checkpoints
+                )
                 page = await alone.list(query)
             found += page.runs
             if page.next is None or len(found) == limit:
@@ -207,44 +209,44 @@ async def _list(query: RunsQuery, limit: int, options: Options, found: list[RunV
 
 async def _show(
     run_id: str, options: Options
-) -> tuple[RunView, list[Stored], RunAnswer | CodedError | None]:
+) -> tuple[RunView, list[StoredMessage], RunAnswer | CodedError | None]:
     """The run, the messages that tell of it, and what it came to or why that cannot be said."""
     async with open_realm(options) as realm:
         view = await find_run(realm, run_id)
         where = Filter(key=view.session_id, run=run_id)
-        pages = [page async for page in realm.journal.scan(where, begins_after(view))]
+        pages = [page async for page in realm.journal.scan(where, sequence_before(view))]
         end = await _end(realm, view) if view.status.is_end else None
     return view, [stored for page in pages for stored in page], end
 
 
-async def _end(realm: Realm, view: RunView) -> RunAnswer | CodedError:
+async def _end(realm: OfflineRealm, view: RunView) -> RunAnswer | CodedError:
     """How it went is shown also where its result is damaged, or none of ours."""
     journal, blobs, session = realm.journal, realm.blobs, view.session_id
     try:
-        return await past_result(journal, blobs, session, view.run_id, begins_after(view))
+        return await read_past_result(journal, blobs, session, view.run_id, sequence_before(view))
     except CodedError as error:
         return error
 
 
-def begins_after(view: RunView) -> int:
+def sequence_before(view: RunView) -> int:
     """All facts about the run stand above this sequence."""
     return int(view.position.partition(".")[0]) - 1
 
 
-async def find_run(realm: Realm, run_id: str) -> RunView:
+async def find_run(realm: OfflineRealm, run_id: str) -> RunView:
     """The run, wherever it is told of."""
-    found = await realm.answer("runs", RunsQuery(run_id=run_id), RunList)
+    found = await realm.try_ask("runs", RunsQuery(run_id=run_id), RunList)
     if found is None:
-        found = await _find_alone(realm, run_id)
+        found = await _find_offline(realm, run_id)
     if not found.runs:
         raise Refused("RUN_NOT_FOUND", f"no run {run_id[:80]!r} here", hint="rookery runs list")
     return found.runs[0]
 
 
-async def _find_alone(realm: Realm, run_id: str) -> RunList:
+async def _find_offline(realm: OfflineRealm, run_id: str) -> RunList:
     """Without a node: its session first, then all that happened there."""
     async for page in realm.journal.scan(Filter(run=run_id)):
-        view = RunsView.alone(realm.journal, session=page[0].entity.key)
+        view = RunQueryHandler.without_node(realm.journal, session=page[0].entity.key)
         return await view.list(RunsQuery(run_id=run_id))
     return RunList()
 
@@ -265,7 +267,7 @@ def _row(run: RunView) -> tuple[object, ...]:
         run.session_id,
         _status(run),
         clock_time(run.created_at_ms),
-        _took(run),
+        _duration(run),
         run.calls,
         "" if wait is None else f"{wait.what}, since {clock_time(wait.since_ms)}",
     )
@@ -278,13 +280,13 @@ def _lines(run: RunView) -> list[tuple[str, object]]:
         ("status", _status(run)),
         ("language", run.language),
         ("created", clock_time(run.created_at_ms)),
-        ("took", _took(run) or "not ended"),
+        ("took", _duration(run) or "not ended"),
         ("calls", run.calls),
-        *_still(run.waits_for, SystemClock().now_ms()),
+        *_may_act_lines(run.waits_for, SystemClock().now_ms()),
     ]
 
 
-def _still(wait: RunWait | None, now_ms: int) -> list[tuple[str, object]]:
+def _may_act_lines(wait: RunWait | None, now_ms: int) -> list[tuple[str, object]]:
     """Until when the tool may act that an operator is to speak of."""
     until_ms = None if wait is None else wait.may_act_until_ms
     if until_ms is None or until_ms <= now_ms:
@@ -305,7 +307,7 @@ def end_lines(end: RunAnswer | CodedError | None, room: int) -> list[tuple[str, 
         lines.append(("result", value if len(value) <= room else f"{value[: room - 3]}..."))
         if len(value) > room:
             lines.append(("", f"whole: rookery runs result {end.run_id}"))
-        lines += [("", note) for note in notes_on(end)]
+        lines += [("", note) for note in result_notes(end)]
     if end.snapshot_id is not None:
         lines.append(("snapshot", end.snapshot_id))
     if end.error is not None:
@@ -321,11 +323,11 @@ def _status(run: RunView) -> str:
     return f"{run.status} {run.code}" if says_more else str(run.status)
 
 
-def _took(run: RunView) -> str:
+def _duration(run: RunView) -> str:
     return "" if run.ended_at_ms is None else duration(run.ended_at_ms - run.created_at_ms)
 
 
-def _asked(receipt: RunReceipt) -> str:
+def _cancel_words(receipt: RunReceipt) -> str:
     if receipt.state in ("queued", "prepared"):
         return f"run {receipt.run_id} was asked to end"
     return f"run {receipt.run_id} has ended: {receipt.state.replace('_', ' ')}"

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from rookery.ops.cli.access.offline_realm import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
-from rookery.ops.cli.program_args import language_of, limits_of
+from rookery.ops.cli.program_args import find_language, parse_limits
 from rookery.schemas.commands import ChangeLimits, CreateSession, SessionView
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
@@ -35,8 +35,8 @@ def create(
     options: Options = NO_OPTIONS,
 ) -> int:
     """Begin a session, with limits of its own, before its first run."""
-    given = SessionLimits(**limits_of(limit or (), "--limit "))
-    asked = CreateSession(language=language_of(language), limits=given)
+    given = SessionLimits(**parse_limits(limit or (), "--limit "))
+    asked = CreateSession(language=find_language(language), limits=given)
     return _show(asyncio.run(_ask("create", session, asked, options)), options)
 
 
@@ -50,7 +50,7 @@ def limits(
     if not changes:
         known = ", ".join(SessionLimits.__struct_fields__)
         raise Refused("INVALID_ARGUMENT", "nothing to change", hint=f"NAME=NUMBER of {known}")
-    asked = ChangeLimits(**limits_of(changes))
+    asked = ChangeLimits(**parse_limits(changes))
     return _show(asyncio.run(_ask("limits", session, asked, options)), options)
 
 

@@ -14,10 +14,10 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 
 from rookery.actors.sandbox.sessions.snapshot import resealed
-from rookery.ops.cli.access.offline_realm import Realm, open_realm
+from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
-from rookery.ops.cli.output_files import file_errors, written_whole
+from rookery.ops.cli.output_files import atomic_file, refuse_file_errors
 from rookery.schemas.commands import (
     DestroySession,
     RestoreSession,
@@ -32,7 +32,7 @@ from rookery.schemas.run import SNAPSHOT_BYTES_MAX
 __all__ = ["destroy", "restore", "snapshot"]
 
 PREFIX: Final = "snap_"
-PATIENCE_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
 """A session may be large, and has to be brought back first."""
 
 ID = Annotated[str, Parameter(help="The session's id.")]
@@ -61,7 +61,9 @@ def restore(
     replace: Annotated[
         bool, Parameter(help="End the session of this id, if there is one.", negative="")
     ] = False,
-    from_realm: Annotated[str | None, Parameter(help="Realm it was taken in, if another.")] = None,
+    from_realm: Annotated[
+        str | None, Parameter(help="OfflineRealm it was taken in, if another.")
+    ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Begin a session with the memory of a snapshot."""
@@ -87,10 +89,10 @@ def destroy(session: ID, *, options: Options = NO_OPTIONS) -> int:
 
 async def _snapshot(session: str, out: Path | None, options: Options) -> SnapshotView:
     async with open_realm(options) as realm:
-        kept = await realm.ask("snapshot", session, SnapshotSession(), SnapshotView, PATIENCE_S)
+        kept = await realm.ask("snapshot", session, SnapshotSession(), SnapshotView, TIMEOUT_S)
         if out is not None:
             data = await realm.blobs.get(_digest(kept.snapshot_id))
-            with written_whole(out) as target:
+            with atomic_file(out) as target:
                 target.write(data)
     return kept
 
@@ -103,15 +105,15 @@ async def _restore(
     async with open_realm(options) as realm:
         data = None if source.startswith(PREFIX) else _read(Path(source))
         if from_realm is not None:
-            data = await _of_realm(from_realm, source, data, realm, options)
+            data = await _resealed_data(from_realm, source, data, realm, options)
         if data is not None:
             source = PREFIX + await realm.blobs.put(data, SNAPSHOT_BYTES_MAX)
         asked = RestoreSession(snapshot_id=source, replace=takes_place)
-        return await realm.ask("restore", session, asked, SnapshotView, PATIENCE_S)
+        return await realm.ask("restore", session, asked, SnapshotView, TIMEOUT_S)
 
 
-async def _of_realm(
-    name: str, source: str, data: bytes | None, ours: Realm, options: Options
+async def _resealed_data(
+    name: str, source: str, data: bytes | None, ours: OfflineRealm, options: Options
 ) -> bytes:
     async with open_realm(replace(options, realm=name)) as theirs:
         if data is None:
@@ -119,8 +121,8 @@ async def _of_realm(
         return resealed(await _key(theirs), await _key(ours), data)
 
 
-async def _key(realm: Realm) -> bytes:
-    key = await realm.vault.standing("snapshots")
+async def _key(realm: OfflineRealm) -> bytes:
+    key = await realm.secrets.get("snapshots")
     if key is None:
         raise Failed(
             "SERVER_UNREACHABLE",
@@ -140,5 +142,5 @@ def _digest(snapshot_id: str) -> str:
 
 
 def _read(file: Path) -> bytes:
-    with file_errors(file):
+    with refuse_file_errors(file):
         return file.read_bytes()

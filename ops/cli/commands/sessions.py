@@ -13,15 +13,15 @@ from msgspec.structs import replace
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.state import Admission
 from rookery.actors.kernel.history_restart import last_restart
-from rookery.actors.projections.session_queries import SessionsView, known_phase
+from rookery.actors.projections.session_queries import SessionQueryHandler, parse_phase
 from rookery.bus.clock import SystemClock
-from rookery.bus.ports import Filter, Stored
-from rookery.ops.cli.access.local_server import server_at_hand
-from rookery.ops.cli.access.offline_realm import Realm, open_realm
+from rookery.bus.ports import Filter, StoredMessage
+from rookery.ops.cli.access.local_server import local_server
+from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
 from rookery.ops.cli.commands.session_limits import limit_words
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
-from rookery.ops.cli.time_parsing import moment_ms
+from rookery.ops.cli.time_parsing import parse_time_ms
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import SessionList, SessionsQuery, SessionView
 from rookery.schemas.errors import Refused
@@ -67,13 +67,13 @@ def list_(
 ) -> int:
     """List the sessions, those used last first."""
     query = SessionsQuery(
-        phase=phase and known_phase(phase.strip().casefold(), str.casefold),
+        phase=phase and parse_phase(phase.strip().casefold(), str.casefold),
         language=language,
-        used_since_ms=None if since is None else moment_ms(since, SystemClock().now_ms()),
+        used_since_ms=None if since is None else parse_time_ms(since, SystemClock().now_ms()),
         limit=limit,
         before=before,
     )
-    with server_at_hand(options):
+    with local_server(options):
         found = asyncio.run(_list(query, options))
     if options.json:
         print_json(found)
@@ -92,7 +92,7 @@ def list_(
 def show(session: ID, *, options: Options = NO_OPTIONS) -> int:
     """Show one session and what it owes."""
     check_session_id(session)
-    with server_at_hand(options):
+    with local_server(options):
         view = asyncio.run(_show(session, options))
     if options.json:
         print_json(view)
@@ -110,9 +110,11 @@ def show(session: ID, *, options: Options = NO_OPTIONS) -> int:
 
 async def _list(query: SessionsQuery, options: Options) -> SessionList:
     async with open_realm(options) as realm:
-        found = await realm.answer("sessions", query, SessionList)
+        found = await realm.try_ask("sessions", query, SessionList)
         if found is None:
-            found = await SessionsView.alone(realm.journal, shelf=realm.shelf).list(query)
+            found = await SessionQueryHandler.without_node(
+                realm.journal, shelf=realm.checkpoints
+            ).list(query)
         return found
 
 
@@ -135,7 +137,7 @@ async def _show(session: str, options: Options) -> SessionView:
     return replace(state.view(), build=builds.get(state.generation, UNSET))
 
 
-async def _read(realm: Realm, family: str, session: str) -> list[Stored]:
+async def _read(realm: OfflineRealm, family: str, session: str) -> list[StoredMessage]:
     """What counts of a family's history: from where it was begun anew, if it was."""
     pages = [page async for page in realm.journal.scan(Filter(family, session))]
     found = [stored for page in pages for stored in page]

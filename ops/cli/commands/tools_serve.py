@@ -52,7 +52,7 @@ def serve(
             print_json({"ready": True} | told)
         else:
             print_line(f"ready {surface} {' '.join(registry.names())}")
-        stopped.come()
+        stopped.wait_for_signal()
         log.info("worker stopping", extra={"worker": worker.name, "reason": stopped.reason})
         drained = worker.stop()
         log.info("worker stopped", extra={"worker": worker.name, "drained": drained})

@@ -11,9 +11,9 @@ from cyclopts import App, Parameter
 
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
-from rookery.ops.cli.signals import Stopped, stop_signals
+from rookery.ops.cli.signals import StopEvent, stop_signals
 from rookery.ops.config import Config, Driver, Format, Level
-from rookery.ops.gc_tuning import settle_collector
+from rookery.ops.gc_tuning import tune_gc
 from rookery.ops.health import HealthServer, probe_page
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
@@ -70,16 +70,16 @@ def up(
         if health:
             open_things.enter_context(health)
         node.start()
-        settle_collector()
+        tune_gc()
         open_things.callback(_stop, node, stopped)
-        _tell(node, health, json=options.json)
-        stopped.come()
+        _print_ready(node, health, json=options.json)
+        stopped.wait_for_signal()
     if stopped.error is not None:
         raise stopped.error
     return 0
 
 
-def _stop(node: Node, stopped: Stopped) -> None:
+def _stop(node: Node, stopped: StopEvent) -> None:
     log.info("node stopping", extra={"node": node.name, "reason": stopped.reason})
     drained = node.stop(stopped.reason)
     log.info("node stopped", extra={"node": node.name, "drained": drained})
@@ -96,7 +96,7 @@ def _health(config: Config, node: Node) -> HealthServer | None:
     return HealthServer(config.metrics.host, config.metrics.port, pages)
 
 
-def _tell(node: Node, health: HealthServer | None, *, json: bool) -> None:
+def _print_ready(node: Node, health: HealthServer | None, *, json: bool) -> None:
     """The one line a person reads and a script waits for."""
     if json:
         callback = node.callback_url or None

@@ -8,8 +8,8 @@ from typing import Annotated
 import msgspec
 from cyclopts import App, Parameter
 
-from rookery.bus.realm_upgrade import Upgrade, apply_upgrade, plan_upgrade
-from rookery.ops.cli.access.local_server import server_at_hand
+from rookery.bus.realm_upgrade import RealmUpgrade, apply_upgrade, plan_upgrade
+from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
@@ -32,16 +32,16 @@ def upgrade(
 
     No message is touched. Every node of the realm has to have left: stop them, upgrade, then start
     nodes of this version. Older versions refuse the realm afterwards."""
-    with server_at_hand(options):
+    with local_server(options):
         plan, done = asyncio.run(_upgrade(options, apply=not check))
     if options.json:
         print_json({**msgspec.structs.asdict(plan), "done": done})
         return 0
-    print_line(_said(plan, done=done))
+    print_line(_plan_words(plan, done=done))
     return 0
 
 
-async def _upgrade(options: Options, *, apply: bool) -> tuple[Upgrade, bool]:
+async def _upgrade(options: Options, *, apply: bool) -> tuple[RealmUpgrade, bool]:
     async with open_realm(options) as realm:
         plan = await plan_upgrade(realm.connection, realm.subjects)
         if not plan.is_needed:
@@ -57,7 +57,7 @@ async def _upgrade(options: Options, *, apply: bool) -> tuple[Upgrade, bool]:
         return plan, apply
 
 
-def _said(plan: Upgrade, *, done: bool) -> str:
+def _plan_words(plan: RealmUpgrade, *, done: bool) -> str:
     if not plan.is_needed:
         return f"realm {plan.realm} has format {plan.format} already"
     does = "was brought" if done else "would be brought"

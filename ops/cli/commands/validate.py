@@ -5,11 +5,11 @@ from __future__ import annotations
 from cyclopts import App
 
 from rookery.bus.client.client import Client
-from rookery.ops.cli.access.node_access import Tools, reaching
+from rookery.ops.cli.access.node_access import Tools, with_realm_client
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_line
-from rookery.ops.cli.program_args import NO_WORDS, File, ProgramWords, request_of
-from rookery.ops.cli.rendering.run_result import show_end
+from rookery.ops.cli.program_args import NO_PROGRAM_OPTIONS, File, ProgramOptions, run_request
+from rookery.ops.cli.rendering.run_result import show_result
 from rookery.schemas.run import RunStatus
 
 __all__ = ["app"]
@@ -22,17 +22,17 @@ def validate(
     file: File = None,
     /,
     *,
-    words: ProgramWords = NO_WORDS,
+    words: ProgramOptions = NO_PROGRAM_OPTIONS,
     tools: Tools = None,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Say what is wrong with a program; nothing is executed and no session is touched."""
-    request = request_of(file, words)
+    request = run_request(file, words)
 
     async def check(client: Client) -> int:
         answer = await client.validate(request.session_id, request)
         if answer.status is RunStatus.OK and not options.json:
             print_line("ok")
-        return show_end(answer, request.code, json=options.json)
+        return show_result(answer, request.code, json=options.json)
 
-    return reaching(options, tools, check)
+    return with_realm_client(options, tools, check)

@@ -12,7 +12,7 @@ from rookery.bus.ports import Filter
 from rookery.ops.cli.access.offline_realm import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_line
-from rookery.ops.cli.rendering.fact_lines import fact_lines, selection
+from rookery.ops.cli.rendering.fact_lines import fact_lines, fact_selection
 
 __all__ = ["app"]
 
@@ -32,7 +32,7 @@ def watch(
 ) -> int:
     """Print a line a fact until Ctrl-C; with --json an object a line."""
     try:
-        asyncio.run(_follow(selection(session, family, run), from_, options))
+        asyncio.run(_follow(fact_selection(session, family, run), from_, options))
     except KeyboardInterrupt:
         return 0
     return 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rookery.actors.projections.approvals import ApprovalTable
-from rookery.bus.ports import Stored
+from rookery.actors.projections.approvals import ApprovalProjection
+from rookery.bus.ports import StoredMessage
 from rookery.ops.cli.output import clock_time, print_table
 from rookery.ops.cli.rendering.timeline import duration
 from rookery.schemas.approvals.lists import ApprovalState, ListedApproval
 
-__all__ = ["approval_lines", "approval_row", "news_of", "pending_table"]
+__all__ = ["approval_lines", "approval_row", "changed_approvals", "pending_table"]
 
 _COLUMNS: Final = ("APPROVAL", "STATE", "TOOL", "ARGUMENTS", "EFFECT", "ASKED", "LEFT")
 
@@ -29,7 +29,7 @@ def approval_row(approval: ListedApproval, now_ms: int) -> tuple[str, ...]:
         _plain(approval.summary),
         approval.side_effect,
         clock_time(approval.requested_at_ms),
-        _left(approval, now_ms),
+        _time_left(approval, now_ms),
     )
 
 
@@ -48,14 +48,14 @@ def approval_lines(
         ("digest", approval.request_digest),
         ("session", approval.session_id),
         ("run", approval.run_id),
-        ("asking", _asking(approval)),
+        ("asking", _attempt_words(approval)),
         ("policy", ", ".join(approval.policy_refs) or approval.policy),
         ("asked", f"{clock_time(approval.requested_at_ms)}, {_names(approval.dispatchers)}"),
     ]
     if pending:
         lines += [
-            ("who", _who(approvers)),
-            ("until", f"{clock_time(approval.due_ms)}, {_left(approval, now_ms)} left"),
+            ("who", _approver_names(approvers)),
+            ("until", f"{clock_time(approval.due_ms)}, {_time_left(approval, now_ms)} left"),
             ("type", f"rookery approvals approve {approval.approval_id}"),
             ("or", f"rookery approvals deny {approval.approval_id} --reason TEXT"),
         ]
@@ -66,12 +66,12 @@ def approval_lines(
     return lines
 
 
-def news_of(table: ApprovalTable, stored: Stored) -> list[ListedApproval]:
+def changed_approvals(table: ApprovalProjection, stored: StoredMessage) -> list[ListedApproval]:
     """What a message tells: what came to wait, and what does no more."""
     before = {approval.approval_id: approval for approval in table.approvals(ended=False)}
-    table.take(stored)
+    table.apply(stored)
     after = {approval.approval_id: approval for approval in table.approvals(ended=False)}
-    ended = (table.of(approval_id) for approval_id in before.keys() - after.keys())
+    ended = (table.get(approval_id) for approval_id in before.keys() - after.keys())
     begun = (after[approval_id] for approval_id in after.keys() - before.keys())
     return [*(approval for approval in ended if approval is not None), *begun]
 
@@ -80,13 +80,13 @@ def _state(approval: ListedApproval) -> str:
     return approval.state.value.replace("_", " ")
 
 
-def _left(approval: ListedApproval, now_ms: int) -> str:
+def _time_left(approval: ListedApproval, now_ms: int) -> str:
     if approval.state is not ApprovalState.PENDING:
         return ""
     return duration(max(0, approval.due_ms - now_ms) // 1_000 * 1_000)
 
 
-def _asking(approval: ListedApproval) -> str:
+def _attempt_words(approval: ListedApproval) -> str:
     times = "for the first time" if approval.attempt == 1 else f"for the {approval.attempt}. time"
     return f"{times}: {_plain(approval.why)}" if approval.why else times
 
@@ -95,7 +95,7 @@ def _names(dispatchers: Sequence[str]) -> str:
     return ", ".join(dispatchers) or "nobody yet"
 
 
-def _who(approvers: Sequence[str]) -> str:
+def _approver_names(approvers: Sequence[str]) -> str:
     if not approvers:
         return "anybody who may write to the realm, unverified: it has no approvers"
     return f"{', '.join(approvers)}, with their keys"

@@ -10,20 +10,20 @@ from typing import Any
 
 import msgspec
 
-from rookery.bus.ports import Filter, Stored
+from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.output import clock_time
 from rookery.schemas.codec import encode_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 
-__all__ = ["fact_lines", "selection"]
+__all__ = ["fact_lines", "fact_selection"]
 
 _ENVELOPE = {field.encode_name for field in msgspec.structs.fields(Fact)} | {"type", "row"}
 _DETAIL_CHARACTERS_MAX = 60
 
 
-def selection(session: str | None, family: str | None, run: str | None = None) -> Filter:
+def fact_selection(session: str | None, family: str | None, run: str | None = None) -> Filter:
     """What the options select, or ``Refused``: of a wrong name one would wait in vain."""
     if family is not None:
         _check_family(family)
@@ -38,7 +38,7 @@ def _check_family(family: str) -> None:
         raise Refused("INVALID_ARGUMENT", f"{family[:80]!r} is no family of facts", hint=known)
 
 
-def fact_lines(stored: Stored, where: Filter, *, json: bool) -> Iterator[str]:
+def fact_lines(stored: StoredMessage, where: Filter, *, json: bool) -> Iterator[str]:
     """The facts of a message that ``where`` selects, named ``<sequence>.<n>``."""
     body = msgspec.json.decode(stored.body)
     facts = body if isinstance(body, list) else [body]
@@ -49,7 +49,7 @@ def fact_lines(stored: Stored, where: Filter, *, json: bool) -> Iterator[str]:
         yield _json_line(stored, position, fact) if json else _text_line(stored, position, fact)
 
 
-def _json_line(stored: Stored, position: str, fact: dict[str, Any]) -> str:
+def _json_line(stored: StoredMessage, position: str, fact: dict[str, Any]) -> str:
     head = {
         "position": position,
         "sequence": stored.sequence,
@@ -60,7 +60,7 @@ def _json_line(stored: Stored, position: str, fact: dict[str, Any]) -> str:
     return encode_json(head | {"fact": fact}).decode()
 
 
-def _text_line(stored: Stored, position: str, fact: dict[str, Any]) -> str:
+def _text_line(stored: StoredMessage, position: str, fact: dict[str, Any]) -> str:
     kind = str(fact.get("type", "sealed")).rpartition(".v")[0] or "sealed"
     words = [f"{position:>8}", clock_time(stored.stored_at_ms), stored.entity.key, kind]
     if "run" in fact:

@@ -7,10 +7,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rookery.bus.ports import Stored
+from rookery.bus.ports import StoredMessage
 from rookery.ops.cli.output import clock_time
 
-__all__ = ["LANES", "Names", "RunFact", "facts_of_run", "words"]
+__all__ = ["LANES", "Names", "RunFact", "fact_words", "facts_of_run"]
 
 LANES: Final = {
     "session": "admission",
@@ -22,7 +22,7 @@ LANES: Final = {
 """Family to its actor."""
 
 
-Said = dict[str, Any]
+FactFields = dict[str, Any]
 
 
 class RunFact(NamedTuple):
@@ -32,14 +32,14 @@ class RunFact(NamedTuple):
     """``<sequence>.<n>``"""
     kind: str
     at_ms: int
-    said: Said
+    fields: FactFields
 
     @property
     def lane(self) -> str:
         return LANES[self.kind.partition(".")[0]]
 
 
-def facts_of_run(run_id: str, messages: Iterable[Stored]) -> list[RunFact]:
+def facts_of_run(run_id: str, messages: Iterable[StoredMessage]) -> list[RunFact]:
     """The facts of these messages that are about the run, in order."""
     found = []
     for stored in messages:
@@ -57,7 +57,7 @@ class Names:
     def __init__(self, facts: Iterable[RunFact]) -> None:
         self._names: dict[str, str] = {}
         for fact in facts:
-            for call in (*fact.said.get("calls", ()), fact.said):
+            for call in (*fact.fields.get("calls", ()), fact.fields):
                 if "operation_id" in call and "number" in call:
                     self._names[call["operation_id"]] = f"{call['name']} #{call['number']}"
 
@@ -65,9 +65,9 @@ class Names:
         return self._names.get(operation_id, operation_id)
 
 
-def words(fact: RunFact, names: Names) -> str:
+def fact_words(fact: RunFact, names: Names) -> str:
     """What a fact says."""
-    said = fact.said
+    said = fact.fields
     if fact.kind in _OF_APPROVALS:
         return _OF_APPROVALS[fact.kind](names.of(said.get("operation_id", "")), said)
     if fact.kind.startswith("tool."):
@@ -81,7 +81,7 @@ def words(fact: RunFact, names: Names) -> str:
     return _and(_plain(fact.kind), _error(said))
 
 
-def _of_call(call: str, said: Said) -> str:
+def _of_call(call: str, said: FactFields) -> str:
     return _and(f"{call} {_plain(said['type'].rpartition('.')[0])}", _error(said))
 
 
@@ -93,7 +93,7 @@ def _and(what: str, more: Any) -> str:
     return f"{what}: {more}" if more else what
 
 
-def _by(said: Said) -> str:
+def _by(said: FactFields) -> str:
     return f", says {said['resolved_by']}" if said.get("resolved_by") else ""
 
 
@@ -101,7 +101,7 @@ def _counted(operations: Any) -> str:
     return "1 call" if len(operations) == 1 else f"{len(operations)} calls"
 
 
-def _error(said: Said) -> str:
+def _error(said: FactFields) -> str:
     """Text, or an object with a code."""
     error = said.get("error")
     if isinstance(error, dict):
@@ -109,38 +109,38 @@ def _error(said: Said) -> str:
     return " ".join(str(error or "").split())
 
 
-def _accepted(said: Said) -> str:
+def _accepted(said: FactFields) -> str:
     mode = said.get("mode", "queue")
     return "accepted" if mode == "queue" else f"accepted, mode {mode}"
 
 
-def _to_end(said: Said) -> str:
+def _to_end(said: FactFields) -> str:
     when = "now" if said.get("now") else "at its next boundary"
     return _and(f"is to end {when}", said.get("reason"))
 
 
-def _requested(call: str, said: Said) -> str:
+def _requested(call: str, said: FactFields) -> str:
     return f"{call} requested" + (", waits for a place" if said.get("waits") else "")
 
 
-def _answered(call: str, said: Said) -> str:
+def _answered(call: str, said: FactFields) -> str:
     verified = "verified" if said.get("verified") else "unverified"
     decision = said["decision"].replace("_", " ")
     return _and(f"{call} {decision} by {said['actor']}, {verified}", said.get("reason"))
 
 
-def _allowed(call: str, said: Said) -> str:
+def _allowed(call: str, said: FactFields) -> str:
     grant = said.get("session_grant_id")
     return f"{call} allowed by " + (f"grant {grant}" if grant else f"its rule {said.get('rule')}")
 
 
-def _still(said: Said) -> str:
+def _may_act_words(said: FactFields) -> str:
     """Until when a tool could act after its outcome was found to be unknown."""
     until_ms = said.get("may_act_until_ms", 0)
     return f"; it may act until {clock_time(until_ms)}" if until_ms > said["at_ms"] else ""
 
 
-_OF_OTHERS: Final[dict[str, Callable[[Said], str]]] = {
+_OF_OTHERS: Final[dict[str, Callable[[FactFields], str]]] = {
     "session.input_accepted": _accepted,
     "session.run_prepared": lambda _: "has the session",
     "session.queued_run_drained": lambda _: "has the session",
@@ -153,7 +153,7 @@ _OF_OTHERS: Final[dict[str, Callable[[Said], str]]] = {
     "turn.ops_barrier_satisfied": lambda said: f"{_counted(said['operation_ids'])} answered",
     "turn.parked": lambda said: f"parked: {said['code']}",
 }
-_OF_CALLS: Final[dict[str, Callable[[str, Said], str]]] = {
+_OF_CALLS: Final[dict[str, Callable[[str, FactFields], str]]] = {
     "tool.requested": _requested,
     "tool.intent_recorded": lambda call, said: f"{call} is called, attempt {said['attempt']}",
     "tool.completed": lambda call, said: (
@@ -161,11 +161,11 @@ _OF_CALLS: Final[dict[str, Callable[[str, Said], str]]] = {
     ),
     "tool.failed": lambda call, said: f"{call} failed: {_error(said)}{_by(said)}",
     "tool.recovery_required": lambda call, said: (
-        f"{call} may have acted, nobody knows: {said['reason']}{_still(said)}"
+        f"{call} may have acted, nobody knows: {said['reason']}{_may_act_words(said)}"
     ),
     "tool.retry_allowed": lambda call, said: f"{call} is to be tried again{_by(said)}",
 }
-_OF_APPROVALS: Final[dict[str, Callable[[str, Said], str]]] = {
+_OF_APPROVALS: Final[dict[str, Callable[[str, FactFields], str]]] = {
     "approval.requested": lambda call, said: _and(f"{call} wants approval", said.get("why")),
     "approval.dispatch_intended": lambda call, said: (
         f"{call} is put before {', '.join(said['dispatchers'])}"

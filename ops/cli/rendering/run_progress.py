@@ -9,21 +9,21 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 
-from rookery.actors.projections.run_progress import some_of
+from rookery.actors.projections.run_progress import first_names
 from rookery.bus.client.client import Fields, Handle
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import CodedError
 
-__all__ = ["Progress", "follow"]
+__all__ = ["RunProgressLine", "follow"]
 
 QUIET_S = 2.0
 """A run that is over by then has nothing to tell."""
-ABSENCE_S = 300.0
+ABSENCE_MAX_S = 300.0
 """How long nobody may be there once the run is accepted: it goes on wherever a node comes to serve,
 and a machine that starts anew needs minutes."""
 
 
-class Progress:
+class RunProgressLine:
     """Where a run stands."""
 
     def __init__(self) -> None:
@@ -32,10 +32,10 @@ class Progress:
         self._stage = "is on its way"
         self._calls: dict[str, str] = {}
         """Those under way, by operation."""
-        self._way_out: dict[str, str] = {}
+        self._remedies: dict[str, str] = {}
         """What somebody may do about a call that waits, by operation."""
 
-    def take(self, fact: Fields) -> None:
+    def apply(self, fact: Fields) -> None:
         """One fact of the run."""
         match fact:
             case {"type": "session.input_accepted.v1", "mode": Mode.PASSIVE}:
@@ -47,14 +47,14 @@ class Progress:
             case {"type": "tool.requested.v1", "operation_id": operation, "name": name}:
                 self._calls[operation] = name
             case {"type": "approval.requested.v1", "operation_id": operation}:
-                self._way_out[operation] = f"rookery approvals show {fact['approval_id']}"
+                self._remedies[operation] = f"rookery approvals show {fact['approval_id']}"
             case {"type": "tool.recovery_required.v1", "operation_id": operation}:
-                self._way_out[operation] = f"rookery runs resolve {fact['run']} {operation}"
+                self._remedies[operation] = f"rookery runs resolve {fact['run']} {operation}"
             case {"type": "tool.allowed.v1" | "tool.retry_allowed.v1", "operation_id": operation}:
-                self._way_out.pop(operation, None)
+                self._remedies.pop(operation, None)
             case {"type": "tool.completed.v1" | "tool.failed.v1" | "tool.withdrawn.v1"}:
                 self._calls.pop(fact["operation_id"], None)
-                self._way_out.pop(fact["operation_id"], None)
+                self._remedies.pop(fact["operation_id"], None)
             case {"type": "turn.parked.v1"}:
                 self._parked = str(fact["code"])
             case {"type": "turn.unparked.v1"}:
@@ -63,19 +63,19 @@ class Progress:
     @property
     def line(self) -> str:
         if self._parked:
-            return "; ".join([f"is parked: {self._parked}", *self._way_out.values()])
+            return "; ".join([f"is parked: {self._parked}", *self._remedies.values()])
         if self._calls:
-            return f"waits for {some_of(sorted(self._calls.values()))}"
+            return f"waits for {first_names(sorted(self._calls.values()))}"
         return self._stage
 
 
 async def follow(handle: Handle, tell: Callable[[str], None]) -> None:
     """Tell how the run comes along until it ends; accepted, it is waited for with patience."""
-    progress, told = Progress(), ""
-    taking = asyncio.create_task(_take(handle, progress))
+    progress, told = RunProgressLine(), ""
+    taking = asyncio.create_task(_apply_facts(handle, progress))
     try:
         while not (await asyncio.wait({taking}, timeout=QUIET_S))[0]:
-            line = _standing(handle) or progress.line
+            line = _unanswered_line(handle) or progress.line
             if line != told:
                 told = line
                 tell(f"run {handle.run_id or '(not accepted yet)'} {told}")
@@ -85,16 +85,16 @@ async def follow(handle: Handle, tell: Callable[[str], None]) -> None:
         taking.cancel()
 
 
-def _standing(handle: Handle) -> str:
+def _unanswered_line(handle: Handle) -> str:
     """What an accepted run waits for while nobody answers for it."""
-    if not handle.run_id or handle.setback is None:
+    if not handle.run_id or handle.last_error is None:
         return ""
-    return f"goes on when a node answers; just now {handle.setback.message}"
+    return f"goes on when a node answers; just now {handle.last_error.message}"
 
 
-async def _take(handle: Handle, progress: Progress) -> None:
+async def _apply_facts(handle: Handle, progress: RunProgressLine) -> None:
     await handle.accepted()
-    handle.bear(ABSENCE_S)
+    handle.set_max_absence(ABSENCE_MAX_S)
     async with aclosing(handle.events()) as facts:
         async for fact in facts:
-            progress.take(fact)
+            progress.apply(fact)

@@ -23,10 +23,10 @@ from rookery.schemas.run import (
     Span,
 )
 
-__all__ = ["notes_on", "show_end", "tell"]
+__all__ = ["print_stderr", "result_notes", "show_result"]
 
 
-def show_end(answer: RunAnswer, code: str, *, json: bool) -> int:
+def show_result(answer: RunAnswer, code: str, *, json: bool) -> int:
     """Print how a run of ``code`` ended; the exit code."""
     if json:
         print_json(answer)
@@ -34,10 +34,10 @@ def show_end(answer: RunAnswer, code: str, *, json: bool) -> int:
         _show_streams(answer)
         if answer.result is not None:
             print_line(encode_json(answer.result).decode())
-            for note in notes_on(answer):
-                tell(note)
+            for note in result_notes(answer):
+                print_stderr(note)
         if answer.snapshot_id is not None and RunState(answer.status).is_end:
-            tell(f"snapshot {answer.snapshot_id}")
+            print_stderr(f"snapshot {answer.snapshot_id}")
         for diagnostic in answer.diagnostics:
             if diagnostic.severity is not Severity.ERROR:
                 _show_problem(diagnostic, code, f"{diagnostic.severity} ")
@@ -46,7 +46,7 @@ def show_end(answer: RunAnswer, code: str, *, json: bool) -> int:
     return 0 if answer.status is RunStatus.OK else 1
 
 
-def notes_on(result: RunResult) -> list[str]:
+def result_notes(result: RunResult) -> list[str]:
     """What a reader should know of a result that is not the value itself."""
     notes = []
     if result.result_kind is ResultKind.REPR:
@@ -56,27 +56,27 @@ def notes_on(result: RunResult) -> list[str]:
     return notes
 
 
-def tell(line: str, end: str = "\n") -> None:
+def print_stderr(line: str, end: str = "\n") -> None:
     """Say something about the run."""
     print(line, end=end, file=sys.stderr, flush=True)
 
 
 def _show_streams(answer: RunAnswer) -> None:
-    for text, say in ((answer.stdout, print_line), (answer.stderr, tell)):
+    for text, say in ((answer.stdout, print_line), (answer.stderr, print_stderr)):
         say(text, end="" if not text or text.endswith("\n") else "\n")
 
 
 def _show_problem(problem: ErrorObject | Diagnostic, code: str, kind: str = "") -> None:
     """``CODE: message``, the line it is about with what is meant underlined, and what to do."""
-    tell(f"{kind}{problem.code}: {problem.message}")
+    print_stderr(f"{kind}{problem.code}: {problem.message}")
     if problem.span is not None:
-        for line in _pointed_at(problem.span, code):
-            tell(line)
+        for line in _underlined(problem.span, code):
+            print_stderr(line)
     if problem.hint:
-        tell(f"hint: {problem.hint}")
+        print_stderr(f"hint: {problem.hint}")
 
 
-def _pointed_at(span: Span, code: str) -> list[str]:
+def _underlined(span: Span, code: str) -> list[str]:
     lines = code.splitlines()
     if not 1 <= span.line <= len(lines):
         return [f"  at line {span.line}"]

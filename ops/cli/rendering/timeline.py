@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from rich.text import Text
 
-from rookery.ops.cli.rendering.fact_words import LANES, Names, RunFact, words
-from rookery.ops.cli.rendering.timeline_lanes import Lanes, Stand
+from rookery.ops.cli.rendering.fact_words import LANES, Names, RunFact, fact_words
+from rookery.ops.cli.rendering.timeline_lanes import LaneState, TimelineLanes
 from rookery.schemas.lists import RunView
 
-__all__ = ["GLYPHS", "PLAIN_GLYPHS", "Glyphs", "draw", "duration"]
+__all__ = ["GLYPHS", "PLAIN_GLYPHS", "Glyphs", "draw_timeline", "duration"]
 
 LONG_MS: Final = 100
 """Less than that between two facts is not worth a line."""
@@ -31,8 +31,8 @@ class Glyphs(NamedTuple):
     at_work: str
     waits: str
 
-    def of(self, stand: Stand) -> str:
-        return {Stand.AT_WORK: self.at_work, Stand.WAITS: self.waits}.get(stand, " ")
+    def of(self, stand: LaneState) -> str:
+        return {LaneState.AT_WORK: self.at_work, LaneState.WAITS: self.waits}.get(stand, " ")
 
 
 GLYPHS: Final = Glyphs("●", "│", "┊")
@@ -40,7 +40,7 @@ PLAIN_GLYPHS: Final = Glyphs("*", "|", ":")
 """Where the terminal knows no others."""
 
 
-class _Layout(NamedTuple):
+class _TimelineLayout(NamedTuple):
     """How wide a lane is and what it is called; without lanes, nothing."""
 
     lane_width: int
@@ -48,9 +48,9 @@ class _Layout(NamedTuple):
 
 
 _LAYOUTS: Final = (
-    (110, _Layout(11, tuple(LANES.values()))),
-    (64, _Layout(5, ("adm", "turn", "tool", "appr", "box"))),
-    (0, _Layout(0, ())),
+    (110, _TimelineLayout(11, tuple(LANES.values()))),
+    (64, _TimelineLayout(5, ("adm", "turn", "tool", "appr", "box"))),
+    (0, _TimelineLayout(0, ())),
 )
 """The first whose width there is."""
 _STYLES: Final = {
@@ -63,7 +63,7 @@ _STYLES: Final = {
 _ALARMING: Final = ("failed", "refused", "cancelled", "recovery_required", "parked")
 
 
-def draw(
+def draw_timeline(
     view: RunView, facts: Sequence[RunFact], width: int, glyphs: Glyphs = GLYPHS
 ) -> Iterator[Text]:
     """The lines of a run's timeline, none wider than ``width`` if that is at all possible."""
@@ -87,7 +87,7 @@ class _Drawing:
     def __init__(self, view: RunView, facts: Sequence[RunFact], width: int, glyphs: Glyphs) -> None:
         self._view, self._facts, self._width, self._glyphs = view, facts, width, glyphs
         self._names = Names(facts)
-        self._lanes = Lanes(self._names)
+        self._lanes = TimelineLanes(self._names)
         self._layout = next(layout for least, layout in _LAYOUTS if width >= least)
         self._place_width = max((len(fact.position) for fact in facts), default=4)
         before = TIME_WIDTH + 2 + self._place_width + 2
@@ -119,8 +119,8 @@ class _Drawing:
         return Text((head + titles).rstrip(), style="bold")
 
     def _fact(self, fact: RunFact, since_ms: int) -> Iterator[Text]:
-        self._lanes.take(fact)
-        said = words(fact, self._names)
+        self._lanes.apply(fact)
+        said = fact_words(fact, self._names)
         style = "red" if fact.kind.rpartition(".")[2] in _ALARMING else ""
         time = f"+{duration(since_ms)}"
         if not self._layout.titles:
@@ -154,7 +154,7 @@ class _Drawing:
         for line in self._folded(said):
             row = Text().append(head, style="dim")
             for lane in LANES.values():
-                stand = self._lanes.stand(lane)
+                stand = self._lanes.state_of(lane)
                 glyph = self._glyphs.fact if lane == at else self._glyphs.of(stand)
                 row.append(f"{glyph:{self._layout.lane_width}}", style=_STYLES[lane])
             row.append(line, style=style)

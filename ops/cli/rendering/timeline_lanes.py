@@ -11,10 +11,10 @@ from typing import Final
 
 from rookery.ops.cli.rendering.fact_words import LANES, Names, RunFact
 
-__all__ = ["Lanes", "Stand"]
+__all__ = ["LaneState", "TimelineLanes"]
 
 
-class Stand(Enum):
+class LaneState(Enum):
     """Of an actor."""
 
     AWAY = auto()
@@ -22,32 +22,32 @@ class Stand(Enum):
     WAITS = auto()
 
 
-_MOVES: Final[dict[str, dict[str, Stand]]] = {
-    "session.input_accepted": {"admission": Stand.WAITS},
-    "session.run_prepared": {"admission": Stand.AT_WORK},
-    "session.queued_run_drained": {"admission": Stand.AT_WORK},
-    "session.run_committed": {"admission": Stand.AWAY},
-    "session.run_failed": {"admission": Stand.AWAY},
-    "session.run_rolled_back": {"admission": Stand.AWAY},
-    "session.input_cancelled": {"admission": Stand.AWAY},
-    "session.input_refused": {"admission": Stand.AWAY},
-    "turn.started": {"turns": Stand.AT_WORK},
-    "turn.primitive_applied": {"sandbox": Stand.AT_WORK},
-    "turn.tool_calls_returned": {"turns": Stand.WAITS, "sandbox": Stand.WAITS},
-    "turn.tool_calls_resolved": {"turns": Stand.AT_WORK, "sandbox": Stand.AT_WORK},
-    "turn.parked": {"turns": Stand.WAITS, "sandbox": Stand.AWAY},
-    "turn.completed": {"turns": Stand.AWAY, "sandbox": Stand.AWAY},
-    "turn.failed": {"turns": Stand.AWAY, "sandbox": Stand.AWAY},
-    "turn.cancelled": {"turns": Stand.AWAY, "sandbox": Stand.AWAY},
+_STATE_CHANGES: Final[dict[str, dict[str, LaneState]]] = {
+    "session.input_accepted": {"admission": LaneState.WAITS},
+    "session.run_prepared": {"admission": LaneState.AT_WORK},
+    "session.queued_run_drained": {"admission": LaneState.AT_WORK},
+    "session.run_committed": {"admission": LaneState.AWAY},
+    "session.run_failed": {"admission": LaneState.AWAY},
+    "session.run_rolled_back": {"admission": LaneState.AWAY},
+    "session.input_cancelled": {"admission": LaneState.AWAY},
+    "session.input_refused": {"admission": LaneState.AWAY},
+    "turn.started": {"turns": LaneState.AT_WORK},
+    "turn.primitive_applied": {"sandbox": LaneState.AT_WORK},
+    "turn.tool_calls_returned": {"turns": LaneState.WAITS, "sandbox": LaneState.WAITS},
+    "turn.tool_calls_resolved": {"turns": LaneState.AT_WORK, "sandbox": LaneState.AT_WORK},
+    "turn.parked": {"turns": LaneState.WAITS, "sandbox": LaneState.AWAY},
+    "turn.completed": {"turns": LaneState.AWAY, "sandbox": LaneState.AWAY},
+    "turn.failed": {"turns": LaneState.AWAY, "sandbox": LaneState.AWAY},
+    "turn.cancelled": {"turns": LaneState.AWAY, "sandbox": LaneState.AWAY},
 }
 _CALLS: Final = {
-    "tool.requested": Stand.WAITS,
-    "tool.intent_recorded": Stand.AT_WORK,
-    "tool.recovery_required": Stand.WAITS,
-    "tool.retry_allowed": Stand.WAITS,
+    "tool.requested": LaneState.WAITS,
+    "tool.intent_recorded": LaneState.AT_WORK,
+    "tool.recovery_required": LaneState.WAITS,
+    "tool.retry_allowed": LaneState.WAITS,
 }
 """How a call stands after a fact; after any other one it has ended."""
-_ANSWERS: Final = frozenset(
+_APPROVAL_ENDS: Final = frozenset(
     {
         "approval.answered",
         "approval.auto_allowed",
@@ -58,40 +58,40 @@ _ANSWERS: Final = frozenset(
 """Nobody's word is waited for any more."""
 
 
-class Lanes:
+class TimelineLanes:
     """The stand of every actor, after the facts so far."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._stands = dict.fromkeys(LANES.values(), Stand.AWAY)
-        self._calls: dict[str, Stand] = {}
+        self._states = dict.fromkeys(LANES.values(), LaneState.AWAY)
+        self._calls: dict[str, LaneState] = {}
         self._unknown: dict[str, None] = {}
-        self._wanting: dict[str, None] = {}
+        self._awaiting_approval: dict[str, None] = {}
         """Calls that want somebody's word."""
 
-    def take(self, fact: RunFact) -> None:
-        self._stands |= _MOVES.get(fact.kind, {})
+    def apply(self, fact: RunFact) -> None:
+        self._states |= _STATE_CHANGES.get(fact.kind, {})
         if fact.kind.startswith("tool."):
-            self._take_call(fact)
+            self._apply_call(fact)
         elif fact.kind.startswith("approval."):
-            self._take_approval(fact)
+            self._apply_approval(fact)
 
-    def stand(self, lane: str) -> Stand:
-        return self._stands[lane]
+    def state_of(self, lane: str) -> LaneState:
+        return self._states[lane]
 
     @property
     def waited_for(self) -> str:
         """What the time until the next fact goes into."""
-        if self._stands["admission"] is Stand.WAITS:
+        if self._states["admission"] is LaneState.WAITS:
             return "waits for the session"
-        if self._stands["approvals"] is Stand.WAITS:
-            return f"waits for approval of {self._named(self._wanting)}"
+        if self._states["approvals"] is LaneState.WAITS:
+            return f"waits for approval of {self._named(self._awaiting_approval)}"
         if self._calls:
             return self._calls_waited_for()
-        return "computes" if self._stands["sandbox"] is Stand.AT_WORK else "waits"
+        return "computes" if self._states["sandbox"] is LaneState.AT_WORK else "waits"
 
     def _calls_waited_for(self) -> str:
-        at_work = [call for call, stand in self._calls.items() if stand is Stand.AT_WORK]
+        at_work = [call for call, stand in self._calls.items() if stand is LaneState.AT_WORK]
         if at_work:
             return f"waits for {self._named(at_work)}"
         if self._unknown:
@@ -101,23 +101,23 @@ class Lanes:
     def _named(self, operations: Iterable[str]) -> str:
         return ", ".join(map(self._names.of, operations))
 
-    def _take_approval(self, fact: RunFact) -> None:
-        operation = fact.said.get("operation_id", "")
+    def _apply_approval(self, fact: RunFact) -> None:
+        operation = fact.fields.get("operation_id", "")
         if fact.kind == "approval.requested":
-            self._wanting[operation] = None
-        elif fact.kind in _ANSWERS:
-            self._wanting.pop(operation, None)
-        self._stands["approvals"] = Stand.WAITS if self._wanting else Stand.AWAY
+            self._awaiting_approval[operation] = None
+        elif fact.kind in _APPROVAL_ENDS:
+            self._awaiting_approval.pop(operation, None)
+        self._states["approvals"] = LaneState.WAITS if self._awaiting_approval else LaneState.AWAY
 
-    def _take_call(self, fact: RunFact) -> None:
-        operation, stand = fact.said.get("operation_id", ""), _CALLS.get(fact.kind)
+    def _apply_call(self, fact: RunFact) -> None:
+        operation, stand = fact.fields.get("operation_id", ""), _CALLS.get(fact.kind)
         self._calls.pop(operation, None)
         self._unknown.pop(operation, None)
         if stand is not None:
             self._calls[operation] = stand
         if fact.kind == "tool.recovery_required":
             self._unknown[operation] = None
-        if Stand.AT_WORK in self._calls.values():
-            self._stands["tools"] = Stand.AT_WORK
+        if LaneState.AT_WORK in self._calls.values():
+            self._states["tools"] = LaneState.AT_WORK
         else:
-            self._stands["tools"] = Stand.WAITS if self._calls else Stand.AWAY
+            self._states["tools"] = LaneState.WAITS if self._calls else LaneState.AWAY

@@ -6,7 +6,7 @@ import msgspec
 
 from rookery.actors.approvals.dispatchers.port import Terms
 from rookery.schemas.approvals.decision import DecideApproval
-from rookery.schemas.approvals.dispatch_protocol import AskedOutcome, AskedReply
+from rookery.schemas.approvals.dispatch_protocol import DispatchOutcome, DispatchReply
 from rookery.schemas.approvals.records import ApprovalRequest
 from rookery.schemas.seed.package import RuntimePackageFingerprint
 from rookery.schemas.seed.policy import (
@@ -71,4 +71,4 @@ ANSWER = DecideApproval(
 
 def decided(answer: DecideApproval | None = ANSWER) -> bytes:
     """What somebody says who decides at once."""
-    return msgspec.json.encode(AskedReply(outcome=AskedOutcome.DECIDED, answer=answer))
+    return msgspec.json.encode(DispatchReply(outcome=DispatchOutcome.DECIDED, answer=answer))

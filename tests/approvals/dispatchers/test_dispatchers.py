@@ -14,16 +14,16 @@ from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
 from rookery.actors.approvals.dispatchers.port import (
     Cancelled,
     Decision,
-    Dispatched,
+    DispatchResult,
     Pending,
     TimedOut,
     Unavailable,
 )
 from rookery.actors.approvals.dispatchers.service import ServiceDispatcher
-from rookery.bus.client.external_service import NatsService
+from rookery.bus.client.external_service import NatsExternalService
 from rookery.bus.nats.connection import Connection, Message, Outgoing, header_value
 from rookery.bus.server.server import EmbeddedServer
-from rookery.schemas.approvals.dispatch_protocol import ApprovalAsked
+from rookery.schemas.approvals.dispatch_protocol import ApprovalDispatch
 from rookery.schemas.approvals.records import Approved, Denied
 from rookery.schemas.errors import Refused
 from rookery.schemas.seed.refs import SourceKind, SourceRef
@@ -66,16 +66,18 @@ async def connected(url: str) -> AsyncIterator[Connection]:
 @asynccontextmanager
 async def asking(url: str, silence_s_max: float) -> AsyncIterator[ServiceDispatcher]:
     async with connected(url) as connection:
-        service = NatsService(connection, SUBJECT)
+        service = NatsExternalService(connection, SUBJECT)
         await service.open()
         yield ServiceDispatcher(service, "default", silence_s_max=silence_s_max)
         await service.close()
 
 
-def dispatched(url: str, says: Says, silence_s_max: float = 10.0) -> tuple[Dispatched, Approver]:
+def dispatched(
+    url: str, says: Says, silence_s_max: float = 10.0
+) -> tuple[DispatchResult, Approver]:
     """What comes of asking somebody who says this."""
 
-    async def ask() -> tuple[Dispatched, Approver]:
+    async def ask() -> tuple[DispatchResult, Approver]:
         async with connected(url) as connection, asking(url, silence_s_max) as dispatcher:
             approver = Approver(connection, says)
             await approver.open()
@@ -99,7 +101,7 @@ def test_a_service_is_told_all_it_must_know_and_no_arguments(server: EmbeddedSer
         "approval_id": "s.call.2",
         "due_ms": 9_000,
     }
-    assert set(asked) == set(ApprovalAsked.__struct_fields__)
+    assert set(asked) == set(ApprovalDispatch.__struct_fields__)
     assert header_value(message.header, b"Nats-Msg-Id") == ASKED_ID
 
 
@@ -133,7 +135,7 @@ def test_whoever_answers_as_the_one_who_asks_is_taken_by_its_word(server: Embedd
     ],
 )
 def test_a_service_may_say_that_nobody_decides(
-    server: EmbeddedServer, said: bytes, meant: Dispatched
+    server: EmbeddedServer, said: bytes, meant: DispatchResult
 ):
     assert dispatched(server.url, lambda _: said)[0] == meant
 
@@ -161,7 +163,7 @@ def test_silence_is_nobody_and_so_is_a_subject_without_listeners(server: Embedde
     nobody = Unavailable("service.no_answer")
     assert dispatched(server.url, lambda _: None, 0.3)[0] == nobody
 
-    async def ask() -> Dispatched:
+    async def ask() -> DispatchResult:
         async with asking(server.url, 0.3) as dispatcher:
             return await dispatcher.dispatch(REQUEST, TERMS)
 
@@ -169,7 +171,7 @@ def test_silence_is_nobody_and_so_is_a_subject_without_listeners(server: Embedde
 
 
 def test_a_service_that_is_just_starting_is_waited_for(server: EmbeddedServer):
-    async def ask() -> Dispatched:
+    async def ask() -> DispatchResult:
         async with connected(server.url) as connection, asking(server.url, 10) as dispatcher:
             waiting = asyncio.create_task(dispatcher.dispatch(REQUEST, TERMS))
             await asyncio.sleep(0)
@@ -204,4 +206,4 @@ def test_after_an_outage_the_same_is_asked_again_under_the_same_id(tmp_path: Pat
 )
 def test_a_service_is_on_a_subject_of_its_own(server: EmbeddedServer, subject: str):
     with pytest.raises(Refused):
-        NatsService(Connection(server.url), subject)
+        NatsExternalService(Connection(server.url), subject)

@@ -17,12 +17,16 @@ from rookery.bus.clock import SystemClock
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats.connection import Connection, Message, Outgoing
 from rookery.bus.server.server import EmbeddedServer
-from rookery.ops.approval_dispatchers import ApprovalWays
-from rookery.ops.config import Approvals
+from rookery.ops.approval_dispatchers import ApprovalDispatchers
+from rookery.ops.config import ApprovalsConfig
 from rookery.schemas.approvals.decision import DecideApproval
-from rookery.schemas.approvals.dispatch_protocol import ApprovalAsked, AskedOutcome, AskedReply
+from rookery.schemas.approvals.dispatch_protocol import (
+    ApprovalDispatch,
+    DispatchOutcome,
+    DispatchReply,
+)
 from rookery.schemas.errors import Refused
-from rookery.schemas.typed_ids import read
+from rookery.schemas.typed_ids import decode_typed_text
 from tests.approvals.approval_world import ANN, Court, on_the_wire
 from tests.nodes import NodeProcess
 from tests.stock_client import until
@@ -39,11 +43,11 @@ def web() -> Iterator[Web]:
     served.stop()
 
 
-def understood(body: bytes) -> ApprovalAsked:
-    return msgspec.json.decode(body, type=ApprovalAsked, dec_hook=read)
+def understood(body: bytes) -> ApprovalDispatch:
+    return msgspec.json.decode(body, type=ApprovalDispatch, dec_hook=decode_typed_text)
 
 
-def word(asked: ApprovalAsked, decision: str = "approved") -> DecideApproval:
+def word(asked: ApprovalDispatch, decision: str = "approved") -> DecideApproval:
     """Ann's, signed with her key."""
     return ANN.sign(
         asked.realm,
@@ -60,9 +64,11 @@ def word(asked: ApprovalAsked, decision: str = "approved") -> DecideApproval:
 class NightShift:
     """An outside service."""
 
-    def __init__(self, connection: Connection, says: Callable[[ApprovalAsked], AskedReply]) -> None:
+    def __init__(
+        self, connection: Connection, says: Callable[[ApprovalDispatch], DispatchReply]
+    ) -> None:
         self._connection, self._says = connection, says
-        self.asked: list[ApprovalAsked] = []
+        self.asked: list[ApprovalDispatch] = []
 
     async def open(self) -> None:
         await self._connection.subscribe(SUBJECT, self._take)
@@ -87,7 +93,7 @@ def name_approvers(court: Court) -> None:
 
 
 def with_night_shift(
-    court: Court, says: Callable[[ApprovalAsked], AskedReply], story: Any, **variables: str
+    court: Court, says: Callable[[ApprovalDispatch], DispatchReply], story: Any, **variables: str
 ) -> None:
     async def tell() -> None:
         connection = Connection(court.server.url)
@@ -111,9 +117,9 @@ def test_a_service_decides_at_once_and_its_signature_is_checked(
 ):
     court = Court(server, "service", tmp_path)
 
-    def says(asked: ApprovalAsked) -> AskedReply:
+    def says(asked: ApprovalDispatch) -> DispatchReply:
         wanted = "denied" if asked.approval_id.startswith("no.") else "approved"
-        return AskedReply(outcome=AskedOutcome.DECIDED, answer=word(asked, wanted))
+        return DispatchReply(outcome=DispatchOutcome.DECIDED, answer=word(asked, wanted))
 
     async def story(shift: NightShift) -> None:
         yes = await (await court.client.submit("yes", "strike('yes')")).result(30)
@@ -133,8 +139,8 @@ def test_a_second_dispatcher_is_asked_when_nobody_has_answered_for_a_while(
 ):
     court = Court(server, "escalation", tmp_path)
 
-    def says(asked: ApprovalAsked) -> AskedReply:
-        return AskedReply(outcome=AskedOutcome.DECIDED, answer=word(asked))
+    def says(asked: ApprovalDispatch) -> DispatchReply:
+        return DispatchReply(outcome=DispatchOutcome.DECIDED, answer=word(asked))
 
     async def story(shift: NightShift) -> None:
         parked = await court.parked("s")
@@ -166,7 +172,7 @@ def post(url: str, body: bytes, message_id: str) -> int:
     place = urlsplit(url)
     connection = HTTPConnection(str(place.hostname), int(place.port or 0), timeout=20)
     try:
-        headers = WebhookKey(SECRET).headers(message_id, body, SystemClock().now_ms())
+        headers = WebhookKey(SECRET).sign(message_id, body, SystemClock().now_ms())
         connection.request("POST", place.path, body, headers)
         return connection.getresponse().status
     finally:
@@ -185,7 +191,7 @@ def test_a_webhook_is_posted_to_and_answers_through_the_callback(
             await until(lambda: web.asked)
             (posted,) = web.asked
             headers = {name.lower(): value for name, value in posted.headers.items()}
-            WebhookKey(SECRET).check(headers, posted.body, SystemClock().now_ms())
+            WebhookKey(SECRET).verify(headers, posted.body, SystemClock().now_ms())
             asked = understood(posted.body)
             assert asked.approval_id == parked.approval.approval_id
 
@@ -211,11 +217,11 @@ def test_a_webhook_is_posted_to_and_answers_through_the_callback(
 @pytest.mark.parametrize(
     "approvals",
     [
-        Approvals(dispatchers=("service",)),
-        Approvals(escalate_to="service"),
-        Approvals(dispatchers=("webhook",), webhook_url="http://127.0.0.1/"),
-        Approvals(dispatchers=("webhook",), webhook_secret=SECRET),
-        Approvals(
+        ApprovalsConfig(dispatchers=("service",)),
+        ApprovalsConfig(escalate_to="service"),
+        ApprovalsConfig(dispatchers=("webhook",), webhook_url="http://127.0.0.1/"),
+        ApprovalsConfig(dispatchers=("webhook",), webhook_secret=SECRET),
+        ApprovalsConfig(
             dispatchers=("webhook",),
             webhook_url="https://ops@example.test/",
             webhook_secret=SECRET,
@@ -223,7 +229,7 @@ def test_a_webhook_is_posted_to_and_answers_through_the_callback(
     ],
 )
 def test_a_way_that_cannot_be_gone_as_it_is_told_is_refused(
-    server: EmbeddedServer, approvals: Approvals
+    server: EmbeddedServer, approvals: ApprovalsConfig
 ):
     with pytest.raises(Refused):
-        ApprovalWays(approvals, JetStreamBus(server.url), SystemClock().now_ms)
+        ApprovalDispatchers(approvals, JetStreamBus(server.url), SystemClock().now_ms)

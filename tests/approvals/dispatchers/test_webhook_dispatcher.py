@@ -11,16 +11,21 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from rookery.actors.approvals.dispatchers.port import Decision, Dispatched, Pending, Unavailable
+from rookery.actors.approvals.dispatchers.port import Decision, DispatchResult, Pending, Unavailable
 from rookery.actors.approvals.dispatchers.webhook import WebhookDispatcher
 from rookery.actors.approvals.dispatchers.webhook_signing import (
     TOLERANCE_MS,
-    SeenOnce,
+    ReplayGuard,
     WebhookKey,
 )
-from rookery.actors.tools.daemon_pool import Threads
-from rookery.ops.http_post import Posting
-from rookery.ops.webhook_callback import BODY_BYTES_MAX, PATH, Callback, CallbackServer
+from rookery.actors.tools.daemon_pool import DaemonThreadPool
+from rookery.ops.http_post import HttpPost
+from rookery.ops.webhook_callback import (
+    BODY_BYTES_MAX,
+    PATH,
+    WebhookCallback,
+    WebhookCallbackServer,
+)
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.errors import Failed, Refused
 from tests.approvals.dispatchers.dispatch_fixtures import ANSWER, ASKED_ID, REQUEST, TERMS, decided
@@ -42,14 +47,14 @@ def web() -> Iterator[Web]:
 
 def signed(body: bytes, key: WebhookKey = KEY, message_id: str = ASKED_ID, at_ms: int = NOW_MS):
     """A page that says this, and who says it."""
-    headers = [f"{name}: {value}" for name, value in key.headers(message_id, body, at_ms).items()]
+    headers = [f"{name}: {value}" for name, value in key.sign(message_id, body, at_ms).items()]
     return answer(body, *headers)
 
 
-def posted(web: Web, pauses_s: Sequence[float] = (), try_s: float = 10.0) -> Dispatched:
+def posted(web: Web, pauses_s: Sequence[float] = (), try_s: float = 10.0) -> DispatchResult:
     """What comes of asking this server."""
-    threads = Threads(2)
-    post = Posting(f"http://127.0.0.1:{web.port}/ask", threads, try_s=try_s)
+    threads = DaemonThreadPool(2)
+    post = HttpPost(f"http://127.0.0.1:{web.port}/ask", threads, try_s=try_s)
     dispatcher = WebhookDispatcher(post, KEY, "default", now_ms=lambda: NOW_MS, pauses_s=pauses_s)
     try:
         return asyncio.run(dispatcher.dispatch(REQUEST, TERMS))
@@ -67,19 +72,19 @@ def test_a_request_is_signed_over_its_id_its_time_and_its_body(web: Web):
     headers = {name.lower(): value for name, value in asked.headers.items()}
     assert asked.line == "POST /ask HTTP/1.1"
     assert headers["content-type"] == "application/json"
-    assert KEY.check(headers, asked.body, NOW_MS) == ASKED_ID
+    assert KEY.verify(headers, asked.body, NOW_MS) == ASKED_ID
     assert msgspec.json.decode(asked.body)["request_digest"] == TERMS.request_digest
     for part in ("webhook-id", "webhook-timestamp", "webhook-signature"):
         with pytest.raises(Refused):
-            KEY.check(headers | {part: headers[part] + "1"}, asked.body, NOW_MS)
+            KEY.verify(headers | {part: headers[part] + "1"}, asked.body, NOW_MS)
     with pytest.raises(Refused):
-        KEY.check(headers, asked.body + b" ", NOW_MS)
+        KEY.verify(headers, asked.body + b" ", NOW_MS)
 
 
 def test_the_signature_is_the_one_of_the_standard():
     """The example of the Standard Webhooks specification's libraries."""
     key = WebhookKey("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-    headers = key.headers("msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}', 1614265330000)
+    headers = key.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}', 1614265330000)
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
@@ -166,7 +171,9 @@ class Back:
     def __init__(self) -> None:
         self.told: list[tuple[DecideApproval, str]] = []
         self.trouble: list[Exception] = []
-        self.server = CallbackServer("127.0.0.1", 0, Callback(KEY, lambda: NOW_MS, self._decide))
+        self.server = WebhookCallbackServer(
+            "127.0.0.1", 0, WebhookCallback(KEY, lambda: NOW_MS, self._decide)
+        )
 
     def _decide(self, given: DecideApproval, message_id: str) -> object:
         if self.trouble:
@@ -184,7 +191,7 @@ class Back:
         method: str = "POST",
     ) -> Heard:
         if headers is None:
-            headers = KEY.headers(message_id, body, NOW_MS)
+            headers = KEY.sign(message_id, body, NOW_MS)
         place = urlsplit(self.server.url)
         connection = HTTPConnection(str(place.hostname), int(place.port or 0), timeout=10)
         try:
@@ -234,14 +241,14 @@ def test_an_answer_that_came_to_nothing_by_our_fault_may_come_again(back: Back):
     "headers",
     [
         {},
-        OTHER_KEY.headers("m1", BODY, NOW_MS),
-        KEY.headers("m1", BODY + b" ", NOW_MS),
-        KEY.headers("m1", BODY, NOW_MS) | {"webhook-id": "m2"},
-        KEY.headers("m1", BODY, NOW_MS) | {"webhook-timestamp": str(NOW_MS // 1_000 + 1)},
-        KEY.headers("m1", BODY, NOW_MS - TOLERANCE_MS - 1_000),
-        KEY.headers("m1", BODY, NOW_MS + TOLERANCE_MS + 1_000),
-        KEY.headers("m1", BODY, NOW_MS) | {"webhook-signature": "v1,"},
-        KEY.headers("m1", BODY, NOW_MS) | {"webhook-signature": "v2,\u00e9"},
+        OTHER_KEY.sign("m1", BODY, NOW_MS),
+        KEY.sign("m1", BODY + b" ", NOW_MS),
+        KEY.sign("m1", BODY, NOW_MS) | {"webhook-id": "m2"},
+        KEY.sign("m1", BODY, NOW_MS) | {"webhook-timestamp": str(NOW_MS // 1_000 + 1)},
+        KEY.sign("m1", BODY, NOW_MS - TOLERANCE_MS - 1_000),
+        KEY.sign("m1", BODY, NOW_MS + TOLERANCE_MS + 1_000),
+        KEY.sign("m1", BODY, NOW_MS) | {"webhook-signature": "v1,"},
+        KEY.sign("m1", BODY, NOW_MS) | {"webhook-signature": "v2,\u00e9"},
     ],
 )
 def test_what_is_not_signed_just_now_is_not_let_through(back: Back, headers: dict[str, str]):
@@ -265,7 +272,7 @@ def test_other_paths_methods_and_sizes_are_turned_away(back: Back):
 
 
 def test_an_id_is_forgotten_when_its_signature_is_no_longer_good():
-    seen = SeenOnce()
-    assert seen.note("a", 0)
-    assert not seen.note("a", 2 * TOLERANCE_MS)
-    assert seen.note("a", 2 * TOLERANCE_MS + 1)
+    seen = ReplayGuard()
+    assert seen.add("a", 0)
+    assert not seen.add("a", 2 * TOLERANCE_MS)
+    assert seen.add("a", 2 * TOLERANCE_MS + 1)

@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 
 from rookery.bus.client.client import Client, connect
 from rookery.bus.client.sync import connect_sync
-from rookery.bus.journal.writer_terms import turns_in
+from rookery.bus.journal.writer_terms import terms_in
 from rookery.bus.loop_thread import LoopThread
 from rookery.bus.subjects import Subjects, decode_token, partition_of
 from rookery.schemas.envelope import EntityId
@@ -300,7 +300,7 @@ async def _write(client: Any, family: str, key: str, *facts: dict[str, Any]) -> 
     """As the owner of the key's partition does."""
     subjects, jetstream = Subjects("default"), client.jetstream()
     info = await jetstream.stream_info(subjects.journal_stream)
-    turns = turns_in(subjects, {"subjects": info.config.subjects})
+    turns = terms_in(subjects, {"subjects": info.config.subjects})
     entity = EntityId(family, decode_token(key))
     subject = subjects.append(turns[partition_of(entity.key)], entity)
     await jetstream.publish(subject, json.dumps(facts).encode())
@@ -396,7 +396,7 @@ def test_everything_can_be_had_without_an_event_loop(jetstream: JetStreamRealm) 
     node = LoopThread("test-node")
     try:
         ready = asyncio.Event()
-        node.post(lambda: tasks.append(node.loop.create_task(play(ready))))
+        node.call_soon(lambda: tasks.append(node.loop.create_task(play(ready))))
         tasks: list[asyncio.Task[None]] = []
         node.run(ready.wait(), 20)
         with connect_sync(jetstream.server.url) as client:

@@ -10,7 +10,7 @@ import pytest
 from nats.aio.msg import Msg
 
 from rookery.bus.client.client import Client
-from rookery.bus.client.run_request import answer_of, body_of
+from rookery.bus.client.run_request import decode_result, encode_run
 from rookery.schemas.commands import RunAnswer
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import Language, RunRequest, SessionLimits
@@ -20,7 +20,7 @@ ANSWER = {"status": "ok", "result": 2, "run_id": "r-1", "session_id": "s1"}
 
 
 def words(*run: Any, **options: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(body_of("s1", *run, **options))
+    found: dict[str, Any] = json.loads(encode_run("s1", *run, **options))
     return found
 
 
@@ -54,12 +54,12 @@ def test_what_is_no_run_is_refused_before_it_is_sent(run: Any):
 
 
 def test_an_answer_is_a_result_or_said_not_to_be_one():
-    assert answer_of(ANSWER) == RunAnswer(result=2, run_id="r-1", session_id="s1")
-    assert answer_of({**ANSWER, "field_of_the_future": 1}).result == 2
+    assert decode_result(ANSWER) == RunAnswer(result=2, run_id="r-1", session_id="s1")
+    assert decode_result({**ANSWER, "field_of_the_future": 1}).result == 2
     with pytest.raises(Refused, match="UNSUPPORTED_FEATURE: the run is committed"):
-        answer_of({"state": "committed", "run_id": "r-1"})
+        decode_result({"state": "committed", "run_id": "r-1"})
     with pytest.raises(Failed, match="INVALID_JSON"):
-        answer_of({"status": "splendid", "run_id": "r-1", "session_id": "s1"})
+        decode_result({"status": "splendid", "run_id": "r-1", "session_id": "s1"})
 
 
 def test_a_run_is_sent_again_under_its_id_until_somebody_answers(jetstream: JetStreamRealm):
@@ -115,11 +115,11 @@ def test_one_run_may_be_waited_for_longer_than_its_client_waits_for_others(
         url = jetstream.server.url
         async with jetstream.bus(), Client(url, absence_s_max=0.5) as client:
             borne, other = await client.begin("s1", "1+1"), await client.begin("s1", "1+1")
-            borne.bear(60)
+            borne.set_max_absence(60)
             with pytest.raises(Failed, match="PARTITION_UNOWNED"):
                 await other.result()
-            assert borne.setback is not None
-            assert borne.setback.code == "PARTITION_UNOWNED"
+            assert borne.last_error is not None
+            assert borne.last_error.code == "PARTITION_UNOWNED"
             async with jetstream.stock() as node:
                 await node.subscribe("rookery.default.api.run.*", cb=play)
                 assert (await borne.result(30)).run_id == "r-1"

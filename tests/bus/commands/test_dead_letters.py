@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rookery.bus.commands.redelivery import Cursor, Gate, Left
+from rookery.bus.commands.redelivery import PartitionCursor, PreviousOwnerState, SuspectGate
 from rookery.bus.ports import Bus, DeadLetter, Delivery, Timer
 from rookery.schemas.errors import Refused
 from tests.bus.partition_owners import opened
@@ -34,8 +34,8 @@ def test_a_letter_keeps_the_command_and_the_reason(realm: Realm) -> None:
         async with realm.bus() as bus:
             delivery = await _delivered(bus)
             reason = "it broke:\r\n  line 2\t" + "é" * 600
-            number = await bus.inbox.bury(delivery, "NODE_FAILED", reason)
-            (letter,) = await bus.inbox.dead()
+            number = await bus.inbox.dead_letter(delivery, "NODE_FAILED", reason)
+            (letter,) = await bus.inbox.dead_letters()
             assert letter == DeadLetter(
                 number=number,
                 verb="run",
@@ -60,9 +60,9 @@ def test_burying_a_command_again_makes_no_second_letter(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             delivery = await _delivered(bus)
-            first = await bus.inbox.bury(delivery, "NODE_FAILED", "before the crash")
-            assert await bus.inbox.bury(delivery, "NODE_FAILED", "after it") == first
-            assert len(await bus.inbox.dead()) == 1
+            first = await bus.inbox.dead_letter(delivery, "NODE_FAILED", "before the crash")
+            assert await bus.inbox.dead_letter(delivery, "NODE_FAILED", "after it") == first
+            assert len(await bus.inbox.dead_letters()) == 1
 
     asyncio.run(scenario())
 
@@ -71,8 +71,8 @@ def test_requests_that_share_an_id_have_letters_of_their_own(realm: Realm) -> No
     async def scenario() -> None:
         async with realm.bus() as bus:
             for key in ("a", "b", "b"):
-                await bus.inbox.bury(Delivery("run", key, "same", b""), "NODE_FAILED", "")
-            letters = await bus.inbox.dead()
+                await bus.inbox.dead_letter(Delivery("run", key, "same", b""), "NODE_FAILED", "")
+            letters = await bus.inbox.dead_letters()
             assert [(letter.key, letter.id) for letter in letters] == [
                 ("a", "same"),
                 ("b", "same"),
@@ -87,18 +87,18 @@ def test_a_letter_that_is_tried_again_comes_as_it_came_first(realm: Realm) -> No
     async def scenario() -> None:
         async with realm.bus() as bus:
             delivery = await _delivered(bus)
-            number = await bus.inbox.bury(delivery, "NODE_FAILED", "")
+            number = await bus.inbox.dead_letter(delivery, "NODE_FAILED", "")
             assert delivery.position is not None
             await bus.inbox.close(delivery.position.partition)
             worker = await opened(bus, delivery.key)
             await worker.has(1)
-            await bus.inbox.retry_dead(number)
+            await bus.inbox.retry_dead_letter(number)
             _, again = await worker.has(2)
             for name in ("verb", "key", "id", "body", "content_type", "mode", "reply_to"):
                 assert getattr(again, name) == getattr(delivery, name)
             assert again.traceparent == delivery.traceparent
             assert again.attempt == 1
-            assert await bus.inbox.dead() == []
+            assert await bus.inbox.dead_letters() == []
 
     asyncio.run(scenario())
 
@@ -109,7 +109,7 @@ def test_a_timer_that_is_tried_again_is_still_a_timer(realm: Realm) -> None:
             worker = await opened(bus, "s")
             await bus.timers.arm(Timer(id="t", due_ms=5, verb="wake", key="s", body=b"b"))
             (fired,) = await worker.has(1)
-            await bus.inbox.retry_dead(await bus.inbox.bury(fired, "NODE_FAILED", ""))
+            await bus.inbox.retry_dead_letter(await bus.inbox.dead_letter(fired, "NODE_FAILED", ""))
             _, again = await worker.has(2)
             assert (again.verb, again.key, again.body) == ("wake", "s", b"b")
             assert again.id == "timer/t/5"
@@ -123,16 +123,16 @@ def test_a_letter_that_is_dropped_is_gone(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             numbers = [
-                await bus.inbox.bury(Delivery("run", key, key, b""), "NODE_FAILED", "")
+                await bus.inbox.dead_letter(Delivery("run", key, key, b""), "NODE_FAILED", "")
                 for key in ("a", "b", "c")
             ]
-            await bus.inbox.drop_dead(numbers[1])
-            assert [letter.key for letter in await bus.inbox.dead()] == ["a", "c"]
+            await bus.inbox.drop_dead_letter(numbers[1])
+            assert [letter.key for letter in await bus.inbox.dead_letters()] == ["a", "c"]
             for number in (numbers[1], 4711, 0, -1):
                 with pytest.raises(Refused, match="DEAD_LETTER_NOT_FOUND"):
-                    await bus.inbox.drop_dead(number)
+                    await bus.inbox.drop_dead_letter(number)
                 with pytest.raises(Refused, match="DEAD_LETTER_NOT_FOUND"):
-                    await bus.inbox.retry_dead(number)
+                    await bus.inbox.retry_dead_letter(number)
 
     asyncio.run(scenario())
 
@@ -143,8 +143,8 @@ def test_the_largest_command_the_inbox_takes_can_be_buried(jetstream: JetStreamR
             body = b"x" * (1_040_384 - 100)
             await bus.inbox.submit("run", "s", body, message_id="large")
             (large,) = await (await opened(bus, "s", does=False)).has(1)
-            await bus.inbox.bury(large, "NODE_FAILED", "é" * 2000)
-            (letter,) = await bus.inbox.dead()
+            await bus.inbox.dead_letter(large, "NODE_FAILED", "é" * 2000)
+            (letter,) = await bus.inbox.dead_letters()
             assert letter.body == body
 
     asyncio.run(scenario())
@@ -154,43 +154,51 @@ def test_the_largest_command_the_inbox_takes_can_be_buried(jetstream: JetStreamR
 
 
 def test_only_the_first_undone_message_counts_a_death() -> None:
-    began = Left(began=10, floor=10, delivered=14)
-    cursor = Cursor.after(began)
-    assert (cursor.floor, cursor.suspects_to, cursor.alone) == (10, 14, True)
+    began = PreviousOwnerState(began=10, floor=10, delivered=14)
+    cursor = PartitionCursor.after(began)
+    assert (cursor.floor, cursor.suspects_to, cursor.must_deliver_alone) == (10, 14, True)
     assert [cursor.attempt(sequence) for sequence in (11, 14, 15)] == [2, 2, 1]
-    again = Cursor.after(Left(began=10, floor=10, delivered=11, suspects_to=14, deaths=1))
+    again = PartitionCursor.after(
+        PreviousOwnerState(began=10, floor=10, delivered=11, suspects_to=14, deaths=1)
+    )
     assert again.attempt(11) == 3
-    again.done_to(11)
+    again.mark_done(11)
     assert again.attempt(12) == 2
 
 
 def test_a_suspect_that_outlives_the_one_before_it_keeps_its_own_count() -> None:
-    cursor = Cursor.after(Left(began=10, floor=11, delivered=12, suspects_to=14, deaths=3))
+    cursor = PartitionCursor.after(
+        PreviousOwnerState(began=10, floor=11, delivered=12, suspects_to=14, deaths=3)
+    )
     assert cursor.attempt(12) == 3
     assert cursor.suspects_to == 14
 
 
 def test_who_leaves_in_order_is_blamed_for_nothing() -> None:
-    cursor = Cursor.after(Left(began=10, floor=10, delivered=14, orderly=True))
-    assert not cursor.alone
+    cursor = PartitionCursor.after(
+        PreviousOwnerState(began=10, floor=10, delivered=14, orderly=True)
+    )
+    assert not cursor.must_deliver_alone
     assert cursor.attempt(11) == 1
 
 
 def test_suspects_take_turns_and_who_leaves_the_line_loses_it() -> None:
-    gate, went = Gate(), []
+    gate, went = SuspectGate(), []
     for name in ("a", "b", "a", "c", "b"):
         gate.enter(name, lambda name=name: went.append(name))  # type: ignore[misc]
     assert went == ["a"]
-    gate.leave("b")
-    gate.leave("a")
+    gate.exit("b")
+    gate.exit("a")
     assert went == ["a", "c"]
-    gate.leave("b")
-    gate.leave("c")
+    gate.exit("b")
+    gate.exit("c")
     gate.enter("b", lambda: went.append("b"))
     assert went == ["a", "c", "b"]
 
 
 def test_an_idle_death_blames_nobody() -> None:
-    cursor = Cursor.after(Left(began=0, floor=20, delivered=20, suspects_to=7))
-    assert not cursor.alone
+    cursor = PartitionCursor.after(
+        PreviousOwnerState(began=0, floor=20, delivered=20, suspects_to=7)
+    )
+    assert not cursor.must_deliver_alone
     assert cursor.attempt(21) == 1

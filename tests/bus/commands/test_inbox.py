@@ -130,9 +130,9 @@ def test_an_owner_that_was_replaced_gets_nothing_and_undoes_nothing(realm: Realm
             worker = await opened(second, "s", does=False)
             (again,) = await worker.has(1)
             late.do(late.taken)
-            await wait_until(first.inbox.displaced)
-            assert first.inbox.displaced() == {partition_of("s")}
-            assert second.inbox.displaced() == frozenset()
+            await wait_until(first.inbox.partitions_taken_over)
+            assert first.inbox.partitions_taken_over() == {partition_of("s")}
+            assert second.inbox.partitions_taken_over() == frozenset()
             await submitted(first, "s", b"2")
             worker.do([again])
             await worker.has(2)
@@ -229,7 +229,7 @@ def test_a_command_its_owners_die_of_is_buried_and_takes_no_other_with_it(realm:
                 [[(b"poison", 5)]],
                 [[(b"also fine", 2)]],
             ]
-            (letter,) = await bus.inbox.dead()
+            (letter,) = await bus.inbox.dead_letters()
             assert (letter.id, letter.code) == ("poison", "COMMAND_QUARANTINED")
             assert "5 times" in letter.message
 
@@ -243,7 +243,7 @@ def test_what_kills_a_node_is_blamed_and_not_what_it_had_in_hand_elsewhere(realm
     done: set[str] = set()
 
     async def all_is_well(bus: Bus) -> bool:
-        return len(done) == 4 and len(await bus.inbox.dead()) == 1
+        return len(done) == 4 and len(await bus.inbox.dead_letters()) == 1
 
     async def live(bus: Bus) -> None:
         """Work until the poison comes."""
@@ -269,7 +269,7 @@ def test_what_kills_a_node_is_blamed_and_not_what_it_had_in_hand_elsewhere(realm
             for _ in range(5):
                 bus = await nodes.enter_async_context(realm.bus())
                 await asyncio.wait_for(live(bus), 20)
-            assert [letter.key for letter in await bus.inbox.dead()] == ["poison"]
+            assert [letter.key for letter in await bus.inbox.dead_letters()] == ["poison"]
             assert done == set(innocents)
 
     asyncio.run(scenario())

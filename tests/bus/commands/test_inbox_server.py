@@ -290,8 +290,8 @@ def test_one_consumer_a_partition_remains_however_often_it_moves(jetstream: JetS
 def test_a_message_larger_than_a_batch_may_be_comes_alone(
     jetstream: JetStreamRealm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = {**json.loads(partition_consumer._MANY), "max_bytes": 600}
-    monkeypatch.setattr(partition_consumer, "_MANY", json.dumps(small).encode())
+    small = {**json.loads(partition_consumer._BATCH_QUERY), "max_bytes": 600}
+    monkeypatch.setattr(partition_consumer, "_BATCH_QUERY", json.dumps(small).encode())
 
     async def scenario() -> None:
         async with jetstream.bus() as bus:

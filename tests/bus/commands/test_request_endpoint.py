@@ -11,7 +11,7 @@ import pytest
 
 from rookery.bus.commands.headers import CODE
 from rookery.bus.nats.connection import Connection, Outgoing, header_value
-from rookery.bus.ports import PARTITIONS, Answer, Bus, Delivery
+from rookery.bus.ports import PARTITIONS, Bus, Delivery, ReplyMessage
 from rookery.bus.subjects import Subjects, partition_of
 from tests.bus.deadlines import wait_until
 from tests.bus.partition_owners import opened
@@ -24,33 +24,33 @@ LARGE = b"x" * (2 << 20)
 class Asker(Protocol):
     """A client of the realm."""
 
-    async def ask(self, key: str, body: bytes = b"", message_id: str = "") -> Answer:
+    async def ask(self, key: str, body: bytes = b"", message_id: str = "") -> ReplyMessage:
         """The answer to the verb ``run``."""
 
     async def tell(self, key: str, body: bytes = b"") -> None:
         """Ask, and want no answer."""
 
-    async def listen(self, subject: str) -> list[Answer]:
+    async def listen(self, subject: str) -> list[ReplyMessage]:
         """What is answered there, from now on."""
 
 
 class MemoryAsker:
     def __init__(self, realm: MemoryRealm) -> None:
-        self._switch = realm.server.realm("default").switch
+        self._switch = realm.server.realm("default").request_router
         self._asked = 0
 
-    async def ask(self, key: str, body: bytes = b"", message_id: str = "") -> Answer:
+    async def ask(self, key: str, body: bytes = b"", message_id: str = "") -> ReplyMessage:
         self._asked += 1
         subject = f"_INBOX.{id(self)}.{self._asked}"
         answers = await self.listen(subject)
-        self._switch.ask(Delivery("run", key, message_id or subject, body, reply_to=subject))
+        self._switch.request(Delivery("run", key, message_id or subject, body, reply_to=subject))
         return (await wait_until(lambda: answers))[0]
 
     async def tell(self, key: str, body: bytes = b"") -> None:
-        self._switch.ask(Delivery("run", key, "told", body))
+        self._switch.request(Delivery("run", key, "told", body))
 
-    async def listen(self, subject: str) -> list[Answer]:
-        answers: list[Answer] = []
+    async def listen(self, subject: str) -> list[ReplyMessage]:
+        answers: list[ReplyMessage] = []
         self._switch.listen(subject, answers.append)
         return answers
 
@@ -60,19 +60,19 @@ class NatsAsker:
         self.connection = connection
         self._subjects = Subjects("default")
 
-    async def ask(self, key: str, body: bytes = b"", message_id: str = "") -> Answer:
+    async def ask(self, key: str, body: bytes = b"", message_id: str = "") -> ReplyMessage:
         headers = [("Nats-Msg-Id", message_id)] if message_id else []
         request = Outgoing(self._subjects.request("run", key), body, headers=headers)
         answer = await self.connection.request(request)
-        return Answer(answer.subject, answer.body, header_value(answer.header, CODE.encode()))
+        return ReplyMessage(answer.subject, answer.body, header_value(answer.header, CODE.encode()))
 
     async def tell(self, key: str, body: bytes = b"") -> None:
         assert self.connection.send([Outgoing(self._subjects.request("run", key), body)])
 
-    async def listen(self, subject: str) -> list[Answer]:
-        answers: list[Answer] = []
+    async def listen(self, subject: str) -> list[ReplyMessage]:
+        answers: list[ReplyMessage] = []
         await self.connection.subscribe(
-            subject, lambda batch: answers.extend(Answer(m.subject, m.body) for m in batch)
+            subject, lambda batch: answers.extend(ReplyMessage(m.subject, m.body) for m in batch)
         )
         return answers
 
@@ -98,13 +98,13 @@ class Porter:
 
     def take(self, batch: list[Delivery]) -> None:
         self.taken += batch
-        self.bus.door.answer(
-            [Answer(d.reply_to, self.name + b":" + d.body) for d in batch if d.reply_to]
+        self.bus.request_endpoint.reply(
+            [ReplyMessage(d.reply_to, self.name + b":" + d.body) for d in batch if d.reply_to]
         )
 
     async def open(self, partitions: frozenset[int]) -> Porter:
-        await self.bus.door.open(self.take)
-        await self.bus.door.own(partitions)
+        await self.bus.request_endpoint.open(self.take)
+        await self.bus.request_endpoint.serve_partitions(partitions)
         return self
 
 
@@ -159,8 +159,8 @@ def test_a_node_owns_exactly_what_it_said_last(realm: Realm) -> None:
             here = await Porter(first, b"first").open(ALL)
             there = await Porter(second, b"second").open(frozenset())
             for owner, other in ((here, there), (there, here), (here, there)):
-                await other.bus.door.own(frozenset())
-                await owner.bus.door.own(ALL)
+                await other.bus.request_endpoint.serve_partitions(frozenset())
+                await owner.bus.request_endpoint.serve_partitions(ALL)
                 answers = await asyncio.gather(*(asker.ask("s") for _ in range(10)))
                 assert {answer.body for answer in answers} == {owner.name + b":"}
 
@@ -184,7 +184,7 @@ def test_a_closed_door_takes_nothing(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second, asking(realm) as asker:
             closed = await Porter(first, b"closed").open(ALL)
-            await closed.bus.door.close()
+            await closed.bus.request_endpoint.close()
             await Porter(second, b"open").open(ALL)
             assert {(await asker.ask("s")).body for _ in range(10)} == {b"open:"}
             assert closed.taken == []
@@ -198,7 +198,9 @@ def test_a_command_of_the_inbox_is_answered_where_its_header_says(realm: Realm) 
             answers = await asker.listen("results.of.mine")
             await bus.inbox.submit("run", "s", b"", message_id="1", reply_to="results.of.mine")
             (delivery,) = await (await opened(bus, "s")).has(1)
-            bus.door.answer([Answer(delivery.reply_to, b"done"), Answer("nobody.here", b"lost")])
+            bus.request_endpoint.reply(
+                [ReplyMessage(delivery.reply_to, b"done"), ReplyMessage("nobody.here", b"lost")]
+            )
             await wait_until(lambda: answers)
             assert [answer.body for answer in answers] == [b"done"]
 
@@ -214,10 +216,12 @@ def test_an_answer_too_large_to_send_is_told_and_takes_no_other_with_it(realm: R
                 waiting.extend(batch)
                 if len(waiting) == 2:
                     bodies = {b"small": b"fine", b"large": LARGE}
-                    bus.door.answer([Answer(d.reply_to, bodies[d.body]) for d in waiting])
+                    bus.request_endpoint.reply(
+                        [ReplyMessage(d.reply_to, bodies[d.body]) for d in waiting]
+                    )
 
-            await bus.door.open(take)
-            await bus.door.own(ALL)
+            await bus.request_endpoint.open(take)
+            await bus.request_endpoint.serve_partitions(ALL)
             large, small = await asyncio.gather(asker.ask("s", b"large"), asker.ask("s", b"small"))
             assert (small.body, small.code) == (b"fine", "")
             assert large.code == "PAYLOAD_TOO_LARGE"
@@ -227,13 +231,15 @@ def test_an_answer_too_large_to_send_is_told_and_takes_no_other_with_it(realm: R
 
 def test_an_answer_that_cannot_be_sent_in_any_form_is_dropped_alone(realm: Realm) -> None:
     """As long as a subject can be in an inbox's header, and longer than any the server takes."""
-    nowhere = [Answer("😀" * many, body) for many in (1_023, 1_024, 5_000) for body in (b"", LARGE)]
+    nowhere = [
+        ReplyMessage("😀" * many, body) for many in (1_023, 1_024, 5_000) for body in (b"", LARGE)
+    ]
 
     async def scenario() -> None:
         async with realm.bus() as bus, asking(realm) as asker:
             answers = await asker.listen("results.of.mine")
             unheard = [await asker.listen(answer.reply_to) for answer in nowhere[:1]]
-            bus.door.answer([*nowhere, Answer("results.of.mine", b"done")])
+            bus.request_endpoint.reply([*nowhere, ReplyMessage("results.of.mine", b"done")])
             await wait_until(lambda: answers)
             assert unheard == [[]]
 
@@ -270,10 +276,12 @@ def test_stock_clients_find_an_error_where_micro_puts_it(jetstream: JetStreamRea
 
             def refuse(batch: list[Delivery]) -> None:
                 codes = {"s": "GUARD_REJECTED", "t": "QUOTA_EXCEEDED"}
-                bus.door.answer([Answer(d.reply_to, b"{}", codes[d.key]) for d in batch])
+                bus.request_endpoint.reply(
+                    [ReplyMessage(d.reply_to, b"{}", codes[d.key]) for d in batch]
+                )
 
-            await bus.door.open(refuse)
-            await bus.door.own(ALL)
+            await bus.request_endpoint.open(refuse)
+            await bus.request_endpoint.serve_partitions(ALL)
             refused = await client.request("rookery.default.api.run.s", b"")
             assert refused.headers["Rookery-Code"] == "GUARD_REJECTED"
             assert refused.headers["Nats-Service-Error-Code"] == "400"
@@ -316,8 +324,8 @@ def test_what_the_door_would_say_instead_may_be_too_large_as_well(
         async with jetstream.bus() as bus, asking(jetstream) as asker:
             answers = await asker.listen("results.of.mine")
             bus.connection.client._max_payload = 64
-            refused = Answer("results.of.mine", body, "GUARD_REJECTED")
-            bus.door.answer([refused, Answer("results.of.mine", b"done")])
+            refused = ReplyMessage("results.of.mine", body, "GUARD_REJECTED")
+            bus.request_endpoint.reply([refused, ReplyMessage("results.of.mine", b"done")])
             await wait_until(lambda: answers)
             assert [answer.body for answer in answers] == [b"done"]
 
@@ -341,7 +349,7 @@ def test_the_door_is_open_again_after_the_server_was_killed(jetstream: JetStream
             await Porter(second, b"second").open(ALL)
             await asyncio.to_thread(jetstream.server.kill)
             await wait_until(lambda: not first.connected and not second.connected)
-            first.door.answer([Answer("nobody", b"dropped")])
+            first.request_endpoint.reply([ReplyMessage("nobody", b"dropped")])
             await asyncio.to_thread(jetstream.server.start)
             await wait_until(lambda: first.connected and second.connected)
             async with asking(jetstream) as asker:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.bus.journal.audit import Audit, ChainAudit, Extent
-from rookery.bus.journal.export import Export, verify_lines
-from rookery.bus.ports import Filter, Stored
+from rookery.bus.journal.audit import AuditResult, AuditScope, ChainAudit
+from rookery.bus.journal.export import JournalExport, verify_lines
+from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.errors import Failed
@@ -23,7 +23,7 @@ from tests.bus.realms import Realm
 SUBJECTS = Subjects("default")
 
 
-def journal_of(*keys: str) -> list[Stored]:
+def journal_of(*keys: str) -> list[StoredMessage]:
     """A journal with a message to each of ``keys`` in turn."""
     ends: dict[str, str] = {}
     messages = []
@@ -31,12 +31,14 @@ def journal_of(*keys: str) -> list[Stored]:
         body = body_of(f'message {sequence} "ünï✓" \\ \x00')
         ends[key] = chain(ends.get(key, ZERO_CHAIN), body)
         messages.append(
-            Stored(sequence, session(key), f"id-{sequence}", ends[key], body, 1000 + sequence)
+            StoredMessage(
+                sequence, session(key), f"id-{sequence}", ends[key], body, 1000 + sequence
+            )
         )
     return messages
 
 
-def audited(messages: list[Stored], extent: Extent = Extent.WHOLE) -> Audit:
+def audited(messages: list[StoredMessage], extent: AuditScope = AuditScope.WHOLE) -> AuditResult:
     chains = ChainAudit(extent)
     for stored in messages:
         chains.add(stored)
@@ -46,8 +48,10 @@ def audited(messages: list[Stored], extent: Extent = Extent.WHOLE) -> Audit:
 EVERYTHING = Filter()
 
 
-def exported(messages: list[Stored], where: Filter = EVERYTHING, after: int = 0) -> list[bytes]:
-    export = Export(SUBJECTS, where, after)
+def exported(
+    messages: list[StoredMessage], where: Filter = EVERYTHING, after: int = 0
+) -> list[bytes]:
+    export = JournalExport(SUBJECTS, where, after)
     return [export.head(), *(export.line(stored) for stored in messages), export.end()]
 
 
@@ -61,8 +65,8 @@ EXPORT = b"".join(exported(JOURNAL))
 
 
 def test_a_sound_journal_is_verified_message_by_message() -> None:
-    assert audited(JOURNAL) == Audit(messages=6, verified=6, entities=3, headless=0)
-    assert audited([]) == Audit()
+    assert audited(JOURNAL) == AuditResult(messages=6, verified=6, entities=3, headless=0)
+    assert audited([]) == AuditResult()
 
 
 @pytest.mark.parametrize("at", range(6))
@@ -80,7 +84,7 @@ def test_a_changed_digest_is_named_at_the_latest_by_the_next_message(digest: str
     with pytest.raises(Failed, match="CHAIN_BROKEN: message 1 of session/a"):
         audited(messages)
     with pytest.raises(Failed, match="CHAIN_BROKEN: message 3 of session/a"):
-        audited(messages, Extent.TAIL)
+        audited(messages, AuditScope.TAIL)
 
 
 def test_a_removed_a_doubled_and_a_moved_message_break_the_chain() -> None:
@@ -94,17 +98,17 @@ def test_a_removed_a_doubled_and_a_moved_message_break_the_chain() -> None:
 
 
 def test_entities_that_begin_before_the_audit_are_counted_and_verified_from_there() -> None:
-    assert audited(JOURNAL[1:], Extent.TAIL) == Audit(5, 4, 3, 1)
-    assert audited(JOURNAL[2:], Extent.TAIL) == Audit(4, 2, 3, 2)
+    assert audited(JOURNAL[1:], AuditScope.TAIL) == AuditResult(5, 4, 3, 1)
+    assert audited(JOURNAL[2:], AuditScope.TAIL) == AuditResult(4, 2, 3, 2)
     with pytest.raises(Failed, match="CHAIN_BROKEN: message 3 "):
         audited(JOURNAL[2:])
     with pytest.raises(Failed, match="CHAIN_BROKEN: message 6 "):
-        audited([JOURNAL[2], msgspec.structs.replace(JOURNAL[5], body=b"[]")], Extent.TAIL)
+        audited([JOURNAL[2], msgspec.structs.replace(JOURNAL[5], body=b"[]")], AuditScope.TAIL)
 
 
 def test_of_parts_only_what_fits_counts_as_verified() -> None:
     a1, b2, _, _, b5, a6 = JOURNAL
-    assert audited([a1, b2, b5, a6], Extent.PARTS) == Audit(4, 3, 2, 0)
+    assert audited([a1, b2, b5, a6], AuditScope.PARTS) == AuditResult(4, 3, 2, 0)
 
 
 def test_what_a_journal_stores_passes_the_audit_and_its_export(realm: Realm) -> None:
@@ -114,10 +118,10 @@ def test_what_a_journal_stores_passes_the_audit_and_its_export(realm: Realm) -> 
             for number in range(20):
                 await writer.write(bus.journal, session("a"), session(f"github.com/{number % 3}"))
             stored = await gather(bus.journal.scan(Filter()))
-            assert audited(stored) == Audit(40, 40, 4, 0)
-            assert verify_lines(exported(stored)) == Audit(40, 40, 4, 0)
+            assert audited(stored) == AuditResult(40, 40, 4, 0)
+            assert verify_lines(exported(stored)) == AuditResult(40, 40, 4, 0)
             late = await gather(bus.journal.scan(Filter(), 30))
-            assert verify_lines(exported(late, after=30)) == Audit(10, 6, 4, 4)
+            assert verify_lines(exported(late, after=30)) == AuditResult(10, 6, 4, 4)
 
     asyncio.run(scenario())
 
@@ -137,13 +141,13 @@ def test_a_line_of_an_export_is_the_message_word_for_word() -> None:
 
 
 def test_an_export_says_how_much_of_it_was_verified() -> None:
-    assert verify_lines(split(EXPORT)) == Audit(6, 6, 3, 0)
-    assert verify_lines(exported([])) == Audit()
+    assert verify_lines(split(EXPORT)) == AuditResult(6, 6, 3, 0)
+    assert verify_lines(exported([])) == AuditResult()
     of_a = [stored for stored in JOURNAL if stored.entity.key == "a"]
-    assert verify_lines(exported(of_a, Filter(key="a"))) == Audit(3, 3, 1, 0)
-    assert verify_lines(exported(JOURNAL[2:], after=2)) == Audit(4, 2, 3, 2)
+    assert verify_lines(exported(of_a, Filter(key="a"))) == AuditResult(3, 3, 1, 0)
+    assert verify_lines(exported(JOURNAL[2:], after=2)) == AuditResult(4, 2, 3, 2)
     parts = [JOURNAL[0], JOURNAL[5]]
-    assert verify_lines(exported(parts, Filter(run="run-1"))) == Audit(2, 1, 1, 0)
+    assert verify_lines(exported(parts, Filter(run="run-1"))) == AuditResult(2, 1, 1, 0)
 
 
 def test_a_journal_that_was_broken_before_its_export_is_no_corrupt_export() -> None:
@@ -218,7 +222,7 @@ def test_lines_that_were_lost_doubled_moved_or_added_are_noticed() -> None:
 
 
 def test_what_is_sealed_but_no_export_is_refused() -> None:
-    class Strange(Export):
+    class Strange(JournalExport):
         def end(self) -> bytes:
             return self._sealed(msgspec.defstruct("Strange", [("x", int)])(1))
 

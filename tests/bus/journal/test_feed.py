@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.ports import Bus, Filter, Stored
+from rookery.bus.ports import Bus, Filter, StoredMessage
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 from tests.bus.deadlines import wait_until
@@ -20,7 +20,7 @@ from tests.bus.realms import JetStreamRealm, Realm, soon
 STREAM = "ROOKERY_default_JOURNAL"
 
 
-def numbers(messages: list[Stored]) -> list[int]:
+def numbers(messages: list[StoredMessage]) -> list[int]:
     return [stored.sequence for stored in messages]
 
 
@@ -28,7 +28,7 @@ class Following:
     """A follower at work, and what it has seen."""
 
     def __init__(self, bus: Bus, where: Filter = Filter(), after: int = 0) -> None:  # noqa: B008
-        self.seen: list[Stored] = []
+        self.seen: list[StoredMessage] = []
         self._task = asyncio.create_task(self._follow(bus, where, after))
 
     async def _follow(self, bus: Bus, where: Filter, after: int) -> None:
@@ -170,7 +170,7 @@ def test_a_cancelled_follower_and_a_finished_scan_leave_no_consumer(
 ) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
-            hooks = len(bus.connection.on_up)
+            hooks = len(bus.connection.on_reconnect)
             await Writer().write(bus.journal, session("a"))
             async with following(bus) as follower, following(bus, Filter(key="b")):
                 await follower.sees(1)
@@ -180,7 +180,7 @@ def test_a_cancelled_follower_and_a_finished_scan_leave_no_consumer(
                 break
             await gather(bus.journal.scan(Filter(key="a")))
             await soon(lambda: _are(bus, 0))
-            assert len(bus.connection.on_up) == hooks
+            assert len(bus.connection.on_reconnect) == hooks
 
     asyncio.run(scenario())
 

@@ -10,7 +10,14 @@ import pytest
 
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal.append_messages import BATCH_MESSAGES_MAX
-from rookery.bus.ports import Conflicted, Filter, Outcome, Pressure, Rejected, Settled
+from rookery.bus.ports import (
+    Appended,
+    AppendOutcome,
+    AppendRejected,
+    Backpressure,
+    Conflict,
+    Filter,
+)
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
@@ -23,7 +30,7 @@ from tests.bus.realms import JetStreamRealm, Realm
 STREAM = "ROOKERY_default_JOURNAL"
 
 
-def kinds(outcomes: list[Outcome]) -> list[str]:
+def kinds(outcomes: list[AppendOutcome]) -> list[str]:
     return [type(outcome).__name__ for outcome in outcomes]
 
 
@@ -33,7 +40,7 @@ def test_an_append_is_stored_whole_when_its_expectation_holds(realm: Realm) -> N
             writer, journal = Writer(), bus.journal
             first = writer.next(session("a"))
             (settled,) = await commit(journal, [first])
-            assert settled == Settled(first, 1)
+            assert settled == Appended(first, 1)
             stored = await journal.last(session("a"))
             assert stored is not None
             assert (stored.sequence, stored.entity) == (1, session("a"))
@@ -44,7 +51,7 @@ def test_an_append_is_stored_whole_when_its_expectation_holds(realm: Realm) -> N
             )
             assert stored.stored_at_ms > 0
             assert await journal.end() == 1
-            assert journal.pressure is Pressure.NONE
+            assert journal.pressure is Backpressure.NONE
 
     asyncio.run(scenario())
 
@@ -56,9 +63,9 @@ def test_a_conflict_leaves_nothing(realm: Realm) -> None:
             await writer.write(journal, session("a"))
             for expected in (0, 7):
                 late = writer.next(session("a"), expected=expected)
-                assert await commit(journal, [late]) == [Conflicted(late)]
+                assert await commit(journal, [late]) == [Conflict(late)]
             early = writer.next(session("new"), expected=1)
-            assert await commit(journal, [early]) == [Conflicted(early)]
+            assert await commit(journal, [early]) == [Conflict(early)]
             assert await journal.end() == 1
             assert await journal.at(1) == await journal.last(session("a"))
             assert await journal.at(2) is None
@@ -79,13 +86,13 @@ def test_appends_of_a_group_do_not_disturb_each_other(realm: Realm, size: int) -
             stale = size // 2
             group[stale].expected += 1000
             outcomes = await commit(journal, group)
-            expected = ["Settled"] * size
-            expected[stale] = "Conflicted"
+            expected = ["Appended"] * size
+            expected[stale] = "Conflict"
             assert kinds(outcomes) == expected
             assert await journal.end() == 2 * size - 1
             for outcome in outcomes:
                 stored = await journal.read(outcome.append.entity)
-                assert len(stored) == 1 + isinstance(outcome, Settled)
+                assert len(stored) == 1 + isinstance(outcome, Appended)
 
     asyncio.run(scenario())
 
@@ -131,11 +138,11 @@ def test_a_fence_holds_against_every_family_of_its_key(realm: Realm) -> None:
             (newest,) = await writer.write(journal, tool)
             fenced = writer.next(session("a"), fence=newest)
             behind = writer.next(turn, fence=newest - 1)
-            assert kinds(await commit(journal, [behind])) == ["Conflicted"]
+            assert kinds(await commit(journal, [behind])) == ["Conflict"]
             await writer.write(journal, session("other"), session("a.b"))
-            assert kinds(await commit(journal, [fenced])) == ["Settled"]
+            assert kinds(await commit(journal, [fenced])) == ["Appended"]
             first = writer.next(EntityId("lease", "new"), fence=0)
-            assert kinds(await commit(journal, [first])) == ["Settled"]
+            assert kinds(await commit(journal, [first])) == ["Appended"]
 
     asyncio.run(scenario())
 
@@ -148,7 +155,7 @@ def test_a_fence_does_not_excuse_a_stale_expectation(realm: Realm) -> None:
             await writer.write(journal, session("a"))
             (newest,) = await writer.write(journal, EntityId("turn", "a"))
             stale = writer.next(session("a"), expected=1, fence=newest)
-            assert await commit(journal, [stale]) == [Conflicted(stale)]
+            assert await commit(journal, [stale]) == [Conflict(stale)]
             assert await journal.end() == newest
 
     asyncio.run(scenario())
@@ -169,8 +176,8 @@ def test_of_two_fenced_appends_of_a_group_exactly_one_passes(
                 writer.next(EntityId("turn", "a"), fence=seen),
             ]
             outcomes = await commit(journal, group)
-            assert sorted(kinds(outcomes[-2:])) == ["Conflicted", "Settled"]
-            assert set(kinds(outcomes[:-2])) <= {"Settled"}
+            assert sorted(kinds(outcomes[-2:])) == ["Appended", "Conflict"]
+            assert set(kinds(outcomes[:-2])) <= {"Appended"}
 
     asyncio.run(scenario())
 
@@ -186,9 +193,9 @@ def test_a_fence_sees_what_its_own_group_wrote_before(realm: Realm, known: bool)
             outcomes = await commit(journal, [*group, writer.next(session("a")), fenced])
             stored = {outcome.append.entity.family: outcome for outcome in outcomes[-2:]}
             match stored["session"], stored["turn"]:
-                case Settled(), Conflicted():
+                case Appended(), Conflict():
                     pass
-                case Settled(sequence=session_at), Settled(sequence=turn_at):
+                case Appended(sequence=session_at), Appended(sequence=turn_at):
                     assert turn_at < session_at, "the fence was passed"
                 case other:
                     pytest.fail(f"{other}")
@@ -281,14 +288,14 @@ def test_what_is_too_large_is_rejected_and_its_neighbours_commit(
             group[17] = writer.next(session("large"), body_of("x" * (1 << 20)))
             outcomes = await commit(journal, group)
             rejected = outcomes.pop(17)
-            assert isinstance(rejected, Rejected)
+            assert isinstance(rejected, AppendRejected)
             assert rejected.code == "PAYLOAD_TOO_LARGE"
-            assert set(kinds(outcomes)) == {"Settled"}
+            assert set(kinds(outcomes)) == {"Appended"}
             assert bus.connected
             await _limit(bus, max_msg_size=2000)
             refused = writer.next(session("large"), body_of("x" * 2000))
             (outcome,) = await commit(journal, [refused])
-            assert isinstance(outcome, Rejected)
+            assert isinstance(outcome, AppendRejected)
             assert outcome.code == "PAYLOAD_TOO_LARGE"
 
     asyncio.run(scenario())
@@ -305,7 +312,7 @@ def test_a_refused_batch_is_halved_until_only_its_stale_members_are_left(
             for number in stale:
                 group[number].expected = 1000
             outcomes = await commit(journal, group)
-            found = [n for n, kind in enumerate(kinds(outcomes)) if kind == "Conflicted"]
+            found = [n for n, kind in enumerate(kinds(outcomes)) if kind == "Conflict"]
             assert tuple(found) == stale
             assert await journal.end() == 197
             assert journal.counters.batches > 1
@@ -323,7 +330,7 @@ def test_a_group_goes_out_in_batches_of_at_most_a_thousand(jetstream: JetStreamR
             assert sequences == list(range(1, size + 1))
             assert journal.counters.batches == 3
             large = [writer.next(session(f"large{n}"), body_of("x" * 400_000)) for n in range(40)]
-            assert set(kinds(await commit(journal, large))) == {"Settled"}
+            assert set(kinds(await commit(journal, large))) == {"Appended"}
             assert journal.counters.batches == 5, "16 MB are two batches"
 
     asyncio.run(scenario())
@@ -350,11 +357,11 @@ def test_a_full_store_is_waited_out(jetstream: JetStreamRealm, size: int) -> Non
             await _limit(bus, max_bytes=1024)
             group = [writer.next(session(f"s{n}"), body_of("x" * 300)) for n in range(size)]
             waiting = asyncio.create_task(commit(journal, group))
-            await wait_until(lambda: journal.pressure is Pressure.FULL)
+            await wait_until(lambda: journal.pressure is Backpressure.FULL)
             late = asyncio.create_task(commit(journal, [writer.next(session("late"))]))
             await _limit(bus, max_bytes=-1)
-            assert set(kinds(await waiting + await late)) == {"Settled"}
-            assert journal.pressure is Pressure.NONE
+            assert set(kinds(await waiting + await late)) == {"Appended"}
+            assert journal.pressure is Backpressure.NONE
             assert await journal.end() == size + 2
 
     asyncio.run(scenario())
@@ -375,10 +382,10 @@ def test_a_batch_that_a_full_server_stored_in_part_is_settled_member_by_member(
         writer, journal = Writer(), bus.journal
         group = [writer.next(session(f"s{n}"), body_of("x" * 100_000)) for n in range(60)]
         waiting = asyncio.create_task(commit(journal, group))
-        await wait_until(lambda: journal.pressure is Pressure.FULL)
+        await wait_until(lambda: journal.pressure is Backpressure.FULL)
         assert 0 < await journal.end() < 60
         await ballast.delete_stream("BALLAST")
-        assert set(kinds(await waiting)) == {"Settled"}
+        assert set(kinds(await waiting)) == {"Appended"}
         assert await journal.end() == 60
         await bus.stop()
 
@@ -415,13 +422,13 @@ def test_an_outage_is_waited_out(jetstream: JetStreamRealm) -> None:
             writer, journal = Writer(), bus.journal
             await writer.write(journal, session("a"))
             await asyncio.to_thread(jetstream.server.stop)
-            await wait_until(lambda: journal.pressure is Pressure.UNREACHABLE)
+            await wait_until(lambda: journal.pressure is Backpressure.UNREACHABLE)
             group = [writer.next(session(f"s{n}")) for n in range(40)]
             fenced = writer.next(session("a"), fence=1)
             waiting = asyncio.create_task(commit(journal, [*group, fenced]))
             await asyncio.to_thread(jetstream.server.start)
-            assert set(kinds(await waiting)) == {"Settled"}
-            assert journal.pressure is Pressure.NONE
+            assert set(kinds(await waiting)) == {"Appended"}
+            assert journal.pressure is Backpressure.NONE
 
     asyncio.run(scenario())
 

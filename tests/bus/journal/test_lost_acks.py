@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rookery.bus.journal.append_messages import ack_of
+from rookery.bus.journal.append_messages import decode_ack
 from rookery.bus.journal.journal import JetStreamJournal
 from rookery.bus.nats.connection import Connection, Message
-from rookery.bus.ports import Append, Conflicted, Outcome, Pressure, Settled
+from rookery.bus.ports import Appended, AppendOutcome, AppendRequest, Backpressure, Conflict
 from rookery.bus.subjects import Subjects
 from rookery.schemas.envelope import EntityId
 from tests.bus.deadlines import wait_until
@@ -46,9 +46,9 @@ def is_ack(body: bytes) -> bool:
     return body.startswith(b'{"stream":') and b'"seq":' in body
 
 
-def sequences(outcomes: list[Outcome]) -> list[int]:
-    assert all(isinstance(outcome, Settled) for outcome in outcomes), outcomes
-    return [outcome.sequence for outcome in outcomes if isinstance(outcome, Settled)]
+def sequences(outcomes: list[AppendOutcome]) -> list[int]:
+    assert all(isinstance(outcome, Appended) for outcome in outcomes), outcomes
+    return [outcome.sequence for outcome in outcomes if isinstance(outcome, Appended)]
 
 
 @DIFFICULT_NETWORKS
@@ -72,7 +72,7 @@ def test_a_lost_ack_is_recognised_as_ours(jetstream: JetStreamRealm, size: int) 
             assert (counters.lost_acks, counters.conflicts) == (size, 0)
             assert counters.resent == size
             assert counters.batches == (size > 16), "what was not answered goes out alone"
-            assert journal.pressure is Pressure.NONE
+            assert journal.pressure is Backpressure.NONE
 
     asyncio.run(scenario())
 
@@ -147,7 +147,7 @@ def test_a_lost_ack_is_ours_even_if_others_have_appended_since(
             for _ in range(3):
                 await other.write(near.journal, session("a"))
             proxy.cut()
-            assert await waiting == [Settled(append, 1)]
+            assert await waiting == [Appended(append, 1)]
 
     asyncio.run(scenario())
 
@@ -162,9 +162,9 @@ def test_a_conflict_is_still_one_when_its_answer_was_lost(jetstream: JetStreamRe
             await Writer("other").write(near.journal, session("a"))
             append = Writer().next(session("a"))
             proxy.swallows = lambda body: b"10071" in body and not proxy.swallowed
-            assert await commit(journal, [append]) == [Conflicted(append)]
+            assert await commit(journal, [append]) == [Conflict(append)]
             assert await near.journal.end() == 1
-            assert journal.pressure is Pressure.NONE
+            assert journal.pressure is Backpressure.NONE
 
     asyncio.run(scenario())
 
@@ -182,7 +182,7 @@ def test_the_lost_ack_of_a_fenced_append_is_recognised_as_ours(
             (seen,) = await writer.write(near.journal, session("a"))
             append = writer.next(EntityId("turn", "a"), fence=seen)
             proxy.swallows = lambda body: is_ack(body) and not proxy.swallowed
-            assert await commit(journal, [append]) == [Settled(append, 2)]
+            assert await commit(journal, [append]) == [Appended(append, 2)]
             assert len(proxy.swallowed) == 1
             assert await near.journal.end() == 2
 
@@ -226,8 +226,8 @@ def test_an_append_is_settled_once_however_often_it_is_answered(
             proxied(jetstream.server.url) as proxy,
             far_journal(proxy) as journal,
         ):
-            told: list[Outcome] = []
-            appends: list[Append] = [Writer().next(session("a"))]
+            told: list[AppendOutcome] = []
+            appends: list[AppendRequest] = [Writer().next(session("a"))]
             proxy.hold()
             journal.append(appends, told.extend)
             await soon(lambda: _ends_at(near.journal, 1))
@@ -236,11 +236,11 @@ def test_an_append_is_settled_once_however_often_it_is_answered(
             await wait_until(lambda: told)
             await near.journal.end()
             await journal.end()  # Everything sent before has been answered.
-            assert told == [Settled(appends[0], 1)]
+            assert told == [Appended(appends[0], 1)]
 
     asyncio.run(scenario())
 
 
 def test_an_answer_that_is_none_is_asked_for_again() -> None:
     message = Message("_INBOX.1", "", b"", b"<html>")
-    assert ack_of(message).verdict.name == "LATER"
+    assert decode_ack(message).verdict.name == "RETRY"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rookery.bus.journal.own_tail import MESSAGES_MAX, OwnStretch
-from rookery.bus.ports import Conflicted, Settled
+from rookery.bus.journal.own_tail import MESSAGES_MAX, OwnTail
+from rookery.bus.ports import Appended, Conflict
 from rookery.schemas.envelope import EntityId
 from tests.bus.journals import Writer, commit, session
 from tests.bus.realms import JetStreamRealm
@@ -22,20 +22,20 @@ FAMILIES = ("session", "turn", "tool")
 def test_what_is_excluded_is_not_there_whoever_writes_and_whichever_acks_are_lost(seed: int):
     """Goal: certainty is never wrong. Method: a journal written by us and others, some of whose
     acks we never see; after each message every question is compared with the journal."""
-    chance, own = Random(seed), OwnStretch()
+    chance, own = Random(seed), OwnTail()
     journal: list[EntityId] = []
     certain = 0
     for _ in range(60):
         entity = EntityId(chance.choice(FAMILIES), "a")
         journal.append(entity)
         if chance.random() < 0.8:
-            own.note(len(journal), entity)
+            own.add(len(journal), entity)
         elif chance.random() < 0.2:
-            own.forget()
+            own.clear()
         for after in range(len(journal) + 1):
             through = chance.randint(0, len(journal) + 1)
             asked = EntityId(chance.choice(FAMILIES), "a")
-            if own.excludes(asked, after, through):
+            if own.has_no_message_of(asked, after, through):
                 certain += 1
                 assert through <= len(journal)
                 assert asked not in journal[after:through]
@@ -43,22 +43,22 @@ def test_what_is_excluded_is_not_there_whoever_writes_and_whichever_acks_are_los
 
 
 def test_all_is_certain_above_the_first_of_our_own_messages_while_nobody_else_writes():
-    own = OwnStretch()
+    own = OwnTail()
     for sequence in range(10, 20):
-        own.note(sequence, session(f"s{sequence}"))
-    assert own.excludes(TURN, 9, 19)
-    assert not own.excludes(TURN, 8, 19)
-    assert not own.excludes(TURN, 9, 20)
-    assert not own.excludes(session("s15"), 9, 19)
-    assert own.excludes(session("s15"), 15, 19)
+        own.add(sequence, session(f"s{sequence}"))
+    assert own.has_no_message_of(TURN, 9, 19)
+    assert not own.has_no_message_of(TURN, 8, 19)
+    assert not own.has_no_message_of(TURN, 9, 20)
+    assert not own.has_no_message_of(session("s15"), 9, 19)
+    assert own.has_no_message_of(session("s15"), 15, 19)
 
 
 def test_so_much_is_remembered_and_no_more():
-    own = OwnStretch()
+    own = OwnTail()
     for sequence in range(1, MESSAGES_MAX + 2):
-        own.note(sequence, session("a"))
-    assert own.excludes(TURN, 1, MESSAGES_MAX + 1)
-    assert not own.excludes(TURN, 0, MESSAGES_MAX + 1)
+        own.add(sequence, session("a"))
+    assert own.has_no_message_of(TURN, 1, MESSAGES_MAX + 1)
+    assert not own.has_no_message_of(TURN, 0, MESSAGES_MAX + 1)
 
 
 def test_a_fenced_append_asks_only_for_what_somebody_else_can_have_written(
@@ -73,20 +73,20 @@ def test_a_fenced_append_asks_only_for_what_somebody_else_can_have_written(
             await writer.write(journal, TURN)
             (seen,) = await writer.write(journal, session("a"))
             known = writer.next(TURN, fence=seen)
-            assert await commit(journal, [known]) == [Settled(known, 3)]
-            writer.learn([Settled(known, 3)])
+            assert await commit(journal, [known]) == [Appended(known, 3)]
+            writer.learn([Appended(known, 3)])
             await stock.flush()
             assert not asked
 
             await writer.write(other.journal, session("b"))
             (seen,) = await writer.write(journal, session("a"))
             unknown = writer.next(TURN, fence=seen)
-            assert await commit(journal, [unknown]) == [Settled(unknown, 6)]
+            assert await commit(journal, [unknown]) == [Appended(unknown, 6)]
             await stock.flush()
             assert len(asked) == 1
 
             stale = writer.next(TURN, fence=seen)
-            assert await commit(journal, [stale]) == [Conflicted(stale)]
+            assert await commit(journal, [stale]) == [Conflict(stale)]
 
     asyncio.run(scenario())
 

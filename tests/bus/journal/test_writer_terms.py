@@ -11,8 +11,8 @@ import asyncio
 import nats.errors
 import pytest
 
-from rookery.bus.journal.writer_terms import CLAIM, turns_in
-from rookery.bus.ports import PARTITIONS, Append, Bus, Displaced, Filter, Journal, Settled
+from rookery.bus.journal.writer_terms import CLAIM, terms_in
+from rookery.bus.ports import PARTITIONS, Appended, AppendRequest, Bus, Filter, Journal, Superseded
 from rookery.bus.subjects import Subjects, partition_of
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
@@ -23,7 +23,7 @@ EVERY = frozenset(range(PARTITIONS))
 SUBJECTS = Subjects("default")
 
 
-async def outcome_of(journal: Journal, append: Append) -> object:
+async def outcome_of(journal: Journal, append: AppendRequest) -> object:
     """As a node does it: with the turns it has, and no others."""
     settled: asyncio.Future[list[object]] = asyncio.get_running_loop().create_future()
     journal.append([append], settled.set_result)
@@ -41,9 +41,9 @@ def test_without_a_turn_nothing_is_appended_but_what_a_node_says_of_itself(realm
         async with realm.bus() as bus:
             writer = Writer()
             refused = writer.next(session("a"))
-            assert await outcome_of(bus.journal, refused) == Displaced(refused)
+            assert await outcome_of(bus.journal, refused) == Superseded(refused)
             said = writer.next(EntityId("node", "n1"), body_of("n1"))
-            assert await outcome_of(bus.journal, said) == Settled(said, 1)
+            assert await outcome_of(bus.journal, said) == Appended(said, 1)
 
     asyncio.run(scenario())
 
@@ -51,12 +51,12 @@ def test_without_a_turn_nothing_is_appended_but_what_a_node_says_of_itself(realm
 def test_the_last_taker_appends_and_nobody_else(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second:
-            assert set((await first.journal.take(EVERY)).values()) == {1}
+            assert set((await first.journal.begin_terms(EVERY)).values()) == {1}
             writer = Writer()
             assert await writer.write(first.journal, session("a")) == [1]
-            assert set((await second.journal.take(EVERY)).values()) == {2}
+            assert set((await second.journal.begin_terms(EVERY)).values()) == {2}
             late = writer.next(session("a"))  # What it expects is true.
-            assert await outcome_of(first.journal, late) == Displaced(late)
+            assert await outcome_of(first.journal, late) == Superseded(late)
             assert await writer.write(second.journal, session("a")) == [2]
             assert late.message_id not in await stored(second)
 
@@ -67,12 +67,12 @@ def test_a_turn_is_one_partitions(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second:
             ours, theirs = "a", next(k for k in "bcdef" if partition_of(k) != partition_of("a"))
-            await first.journal.take(EVERY)
-            await second.journal.take(frozenset({partition_of(theirs)}))
+            await first.journal.begin_terms(EVERY)
+            await second.journal.begin_terms(frozenset({partition_of(theirs)}))
             writer = Writer()
             assert await writer.write(first.journal, session(ours)) == [1]
             lost = writer.next(session(theirs))
-            assert await outcome_of(first.journal, lost) == Displaced(lost)
+            assert await outcome_of(first.journal, lost) == Superseded(lost)
             assert await writer.write(second.journal, session(theirs)) == [2]
 
     asyncio.run(scenario())
@@ -81,13 +81,13 @@ def test_a_turn_is_one_partitions(realm: Realm) -> None:
 def test_the_own_end_is_told_only_while_every_turn_lasts(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second:
-            await first.journal.take(EVERY)
+            await first.journal.begin_terms(EVERY)
             await Writer().write(first.journal, session("a"))
-            assert await first.journal.own_end() == 1
-            await second.journal.take(frozenset({3}))
+            assert await first.journal.verified_end() == 1
+            await second.journal.begin_terms(frozenset({3}))
             with pytest.raises(Failed, match="CLAIM_LOST"):
-                await first.journal.own_end()
-            assert await second.journal.own_end() == 1
+                await first.journal.verified_end()
+            assert await second.journal.verified_end() == 1
 
     asyncio.run(scenario())
 
@@ -95,15 +95,15 @@ def test_the_own_end_is_told_only_while_every_turn_lasts(realm: Realm) -> None:
 def test_after_a_reset_a_partition_has_to_be_taken_again(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
-            await bus.journal.take(EVERY)
+            await bus.journal.begin_terms(EVERY)
             writer = Writer()
             await writer.write(bus.journal, session("a"))
             bus.reset()
             append = writer.next(session("a"))
-            assert await outcome_of(bus.journal, append) == Displaced(append)
+            assert await outcome_of(bus.journal, append) == Superseded(append)
             while True:
                 try:
-                    assert set((await bus.journal.take(EVERY)).values()) == {2}
+                    assert set((await bus.journal.begin_terms(EVERY)).values()) == {2}
                     break
                 except Failed:  # The connection comes back.
                     await asyncio.sleep(0.02)
@@ -119,7 +119,7 @@ def test_nodes_that_take_at_once_each_have_what_they_took(realm: Realm) -> None:
             buses = [a, b, c, d]
             for _ in range(3):
                 pairs = zip(buses, shares, strict=True)
-                await asyncio.gather(*(bus.journal.take(share) for bus, share in pairs))
+                await asyncio.gather(*(bus.journal.begin_terms(share) for bus, share in pairs))
             writer = Writer()
             for bus, share in zip(buses, shares, strict=True):
                 key = next(k for k in map(str, range(1_000)) if partition_of(k) in share)
@@ -143,14 +143,14 @@ def test_a_plain_subscriber_hears_what_is_stored_and_nothing_else(
 
             await plain.subscribe("rookery.default.ev.>", cb=hear)
             await plain.flush()
-            await bus.journal.take(EVERY)
+            await bus.journal.begin_terms(EVERY)
             writer = Writer()
             entities = [session(f"s{n}") for n in range(40)]
             await writer.write(bus.journal, entities[0])
             await writer.write(bus.journal, *entities)  # A batch.
             stale = writer.next(entities[0], expected=1)
             await outcome_of(bus.journal, stale)
-            await bus.connection.flushed()
+            await bus.connection.flush()
             await plain.flush()
             assert heard == await stored(bus)
 
@@ -160,7 +160,7 @@ def test_a_plain_subscriber_hears_what_is_stored_and_nothing_else(
 def test_a_fact_cannot_be_forged_where_facts_are_heard(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus, jetstream.stock() as stranger:
-            await bus.journal.take(EVERY)
+            await bus.journal.begin_terms(EVERY)
             for subject in ("rookery.default.ev.session.a", "rookery.default.w.3.1.session.a"):
                 with pytest.raises(nats.errors.NoRespondersError):
                     await stranger.request(subject, b"[]", timeout=5)
@@ -176,17 +176,17 @@ def test_an_old_turn_that_is_put_back_is_noticed_and_taken_from_again(
 
     async def scenario() -> None:
         async with jetstream.bus() as old, jetstream.bus() as owner:
-            await old.journal.take(EVERY)
+            await old.journal.begin_terms(EVERY)
             stream = f"STREAM.{{}}.{SUBJECTS.journal_stream}"
             before = (await old.connection.api(stream.format("INFO")))["config"]
-            await owner.journal.take(EVERY)
+            await owner.journal.begin_terms(EVERY)
             await owner.connection.api(stream.format("UPDATE"), before)
             writer = Writer()
             with pytest.raises(Failed, match="CLAIM_LOST"):
-                await owner.journal.own_end()
+                await owner.journal.verified_end()
             lost = writer.next(session("a"))
-            assert await outcome_of(owner.journal, lost) == Displaced(lost)
-            await owner.journal.take(EVERY)
+            assert await outcome_of(owner.journal, lost) == Superseded(lost)
+            await owner.journal.begin_terms(EVERY)
             assert await writer.write(owner.journal, session("a")) == [1]
 
     asyncio.run(scenario())
@@ -197,12 +197,12 @@ def test_an_append_whose_turn_ended_is_told_as_stored_if_it_was(
 ) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as first, jetstream.bus() as second:
-            await first.journal.take(EVERY)
+            await first.journal.begin_terms(EVERY)
             append = Writer().next(session("a"))
-            assert await outcome_of(first.journal, append) == Settled(append, 1)
-            await second.journal.take(EVERY)
+            assert await outcome_of(first.journal, append) == Appended(append, 1)
+            await second.journal.begin_terms(EVERY)
             # Sent once more, as if its ack had been lost.
-            assert await outcome_of(first.journal, append) == Settled(append, 1)
+            assert await outcome_of(first.journal, append) == Appended(append, 1)
 
     asyncio.run(scenario())
 
@@ -212,9 +212,9 @@ def test_a_turn_is_secret_enough_and_its_number_grows(jetstream: JetStreamRealm)
         async with jetstream.bus() as bus:
             seen: set[str] = set()
             for number in range(1, 4):
-                await bus.journal.take(frozenset({3}))
+                await bus.journal.begin_terms(frozenset({3}))
                 info = await bus.connection.api(f"STREAM.INFO.{SUBJECTS.journal_stream}")
-                turn = turns_in(SUBJECTS, info["config"])[3]
+                turn = terms_in(SUBJECTS, info["config"])[3]
                 assert turn.partition("-")[0] == str(number)
                 assert len(bytes.fromhex(turn.partition("-")[2])) == 16
                 seen.add(turn.partition("-")[2])

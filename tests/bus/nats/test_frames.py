@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.bus.nats.frames import Outgoing, framed, header_value
+from rookery.bus.nats.frames import Outgoing, encode_frames, header_value
 from rookery.schemas.errors import Refused
 
 PAYLOAD_BYTES_MAX = 1000
 
 
 def test_a_list_of_messages_is_one_piece_of_protocol() -> None:
-    written = framed(
+    written = encode_frames(
         [
             Outgoing("a", b"x"),
             Outgoing("b", b"", "re.ply"),
@@ -35,18 +35,18 @@ def test_a_list_of_messages_is_one_piece_of_protocol() -> None:
 )
 def test_a_subject_with_blanks_is_refused(subject: str) -> None:
     with pytest.raises(Refused) as refused:
-        framed([Outgoing(subject, b"")], PAYLOAD_BYTES_MAX)
+        encode_frames([Outgoing(subject, b"")], PAYLOAD_BYTES_MAX)
     assert refused.value.code == "INVALID_SUBJECT"
 
 
 def test_so_is_such_a_reply_subject() -> None:
     with pytest.raises(Refused, match="INVALID_SUBJECT"):
-        framed([Outgoing("a", b"", "b 5\r\nPUB c")], PAYLOAD_BYTES_MAX)
+        encode_frames([Outgoing("a", b"", "b 5\r\nPUB c")], PAYLOAD_BYTES_MAX)
 
 
 def test_a_line_longer_than_the_server_reads_is_refused() -> None:
     with pytest.raises(Refused, match="too long"):
-        framed([Outgoing("a" * 4096, b"")], PAYLOAD_BYTES_MAX)
+        encode_frames([Outgoing("a" * 4096, b"")], PAYLOAD_BYTES_MAX)
 
 
 @pytest.mark.parametrize(
@@ -63,16 +63,16 @@ def test_a_line_longer_than_the_server_reads_is_refused() -> None:
 )
 def test_a_header_cannot_smuggle_in_another(name: str, value: str) -> None:
     with pytest.raises(Refused) as refused:
-        framed([Outgoing("a", b"", headers=[(name, value)])], PAYLOAD_BYTES_MAX)
+        encode_frames([Outgoing("a", b"", headers=[(name, value)])], PAYLOAD_BYTES_MAX)
     assert refused.value.code == "INVALID_ARGUMENT"
 
 
 def test_headers_count_towards_the_limit() -> None:
     fits = Outgoing("a", bytes(PAYLOAD_BYTES_MAX))
-    assert framed([fits], PAYLOAD_BYTES_MAX)
+    assert encode_frames([fits], PAYLOAD_BYTES_MAX)
     for message in (Outgoing("a", fits.body + b"x"), fits._replace(headers=[("A", "x")])):
         with pytest.raises(Refused) as refused:
-            framed([message], PAYLOAD_BYTES_MAX)
+            encode_frames([message], PAYLOAD_BYTES_MAX)
         assert refused.value.code == "PAYLOAD_TOO_LARGE"
         assert str(PAYLOAD_BYTES_MAX) in refused.value.message
 

@@ -31,9 +31,11 @@ def test_subscriptions_are_back_when_on_up_is_called(server: EmbeddedServer) -> 
             got: list[Message] = []
             news: list[str] = []
             await connection.subscribe("x", got.extend)
-            connection.on_down.append(lambda: news.append("down"))
-            connection.on_up.append(lambda: news.append("up"))
-            connection.on_up.append(lambda: connection.send([Outgoing("x", b"%d" % len(news))]))
+            connection.on_disconnect.append(lambda: news.append("down"))
+            connection.on_reconnect.append(lambda: news.append("up"))
+            connection.on_reconnect.append(
+                lambda: connection.send([Outgoing("x", b"%d" % len(news))])
+            )
             for turn in (1, 2):
                 await lost(connection, server)
                 await found(connection, server)
@@ -159,7 +161,7 @@ def test_an_error_of_the_server_is_survived(
         async with connected(server.url) as connection:
             got: list[Message] = []
             ups: list[None] = []
-            connection.on_up.append(lambda: ups.append(None))
+            connection.on_reconnect.append(lambda: ups.append(None))
             await connection.subscribe("x", got.extend)
             largest = bytes(connection.client.max_payload)
             # nats-py counts the body only; the server counts the headers too, and hangs up.
@@ -183,8 +185,8 @@ def test_a_hook_that_fails_keeps_nobody_from_knowing(
     async def scenario() -> None:
         async with connected(server.url) as connection:
             news: list[str] = []
-            connection.on_down += [fail, lambda: news.append("down")]
-            connection.on_up += [fail, lambda: news.append("up")]
+            connection.on_disconnect += [fail, lambda: news.append("down")]
+            connection.on_reconnect += [fail, lambda: news.append("up")]
             await lost(connection, server)
             await found(connection, server)
             assert news == ["down", "up"]

@@ -159,7 +159,7 @@ def test_no_server_outlives_an_owner_killed_with_9(tmp_path: Path) -> None:
         assert (url := find_running(store))
         process.kill()
         process.wait()
-        assert wait_until(lambda: not Store(store).held(), PATIENCE_S)
+        assert wait_until(lambda: not Store(store).is_locked(), PATIENCE_S)
     with EmbeddedServer(store) as server:
         assert server.url == url
 
@@ -167,13 +167,13 @@ def test_no_server_outlives_an_owner_killed_with_9(tmp_path: Path) -> None:
 def test_nobody_is_sent_to_a_server_that_is_about_to_end(tmp_path: Path) -> None:
     place = Store(tmp_path / "store")
     with owner(place.path) as process:
-        server = place.running()
+        server = place.running_server()
         assert server
         os.kill(server.pid, signal.SIGSTOP)
         process.kill()
         process.wait()
-        assert wait_until(lambda: place.running() is None, PATIENCE_S)
-        assert place.held()
+        assert wait_until(lambda: place.running_server() is None, PATIENCE_S)
+        assert place.is_locked()
         os.kill(server.pid, signal.SIGCONT)
         assert find_running(place.path) is None
 
@@ -208,7 +208,7 @@ def test_killing_the_leash_does_not_save_the_server(server: EmbeddedServer) -> N
     wait_until(lambda: not server.running, PATIENCE_S)
     assert find_running(server.store) == server.url
     server.stop()
-    assert not Store(server.store).held()
+    assert not Store(server.store).is_locked()
 
 
 def test_acks_wait_for_the_disk_unless_a_bench_asks_otherwise(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_port_that_is_taken_is_passed_over_unless_it_was_asked_for(tmp_path: P
         with pytest.raises(Failed, match="address already in use") as failed:
             EmbeddedServer(tmp_path / "second", port=port).start()
         assert failed.value.code == "SERVER_START_FAILED"
-        assert not Store(tmp_path / "second").held()
+        assert not Store(tmp_path / "second").is_locked()
         (tmp_path / "second" / "port").write_text(str(port))
         with EmbeddedServer(tmp_path / "second") as second:
             assert urlsplit(second.url).port != port
@@ -274,7 +274,7 @@ def test_what_the_server_says_about_its_end_is_passed_on(tmp_path: Path) -> None
     with pytest.raises(Failed, match="ended: Can't start JetStream") as failed:
         EmbeddedServer(tmp_path / "store").start()
     assert failed.value.code == "SERVER_START_FAILED"
-    assert not Store(tmp_path / "store").held()
+    assert not Store(tmp_path / "store").is_locked()
 
 
 def test_there_is_nothing_to_find_where_nothing_runs(tmp_path: Path) -> None:

@@ -20,13 +20,13 @@ LARGE = bytes(2 * CHUNK_BYTES_MAX)
 def test_a_head_and_the_parts_it_names_are_there_for_everybody(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as writer, realm.bus() as reader:
-            assert await reader.shelf.head() is None
-            names = [await writer.shelf.put(part) for part in (b"", b"part", LARGE)]
-            assert await writer.shelf.replace(b"head", names, after=0)
-            head = await reader.shelf.head()
+            assert await reader.checkpoints.head() is None
+            names = [await writer.checkpoints.put(part) for part in (b"", b"part", LARGE)]
+            assert await writer.checkpoints.replace(b"head", names, after=0)
+            head = await reader.checkpoints.head()
             assert head is not None
             assert head.body == b"head"
-            assert [await reader.shelf.get(name) for name in names] == [b"", b"part", LARGE]
+            assert [await reader.checkpoints.get(name) for name in names] == [b"", b"part", LARGE]
 
     asyncio.run(scenario())
 
@@ -34,10 +34,10 @@ def test_a_head_and_the_parts_it_names_are_there_for_everybody(realm: Realm) -> 
 def test_equal_parts_are_kept_apart(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
-            first, second = [await bus.shelf.put(b"same") for _ in range(2)]
+            first, second = [await bus.checkpoints.put(b"same") for _ in range(2)]
             assert first != second
-            assert await bus.shelf.replace(b"head", [second], after=0)
-            assert await bus.shelf.get(second) == b"same"
+            assert await bus.checkpoints.replace(b"head", [second], after=0)
+            assert await bus.checkpoints.get(second) == b"same"
 
     asyncio.run(scenario())
 
@@ -45,15 +45,15 @@ def test_equal_parts_are_kept_apart(realm: Realm) -> None:
 def test_a_new_head_takes_away_what_it_does_not_name(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
-            kept, gone, never = [await bus.shelf.put(part) for part in (b"a", LARGE, b"c")]
-            assert await bus.shelf.replace(b"first", [kept, gone], after=0)
+            kept, gone, never = [await bus.checkpoints.put(part) for part in (b"a", LARGE, b"c")]
+            assert await bus.checkpoints.replace(b"first", [kept, gone], after=0)
             revision = await revision_of(bus)
             with pytest.raises(Failed, match="BLOB_NOT_FOUND"):
-                await bus.shelf.get(never)
-            assert await bus.shelf.replace(b"second", [kept], after=revision)
-            assert await bus.shelf.get(kept) == b"a"
+                await bus.checkpoints.get(never)
+            assert await bus.checkpoints.replace(b"second", [kept], after=revision)
+            assert await bus.checkpoints.get(kept) == b"a"
             with pytest.raises(Failed, match="BLOB_NOT_FOUND"):
-                await bus.shelf.get(gone)
+                await bus.checkpoints.get(gone)
 
     asyncio.run(scenario())
 
@@ -61,18 +61,19 @@ def test_a_new_head_takes_away_what_it_does_not_name(realm: Realm) -> None:
 def test_of_two_writers_the_one_that_comes_late_changes_nothing(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second:
-            winner, loser = await first.shelf.put(b"winner"), await second.shelf.put(b"loser")
-            assert await first.shelf.replace(b"first", [winner], after=0)
-            before = await first.shelf.head()
-            assert not await second.shelf.replace(b"second", [loser], after=0)
-            assert await first.shelf.head() == before
-            assert await second.shelf.get(winner) == b"winner"
+            winner = await first.checkpoints.put(b"winner")
+            loser = await second.checkpoints.put(b"loser")
+            assert await first.checkpoints.replace(b"first", [winner], after=0)
+            before = await first.checkpoints.head()
+            assert not await second.checkpoints.replace(b"second", [loser], after=0)
+            assert await first.checkpoints.head() == before
+            assert await second.checkpoints.get(winner) == b"winner"
 
     asyncio.run(scenario())
 
 
 async def revision_of(bus: Any) -> int:
-    head = await bus.shelf.head()
+    head = await bus.checkpoints.head()
     return 0 if head is None else head.revision
 
 
@@ -86,13 +87,13 @@ def test_a_writer_that_dies_midway_leaves_the_old_head_whole_and_the_next_one_cl
     """Its writes are four of chunks, and one of the head."""
 
     async def write(bus: JetStreamBus, after: int) -> None:
-        names = [await bus.shelf.put(part) for part in (b"small", LARGE)]
-        await bus.shelf.replace(b"new", names, after=after)
+        names = [await bus.checkpoints.put(part) for part in (b"small", LARGE)]
+        await bus.checkpoints.replace(b"new", names, after=after)
 
     async def scenario() -> None:
         async with jetstream.bus() as bus, jetstream.bus() as other:
-            old = await other.shelf.put(LARGE)
-            assert await other.shelf.replace(b"old", [old], after=0)
+            old = await other.checkpoints.put(LARGE)
+            assert await other.checkpoints.replace(b"old", [old], after=0)
             with stops_writing(bus, after=written) as hanging:
                 writing = asyncio.create_task(write(bus, await revision_of(bus)))
                 stopped = asyncio.create_task(hanging.wait())
@@ -100,11 +101,11 @@ def test_a_writer_that_dies_midway_leaves_the_old_head_whole_and_the_next_one_cl
                 for task in (writing, stopped):
                     task.cancel()
                 await asyncio.gather(writing, stopped, return_exceptions=True)
-            head = await other.shelf.head()
+            head = await other.checkpoints.head()
             assert head is not None
             if head.body == b"old":
-                assert await other.shelf.get(old) == LARGE
-            assert await other.shelf.replace(b"last", [], after=head.revision)
+                assert await other.checkpoints.get(old) == LARGE
+            assert await other.checkpoints.replace(b"last", [], after=head.revision)
             assert (await jetstream.state(STREAM)).messages == 1
 
     asyncio.run(scenario())
@@ -115,11 +116,11 @@ def test_who_cleans_up_late_takes_nothing_away_from_the_next_writer(
 ) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
-            await bus.shelf.put(b"before")
-            assert await bus.shelf.replace(b"first", [], after=0)
-            part = await bus.shelf.put(b"of the next writer")
+            await bus.checkpoints.put(b"before")
+            assert await bus.checkpoints.replace(b"first", [], after=0)
+            part = await bus.checkpoints.put(b"of the next writer")
             bucket = Bucket(bus.connection, "ROOKERY_default_VIEWS")
             await bucket.remove(f"{part}.0", before=await revision_of(bus))
-            assert await bus.shelf.get(part) == b"of the next writer"
+            assert await bus.checkpoints.get(part) == b"of the next writer"
 
     asyncio.run(scenario())

@@ -53,7 +53,7 @@ def test_a_name_is_free_as_soon_as_its_time_is_over(realm: Realm) -> None:
             assert taken.token > lost.token
             with pytest.raises(Failed, match="CLAIM_LOST"):
                 await bus.claims.renew(lost, 30)
-            assert await bus.claims.seize(lost, "a", 30) is None
+            assert await bus.claims.take_from_dead(lost, "a", 30) is None
             assert await bus.claims.list() == [taken]
 
     asyncio.run(scenario())
@@ -83,7 +83,7 @@ def test_every_change_raises_the_token_and_disowns_the_one_before(realm: Realm) 
             with pytest.raises(Failed, match="CLAIM_LOST"):
                 await bus.claims.renew(first, 30)
             renewed = await bus.claims.renew(again, 30)
-            seized = await bus.claims.seize(renewed, "b", 30)
+            seized = await bus.claims.take_from_dead(renewed, "b", 30)
             assert seized is not None
             assert first.token < again.token < renewed.token < seized.token
             for stale in (first, again, renewed):
@@ -103,15 +103,15 @@ def test_renewing_or_seizing_once_more_is_a_retry(realm: Realm) -> None:
             second = await bus.claims.renew(claim, 30, b"2")
             assert second.token > first.token
             assert await bus.claims.list() == [second]
-            assert await bus.claims.seize(claim, "b", 30) is None
+            assert await bus.claims.take_from_dead(claim, "b", 30) is None
             with pytest.raises(Failed, match="CLAIM_LOST"):
                 await bus.claims.renew(first, 30)
-            taken = await bus.claims.seize(second, "b", 30)
-            again = await bus.claims.seize(second, "b", 30)
+            taken = await bus.claims.take_from_dead(second, "b", 30)
+            again = await bus.claims.take_from_dead(second, "b", 30)
             assert taken is not None
             assert again is not None
             assert again.token > taken.token
-            assert await bus.claims.seize(second, "c", 30) is None
+            assert await bus.claims.take_from_dead(second, "c", 30) is None
             await bus.claims.release(taken)
             assert await bus.claims.list() == [again]
 
@@ -140,12 +140,12 @@ def test_a_claim_is_seized_only_if_it_is_still_the_one_that_was_seen(realm: Real
         async with realm.bus() as bus:
             seen = await _acquired(bus, "p", "dead")
             taken = await asyncio.gather(
-                *(bus.claims.seize(seen, f"node-{number}", 30) for number in range(10))
+                *(bus.claims.take_from_dead(seen, f"node-{number}", 30) for number in range(10))
             )
             (won,) = [claim for claim in taken if claim is not None]
             assert await bus.claims.list() == [won]
             revived = await bus.claims.renew(won, 30)
-            assert await bus.claims.seize(won, "late", 30) is None
+            assert await bus.claims.take_from_dead(won, "late", 30) is None
             assert await bus.claims.list() == [revived]
 
     asyncio.run(scenario())
@@ -177,7 +177,7 @@ def test_a_claim_needs_a_name_a_holder_and_a_second_at_least(
             with pytest.raises(Refused, match="INVALID_ARGUMENT"):
                 await bus.claims.acquire(name, holder, ttl_s)
             with pytest.raises(Refused, match="INVALID_ARGUMENT"):
-                await bus.claims.seize(Claim(name, "dead", 1), holder, ttl_s)
+                await bus.claims.take_from_dead(Claim(name, "dead", 1), holder, ttl_s)
 
     asyncio.run(scenario())
 
@@ -202,8 +202,8 @@ def test_a_lost_ack_is_recognised_as_ours(jetstream: JetStreamRealm) -> None:
             assert renewed.token > standing.token
 
             with loses_answers(other), pytest.raises(Failed, match="SERVER_UNREACHABLE"):
-                await other.claims.seize(renewed, "b", 30)
-            seized = await other.claims.seize(renewed, "b", 30)
+                await other.claims.take_from_dead(renewed, "b", 30)
+            seized = await other.claims.take_from_dead(renewed, "b", 30)
             assert seized is not None
             with pytest.raises(Failed, match="CLAIM_LOST"):
                 await bus.claims.renew(renewed, 30)

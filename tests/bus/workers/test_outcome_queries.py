@@ -13,9 +13,15 @@ import pytest
 from msgspec.structs import replace
 
 from rookery.bus.nats.frames import Message
-from rookery.bus.workers.protocol import Parcels
+from rookery.bus.workers.protocol import LargeBodies
 from rookery.schemas.errors import Failed
-from rookery.schemas.worker_protocol import Answered, CallState, CrewSaid, NotBegun, WorkerSaid
+from rookery.schemas.worker_protocol import (
+    AttemptState,
+    JobAnswered,
+    JobNotStarted,
+    WorkerReport,
+    WorkerReports,
+)
 from tests.bus.deadlines import wait_until
 from tests.bus.realms import JetStreamRealm, Realm
 from tests.bus.workers.test_tool_workers import JOB, LARGE, hand
@@ -26,10 +32,12 @@ from tests.bus.workers.test_tool_workers import JOB, LARGE, hand
 def test_a_worker_refuses_a_lower_attempt_than_it_has_seen(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus, hand(realm) as anna:
-            assert await bus.crews.call(replace(JOB, attempt=2)) == Answered(b"anna")
-            late = await bus.crews.call(replace(JOB, attempt=1))
-            assert late == NotBegun("attempt 2 of the call came before attempt 1", called_off=True)
-            assert await bus.crews.call(replace(JOB, attempt=3)) == Answered(b"anna")
+            assert await bus.tool_workers.call(replace(JOB, attempt=2)) == JobAnswered(b"anna")
+            late = await bus.tool_workers.call(replace(JOB, attempt=1))
+            assert late == JobNotStarted(
+                "attempt 2 of the call came before attempt 1", cancelled=True
+            )
+            assert await bus.tool_workers.call(replace(JOB, attempt=3)) == JobAnswered(b"anna")
             assert [job.attempt for job in anna.jobs] == [2, 3]
 
     asyncio.run(scenario())
@@ -38,17 +46,19 @@ def test_a_worker_refuses_a_lower_attempt_than_it_has_seen(realm: Realm) -> None
 def test_an_attempt_that_no_worker_has_begun_is_called_off_with_all_of_them(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus, hand(realm, "anna") as anna, hand(realm, "bert") as bert:
-            said = await bus.crews.ask_after("shop", "call-1", 2)
+            said = await bus.tool_workers.query_attempt("shop", "call-1", 2)
             assert said.answer is None
             assert {one.worker: one.state for one in said.workers} == {
-                "anna": CallState.NOT_BEGUN,
-                "bert": CallState.NOT_BEGUN,
+                "anna": AttemptState.NOT_STARTED,
+                "bert": AttemptState.NOT_STARTED,
             }
-            late = [await bus.crews.call(JOB) for _ in range(10)]
-            assert late == [NotBegun("attempt 2 of the call was called off", called_off=True)] * 10
+            late = [await bus.tool_workers.call(JOB) for _ in range(10)]
+            assert (
+                late == [JobNotStarted("attempt 2 of the call was called off", cancelled=True)] * 10
+            )
             assert anna.jobs == bert.jobs == []
-            again = [await bus.crews.call(replace(JOB, attempt=3)) for _ in range(10)]
-            assert all(isinstance(end, Answered) for end in again)
+            again = [await bus.tool_workers.call(replace(JOB, attempt=3)) for _ in range(10)]
+            assert all(isinstance(end, JobAnswered) for end in again)
 
     asyncio.run(scenario())
 
@@ -56,21 +66,21 @@ def test_an_attempt_that_no_worker_has_begun_is_called_off_with_all_of_them(real
 def test_another_node_hears_that_a_call_runs_and_then_its_answer(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus, realm.bus() as other, hand(realm, answers=False) as anna:
-            call = asyncio.ensure_future(bus.crews.call(JOB))
+            call = asyncio.ensure_future(bus.tool_workers.call(JOB))
             (job,) = await anna.has(1)
-            said = await other.crews.ask_after("shop", "call-1", 2)
+            said = await other.tool_workers.query_attempt("shop", "call-1", 2)
             assert [(one.worker, one.state) for one in said.workers] == [
-                ("anna", CallState.RUNNING)
+                ("anna", AttemptState.RUNNING)
             ]
-            other.crews.cancel("call-1")
+            other.tool_workers.cancel("call-1")
             await wait_until(lambda: anna.unwanted == [job.id])
-            await anna.bench.answer(job, b"done")
-            assert await call == Answered(b"done")
-            ended = await other.crews.ask_after("shop", "call-1", 2)
+            await anna.bench.reply(job, b"done")
+            assert await call == JobAnswered(b"done")
+            ended = await other.tool_workers.query_attempt("shop", "call-1", 2)
             assert ended.answer == b"done"
-            assert ended.workers[0].state is CallState.ENDED
-            below = await other.crews.ask_after("shop", "call-1", 1)
-            assert (below.answer, below.workers[0].state) == (None, CallState.UNKNOWN)
+            assert ended.workers[0].state is AttemptState.ENDED
+            below = await other.tool_workers.query_attempt("shop", "call-1", 1)
+            assert (below.answer, below.workers[0].state) == (None, AttemptState.UNKNOWN)
 
     asyncio.run(scenario())
 
@@ -78,13 +88,13 @@ def test_another_node_hears_that_a_call_runs_and_then_its_answer(realm: Realm) -
 def test_a_worker_that_declined_or_gave_a_job_up_says_so(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus, hand(realm, answers=False) as anna:
-            for number, state in ((0, CallState.NOT_BEGUN), (1, CallState.UNKNOWN)):
+            for number, state in ((0, AttemptState.NOT_STARTED), (1, AttemptState.UNKNOWN)):
                 job = replace(JOB, call_id=f"call-{number}")
-                call = asyncio.ensure_future(bus.crews.call(job))
+                call = asyncio.ensure_future(bus.tool_workers.call(job))
                 taken = (await anna.has(number + 1))[number]
-                (anna.bench.abandon if number else anna.bench.decline)(taken, "why")
+                (anna.bench.report_unknown if number else anna.bench.reject)(taken, "why")
                 await call
-                said = await bus.crews.ask_after("shop", job.call_id, 2)
+                said = await bus.tool_workers.query_attempt("shop", job.call_id, 2)
                 assert (said.answer, said.workers[0].state) == (None, state)
 
     asyncio.run(scenario())
@@ -95,12 +105,12 @@ def test_a_worker_that_was_started_anew_remembers_nothing_from_before(realm: Rea
         loop = asyncio.get_running_loop()
         async with realm.bus() as bus:
             async with hand(realm, "anna"):
-                await bus.crews.call(JOB)
+                await bus.tool_workers.call(JOB)
             await asyncio.sleep(0.05)
             began_s = loop.time()
             async with hand(realm, "anna-2"):
-                (said,) = (await bus.crews.ask_after("shop", "call-1", 2)).workers
-            assert (said.worker, said.state) == ("anna-2", CallState.NOT_BEGUN)
+                (said,) = (await bus.tool_workers.query_attempt("shop", "call-1", 2)).workers
+            assert (said.worker, said.state) == ("anna-2", AttemptState.NOT_STARTED)
             assert said.remembers_ms <= 1_000 * (loop.time() - began_s)
 
     asyncio.run(scenario())
@@ -109,7 +119,7 @@ def test_a_worker_that_was_started_anew_remembers_nothing_from_before(realm: Rea
 def test_where_there_is_no_worker_nothing_is_said(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
-            assert await bus.crews.ask_after("shop", "call-1", 1) == CrewSaid()
+            assert await bus.tool_workers.query_attempt("shop", "call-1", 1) == WorkerReports()
 
     asyncio.run(scenario())
 
@@ -124,10 +134,10 @@ def test_a_large_answer_is_kept_for_another_node_too(jetstream: JetStreamRealm) 
             jetstream.bus() as other,
             hand(jetstream, answers=False) as anna,
         ):
-            call = asyncio.ensure_future(bus.crews.call(JOB))
-            await anna.bench.answer((await anna.has(1))[0], LARGE)
+            call = asyncio.ensure_future(bus.tool_workers.call(JOB))
+            await anna.bench.reply((await anna.has(1))[0], LARGE)
             await call
-            assert (await other.crews.ask_after("shop", "call-1", 2)).answer == LARGE
+            assert (await other.tool_workers.query_attempt("shop", "call-1", 2)).answer == LARGE
 
     asyncio.run(scenario())
 
@@ -137,22 +147,24 @@ def test_an_attempt_is_called_off_also_while_its_arguments_are_fetched(
 ) -> None:
     async def scenario() -> None:
         fetching, fetched = asyncio.Event(), asyncio.Event()
-        unpacked = Parcels.unpacked
+        unpacked = LargeBodies.unpack
 
-        async def slow(parcels: Parcels, message: Message) -> bytes:
-            if parcels is anna.bench._parcels:  # type: ignore[attr-defined]
+        async def slow(parcels: LargeBodies, message: Message) -> bytes:
+            if parcels is anna.bench._large_bodies:  # type: ignore[attr-defined]
                 fetching.set()
                 await fetched.wait()
             return await unpacked(parcels, message)
 
-        monkeypatch.setattr(Parcels, "unpacked", slow)
+        monkeypatch.setattr(LargeBodies, "unpack", slow)
         async with jetstream.bus() as bus, hand(jetstream) as anna:
-            call = asyncio.ensure_future(bus.crews.call(replace(JOB, body=LARGE)))
+            call = asyncio.ensure_future(bus.tool_workers.call(replace(JOB, body=LARGE)))
             await fetching.wait()
-            (said,) = (await bus.crews.ask_after("shop", "call-1", 2)).workers
-            assert said.state is CallState.NOT_BEGUN
+            (said,) = (await bus.tool_workers.query_attempt("shop", "call-1", 2)).workers
+            assert said.state is AttemptState.NOT_STARTED
             fetched.set()
-            assert await call == NotBegun("attempt 2 of the call was called off", called_off=True)
+            assert await call == JobNotStarted(
+                "attempt 2 of the call was called off", cancelled=True
+            )
             assert anna.jobs == []
 
     asyncio.run(scenario())
@@ -177,8 +189,8 @@ def test_a_worker_that_knows_no_such_questions_is_one_that_does_not_know(
             await stock.subscribe("rookery.default.crew.shop.health", cb=health)
             await stock.subscribe("rookery.default.crew.shop.health", cb=nonsense)
             await stock.flush()
-            said = await bus.crews.ask_after("shop", "call-1", 2)
-            assert said == CrewSaid(workers=(WorkerSaid(worker="carl"),))
+            said = await bus.tool_workers.query_attempt("shop", "call-1", 2)
+            assert said == WorkerReports(workers=(WorkerReport(worker="carl"),))
             assert asked == [[]]
 
     asyncio.run(scenario())
@@ -189,8 +201,8 @@ def test_without_a_connection_the_silence_of_workers_says_nothing(
 ) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
-            crews = bus.crews
+            crews = bus.tool_workers
         with pytest.raises(Failed, match="SERVER_UNREACHABLE"):
-            await crews.ask_after("shop", "call-1", 2)
+            await crews.query_attempt("shop", "call-1", 2)
 
     asyncio.run(scenario())

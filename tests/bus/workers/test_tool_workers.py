@@ -1,6 +1,7 @@
 """Tool workers: one suite for both buses, then what only a real server can do wrong.
 
-A node's side (``Crews``) and a worker's (``Workbench``) are always different members of the realm.
+A node's side (``ToolWorkers``) and a worker's (``WorkerEndpoint``) are always different members of
+the realm.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from rookery.bus.memory.workers import MemoryWorkbench
+from rookery.bus.memory.workers import MemoryWorkerEndpoint
 from rookery.bus.nats.connection import Connection
-from rookery.bus.ports import Workbench
+from rookery.bus.ports import WorkerEndpoint
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.subjects import Subjects
-from rookery.bus.workers.client import NatsCrews
-from rookery.bus.workers.server import NatsWorkbench
+from rookery.bus.workers.client import NatsToolWorkers
+from rookery.bus.workers.server import NatsWorkerEndpoint
 from rookery.schemas.capability import Capability
 from rookery.schemas.errors import Refused
 from rookery.schemas.worker_protocol import (
-    Answered,
-    Catalogue,
     Job,
-    JobUnknown,
-    NotBegun,
+    JobAnswered,
+    JobNotStarted,
+    JobOutcomeUnknown,
     ServedTool,
+    WorkerCatalogue,
 )
 from tests.bus.deadlines import wait_until
 from tests.bus.realms import JetStreamRealm, MemoryRealm, Realm
@@ -54,7 +55,7 @@ JOB = Job(
 class Hand:
     """A worker that keeps what it is given, or answers at once."""
 
-    def __init__(self, bench: Workbench, name: str, *, answers: bool) -> None:
+    def __init__(self, bench: WorkerEndpoint, name: str, *, answers: bool) -> None:
         self.bench, self.name, self._answers = bench, name, answers
         self.jobs: list[Job] = []
         self.unwanted: list[str] = []
@@ -63,14 +64,14 @@ class Hand:
     async def open(self, *tools: str) -> Hand:
         served = tuple(ServedTool(capability=Capability(name=t, description="")) for t in tools)
         await self.bench.open(
-            Catalogue(worker=self.name, tools=served), self.take, self.unwanted.append
+            WorkerCatalogue(worker=self.name, tools=served), self.take, self.unwanted.append
         )
         return self
 
     def take(self, job: Job) -> None:
         self.jobs.append(job)
         if self._answers:
-            self._answering.add(asyncio.ensure_future(self.bench.answer(job, self.name.encode())))
+            self._answering.add(asyncio.ensure_future(self.bench.reply(job, self.name.encode())))
 
     async def has(self, count: int) -> list[Job]:
         await wait_until(lambda: len(self.jobs) >= count)
@@ -87,14 +88,14 @@ async def hand(
 ) -> AsyncIterator[Hand]:
     """Another worker; without a word it leaves."""
     if isinstance(realm, MemoryRealm):
-        bench = MemoryWorkbench(realm.server.realm("default").floor, surface)
+        bench = MemoryWorkerEndpoint(realm.server.realm("default").worker_registry, surface)
         yield await Hand(bench, name, answers=answers).open(*(tools or ["price"]))
         await bench.close()
         return
     assert isinstance(realm, JetStreamRealm)
     async with connection(realm) as connected:
         blobs = JetStreamBlobs(Bucket(connected, SUBJECTS.blobs_bucket))
-        theirs = NatsWorkbench(connected, SUBJECTS, blobs, surface)
+        theirs = NatsWorkerEndpoint(connected, SUBJECTS, blobs, surface)
         yield await Hand(theirs, name, answers=answers).open(*(tools or ["price"]))
 
 
@@ -114,7 +115,7 @@ async def connection(realm: JetStreamRealm) -> AsyncIterator[Connection]:
 def test_a_job_comes_whole_and_its_answer_goes_back(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus, hand(realm, "anna") as anna:
-            assert await bus.crews.call(JOB) == Answered(b"anna")
+            assert await bus.tool_workers.call(JOB) == JobAnswered(b"anna")
             (job,) = anna.jobs
             assert job.id
             assert replace(job, id="") == JOB
@@ -125,8 +126,8 @@ def test_a_job_comes_whole_and_its_answer_goes_back(realm: Realm) -> None:
 def test_workers_of_a_surface_share_its_jobs_and_each_job_has_one(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus, hand(realm, "anna") as anna, hand(realm, "bert") as bert:
-            ends = await asyncio.gather(*(bus.crews.call(JOB) for _ in range(60)))
-            assert sorted(end.body for end in ends if isinstance(end, Answered)) == sorted(
+            ends = await asyncio.gather(*(bus.tool_workers.call(JOB) for _ in range(60)))
+            assert sorted(end.body for end in ends if isinstance(end, JobAnswered)) == sorted(
                 [b"anna"] * len(anna.jobs) + [b"bert"] * len(bert.jobs)
             )
             assert len(anna.jobs) + len(bert.jobs) == 60
@@ -140,9 +141,9 @@ def test_what_nobody_serves_is_not_begun_and_that_is_said_at_once(realm: Realm) 
     async def scenario() -> None:
         async with realm.bus() as bus, hand(realm, "anna", "price"), asyncio.timeout(5):
             for job in (replace(JOB, tool="cost"), replace(JOB, surface="mill")):
-                end = await bus.crews.call(replace(job, left_ms=60_000))
-                assert isinstance(end, NotBegun)
-                assert end.nobody
+                end = await bus.tool_workers.call(replace(job, left_ms=60_000))
+                assert isinstance(end, JobNotStarted)
+                assert end.no_worker
 
     asyncio.run(scenario())
 
@@ -150,12 +151,12 @@ def test_what_nobody_serves_is_not_begun_and_that_is_said_at_once(realm: Realm) 
 def test_a_worker_may_decline_or_say_that_nobody_will_know(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus, hand(realm, answers=False) as anna:
-            first = asyncio.ensure_future(bus.crews.call(JOB))
-            anna.bench.decline((await anna.has(1))[0], "no room")
-            assert await first == NotBegun("no room")
-            second = asyncio.ensure_future(bus.crews.call(JOB))
-            anna.bench.abandon((await anna.has(2))[1], "leaving")
-            assert await second == JobUnknown("leaving")
+            first = asyncio.ensure_future(bus.tool_workers.call(JOB))
+            anna.bench.reject((await anna.has(1))[0], "no room")
+            assert await first == JobNotStarted("no room")
+            second = asyncio.ensure_future(bus.tool_workers.call(JOB))
+            anna.bench.report_unknown((await anna.has(2))[1], "leaving")
+            assert await second == JobOutcomeUnknown("leaving")
 
     asyncio.run(scenario())
 
@@ -163,8 +164,8 @@ def test_a_worker_may_decline_or_say_that_nobody_will_know(realm: Realm) -> None
 def test_a_job_without_an_answer_is_unknown_soon_after_its_time(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus, hand(realm, answers=False) as anna:
-            end = await bus.crews.call(replace(JOB, left_ms=50))
-            assert end == JobUnknown("no answer came within 50 ms")
+            end = await bus.tool_workers.call(replace(JOB, left_ms=50))
+            assert end == JobOutcomeUnknown("no answer came within 50 ms")
             await anna.has(1)
 
     asyncio.run(scenario())
@@ -174,18 +175,18 @@ def test_an_unwanted_job_is_told_to_who_has_it_and_to_nobody_else(realm: Realm) 
     async def scenario() -> None:
         async with realm.bus() as bus, hand(realm, answers=False) as anna:
             calls = [
-                asyncio.ensure_future(bus.crews.call(replace(JOB, call_id=f"call-{n}")))
+                asyncio.ensure_future(bus.tool_workers.call(replace(JOB, call_id=f"call-{n}")))
                 for n in range(3)
             ]
             jobs = {job.call_id: job for job in await anna.has(3)}
-            bus.crews.cancel("call-1")
-            bus.crews.cancel("nobody's")
+            bus.tool_workers.cancel("call-1")
+            bus.tool_workers.cancel("nobody's")
             await wait_until(lambda: anna.unwanted)
             assert anna.unwanted == [jobs["call-1"].id]
             for job in anna.jobs:
-                await anna.bench.answer(job, job.call_id.encode())
+                await anna.bench.reply(job, job.call_id.encode())
             assert [await call for call in calls] == [
-                Answered(f"call-{n}".encode()) for n in range(3)
+                JobAnswered(f"call-{n}".encode()) for n in range(3)
             ]
 
     asyncio.run(scenario())
@@ -199,14 +200,14 @@ def test_every_worker_tells_its_catalogue_but_those_about_to_leave(realm: Realm)
             hand(realm, "bert", "price", "cost") as bert,
             hand(realm, "carl", surface="mill"),
         ):
-            told = [json.loads(one) for one in await bus.crews.catalogues("shop", 10)]
+            told = [json.loads(one) for one in await bus.tool_workers.catalogues("shop", 10)]
             assert {
                 one["worker"]: [tool["capability"]["name"] for tool in one["tools"]] for one in told
             } == {"anna": ["price"], "bert": ["price", "cost"]}
             await bert.bench.drain()
-            (left,) = await bus.crews.catalogues("shop", 10)
+            (left,) = await bus.tool_workers.catalogues("shop", 10)
             assert json.loads(left)["worker"] == "anna"
-            assert await bus.crews.catalogues("well", 0.1) == []
+            assert await bus.tool_workers.catalogues("well", 0.1) == []
 
     asyncio.run(scenario())
 
@@ -214,7 +215,7 @@ def test_every_worker_tells_its_catalogue_but_those_about_to_leave(realm: Realm)
 def test_the_catalogue_is_waited_for(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
-            asked = asyncio.ensure_future(bus.crews.catalogues("shop", 20))
+            asked = asyncio.ensure_future(bus.tool_workers.catalogues("shop", 20))
             await asyncio.sleep(0.05)
             async with hand(realm):
                 assert len(await asked) == 1
@@ -225,15 +226,15 @@ def test_the_catalogue_is_waited_for(realm: Realm) -> None:
 def test_a_draining_worker_gets_nothing_new_and_finishes_what_it_has(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus, hand(realm, "anna", answers=False) as anna:
-            first = asyncio.ensure_future(bus.crews.call(JOB))
+            first = asyncio.ensure_future(bus.tool_workers.call(JOB))
             (job,) = await anna.has(1)
             async with hand(realm, "bert") as bert:
                 await anna.bench.drain()
-                ends = await asyncio.gather(*(bus.crews.call(JOB) for _ in range(20)))
-                assert ends == [Answered(b"bert")] * 20
+                ends = await asyncio.gather(*(bus.tool_workers.call(JOB) for _ in range(20)))
+                assert ends == [JobAnswered(b"bert")] * 20
                 assert len(bert.jobs) == 20
-            await anna.bench.answer(job, b"finished")
-            assert await first == Answered(b"finished")
+            await anna.bench.reply(job, b"finished")
+            assert await first == JobAnswered(b"finished")
             assert anna.jobs == [job]
 
     asyncio.run(scenario())
@@ -246,12 +247,12 @@ def test_nothing_is_lost_between_taking_and_draining(realm: Realm) -> None:
         async with realm.bus() as bus:
             for _ in range(5):
                 async with hand(realm, "anna") as anna:
-                    calls = [asyncio.ensure_future(bus.crews.call(JOB)) for _ in range(50)]
+                    calls = [asyncio.ensure_future(bus.tool_workers.call(JOB)) for _ in range(50)]
                     await asyncio.sleep(0)
                     await anna.bench.drain()
                     ends = await asyncio.gather(*calls)
-                    assert len(anna.jobs) == ends.count(Answered(b"anna"))
-                    assert not [end for end in ends if isinstance(end, JobUnknown)]
+                    assert len(anna.jobs) == ends.count(JobAnswered(b"anna"))
+                    assert not [end for end in ends if isinstance(end, JobOutcomeUnknown)]
 
     asyncio.run(scenario())
 
@@ -264,12 +265,12 @@ LARGE = b'"' + b"x" * (3 << 20) + b'"'
 def test_bodies_above_what_a_message_holds_travel_all_the_same(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus, hand(jetstream, answers=False) as anna:
-            call = asyncio.ensure_future(bus.crews.call(replace(JOB, body=LARGE)))
+            call = asyncio.ensure_future(bus.tool_workers.call(replace(JOB, body=LARGE)))
             (job,) = await anna.has(1)
             assert job.body == LARGE
             assert 0 < job.left_ms <= JOB.left_ms
-            await anna.bench.answer(job, LARGE + b" ")
-            assert await call == Answered(LARGE + b" ")
+            await anna.bench.reply(job, LARGE + b" ")
+            assert await call == JobAnswered(LARGE + b" ")
 
     asyncio.run(scenario())
 
@@ -282,12 +283,12 @@ def test_what_is_too_large_for_anything_is_refused_before_and_an_error_after(
     async def scenario() -> None:
         async with jetstream.bus() as bus, hand(jetstream, answers=False) as anna:
             with pytest.raises(Refused, match="PAYLOAD_TOO_LARGE"):
-                await bus.crews.call(replace(JOB, body=enormous))
-            call = asyncio.ensure_future(bus.crews.call(JOB))
+                await bus.tool_workers.call(replace(JOB, body=enormous))
+            call = asyncio.ensure_future(bus.tool_workers.call(JOB))
             (job,) = await anna.has(1)
-            await anna.bench.answer(job, enormous)
+            await anna.bench.reply(job, enormous)
             end = await call
-            assert isinstance(end, Answered)
+            assert isinstance(end, JobAnswered)
             assert json.loads(end.body)["error"]["code"] == "PAYLOAD_TOO_LARGE"
 
     asyncio.run(scenario())
@@ -298,8 +299,8 @@ def test_an_answer_that_cannot_be_sent_in_any_form_is_dropped(jetstream: JetStre
 
     async def scenario() -> None:
         async with jetstream.bus() as bus, hand(jetstream) as anna:
-            await anna.bench.answer(nowhere, b"1")
-            assert await bus.crews.call(JOB) == Answered(b"anna")
+            await anna.bench.reply(nowhere, b"1")
+            assert await bus.tool_workers.call(JOB) == JobAnswered(b"anna")
 
     asyncio.run(scenario())
 
@@ -307,7 +308,7 @@ def test_an_answer_that_cannot_be_sent_in_any_form_is_dropped(jetstream: JetStre
 class Asking(NamedTuple):
     """A node's side that asks after its jobs all the time."""
 
-    crews: NatsCrews
+    crews: NatsToolWorkers
     connection: Connection
     rounds: list[object]
     """So often it has."""
@@ -319,7 +320,7 @@ async def asking(realm: JetStreamRealm, pulse_s: float = 0.05) -> AsyncIterator[
         await stack.enter_async_context(realm.bus())
         connected = await stack.enter_async_context(connection(realm))
         blobs = JetStreamBlobs(Bucket(connected, SUBJECTS.blobs_bucket))
-        crews = NatsCrews(connected, SUBJECTS, blobs, pulse_s=pulse_s)
+        crews = NatsToolWorkers(connected, SUBJECTS, blobs, pulse_s=pulse_s)
         await crews.open()
         stack.push_async_callback(crews.close)
         rounds: list[object] = []
@@ -337,7 +338,7 @@ def test_a_worker_that_died_is_noticed_long_before_its_job_is_over(
                 await anna.has(1)
                 await wait_until(lambda: len(node.rounds) > 5)
             async with asyncio.timeout(20):
-                assert await call == JobUnknown("the worker anna was lost with it")
+                assert await call == JobOutcomeUnknown("the worker anna was lost with it")
 
     asyncio.run(scenario())
 
@@ -351,8 +352,8 @@ def test_a_worker_that_says_it_runs_a_job_is_waited_for(jetstream: JetStreamReal
             call = asyncio.ensure_future(node.crews.call(JOB))
             (job,) = await anna.has(1)
             await wait_until(lambda: len(node.rounds) > 20)
-            await anna.bench.answer(job, b"at last")
-            assert await call == Answered(b"at last")
+            await anna.bench.reply(job, b"at last")
+            assert await call == JobAnswered(b"at last")
 
     asyncio.run(scenario())
 
@@ -366,10 +367,12 @@ def test_a_job_outlives_a_restart_of_the_server(jetstream: JetStreamRealm) -> No
             (job,) = await anna.has(1)
             await asyncio.to_thread(jetstream.server.kill)
             await wait_until(lambda: not node.connection.connected)
-            await anna.bench.answer(job, b"said into the void")
-            assert await node.crews.call(JOB) == NotBegun("there is no connection to the server")
+            await anna.bench.reply(job, b"said into the void")
+            assert await node.crews.call(JOB) == JobNotStarted(
+                "there is no connection to the server"
+            )
             await asyncio.to_thread(jetstream.server.start)
-            assert await call == Answered(b"said into the void")
+            assert await call == JobAnswered(b"said into the void")
 
     asyncio.run(scenario())
 
@@ -385,8 +388,8 @@ def test_a_cancellation_outlives_a_restart_of_the_server(jetstream: JetStreamRea
             await asyncio.to_thread(jetstream.server.start)
             await wait_until(lambda: anna.unwanted)
             assert set(anna.unwanted) == {job.id}
-            anna.bench.abandon(job, "as you like")
-            assert await call == JobUnknown("as you like")
+            anna.bench.report_unknown(job, "as you like")
+            assert await call == JobOutcomeUnknown("as you like")
 
     asyncio.run(scenario())
 
@@ -432,6 +435,6 @@ def test_nonsense_is_no_job_and_disturbs_nobody(jetstream: JetStreamRealm) -> No
             )
             assert declined.headers["Rookery-Outcome"] == "not-begun"
             assert anna.jobs == []
-            assert await bus.crews.call(JOB) == Answered(b"anna")
+            assert await bus.tool_workers.call(JOB) == JobAnswered(b"anna")
 
     asyncio.run(scenario())

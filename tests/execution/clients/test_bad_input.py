@@ -17,7 +17,7 @@ import pytest
 from nats.aio.client import Client
 
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.ports import Append, Outcome, Settled
+from rookery.bus.ports import Appended, AppendOutcome, AppendRequest
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import EntityId
@@ -207,11 +207,11 @@ async def append_from_the_future(url: str, realm: str, session: str) -> None:
     assert last is not None
     body = json.dumps([{"type": "session.run_prepared.v99", "session": session}]).encode()
     linked = chain(last.chain, body)
-    settled: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+    settled: asyncio.Future[list[AppendOutcome]] = asyncio.get_running_loop().create_future()
     await share_turns(bus.journal)
-    append = Append(entity, last.sequence, f"future-{session}", body, linked)
+    append = AppendRequest(entity, last.sequence, f"future-{session}", body, linked)
     bus.journal.append([append], settled.set_result)
-    assert isinstance((await settled)[0], Settled)
+    assert isinstance((await settled)[0], Appended)
     await bus.stop()
 
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rookery.actors.admission.decider import AdmissionConcern
-from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.decider import AdmissionDecider
+from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.admission.session_claims import ClaimRegistry
-from rookery.actors.execution.provisioning import NodeOffers
+from rookery.actors.execution.provisioning import RunProvisioner
 from rookery.bus import connect_sync
 from rookery.bus.client.sync import SyncClient
 from rookery.schemas.envelope import Command
@@ -243,20 +243,20 @@ async def facts_of(client: Stock, session: str) -> dict[str, int]:
 
 
 def test_a_language_no_guest_of_the_node_speaks_is_refused_before_any_fact():
-    offers = NodeOffers(
+    offers = RunProvisioner(
         builds={Language.PYTHON: "b"},
         tools=(),
         catalogue="",
         limits_max=SessionLimits(),
         entropy=bytes,
     )
-    admission = AdmissionConcern(
+    admission = AdmissionDecider(
         queued_max=9,
         in_flight_max=9,
-        realm_load=RealmLoad(),
+        realm_load=InFlightCounter(),
         claims=ClaimRegistry(),
         driven=True,
-        judge=offers.judge,
+        judge=offers.validate,
     )
 
     def decide(language: Language) -> Any:

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.execution.history import Reader
-from rookery.actors.execution.queries.replay import Replaying
-from rookery.actors.execution.rebuilt_session import Past
-from rookery.actors.projections.run_queries import RunsView
-from rookery.actors.projections.session_queries import SessionsView
-from rookery.actors.sandbox import Answer, Batch, RecordedCall, Sandbox, open_sandbox
-from rookery.actors.tools.decider import ToolsConcern
+from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.execution.queries.replay import RunReplayer
+from rookery.actors.execution.rebuilt_session import SessionRebuilder
+from rookery.actors.projections.run_queries import RunQueryHandler
+from rookery.actors.projections.session_queries import SessionQueryHandler
+from rookery.actors.sandbox import RecordedCall, ResultBatch, Sandbox, ToolResult, open_sandbox
+from rookery.actors.tools.decider import ToolsDecider
 from rookery.actors.tools.evolve import evolve
-from rookery.actors.tools.state import Tools
-from rookery.actors.turns.decider import TurnsConcern
-from rookery.actors.turns.turn_view import snapshot
+from rookery.actors.tools.state import SessionCalls
+from rookery.actors.turns.decider import TurnsDecider
+from rookery.actors.turns.turn_view import turn_snapshot
 from rookery.bus.journal.export import verify_lines
 from rookery.bus.ports import Bus, Delivery
-from rookery.schemas.calls import ForkedRun, ForkPoint, Offer
+from rookery.schemas.calls import ForkedRun, ForkPoint, RunEnvironment
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ReplayReport, RunsQuery, SessionsQuery
 from rookery.schemas.digest import digest_json
@@ -48,14 +48,16 @@ def sandbox() -> Iterator[Sandbox]:
 
 async def replayed(bus: Bus, sandbox: Sandbox, session: str, run_id: str) -> ReplayReport:
     """Asked as often as need be."""
-    replaying = Replaying(past_of(bus, sandbox))
-    while (report := await replaying.answer(asked(session, run_id))).state == "replaying":
+    replaying = RunReplayer(past_of(bus, sandbox))
+    while (report := await replaying.reply(asked(session, run_id))).state == "replaying":
         pass
     return report
 
 
-def past_of(bus: Bus, sandbox: Sandbox) -> Past:
-    return Past(sandbox, Reader(bus.journal, bus.blobs), bus.blobs, KEY, lambda: "past")
+def past_of(bus: Bus, sandbox: Sandbox) -> SessionRebuilder:
+    return SessionRebuilder(
+        sandbox, RunHistoryReader(bus.journal, bus.blobs), bus.blobs, KEY, lambda: "past"
+    )
 
 
 def asked(session: str, run_id: str) -> Delivery:
@@ -99,13 +101,13 @@ def test_the_recorded_history_folds_to_what_it_always_did():
 async def lists() -> list[Any]:
     """What the lists of sessions and runs say."""
     bus = await recorded()
-    sessions = await SessionsView.alone(bus.journal).list(SessionsQuery())
-    return [sessions, await RunsView.alone(bus.journal).list(RunsQuery())]
+    sessions = await SessionQueryHandler.without_node(bus.journal).list(SessionsQuery())
+    return [sessions, await RunQueryHandler.without_node(bus.journal).list(RunsQuery())]
 
 
 def turns_and_calls() -> list[Any]:
     """How every session's turn and its last run's calls stand."""
-    turns, tools = TurnsConcern(), dict[str, Tools]()
+    turns, tools = TurnsDecider(), dict[str, SessionCalls]()
     states: dict[str, Any] = {}
     for _, fact in recorded_facts():
         session, text = fact["session"], json.dumps([fact]).encode()
@@ -113,10 +115,12 @@ def turns_and_calls() -> list[Any]:
             (said,) = turns.codec.decode(text)
             states[session] = turns.evolve(states.get(session) or turns.initial(session), said)
         elif fact["type"].startswith("tool."):
-            (said,) = ToolsConcern.codec.decode(text)
-            tools[session] = evolve(tools.get(session) or Tools(), said)
-    calls = {session: [c.known for c in of.of_run(of.run)] for session, of in tools.items()}
-    return [{session: snapshot(state.turn) for session, state in states.items()}, calls]
+            (said,) = ToolsDecider.codec.decode(text)
+            tools[session] = evolve(tools.get(session) or SessionCalls(), said)
+    calls = {
+        session: [c.progress for c in of.calls_of_run(of.run)] for session, of in tools.items()
+    }
+    return [{session: turn_snapshot(state.turn) for session, state in states.items()}, calls]
 
 
 @pytest.mark.parametrize("number", range(len(STARTED)))
@@ -206,11 +210,11 @@ def test_a_run_that_nobody_drove_is_not_found(sandbox: Sandbox):
 def test_a_long_replay_says_how_far_it_is_and_goes_on(sandbox: Sandbox):
     async def told() -> None:
         bus = await recorded()
-        replaying = Replaying(past_of(bus, sandbox), patience_s=0)
-        reports = [await replaying.answer(asked(*STARTED[6]))]
+        replaying = RunReplayer(past_of(bus, sandbox), patience_s=0)
+        reports = [await replaying.reply(asked(*STARTED[6]))]
         while reports[-1].state == "replaying":
             await asyncio.sleep(0.001)
-            reports.append(await replaying.answer(asked(*STARTED[6])))
+            reports.append(await replaying.reply(asked(*STARTED[6])))
         done = [report.runs_done for report in reports]
         assert done == sorted(done)
         assert (reports[0].state, reports[-1].state) == ("replaying", "equal")
@@ -221,8 +225,8 @@ def test_a_long_replay_says_how_far_it_is_and_goes_on(sandbox: Sandbox):
 
 def test_replays_end_with_their_node(sandbox: Sandbox):
     async def told() -> None:
-        replaying = Replaying(past_of(await recorded(), sandbox), patience_s=0)
-        assert (await replaying.answer(asked(*STARTED[5]))).state == "replaying"
+        replaying = RunReplayer(past_of(await recorded(), sandbox), patience_s=0)
+        assert (await replaying.reply(asked(*STARTED[5]))).state == "replaying"
         await replaying.close()
 
     asyncio.run(told())
@@ -232,19 +236,21 @@ def test_replays_end_with_their_node(sandbox: Sandbox):
 # --- what forks were told -------------------------------------------------------------------------
 
 POINT = ForkPoint(session="old", generation=1, run_id="r", at_sequence=9)
-OFFER = Offer(language=Language.PYTHON, build="b", seed="00", limits=SessionLimits())
-TOLD = RecordedCall(number=1, name="echo", digest="d", awaited=True, answer=Answer(1))
+OFFER = RunEnvironment(language=Language.PYTHON, build="b", seed="00", limits=SessionLimits())
+TOLD = RecordedCall(number=1, name="echo", digest="d", awaited=True, answer=ToolResult(1))
 
 
-@pytest.mark.parametrize("kept", [[[TOLD]], [Batch(calls=(TOLD,))]], ids=["a list", "a batch"])
+@pytest.mark.parametrize(
+    "kept", [[[TOLD]], [ResultBatch(calls=(TOLD,))]], ids=["a list", "a batch"]
+)
 def test_what_a_fork_was_told_is_read_as_it_was_written_then_and_now(kept: list[Any]):
-    async def known() -> list[Batch]:
+    async def known() -> list[ResultBatch]:
         bus = await recorded()
         blob = await bus.blobs.put(encode_json(kept))
         forked = ForkedRun(of=POINT, begun_at_ms=5, offer=OFFER, batches=1, known_blob=blob)
-        return await Reader(bus.journal, bus.blobs).known(forked)
+        return await RunHistoryReader(bus.journal, bus.blobs).forked_answers(forked)
 
-    assert asyncio.run(known()) == [Batch(calls=(TOLD,))]
+    assert asyncio.run(known()) == [ResultBatch(calls=(TOLD,))]
 
 
 # --- how many a node holds ------------------------------------------------------------------------
@@ -253,13 +259,13 @@ def test_what_a_fork_was_told_is_read_as_it_was_written_then_and_now(kept: list[
 def test_a_replay_nobody_asks_for_is_forgotten_and_makes_room(sandbox: Sandbox):
     async def told() -> None:
         past = past_of(await recorded(), sandbox)
-        replaying = Replaying(past, patience_s=0, held_max=1, unasked_s=0.5)
+        replaying = RunReplayer(past, patience_s=0, held_max=1, unasked_s=0.5)
         first, second = asked(*STARTED[0]), asked(*STARTED[1])
-        assert (await replaying.answer(first)).state == "replaying"
+        assert (await replaying.reply(first)).state == "replaying"
         for left, right in ((first, second), (second, first)):
-            assert (await replaying.answer(left)).run_id == json.loads(left.body)["run_id"]
+            assert (await replaying.reply(left)).run_id == json.loads(left.body)["run_id"]
             with pytest.raises(Refused, match="QUOTA_EXCEEDED"):
-                await replaying.answer(right)
+                await replaying.reply(right)
             assert (await begun(replaying, right)).state == "replaying", (
                 "not what it came to before"
             )
@@ -268,11 +274,11 @@ def test_a_replay_nobody_asks_for_is_forgotten_and_makes_room(sandbox: Sandbox):
     asyncio.run(told())
 
 
-async def begun(replaying: Replaying, delivery: Delivery) -> ReplayReport:
+async def begun(replaying: RunReplayer, delivery: Delivery) -> ReplayReport:
     """As soon as there is room."""
     async with asyncio.timeout(20):
         while True:
             try:
-                return await replaying.answer(delivery)
+                return await replaying.reply(delivery)
             except Refused:
                 await asyncio.sleep(0.01)

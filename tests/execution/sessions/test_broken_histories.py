@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rookery.bus.ports import Stored
+from rookery.bus.ports import StoredMessage
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, HistoryRestart
 from rookery.schemas.facts.session import RunFailed
@@ -136,7 +136,7 @@ def whole(story: Callable[[LeftWorld], None]) -> Left:
     return max(left_by(story), key=lambda left: len(left.messages))
 
 
-def broken_links(messages: list[Stored]) -> list[int]:
+def broken_links(messages: list[StoredMessage]) -> list[int]:
     """The sequences of messages that do not continue their entity's chain."""
     before: dict[EntityId, str] = {}
     found = []

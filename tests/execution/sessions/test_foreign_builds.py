@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rookery.actors.execution.history import PastRun, Reader
-from rookery.actors.execution.rebuilt_session import Past
-from rookery.actors.execution.session_cache import SessionMemory
-from rookery.actors.kernel.local_ask import Ask
+from rookery.actors.execution.history import PastRun, RunHistoryReader
+from rookery.actors.execution.rebuilt_session import SessionRebuilder
+from rookery.actors.execution.session_cache import SessionCache
+from rookery.actors.kernel.local_ask import AskActor
 from rookery.actors.sandbox import open_sandbox
 from rookery.actors.sandbox.python.build import GuestCache
-from rookery.actors.sandbox.python.realm_build import SharedBuild
+from rookery.actors.sandbox.python.realm_build import RealmBuild
 from rookery.bus.loop_thread import LoopThread
 from rookery.bus.memory import MemoryBus, MemoryServer
-from rookery.schemas.calls import DrivingView, Offer
+from rookery.schemas.calls import ActiveRunView, RunEnvironment
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 from tests.builds import cache_with, own_build, with_section
 
@@ -37,16 +37,16 @@ PATIENCE_S = 60.0
 class Node(NamedTuple):
     """What a node has that drives runs; its own build is newer than the sessions'."""
 
-    memory: SessionMemory
-    past: Past
+    memory: SessionCache
+    past: SessionRebuilder
     snapshot: bytes
     """Of one of them."""
-    view: DrivingView
+    view: ActiveRunView
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> RunEnvironment:
         offer = self.view.offer
-        assert isinstance(offer, Offer)
+        assert isinstance(offer, RunEnvironment)
         return offer
 
 
@@ -54,7 +54,7 @@ async def _nobody(*asked: object) -> Any:
     raise AssertionError(f"nobody is asked: {asked}")
 
 
-NOBODY: Ask = _nobody
+NOBODY: AskActor = _nobody
 
 
 @pytest.fixture
@@ -77,24 +77,27 @@ def node(loop: LoopThread, tmp_path: Path, snapshot: bytes) -> Iterator[Node]:
     cache = GuestCache(cache_with(tmp_path, with_section(own_build(), "newer")), pytest.fail)
     bus = MemoryBus(MemoryServer(lambda: 0))
     build, blob = loop.run(bus.blobs.put(own_build())), loop.run(bus.blobs.put(snapshot))
-    shared, reader = SharedBuild(cache, bus.blobs, bus.claims, "n"), Reader(bus.journal, bus.blobs)
+    shared, reader = (
+        RealmBuild(cache, bus.blobs, bus.claims, "n"),
+        RunHistoryReader(bus.journal, bus.blobs),
+    )
     limits = SessionLimits()
-    offer = Offer(language=Language.PYTHON, build=build, seed="", limits=limits)
-    view = DrivingView(run_id="r", offer=offer, snapshot_blob=blob)
+    offer = RunEnvironment(language=Language.PYTHON, build=build, seed="", limits=limits)
+    view = ActiveRunView(run_id="r", offer=offer, snapshot_blob=blob)
     with open_sandbox(KEY, cache, lambda wanted: loop.run(shared.fetch(wanted))) as sandbox:
-        memory = SessionMemory(sandbox, reader, bus.blobs, NOBODY)
+        memory = SessionCache(sandbox, reader, bus.blobs, NOBODY)
         numbers = count()
-        past = Past(sandbox, reader, bus.blobs, KEY, lambda: f"past-{next(numbers)}")
+        past = SessionRebuilder(sandbox, reader, bus.blobs, KEY, lambda: f"past-{next(numbers)}")
         assert build not in sandbox.builds.values()
         yield Node(memory, past, snapshot, view)
 
 
 async def begin(node: Node, session: str) -> None:
-    await node.memory.ready(session, node.view, ())
+    await node.memory.prepare(session, node.view, ())
 
 
 async def wake(node: Node, session: str) -> None:
-    await node.memory.wake(session, node.view, ())
+    await node.memory.restore_parked(session, node.view, ())
 
 
 async def go_on(node: Node, _session: str) -> None:
@@ -102,15 +105,20 @@ async def go_on(node: Node, _session: str) -> None:
 
 
 async def look_into(node: Node, _session: str) -> None:
-    await node.past.looked_into(node.snapshot, ())
+    await node.past.inspect(node.snapshot, ())
 
 
 async def stand(node: Node, _session: str) -> None:
     request = RunRequest(code="1")
     begun = PastRun(
-        run_id="r", offer=node.offer, request=request, now_ms=0, generation=1, started_at_sequence=1
+        run_id="r",
+        environment=node.offer,
+        request=request,
+        now_ms=0,
+        generation=1,
+        started_at_sequence=1,
     )
-    async with node.past.standing(None, (), begun, anyhow=True):
+    async with node.past.rebuilt(None, (), begun, anyhow=True):
         pass
 
 

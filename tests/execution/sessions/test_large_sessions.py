@@ -14,16 +14,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.execution.history import Reader
+from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.session_cache import (
-    KEEP_AFTER_MS,
-    KEEP_AFTER_MS_PER_MIB,
-    SessionMemory,
+    SNAPSHOT_AFTER_MS,
+    SNAPSHOT_AFTER_MS_PER_MIB,
+    SessionCache,
 )
-from rookery.actors.kernel.local_ask import Ask
+from rookery.actors.kernel.local_ask import AskActor
 from rookery.actors.sandbox import Sandbox
 from rookery.bus.ports import BLOB_BYTES_MAX, Blobs
-from rookery.schemas.calls import DrivingView, Offer
+from rookery.schemas.calls import ActiveRunView, RunEnvironment
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import RunAnswer
 from rookery.schemas.facts.sandbox import SANDBOX_FACTS, SnapshotKept
@@ -47,18 +47,21 @@ class Holding(Forgetful):
         super().__init__(sandbox)
         self.snapshot_bytes_max = snapshot_bytes_max
 
-    def offer(self, request: RunRequest, session_limits: Any) -> Offer:
+    def offer(self, request: RunRequest, session_limits: Any) -> RunEnvironment:
         offer = super().offer(request, session_limits)
         limits = replace(offer.limits, memory_mb=MEMORY_MB, cpu_ms=60_000)
         return replace(offer, limits=limits)
 
-    def mind(self, reader: Reader, blobs: Blobs, ask: Ask) -> Mapping[str, Any]:
-        memory = self.sessions = SessionMemory(
+    def mind(self, reader: RunHistoryReader, blobs: Blobs, ask: AskActor) -> Mapping[str, Any]:
+        memory = self.sessions = SessionCache(
             self.sandbox, reader, blobs, ask, snapshot_bytes_max=self.snapshot_bytes_max
         )
-        return super().mind(reader, blobs, ask) | {"memory": memory, "surplus": memory.surplus}
+        return super().mind(reader, blobs, ask) | {
+            "session_cache": memory,
+            "eviction_candidates": memory.eviction_candidates,
+        }
 
-    sessions: SessionMemory
+    sessions: SessionCache
     """What the node remembers."""
 
     @property
@@ -115,7 +118,7 @@ def test_a_session_larger_than_any_value_may_be_is_kept_and_comes_back(sandbox: 
         assert world.value("s", f"{GROW.format(megabytes)}len(x)") == megabytes
         world.until(lambda: world.kept)
         assert world.kept[0].size_bytes > BLOB_BYTES_MAX
-        world.run(world.sessions.forget("s"))
+        world.run(world.sessions.evict("s"))
         assert world.value("s", "[len(x), len(x[-1])]") == [megabytes, 1 << 20]
 
 
@@ -125,8 +128,8 @@ def test_what_is_large_is_kept_when_running_it_again_takes_as_long(sandbox: Sand
         world.value("s", f"{GROW.format(20)}{LONG}")
         world.until(lambda: world.kept)
         run = said(world.told("run", "s", code="1"))
-        view = DrivingView(run_id=run.run_id, runs_before=1)
-        for used_ms, times in ((KEEP_AFTER_MS, 1), (20 * KEEP_AFTER_MS_PER_MIB, 2)):
+        view = ActiveRunView(run_id=run.run_id, runs_before=1)
+        for used_ms, times in ((SNAPSHOT_AFTER_MS, 1), (20 * SNAPSHOT_AFTER_MS_PER_MIB, 2)):
             ended = RunResult(metrics=Metrics(duration_ms=used_ms))
-            world.run(world.sessions.ended("s", view, ended, kept=True))
+            world.run(world.sessions.on_run_ended("s", view, ended, kept=True))
             assert len(world.kept) == times

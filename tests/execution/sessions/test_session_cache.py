@@ -15,16 +15,16 @@ import pytest
 import wasmtime
 
 from rookery.actors.execution.driver import SandboxDriver
-from rookery.actors.execution.history import Reader
-from rookery.actors.execution.session_cache import SessionMemory
-from rookery.actors.kernel.local_ask import Ask
+from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.execution.session_cache import SessionCache
+from rookery.actors.kernel.local_ask import AskActor
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.actors.sandbox.runtime.wasm import make_engine
-from rookery.actors.tools.catalogue import VisibleTool, VisibleTools
+from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
 from rookery.bus.ports import Blobs
-from rookery.schemas.calls import Offer
+from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.commands import RunAnswer
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 from tests.execution.scripted_driver import ScriptedWorld
@@ -62,25 +62,23 @@ class Forgetful(ScriptedWorld):
         super().__init__(threads=True)
         self.sandbox = sandbox
         offered = (capability("send", idempotent=False), capability("long", timeout_ms=60_000))
-        self.visible = VisibleTools(VisibleTool.of(SURFACE, o, awaited=True) for o in offered)
+        self.visible = ToolCatalogue(CatalogueTool.of(SURFACE, o, awaited=True) for o in offered)
 
-    def offer(self, request: RunRequest, session_limits: Any) -> Offer:
-        return Offer(
+    def offer(self, request: RunRequest, session_limits: Any) -> RunEnvironment:
+        return RunEnvironment(
             language=Language.PYTHON,
             build=self.sandbox.builds[Language.PYTHON],
             seed="00",
             limits=SessionLimits(wall_ms=60_000),
-            tools=tuple(tool.offered for tool in self.visible),
+            tools=tuple(tool.available for tool in self.visible),
         )
 
-    def mind(self, reader: Reader, blobs: Blobs, ask: Ask) -> Mapping[str, Any]:
-        memory = SessionMemory(
-            self.sandbox, reader, blobs, ask, resting_bytes_max=RESTING_BYTES_MAX
-        )
+    def mind(self, reader: RunHistoryReader, blobs: Blobs, ask: AskActor) -> Mapping[str, Any]:
+        memory = SessionCache(self.sandbox, reader, blobs, ask, resting_bytes_max=RESTING_BYTES_MAX)
         return {
-            "memory": memory,
+            "session_cache": memory,
             "driver": lambda: SandboxDriver(self.sandbox),
-            "surplus": memory.surplus,
+            "eviction_candidates": memory.eviction_candidates,
         }
 
     def value(self, session: str, code: str) -> Any:
@@ -96,10 +94,10 @@ class Forgetful(ScriptedWorld):
         for session in SESSIONS:
             assert self.value(session, MUCH.format(session)) == session
         for _ in range(50):
-            if self.sandbox.resting_bytes <= RESTING_BYTES_MAX:
+            if self.sandbox.suspended_bytes <= RESTING_BYTES_MAX:
                 return
             assert self.value(SESSIONS[-1], "len(x)") == 10_000
-        raise AssertionError(f"{self.sandbox.resting_bytes} bytes are remembered")
+        raise AssertionError(f"{self.sandbox.suspended_bytes} bytes are remembered")
 
 
 def result(asked: Asked) -> Any:

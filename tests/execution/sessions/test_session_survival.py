@@ -25,9 +25,10 @@ once as it stands, and once more with the session in the node's memory before th
 comes to stand: an owner that was cut off may have sent it late.
 
 How it is mended. An entity that was read from the journal goes on with what its state calls for
-(``GoingOn``), after it has read what other families did; a command that rests on what another
-family did reads that first (``Looking``). So whatever brings a session into memory brings its turn
-there, that its calls, and these their approvals, each of which goes on from where it stands.
+(``ResumesFromState``), after it has read what other families did; a command that rests on what
+another family did reads that first (``ReadsBeforeDeciding``). So whatever brings a session into
+memory brings its turn there, that its calls, and these their approvals, each of which goes on from
+where it stands.
 """
 
 from __future__ import annotations

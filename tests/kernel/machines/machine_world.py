@@ -7,22 +7,22 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.admission.decider import AdmissionConcern
-from rookery.actors.admission.in_flight import RealmLoad
+from rookery.actors.admission.decider import AdmissionDecider
+from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.admission.session_claims import ClaimRegistry
-from rookery.actors.approvals.decider import ApprovalsConcern
+from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.settings import ApprovalSettings
-from rookery.actors.kernel.decider import Concern
-from rookery.actors.leases.decider import LeasesConcern
-from rookery.actors.peers.decider import PeersConcern
-from rookery.actors.surfaces.decider import SurfacesConcern
-from rookery.actors.turns.decider import TurnsConcern
+from rookery.actors.kernel.decider import Decider
+from rookery.actors.leases.decider import LeasesDecider
+from rookery.actors.peers.decider import PeersDecider
+from rookery.actors.surfaces.decider import SurfacesDecider
+from rookery.actors.turns.decider import TurnsDecider
 from rookery.schemas.codec import FactCodec
 from tests.kernel.world import Asked, World
 
 Body = dict[str, Any]
-MACHINES = (TurnsConcern, SurfacesConcern, LeasesConcern, PeersConcern, ApprovalsConcern)
-CODECS: dict[str, FactCodec[Any]] = {c.family: c.codec for c in (AdmissionConcern, *MACHINES)}
+MACHINES = (TurnsDecider, SurfacesDecider, LeasesDecider, PeersDecider, ApprovalsDecider)
+CODECS: dict[str, FactCodec[Any]] = {c.family: c.codec for c in (AdmissionDecider, *MACHINES)}
 START = {
     "primitive_kind_in": "ConversationTurn",
     "shape": "conversation",
@@ -34,16 +34,16 @@ TAKEN_OVER_S = 10.0
 """By then the claims of a dead node have expired and are somebody else's."""
 
 
-def concerns() -> Sequence[Concern]:
-    admission = AdmissionConcern(
-        queued_max=100, in_flight_max=100, realm_load=RealmLoad(), claims=ClaimRegistry()
+def concerns() -> Sequence[Decider]:
+    admission = AdmissionDecider(
+        queued_max=100, in_flight_max=100, realm_load=InFlightCounter(), claims=ClaimRegistry()
     )
     return [admission, *map(made, MACHINES)]
 
 
 def made(kind: Callable[..., Any]) -> Any:
     """Where nobody makes calls."""
-    return kind(ApprovalSettings(), calls=False) if kind is ApprovalsConcern else kind()
+    return kind(ApprovalSettings(), calls=False) if kind is ApprovalsDecider else kind()
 
 
 class MachineWorld(World):

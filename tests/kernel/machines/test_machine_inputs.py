@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.kernel.machines.decider import MachinesConcern
+from rookery.actors.kernel.machines.decider import MachineDecider
 from rookery.actors.kernel.machines.machine import TransitionRejected
-from rookery.actors.kernel.state_codec import dump
-from rookery.actors.machine_catalogue import CATALOGUE, drafts
+from rookery.actors.kernel.state_codec import encode_state
+from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, candidates
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Fact
@@ -31,7 +31,7 @@ def realm() -> Iterator[MachineWorld]:
 class Mirror:
     """A concern's rules, asked beside the actor that follows them."""
 
-    def __init__(self, realm: MachineWorld, concern: MachinesConcern, key: str) -> None:
+    def __init__(self, realm: MachineWorld, concern: MachineDecider, key: str) -> None:
         self.realm, self.key = realm, key
         self.concern = concern
         """Of the same node: what it counts over entities begins anew when they leave."""
@@ -48,7 +48,7 @@ class Mirror:
     def ask(self, on: str, params: dict[str, Any]) -> bool:
         """The actor says what the rules say: about the same state, with the same answer."""
         self.catch_up()
-        self.concern.note(self.key, self.state)
+        self.concern.on_state(self.key, self.state)
         (verb,) = (verb for verb, kind in self.concern.verbs.items() if kind is HandleInput)
         command = Command(verb=verb, key=self.key, id="", body=HandleInput(input=on, params=params))
         asked = self.realm.put(verb, on, key=self.key, **params)
@@ -62,8 +62,8 @@ class Mirror:
         self.told += len(stored)
         for fact in stored:
             self.state = self.concern.evolve(self.state, fact)
-        self.concern.note(self.key, self.state)
-        expected = self.concern.answer(self.state, command, stored)
+        self.concern.on_state(self.key, self.state)
+        expected = self.concern.reply(self.state, command, stored)
         assert asked.answers[-1].body == encode_json(expected), (on, params)
         return True
 
@@ -77,16 +77,16 @@ class Mirror:
 WIDER: dict[str, tuple[Any, ...]] = {"staged_seq": (*range(12),), "lineage_seq": (*range(12),)}
 
 
-def worlds(kind: type[MachinesConcern]) -> dict[str, list[dict[str, Any]]]:
+def worlds(kind: type[MachineDecider]) -> dict[str, list[dict[str, Any]]]:
     """Every input of the concern's machines, with parameters of its small world."""
     found = {}
-    for part in kind.parts:
-        entry, machine = CATALOGUE[part.machine.name], part.machine
+    for part in kind.bindings:
+        entry, machine = MACHINE_CATALOGUE[part.machine.name], part.machine
         entry = entry._replace(pools={**entry.pools, **WIDER})
         for on, asked in machine.inputs.items():
             made = [
                 {name: _field(draft, name) for name in asked.params}
-                for draft in drafts(entry, machine, on)
+                for draft in candidates(entry, machine, on)
             ]
             found[on] = [msgspec.to_builtins(params) for params in made]
     return found
@@ -105,7 +105,7 @@ def likely(
     for on in inputs if rng.random() < 0.9 else ():
         for params in rng.sample(asked[on], min(len(asked[on]), 12)):
             with suppress(TransitionRejected):
-                mirror.concern.ask(mirror.state, mirror.key, on, params)
+                mirror.concern.decide_input(mirror.state, mirror.key, on, params)
                 return on, params
     return inputs[0], rng.choice(asked[inputs[0]])
 
@@ -174,14 +174,14 @@ NEVER_HERE = {"turn": {"force_cancel_no_run"}}
 
 @pytest.mark.parametrize("kind", MACHINES, ids=lambda kind: kind.family)
 def test_every_input_is_a_command_that_does_what_the_rules_say(
-    realm: MachineWorld, kind: type[MachinesConcern]
+    realm: MachineWorld, kind: type[MachineDecider]
 ) -> None:
     rng, asked, taken = random.Random(3), worlds(kind), Counter[str]()
     concern = made(kind)
     for number in range(SESSIONS):
         key = f"dev:{number}" if kind.family == "lease" else f"s{number}"
         mirror = Mirror(realm, concern, key)
-        machine = kind.parts[number % len(kind.parts)].machine
+        machine = kind.bindings[number % len(kind.bindings)].machine
         some = {on: asked[on] for on in machine.inputs}
         if kind.observes:
             realm.open(key)
@@ -203,8 +203,8 @@ def test_every_input_is_a_command_that_does_what_the_rules_say(
 
 
 @pytest.mark.parametrize("kind", MACHINES, ids=lambda kind: kind.family)
-def test_a_state_survives_its_snapshot(kind: type[MachinesConcern]) -> None:
+def test_a_state_survives_its_snapshot(kind: type[MachineDecider]) -> None:
     concern = made(kind)
     initial = concern.initial("s")
     assert concern.load(concern.dump(initial)) == initial
-    assert concern.dump(initial) == dump(initial)
+    assert concern.dump(initial) == encode_state(initial)

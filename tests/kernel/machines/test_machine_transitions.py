@@ -12,14 +12,14 @@ from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.kernel.machines.machine import (
     Edition,
-    Input,
     Machine,
+    MachineInput,
     RejectionKind,
-    Row,
+    Transition,
     TransitionRejected,
-    put,
+    set_fields,
 )
-from rookery.actors.kernel.machines.session_host import Host, HostPhase
+from rookery.actors.kernel.machines.session_host import HostPhase, SessionHost
 from rookery.schemas.errors import Refused
 
 IDLE = HostPhase.IDLE
@@ -39,13 +39,21 @@ SAMPLE = Machine(
     handle="SampleHandle",
     phases=("Off", "On", "Broken"),
     initial=Light(),
-    inputs={"press": Input(Asked)},
+    inputs={"press": MachineInput(Asked)},
     rows=(
-        Row("PressOn", "press", lambda s, _: s.phase == "Off", put(phase="On"), edition=SEED),
-        Row(
-            "PressBreaks", "press", lambda s, _: s.phase == "Off", put(phase="Broken"), edition=HEAD
+        Transition(
+            "PressOn", "press", lambda s, _: s.phase == "Off", set_fields(phase="On"), edition=SEED
         ),
-        Row("PressOff", "press", lambda s, _: s.phase in ("Off", "On"), put(phase="Off")),
+        Transition(
+            "PressBreaks",
+            "press",
+            lambda s, _: s.phase == "Off",
+            set_fields(phase="Broken"),
+            edition=HEAD,
+        ),
+        Transition(
+            "PressOff", "press", lambda s, _: s.phase in ("Off", "On"), set_fields(phase="Off")
+        ),
     ),
 )
 
@@ -65,7 +73,9 @@ def test_history_is_folded_whatever_edition_wrote_it() -> None:
 
 def test_a_rejection_reads_as_the_contract_says() -> None:
     with pytest.raises(TransitionRejected) as rejected:
-        ADMISSION.decide(Host(phase=IDLE), "prepare", ADMISSION.draft("prepare", {"run_id": "r"}))
+        ADMISSION.decide(
+            SessionHost(phase=IDLE), "prepare", ADMISSION.candidate("prepare", {"run_id": "r"})
+        )
     error = pickle.loads(pickle.dumps(rejected.value))
     assert (error.context, error.kind) == ("SessionAdmissionHandle::prepare", "GuardRejected")
     assert error.reason == "guard rejected transition from phase Idle for prepare"
@@ -75,8 +85,8 @@ def test_a_rejection_reads_as_the_contract_says() -> None:
 
 def test_an_input_no_row_knows_is_no_matching_transition() -> None:
     for ask in (
-        lambda: ADMISSION.draft("explode", {}),
-        lambda: ADMISSION.decide(Host(), "explode", Asked()),
+        lambda: ADMISSION.candidate("explode", {}),
+        lambda: ADMISSION.decide(SessionHost(), "explode", Asked()),
     ):
         with pytest.raises(TransitionRejected) as rejected:
             ask()
@@ -94,14 +104,14 @@ def test_an_input_no_row_knows_is_no_matching_transition() -> None:
 )
 def test_parameters_from_outside_are_checked(params: dict[str, Any], code: str) -> None:
     with pytest.raises(Refused) as refused:
-        ADMISSION.draft("prepare", params)
+        ADMISSION.candidate("prepare", params)
     assert refused.value.code == code
 
 
 def test_a_fence_token_is_unsigned() -> None:
     bindings = {"agent_runtime_id": "r", "fence_token": -1, "generation": 0, "session_id_in": "s"}
     with pytest.raises(Refused, match="fence_token"):
-        LIFECYCLE.draft("PrepareBindings", bindings)
+        LIFECYCLE.candidate("PrepareBindings", bindings)
 
 
 def test_two_rows_of_one_name_are_a_mistake() -> None:
@@ -111,6 +121,6 @@ def test_two_rows_of_one_name_are_a_mistake() -> None:
             handle="Sample",
             phases=("Off",),
             initial=Light(),
-            inputs={"press": Input(Asked)},
-            rows=(SAMPLE.rows[0], SAMPLE.rows[0]),
+            inputs={"press": MachineInput(Asked)},
+            rows=(SAMPLE.transitions[0], SAMPLE.transitions[0]),
         )

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.admission.commands import Quotas, accept, handle
+from rookery.actors.admission.commands import AdmissionQuotas, accept, handle_input
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.state import Admission
-from rookery.actors.kernel.machines.decider import SessionConcern
+from rookery.actors.kernel.machines.decider import SessionMachineDecider
 from rookery.actors.kernel.machines.session_host import host_of
-from rookery.actors.peers.decider import PeersConcern
-from rookery.actors.surfaces.decider import SurfacesConcern
-from rookery.actors.turns.decider import TurnsConcern
+from rookery.actors.peers.decider import PeersDecider
+from rookery.actors.surfaces.decider import SurfacesDecider
+from rookery.actors.turns.decider import TurnsDecider
 from rookery.schemas.codec import FactCodec, encode_facts
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command
@@ -31,8 +31,8 @@ ADMISSION = (
     *((on, {}) for on in ("Retire", "Reset", "Destroy", "Destroy", "RuntimeExecutorExited")),
     *((on, {"run_id": run}) for on in ("prepare", "rollback_run") for run in RUNS),
 )
-OWN: dict[type[SessionConcern], tuple[tuple[str, dict[str, Any]], ...]] = {
-    TurnsConcern: (
+OWN: dict[type[SessionMachineDecider], tuple[tuple[str, dict[str, Any]], ...]] = {
+    TurnsDecider: (
         *(("start_conversation_run", {"run_id": run, **START}) for run in RUNS),
         *(("start_immediate_append", {"run_id": run}) for run in RUNS),
         *((on, {"run_id": run}) for on in ("run_completed", "run_cancelled") for run in RUNS),
@@ -40,13 +40,13 @@ OWN: dict[type[SessionConcern], tuple[tuple[str, dict[str, Any]], ...]] = {
         *((on, {}) for on in ("turn_in_flight", "turn_terminal", "claim_turn", "abort_claim")),
         ("set_baseline", {"model": "m", "realtime_capable": True}),
     ),
-    SurfacesConcern: (
+    SurfacesDecider: (
         ("register", {"surface_id": "x"}),
         ("stage_add", {"surface_id": "x", "now_ms": 1}),
         ("shutdown_surface", {}),
         ("apply_reload", {"server_id": "m"}),
     ),
-    PeersConcern: (
+    PeersDecider: (
         ("request_sent", {"corr_id": "c", "dest": "p"}),
         ("response_progress", {"corr_id": "c"}),
         ("spawn_drain", {"mode": "Timed"}),
@@ -59,7 +59,7 @@ OWN: dict[type[SessionConcern], tuple[tuple[str, dict[str, Any]], ...]] = {
 class Life:
     """A session's admission and one other concern, which hears of admission's facts late."""
 
-    def __init__(self, kind: type[SessionConcern]) -> None:
+    def __init__(self, kind: type[SessionMachineDecider]) -> None:
         self.concern = kind()
         self.state = self.concern.initial("s")
         self.admission = Admission(meta=SessionMeta(id="s"))
@@ -70,10 +70,10 @@ class Life:
     def run(self) -> None:
         """Somebody sends a run: a destroyed session begins another life."""
         asked = Command(verb="run", key="s", id=f"c{len(self.session)}", body=RunRequest(code="1"))
-        self._note(accept(self.admission, asked, now_ms=0, quotas=Quotas(100, 100, 0)))
+        self._note(accept(self.admission, asked, now_ms=0, quotas=AdmissionQuotas(100, 100, 0)))
 
     def admit(self, on: str, params: dict[str, Any]) -> None:
-        self._note(handle(self.admission, _command("admission", on, params), now_ms=0))
+        self._note(handle_input(self.admission, _command("admission", on, params), now_ms=0))
 
     def _note(self, facts: Iterable[Any]) -> None:
         for fact in facts:
@@ -98,7 +98,7 @@ def _command(verb: str, on: str, params: dict[str, Any]) -> Command[HandleInput]
     return Command(verb=verb, key="s", id="c", body=HandleInput(input=on, params=params))
 
 
-def lived(kind: type[SessionConcern], rng: random.Random) -> Life:
+def lived(kind: type[SessionMachineDecider], rng: random.Random) -> Life:
     life = Life(kind)
     for _ in range(50):
         with suppress(Refused):
@@ -118,7 +118,7 @@ def lived(kind: type[SessionConcern], rng: random.Random) -> Life:
 
 @pytest.mark.parametrize("kind", OWN, ids=lambda kind: kind.family)
 def test_own_facts_may_be_folded_before_everything_that_was_heard(
-    kind: type[SessionConcern],
+    kind: type[SessionMachineDecider],
 ) -> None:
     generations, directs = set(), 0
     for seed in range(150):
@@ -133,17 +133,17 @@ def test_own_facts_may_be_folded_before_everything_that_was_heard(
         generations.add(state.generation)
         directs += sum(getattr(fact, "direct", False) for fact in life.own)
     assert max(generations) > 2
-    assert directs or kind is not TurnsConcern
+    assert directs or kind is not TurnsDecider
 
 
 @pytest.mark.parametrize("kind", OWN, ids=lambda kind: kind.family)
 def test_every_machine_stands_at_the_host_but_a_turn_that_has_the_session_itself(
-    kind: type[SessionConcern],
+    kind: type[SessionMachineDecider],
 ) -> None:
     for seed in range(50):
         life = lived(kind, random.Random(seed))
         assert life.state.host == life.admission.host
-        for part in kind.parts:
+        for part in kind.bindings:
             host = host_of(getattr(life.state, part.field))
             direct = getattr(life.state, "direct_run_id", None)
             assert host in (None, life.state.host) or (part.field == "turn" and direct)

@@ -303,7 +303,7 @@ def test_with_no_server_running_what_only_looks_reads_the_store(tmp_path: Path):
         ended = shop.rookery(*needy)
         assert (ended.code, ended.err.split(":")[0]) == (5, "SERVER_UNREACHABLE")
         assert "rookery up" in ended.err
-    assert not Store(store).held()
+    assert not Store(store).is_locked()
 
 
 def _timeless(ended: Ended) -> list[str]:

@@ -6,9 +6,9 @@ from io import StringIO
 
 import pytest
 
-from rookery.ops.cli.read_progress import LONG_MESSAGES, progress
-from rookery.ops.cli.rendering.run_progress import Progress
-from rookery.ops.cli.time_parsing import moment_ms
+from rookery.ops.cli.read_progress import LONG_MESSAGES, read_progress
+from rookery.ops.cli.rendering.run_progress import RunProgressLine
+from rookery.ops.cli.time_parsing import parse_time_ms
 from rookery.schemas.errors import Refused
 
 NOW_MS = 1_700_000_000_000
@@ -21,10 +21,10 @@ class Terminal(StringIO):
 
 def test_a_long_reading_is_shown_in_one_line_that_is_gone_in_the_end():
     terminal = Terminal()
-    with progress(200_000, terminal) as shown:
+    with read_progress(200_000, terminal) as shown:
         assert shown is not None
         for done in (1, 1_999, 100_000, 200_000):
-            shown.reached(done)
+            shown.update(done)
     said = terminal.getvalue().split("\r\x1b[K")
     assert said == [
         "",
@@ -35,7 +35,7 @@ def test_a_long_reading_is_shown_in_one_line_that_is_gone_in_the_end():
 
 @pytest.mark.parametrize("stream", [StringIO(), Terminal()], ids=["piped", "terminal"])
 def test_a_short_reading_and_a_piped_one_leave_no_trace(stream: StringIO):
-    with progress(LONG_MESSAGES - 1 if stream.isatty() else 10**9, stream) as shown:
+    with read_progress(LONG_MESSAGES - 1 if stream.isatty() else 10**9, stream) as shown:
         assert shown is None
     assert stream.getvalue() == ""
 
@@ -51,29 +51,29 @@ def test_a_short_reading_and_a_piped_one_leave_no_trace(stream: StringIO):
     ],
 )
 def test_a_moment_is_so_long_ago_or_a_date(text: str, moment: int):
-    assert moment_ms(text, NOW_MS) == moment
+    assert parse_time_ms(text, NOW_MS) == moment
 
 
 @pytest.mark.parametrize("text", ["", "soon", "10", "-1h", "0001-01-01", "2023-13-01"])
 def test_what_is_no_moment_is_refused(text: str):
     with pytest.raises(Refused):
-        moment_ms(text, NOW_MS)
+        parse_time_ms(text, NOW_MS)
 
 
 # --- of a run -------------------------------------------------------------------------------------
 
 
 def test_an_input_that_wakes_nobody_waits_for_one_that_does():
-    standing = Progress()
-    standing.take({"type": "session.input_accepted.v1", "mode": "passive"})
+    standing = RunProgressLine()
+    standing.apply({"type": "session.input_accepted.v1", "mode": "passive"})
     assert standing.line == "waits for an input that wakes the session"
-    standing.take({"type": "session.input_accepted.v1"})
+    standing.apply({"type": "session.input_accepted.v1"})
     assert standing.line == "waits for the session to be free"
 
 
 def test_of_many_calls_some_are_named():
-    standing = Progress()
+    standing = RunProgressLine()
     for number in range(400):
         asked = {"type": "tool.requested.v1", "operation_id": str(number), "name": "slow"}
-        standing.take(asked)
+        standing.apply(asked)
     assert standing.line == "waits for slow, slow, slow, slow, slow and 395 more"

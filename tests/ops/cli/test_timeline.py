@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from rookery.ops.cli.rendering.fact_words import RunFact, facts_of_run
-from rookery.ops.cli.rendering.timeline import PLAIN_GLYPHS, draw, duration
+from rookery.ops.cli.rendering.timeline import PLAIN_GLYPHS, draw_timeline, duration
 from rookery.schemas.lists import RunView
 from tests.projections.fact_builders import RECORDED, Story, runs_of
 
@@ -26,7 +26,7 @@ def recorded(name: str) -> tuple[RunView, list[RunFact]]:
 
 
 def drawn(name: str, width: int) -> list[str]:
-    return [line.plain for line in draw(*recorded(name), width)]
+    return [line.plain for line in draw_timeline(*recorded(name), width)]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -65,7 +65,7 @@ def test_what_is_waited_for_is_drawn_as_waiting():
 
 
 def test_a_terminal_without_those_signs_gets_others():
-    text = "\n".join(line.plain for line in draw(*recorded("till"), 80, PLAIN_GLYPHS))
+    text = "\n".join(line.plain for line in draw_timeline(*recorded("till"), 80, PLAIN_GLYPHS))
     assert text.isascii()
 
 
@@ -73,7 +73,7 @@ def test_colour_is_for_terminals_that_want_it():
     def printed(**how: object) -> str:
         console = Console(width=80, _environ={}, **how)
         with console.capture() as capture:
-            for line in draw(*recorded("shop"), 80):
+            for line in draw_timeline(*recorded("shop"), 80):
                 console.print(line, soft_wrap=True)
         return capture.get()
 

@@ -9,18 +9,25 @@ import msgspec
 import pytest
 from msgspec.structs import force_setattr, replace
 
-from rookery.actors.kernel.machines.machine import Edition, Input, Machine, Row, RowEffect, put
-from rookery.actors.kernel.machines.session_host import ATTACHED, DESTROYED, Host
-from rookery.actors.machine_catalogue import Entry
+from rookery.actors.kernel.machines.machine import (
+    Edition,
+    Machine,
+    MachineInput,
+    Transition,
+    TransitionEffect,
+    set_fields,
+)
+from rookery.actors.kernel.machines.session_host import ATTACHED, DESTROYED, SessionHost
+from rookery.actors.machine_catalogue import MachineEntry
 from rookery.ops.machines.diagram import mermaid
-from rookery.ops.machines.explore import Explored, Repeat, Taken, explore
+from rookery.ops.machines.explore import Exploration, InputOutcome, RepeatOutcome, explore
 from rookery.schemas.envelope import Fact
 
 
 class Counter(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = "Open"
     count: int = 0
-    host: Host = Host()
+    host: SessionHost = SessionHost()
 
 
 class Asked(Fact, frozen=True, kw_only=True):
@@ -28,7 +35,7 @@ class Asked(Fact, frozen=True, kw_only=True):
     row: str = ""
 
 
-class Rung(RowEffect, frozen=True, kw_only=True):
+class Rung(TransitionEffect, frozen=True, kw_only=True):
     """Somebody rang."""
 
 
@@ -36,34 +43,34 @@ def served(c: Counter) -> bool:
     return c.host.phase is ATTACHED
 
 
-COUNT = Row(
+COUNT = Transition(
     "Count",
     "count",
     lambda c, _: c.phase == "Open" and served(c),
     lambda c, a: replace(c, count=c.count + a.by),
 )
-RING = Row("Ring", "ring", lambda c, _: served(c), effects=(Rung(),))
-CLOSE = Row(
+RING = Transition("Ring", "ring", lambda c, _: served(c), effects=(Rung(),))
+CLOSE = Transition(
     "Close", "close", lambda c, _: c.phase == "Open" and c.count > 0 and served(c),
-    put(phase="Closed"),
+    set_fields(phase="Closed"),
 )  # fmt: skip
-LATE = Row("Late", "late", lambda c, _: c.phase == "Closed" and c.host.phase == "Running")
-FORGET = Row("Forget", "forget", lambda c, _: served(c), put(count=0))
+LATE = Transition("Late", "late", lambda c, _: c.phase == "Closed" and c.host.phase == "Running")
+FORGET = Transition("Forget", "forget", lambda c, _: served(c), set_fields(count=0))
 
 
-def small(*rows: Row, invariants: tuple[Callable[[Counter], bool], ...] = ()) -> Explored:
+def small(*rows: Transition, invariants: tuple[Callable[[Counter], bool], ...] = ()) -> Exploration:
     machine = Machine(
         "counter",
         handle="CounterHandle",
         phases=("Open", "Closed"),
         initial=Counter(),
-        inputs={row.on: Input(Asked, ("by",) if row.on == "count" else ()) for row in rows},
+        inputs={row.on: MachineInput(Asked, ("by",) if row.on == "count" else ()) for row in rows},
         rows=rows,
         invariants=invariants,
         host_phase=lambda c: c.host.phase,
     )
-    hosts = (Host(phase=ATTACHED), Host(phase=DESTROYED))
-    return explore(Entry(machine, {"by": (1, 2)}, hosts, within=lambda c: c.count <= 2))
+    hosts = (SessionHost(phase=ATTACHED), SessionHost(phase=DESTROYED))
+    return explore(MachineEntry(machine, {"by": (1, 2)}, hosts, within=lambda c: c.count <= 2))
 
 
 def test_every_state_there_is_a_way_to_is_found_with_its_distance() -> None:
@@ -78,11 +85,11 @@ def test_every_state_there_is_a_way_to_is_found_with_its_distance() -> None:
 
 def test_what_a_phase_makes_of_an_input() -> None:
     explored = small(COUNT, CLOSE, RING, LATE)
-    assert explored.taken("Open", "count") is Taken.ALLOWED
-    assert explored.taken("Closed", "count") is Taken.NEVER
-    assert explored.taken("Open", "close") is Taken.GUARDED
-    assert explored.taken("Closed", "late") is Taken.REJECTED
-    assert explored.taken("Open", "late") is Taken.NEVER
+    assert explored.outcome("Open", "count") is InputOutcome.ALLOWED
+    assert explored.outcome("Closed", "count") is InputOutcome.NEVER
+    assert explored.outcome("Open", "close") is InputOutcome.GUARDED
+    assert explored.outcome("Closed", "late") is InputOutcome.REJECTED
+    assert explored.outcome("Open", "late") is InputOutcome.NEVER
     assert explored.hosts["count"] == {"Attached"}
     assert explored.dead_ends == ["Closed"]
 
@@ -90,10 +97,10 @@ def test_what_a_phase_makes_of_an_input() -> None:
 def test_what_an_immediate_repeat_does() -> None:
     explored = small(COUNT, CLOSE, RING, FORGET)
     assert explored.repeats == {
-        "count": {Repeat.COUNTED},
-        "close": {Repeat.REFUSED},
-        "ring": {Repeat.TOLD_AGAIN},
-        "forget": {Repeat.NO_OP},
+        "count": {RepeatOutcome.COUNTED},
+        "close": {RepeatOutcome.REFUSED},
+        "ring": {RepeatOutcome.EFFECTS_AGAIN},
+        "forget": {RepeatOutcome.NO_OP},
     }
 
 
@@ -131,19 +138,23 @@ def name_and_refuse(_: Counter, asked: Asked) -> bool:
     ("row", "invariants", "told"),
     [
         (RING, (at_most_one,), "at_most_one does not hold"),
-        (Row("Halve", "halve", lambda *_: False, raise_zero), (), "Halve cannot be folded"),
-        (Row("Break", "break", lambda *_: False, lambda *_: None), (), "makes something else"),
-        (Row("Touch", "touch", change_in_place), (), "was changed in place"),
-        (Row("Name", "name", name_and_refuse), (), "was refused"),
+        (Transition("Halve", "halve", lambda *_: False, raise_zero), (), "Halve cannot be folded"),
+        (
+            Transition("Break", "break", lambda *_: False, lambda *_: None),
+            (),
+            "makes something else",
+        ),
+        (Transition("Touch", "touch", change_in_place), (), "was changed in place"),
+        (Transition("Name", "name", name_and_refuse), (), "was refused"),
     ],
 )
 def test_a_broken_promise_is_found(
-    row: Row, invariants: tuple[Callable[[Counter], bool], ...], told: str
+    row: Transition, invariants: tuple[Callable[[Counter], bool], ...], told: str
 ) -> None:
     violations = small(COUNT, row, invariants=invariants).violations
     assert any(told in violation for violation in violations), violations
 
 
 def test_rows_of_the_other_edition_must_fold_too() -> None:
-    other = Row("Old", "old", lambda *_: True, raise_zero, edition=Edition.SEED)
+    other = Transition("Old", "old", lambda *_: True, raise_zero, edition=Edition.SEED)
     assert any("Old cannot be folded" in found for found in small(COUNT, other).violations)

@@ -12,7 +12,7 @@ import re
 import pytest
 
 from rookery.actors.kernel.machines.machine import Edition
-from rookery.actors.machine_catalogue import CATALOGUE
+from rookery.actors.machine_catalogue import MACHINE_CATALOGUE
 from rookery.ops.machines import tables
 from rookery.ops.machines.explore import explore
 from tests.machines.oracle import MODEL
@@ -26,16 +26,16 @@ def committed(name: str) -> str:
     return COMMITTED.partition(f"## {name}\n")[2].partition("\n## ")[0]
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("name", MACHINE_CATALOGUE)
 @pytest.mark.parametrize("edition", Edition)
 def test_a_machine_breaks_no_rule_and_is_what_its_table_says(name: str, edition: Edition) -> None:
-    explored = explore(CATALOGUE[name], edition)
+    explored = explore(MACHINE_CATALOGUE[name], edition)
     assert explored.violations == []
-    rows = {row.name for row in explored.machine.rows if row.edition in (None, edition)}
+    rows = {row.name for row in explored.machine.transitions if row.edition in (None, edition)}
     assert rows - explored.rows == UNREACHABLE.get(name, set())
     assert tables.table(explored) in committed(name), "run `python -m rookery.ops.machines.tables`"
 
 
 def test_the_tables_are_those_of_the_models_machines() -> None:
-    assert re.findall(r"^## (\w+)$", COMMITTED, re.MULTILINE) == list(CATALOGUE)
-    assert set(CATALOGUE) == set(MODEL)
+    assert re.findall(r"^## (\w+)$", COMMITTED, re.MULTILINE) == list(MACHINE_CATALOGUE)
+    assert set(MACHINE_CATALOGUE) == set(MODEL)

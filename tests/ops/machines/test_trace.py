@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.machine_catalogue import CATALOGUE
+from rookery.actors.machine_catalogue import MACHINE_CATALOGUE
 from rookery.ops.cli import main
 from tests.machines.oracle import MODEL
 
@@ -216,7 +216,7 @@ def test_without_json_a_trace_answers_the_same(
 
 def test_all_machines_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["machine", "list", "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(CATALOGUE)
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(MACHINE_CATALOGUE)
     assert main(["machine", "list", "--edition", "seed"]) == 0
     assert "turn_execution " in capsys.readouterr().out
 

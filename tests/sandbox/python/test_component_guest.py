@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import wasmtime
 
-from rookery.actors.sandbox import Answer, Call, Sandbox, Waiting
+from rookery.actors.sandbox import ProgramCall, Sandbox, SuspendedRun, ToolResult
 from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.python.fallback.component_guest import ComponentGuest
 from rookery.actors.sandbox.python.link import LinkPlan
 from rookery.actors.sandbox.python.python_guest import PythonGuest
-from rookery.actors.sandbox.runtime.factory import python_guest
+from rookery.actors.sandbox.runtime.factory import open_python_guest
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 from tests.sandbox.programs import CALLS, CLOSURES, without_time
 from tests.sandbox.session_fixture import KEY, TOOLS, Stage, later
@@ -54,9 +54,9 @@ def test_where_linking_does_not_work_the_component_is_taken(
         raise broken
 
     said: list[str] = []
-    assert isinstance(python_guest(engine, cache, said.append), PythonGuest)
+    assert isinstance(open_python_guest(engine, cache, said.append), PythonGuest)
     monkeypatch.setattr(LinkPlan, "instantiate", instantiate)
-    guest = python_guest(engine, cache, said.append)
+    guest = open_python_guest(engine, cache, said.append)
     assert isinstance(guest, ComponentGuest)
     assert guest.build == component.build
     assert str(broken) in said[-1]
@@ -95,10 +95,10 @@ def test_what_wasmtime_tells_in_words_has_its_code_too(fallback: Stage):
 def test_a_tool_that_takes_its_time_holds_up_nobody_else(fallback: Stage, whole: Sandbox):
     asked, finish = threading.Event(), threading.Event()
 
-    def slow(_call: Call) -> Answer:
+    def slow(_call: ProgramCall) -> ToolResult:
         asked.set()
         finish.wait(60)
-        return Answer(3)
+        return ToolResult(3)
 
     patient = {"wall_ms": 60_000}
     with ThreadPoolExecutor(1) as pool:
@@ -116,9 +116,9 @@ def test_who_waits_to_be_let_in_waits_no_longer_than_its_limit(fallback: Stage, 
     """Only one of them computes at a time, and the other's clock goes on."""
     asked = threading.Event()
 
-    def begun(_call: Call) -> Answer:
+    def begun(_call: ProgramCall) -> ToolResult:
         asked.set()
-        return Answer(1)
+        return ToolResult(1)
 
     endless = {"cpu_ms": 60_000, "wall_ms": 60_000}
     other = Stage(whole, "other")
@@ -139,13 +139,15 @@ def test_a_run_sleeps_by_its_record_alone(fallback: Stage, whole: Sandbox):
     fallback.run(CLOSURES)
     awake = Stage(whole, "awake")
     awake.run(CLOSURES)
-    answered = awake.run(CALLS, answer=lambda c: Answer("y") if c.name == "write" else later()(c))
+    answered = awake.run(
+        CALLS, answer=lambda c: ToolResult("y") if c.name == "write" else later()(c)
+    )
     awake.end()
     waiting = fallback.wait(CALLS, answer=later("write", "fetch"))
     for value in ("y", 10):
         taken = whole.snapshot(fallback.name)
         whole.restore(taken.data, tools=TOOLS)
-        assert isinstance(waiting, Waiting)
-        waiting = fallback.resume(answers={waiting.calls[0].id: Answer(value)})
+        assert isinstance(waiting, SuspendedRun)
+        waiting = fallback.resume(answers={waiting.calls[0].id: ToolResult(value)})
     assert without_time(waiting) == without_time(answered)
     assert fallback.value("c()") == 4

@@ -11,22 +11,22 @@ import pytest
 
 from rookery.actors.sandbox.python import build as guest_build
 from rookery.actors.sandbox.python.build import GuestCache
-from rookery.actors.sandbox.python.file_cache import UNUSED_S_MAX, KeptFiles
+from rookery.actors.sandbox.python.file_cache import UNUSED_S_MAX, FileCache
 
 CHECKOUT = Path(__file__).parents[3]
 HOLDER = """
 import sys
 from pathlib import Path
-from rookery.actors.sandbox.python.file_cache import KeptFiles
+from rookery.actors.sandbox.python.file_cache import FileCache
 path = Path(sys.argv[1])
-print(KeptFiles(path.parent.parent).hold(path), flush=True)
+print(FileCache(path.parent.parent).lock(path), flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> KeptFiles:
-    return KeptFiles(tmp_path)
+def files(tmp_path: Path) -> FileCache:
+    return FileCache(tmp_path)
 
 
 def left_by_others(path: Path, days: int = 0) -> Path:
@@ -43,7 +43,7 @@ def age(path: Path, days: int) -> None:
 
 
 def test_what_nobody_used_for_a_month_goes_when_something_new_comes(
-    files: KeptFiles, tmp_path: Path
+    files: FileCache, tmp_path: Path
 ):
     assert UNUSED_S_MAX == 30 * 86_400
     old = left_by_others(tmp_path / "a" / "guest.wasm", days=31)
@@ -55,19 +55,19 @@ def test_what_nobody_used_for_a_month_goes_when_something_new_comes(
     assert (tmp_path / "c" / "guest.wasm").read_bytes() == b"new"
 
 
-def test_using_a_file_makes_it_young_again(files: KeptFiles, tmp_path: Path):
+def test_using_a_file_makes_it_young_again(files: FileCache, tmp_path: Path):
     path = left_by_others(tmp_path / "a" / "guest.wasm", days=31)
     before = path.stat().st_mtime
-    assert files.hold(path)
+    assert files.lock(path)
     assert path.stat().st_mtime > before + 30 * 86_400
 
 
-def test_a_file_in_use_stays_however_old(files: KeptFiles, tmp_path: Path):
+def test_a_file_in_use_stays_however_old(files: FileCache, tmp_path: Path):
     held = left_by_others(tmp_path / "a" / "guest.wasm")
     written = tmp_path / "b" / "guest.wasm"
     files.write(written, b"mine")
-    assert files.hold(held)
-    assert files.hold(held)
+    assert files.lock(held)
+    assert files.lock(held)
     for path in (held, written):
         age(path, 99)
     files.write(tmp_path / "c" / "guest.wasm", b"new")
@@ -75,7 +75,7 @@ def test_a_file_in_use_stays_however_old(files: KeptFiles, tmp_path: Path):
     assert written.read_bytes() == b"mine"
 
 
-def test_a_file_is_in_use_as_long_as_a_process_that_uses_it_lives(files: KeptFiles, tmp_path: Path):
+def test_a_file_is_in_use_as_long_as_a_process_that_uses_it_lives(files: FileCache, tmp_path: Path):
     path = left_by_others(tmp_path / "a" / "guest.wasm")
     command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(
@@ -91,8 +91,8 @@ def test_a_file_is_in_use_as_long_as_a_process_that_uses_it_lives(files: KeptFil
     assert not path.exists()
 
 
-def test_what_is_not_there_cannot_be_held(files: KeptFiles, tmp_path: Path):
-    assert not files.hold(tmp_path / "a" / "guest.wasm")
+def test_what_is_not_there_cannot_be_held(files: FileCache, tmp_path: Path):
+    assert not files.lock(tmp_path / "a" / "guest.wasm")
 
 
 def test_a_build_that_went_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

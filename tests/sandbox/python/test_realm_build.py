@@ -14,7 +14,7 @@ from rookery.actors.sandbox.python import build as guest_build
 from rookery.actors.sandbox.python import realm_build
 from rookery.actors.sandbox.python.build import GuestCache, source_key
 from rookery.actors.sandbox.python.python_guest import PythonGuest
-from rookery.actors.sandbox.python.realm_build import SharedBuild
+from rookery.actors.sandbox.python.realm_build import RealmBuild
 from rookery.bus.ports import Bus, Claim
 from rookery.schemas.errors import Failed
 from tests.bus.realms import JetStreamRealm, MemoryRealm, Realm
@@ -72,8 +72,8 @@ class Nodes:
     def cache(self, name: str) -> GuestCache:
         return GuestCache(self._folder / name, lambda _text: None)
 
-    def share(self, name: str, bus: Bus) -> SharedBuild:
-        return SharedBuild(self.cache(name), bus.blobs, bus.claims, name)
+    def share(self, name: str, bus: Bus) -> RealmBuild:
+        return RealmBuild(self.cache(name), bus.blobs, bus.claims, name)
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def test_one_node_builds_and_the_others_fetch_it_by_digest(
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second:
             here, there = nodes.cache("a"), nodes.cache("b")
-            build = await SharedBuild(here, first.blobs, first.claims, "a").settle()
-            assert await SharedBuild(there, second.blobs, second.claims, "b").settle() == build
+            build = await RealmBuild(here, first.blobs, first.claims, "a").agree()
+            assert await RealmBuild(there, second.blobs, second.claims, "b").agree() == build
             components = here.component(stub_wasi=True), there.component(stub_wasi=True)
             assert [digest(component) for component in components] == [build, build]
             assert await first.blobs.get(build) == components[0]
@@ -109,7 +109,7 @@ def test_one_node_builds_and_the_others_fetch_it_by_digest(
 def test_nodes_that_start_together_build_once(realm: Realm, nodes: Nodes, builder: Builder):
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second:
-            starts = (nodes.share(f"n{i}", (first, second)[i % 2]).settle() for i in range(5))
+            starts = (nodes.share(f"n{i}", (first, second)[i % 2]).agree() for i in range(5))
             assert len(set(await asyncio.gather(*starts))) == 1
             assert builder.count == 1
 
@@ -119,11 +119,11 @@ def test_nodes_that_start_together_build_once(realm: Realm, nodes: Nodes, builde
 def test_what_was_fetched_once_is_not_fetched_again(realm: Realm, nodes: Nodes, builder: Builder):
     async def scenario() -> None:
         async with realm.bus() as bus:
-            build = await nodes.share("a", bus).settle()
-            assert await nodes.share("b", bus).settle() == build
+            build = await nodes.share("a", bus).agree()
+            assert await nodes.share("b", bus).agree() == build
             await realm.tamper_with_blob(build)
             for name in ("a", "b"):
-                assert await nodes.share(name, bus).settle() == build
+                assert await nodes.share(name, bus).agree() == build
             assert builder.count == 1
 
     asyncio.run(scenario())
@@ -136,11 +136,11 @@ def test_a_build_of_ones_own_gives_way_to_the_realms_and_to_nobody_elses(
 
     async def scenario() -> None:
         async with realm.bus() as bus:
-            build = await nodes.share("a", bus).settle()
+            build = await nodes.share("a", bus).agree()
             own = nodes.cache("b").component(stub_wasi=True)
             cache = nodes.cache("b")
             assert digest(own) != build
-            assert await SharedBuild(cache, bus.blobs, bus.claims, "b").settle() == build
+            assert await RealmBuild(cache, bus.blobs, bus.claims, "b").agree() == build
             assert digest(cache.component(stub_wasi=True)) == build
             assert nodes.cache("b").component(stub_wasi=True) == own
             assert builder.count == 2
@@ -153,15 +153,15 @@ def test_a_damaged_blob_is_refused_and_replaced_for_everybody(
 ):
     async def scenario() -> None:
         async with realm.bus() as bus:
-            damaged = await nodes.share("a", bus).settle()
+            damaged = await nodes.share("a", bus).agree()
             await realm.tamper_with_blob(damaged)
             cache = nodes.cache("b")
-            build = await SharedBuild(cache, bus.blobs, bus.claims, "b").settle()
+            build = await RealmBuild(cache, bus.blobs, bus.claims, "b").agree()
             assert build != damaged
             assert digest(cache.component(stub_wasi=True)) == build
             assert [record.code for record in caplog.records] == ["BLOB_CORRUPT"]
             for name in ("a", "c"):
-                assert await nodes.share(name, bus).settle() == build
+                assert await nodes.share(name, bus).agree() == build
             assert builder.count == 2
 
     asyncio.run(scenario())
@@ -174,7 +174,7 @@ def test_a_pointer_to_nothing_is_replaced(
     async def scenario() -> None:
         async with realm.bus() as bus:
             assert await bus.claims.acquire(NAME, "somebody", 60, value)
-            build = await nodes.share("a", bus).settle()
+            build = await nodes.share("a", bus).agree()
             assert (await pointer(bus)).value == build.encode()
 
     asyncio.run(scenario())
@@ -187,11 +187,11 @@ def test_a_build_that_fails_frees_the_way_for_the_next(
         async with realm.bus() as bus:
             builder.fails = True
             with pytest.raises(Failed) as failed:
-                await nodes.share("a", bus).settle()
+                await nodes.share("a", bus).agree()
             assert failed.value.code == "GUEST_BUILD_FAILED"
             assert await bus.claims.list(NAME) == []
             builder.fails = False
-            assert await nodes.share("b", bus).settle() == (await pointer(bus)).value.decode()
+            assert await nodes.share("b", bus).agree() == (await pointer(bus)).value.decode()
 
     asyncio.run(scenario())
 
@@ -203,7 +203,7 @@ def test_a_builder_at_work_keeps_its_claim(
         realm = MemoryRealm()
         async with realm.bus() as bus:
             builder.go_on.clear()
-            building = asyncio.create_task(nodes.share("a", bus).settle())
+            building = asyncio.create_task(nodes.share("a", bus).agree())
             seen: Claim | None = None
             for _ in range(4):  # Each time most of its time to live, together much more.
                 seen = await realm.soon(lambda last=seen: newer(bus, last))
@@ -227,11 +227,11 @@ def test_a_builder_that_slept_through_the_end_of_its_claim_takes_the_build_of_th
         async with realm.bus() as bus:
             builder.go_on.clear()
             cache = nodes.cache("a")
-            share = SharedBuild(cache, bus.blobs, bus.claims, "a")
-            sleeping = asyncio.create_task(share.settle())
+            share = RealmBuild(cache, bus.blobs, bus.claims, "a")
+            sleeping = asyncio.create_task(share.agree())
             await realm.soon(lambda: bus.claims.list(NAME))
             await realm.elapse(60)
-            second = asyncio.create_task(nodes.share("b", bus).settle())
+            second = asyncio.create_task(nodes.share("b", bus).agree())
             await realm.soon(lambda: bus.claims.list(NAME))
             builder.go_on.set()
             build = await second
@@ -248,7 +248,7 @@ def test_a_server_out_of_reach_is_an_error_and_no_build_of_ones_own(
         async with jetstream.bus() as bus:
             jetstream.server.kill()
             with pytest.raises(Failed) as failed:
-                await nodes.share("a", bus).settle()
+                await nodes.share("a", bus).agree()
             assert failed.value.code == "SERVER_UNREACHABLE"
             assert builder.count == 0
 
@@ -260,11 +260,11 @@ def test_what_a_realm_agreed_on_survives_its_server(
 ):
     async def scenario() -> None:
         async with jetstream.bus() as bus:
-            build = await nodes.share("a", bus).settle()
+            build = await nodes.share("a", bus).agree()
         jetstream.server.kill()
         jetstream.server.restart()
         async with jetstream.bus() as bus:
-            assert await nodes.share("b", bus).settle() == build
+            assert await nodes.share("b", bus).agree() == build
             assert builder.count == 1
 
     asyncio.run(scenario())
@@ -282,9 +282,9 @@ def test_the_real_build_travels(
 
     async def scenario() -> None:
         async with jetstream.bus() as first, jetstream.bus() as second:
-            await SharedBuild(cache, first.blobs, first.claims, "a").settle()
+            await RealmBuild(cache, first.blobs, first.claims, "a").agree()
             other = nodes.cache("b")
-            build = await SharedBuild(other, second.blobs, second.claims, "b").settle()
+            build = await RealmBuild(other, second.blobs, second.claims, "b").agree()
             assert build == guest.build == digest(other.component(stub_wasi=True))
 
     asyncio.run(scenario())

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import wasmtime
 
-from rookery.actors.sandbox import Answer, Call, Sandbox
+from rookery.actors.sandbox import ProgramCall, Sandbox, ToolResult
 from rookery.actors.sandbox.python.python_guest import PythonGuest
-from rookery.actors.sandbox.runtime.guest_threads import Workers
+from rookery.actors.sandbox.runtime.guest_threads import GuestThreads
 from rookery.schemas.run import RunRequest, SessionLimits
 from tests.sandbox.session_fixture import KEY, TOOLS, Stage
 
@@ -24,7 +24,7 @@ class Hall:
         self.changed = threading.Condition()
         self.inside = self.most = 0
 
-    def answer(self, _call: Call) -> Answer:
+    def answer(self, _call: ProgramCall) -> ToolResult:
         with self.changed:
             self.inside += 1
             self.most = max(self.most, self.inside)
@@ -32,7 +32,7 @@ class Hall:
         self.open.wait(30)
         with self.changed:
             self.inside -= 1
-        return Answer(1)
+        return ToolResult(1)
 
     def hold(self, count: int, timeout_s: float = 30) -> bool:
         with self.changed:
@@ -77,7 +77,7 @@ def test_threads_in_calls_are_bounded_by_number_and_memory(
 
 def test_threads_beyond_those_that_may_work_end():
     """Those that stood still, when they go on, and those that worked in their place."""
-    workers, leave, done = Workers(1), threading.Event(), threading.Event()
+    workers, leave, done = GuestThreads(1), threading.Event(), threading.Event()
     seen: set[threading.Thread] = set()
     moved = threading.Semaphore(0)
 
@@ -90,11 +90,11 @@ def test_threads_beyond_those_that_may_work_end():
     for _ in range(4):
         workers.submit(stand)
         assert moved.acquire(timeout=20)
-        workers.lend(seen)
+        workers.allow_extra(seen)
     leave.set()
     for _ in range(4):
         assert moved.acquire(timeout=20)
-    workers.lend(())
+    workers.allow_extra(())
     deadline_s = time.monotonic() + 20
     while len(kept := [thread for thread in seen if thread.is_alive()]) > 1:
         assert time.monotonic() < deadline_s

@@ -12,7 +12,7 @@ import pytest
 import wasmtime
 from msgspec.structs import replace
 
-from rookery.actors.sandbox import Answer, Sandbox
+from rookery.actors.sandbox import Sandbox, ToolResult
 from rookery.actors.sandbox.contract import Guest
 from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.python.python_guest import PythonGuest
@@ -63,7 +63,7 @@ def test_a_session_goes_on_with_its_own_build_where_new_ones_begin_with_another(
         there.wait("x.append(await approve(2))", answer=later("approve"))
         after.restore(before.snapshot("s").data, tools=TOOLS)
         here = Stage(after, "s", create=False)
-        assert here.resume(answers={1: Answer(2)}).status == "ok"
+        assert here.resume(answers={1: ToolResult(2)}).status == "ok"
         fresh = Stage(after, "fresh")
         assert (here.value("x"), fresh.value("1 + 1")) == ([1, 2], 2)
         builds = [digest_bytes(old), digest_bytes(new)]
@@ -91,26 +91,28 @@ def test_what_was_fetched_once_is_in_the_cache(tmp_path: Path):
 def begin(sandbox: Sandbox, name: str, build: str) -> Stage:
     """A TypeScript session as its record tells of it: it began with this build."""
     typescript = Language.TYPESCRIPT
-    sandbox.reopen(name, seed=b"", created_ms=NOW_MS, language=typescript, tools=TOOLS, build=build)
+    sandbox.rebuild(
+        name, seed=b"", created_ms=NOW_MS, language=typescript, tools=TOOLS, build=build
+    )
     return Stage(sandbox, name, create=False, language=typescript)
 
 
 def test_typescript_goes_on_with_the_prelude_it_began_with(tmp_path: Path):
-    own = JavaScriptBuild.own()
+    own = JavaScriptBuild.installed()
     old = replace(own, prelude=f"{own.prelude} // as it was")
     with opened(tmp_path, own_build(), Published(old.piece)) as sandbox:
         session = begin(sandbox, "s", old.digest)
         session.run("const x: number[] = [1]")
         session.wait("x.push(await approve(2)); x", answer=later("approve"))
         sandbox.restore(sandbox.snapshot("s").data, tools=TOOLS)
-        assert session.resume(answers={1: Answer(2)}).result == [1, 2]  # type: ignore[union-attr]
+        assert session.resume(answers={1: ToolResult(2)}).result == [1, 2]
         fresh = Stage(sandbox, "fresh", language=Language.TYPESCRIPT)
         assert fresh.value("1 + 1") == 2
         assert [sandbox.build_of("s"), sandbox.build_of("fresh")] == [old.digest, own.digest]
 
 
 def test_typescript_of_another_edition_of_its_translation_is_refused(tmp_path: Path):
-    newer = replace(JavaScriptBuild.own(), edition=EDITION + 1)
+    newer = replace(JavaScriptBuild.installed(), edition=EDITION + 1)
     with opened(tmp_path, own_build(), Published(newer.piece)) as sandbox:
         with pytest.raises(Refused) as refused:
             begin(sandbox, "s", newer.digest)
@@ -166,7 +168,7 @@ class Others:
     def sessions(self, sandbox: Sandbox) -> list[Stage]:
         """One on each."""
         for number, build in enumerate(self.builds):
-            sandbox.reopen(f"of-{number}", seed=b"", created_ms=NOW_MS, build=build, tools=TOOLS)
+            sandbox.rebuild(f"of-{number}", seed=b"", created_ms=NOW_MS, build=build, tools=TOOLS)
         return [Stage(sandbox, f"of-{n}", create=False) for n in range(len(self.builds))]
 
 
@@ -201,7 +203,7 @@ def test_a_build_nobody_runs_on_leaves_memory_and_its_sessions_come_back(
             stage.run("x = globals().get('x', 0) + 1")
             waiting.wait("n = await approve(1)", answer=later("approve"))
             until(lambda: others.in_memory == 0)
-            assert waiting.resume(answers={1: Answer(7)}).status == "ok"
+            assert waiting.resume(answers={1: ToolResult(7)}).status == "ok"
         assert [stage.value("x"), waiting.value("n"), own.value("x")] == [2, 7, 1]
         until(lambda: others.in_memory == 0)
 

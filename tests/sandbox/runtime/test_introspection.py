@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.sandbox import PYTHON_MODULES, Answer, Sandbox, Tool
-from rookery.actors.sandbox.runtime.introspection import DISCOVERY, Catalogue
+from rookery.actors.sandbox import PYTHON_MODULES, Sandbox, Tool, ToolResult
+from rookery.actors.sandbox.runtime.introspection import INTROSPECTION, ToolDescriptions
 from rookery.actors.sandbox.sessions.snapshot import (
     SavedSession,
     SnapshotHeader,
@@ -44,7 +44,7 @@ EXPECTED = [
     ASK,
     Capability(name="plain", description="", side_effect=SideEffect.READ),
     SELL,
-    *DISCOVERY.values(),
+    *INTROSPECTION.values(),
 ]
 
 
@@ -130,7 +130,7 @@ def test_asking_is_computing_and_ends_with_the_time_for_it(shop: Stage):
 
 def test_a_session_without_tools_can_still_ask(sandbox: Sandbox, shop: Stage):
     request = RunRequest(session_id=shop.name, code="[t['name'] for t in list_tools()]")
-    assert sandbox.run(request, tools=(), now_ms=NOW_MS).result == list(DISCOVERY)
+    assert sandbox.run(request, tools=(), now_ms=NOW_MS).result == list(INTROSPECTION)
     assert sandbox.validate(RunRequest(code="list_tools()")).status == "ok"
 
 
@@ -154,7 +154,7 @@ def test_a_program_may_shadow_them_and_take_them_back(shop: Stage):
     assert len(shop.value("del list_tools\nlist_tools()")) == len(EXPECTED)
 
 
-@pytest.mark.parametrize("name", DISCOVERY)
+@pytest.mark.parametrize("name", INTROSPECTION)
 def test_no_tool_of_the_host_may_have_one_of_these_names(sandbox: Sandbox, name: str):
     with pytest.raises(Refused) as refused:
         sandbox.create("shop", tools=[Tool(name=name)], seed=b"", now_ms=NOW_MS)
@@ -163,7 +163,7 @@ def test_no_tool_of_the_host_may_have_one_of_these_names(sandbox: Sandbox, name:
 
 def test_a_tool_is_described_under_the_name_it_is_called_by():
     tool = Tool(name="shop_sell", capability=SELL)
-    told = Catalogue.of({"shop_sell": tool}).answer("describe_tool", ["shop_sell"], {})
+    told = ToolDescriptions.of({"shop_sell": tool}).reply_to("describe_tool", ["shop_sell"], {})
     assert msgspec.json.decode(told.value)["name"] == "shop_sell"
 
 
@@ -190,16 +190,16 @@ def test_a_run_that_waits_hears_the_same_wherever_it_goes_on(
 ):
     """The synchronous wait is replayed from the start, the awaited one goes on from its image."""
 
-    def answer(call: Any) -> Answer | None:
-        return None if call.name == held else Answer(1)
+    def answer(call: Any) -> ToolResult | None:
+        return None if call.name == held else ToolResult(1)
 
     elsewhere = [msgspec.structs.replace(tool, capability=None) for tool in TOOLS]
     waiting = shop.wait(program, answer=answer)
     taken = sandbox.snapshot(shop.name).data
-    answers = {waiting.calls[0].id: Answer("it")}
-    here = sandbox.resume(shop.name, answers, answer=lambda _call: Answer(1))
+    answers = {waiting.calls[0].id: ToolResult("it")}
+    here = sandbox.resume(shop.name, answers, answer=lambda _call: ToolResult(1))
     sandbox.restore(taken, tools=[*elsewhere, Tool(name="more")])
-    there = sandbox.resume(shop.name, answers, answer=lambda _call: Answer(1))
+    there = sandbox.resume(shop.name, answers, answer=lambda _call: ToolResult(1))
     assert without_time(here) == without_time(there)
     assert here.result[:2] == [True, "Sell a thing."]
 

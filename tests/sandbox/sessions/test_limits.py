@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.sandbox import Answer, Call, Waiting
+from rookery.actors.sandbox import ProgramCall, SuspendedRun, ToolResult
 from rookery.schemas.run import CallStatus
 from tests.sandbox.session_fixture import Stage, later
 
@@ -85,8 +85,8 @@ def test_what_comes_from_outside_must_fit_too(stage: Stage):
     large = "x" * (70 << 20)
     stage.run("kept = 1")
     assert stage.code("len(large)", inputs={"large": large}) == "MEMORY_EXCEEDED"
-    assert stage.code("add(1)", answer=lambda _call: Answer(large)) == "MEMORY_EXCEEDED"
-    assert stage.code("await fetch(1)", answer=lambda _call: Answer(large)) == "MEMORY_EXCEEDED"
+    assert stage.code("add(1)", answer=lambda _call: ToolResult(large)) == "MEMORY_EXCEEDED"
+    assert stage.code("await fetch(1)", answer=lambda _call: ToolResult(large)) == "MEMORY_EXCEEDED"
     assert stage.code("'y' * (30 << 20)") == "MEMORY_EXCEEDED"
     assert stage.value("kept") == 1
 
@@ -106,7 +106,7 @@ def test_the_calls_within_the_limit_are_made(stage: Stage):
 
 
 def test_no_awaited_call_of_a_batch_beyond_the_limit_is_made(stage: Stage):
-    asked: list[Call] = []
+    asked: list[ProgramCall] = []
     code = "import asyncio\nawait asyncio.gather(*map(fetch, range(9)))"
     stage.try_run(code, answer=asked.append, limits={"max_external_calls": 8})
     assert asked == []
@@ -118,9 +118,9 @@ def test_wall_time_ends_a_run_inside_a_tool(stage: Stage, call: str):
     finish = threading.Event()
     stage.run("x = 1")
 
-    def slow(_call: Call) -> Answer:
+    def slow(_call: ProgramCall) -> ToolResult:
         finish.wait(30)
-        return Answer("late")
+        return ToolResult("late")
 
     outcome = stage.run(f"print('said')\nx = 2\n{call}", answer=slow, limits={"wall_ms": 400})
     assert outcome.error is not None
@@ -136,9 +136,9 @@ def test_wall_time_ends_a_run_inside_a_tool(stage: Stage, call: str):
 def test_many_tools_that_never_return_do_not_stop_the_others(stage: Stage):
     finish = threading.Event()
 
-    def stuck(_call: Call) -> Answer:
+    def stuck(_call: ProgramCall) -> ToolResult:
         finish.wait(30)
-        return Answer(0)
+        return ToolResult(0)
 
     try:
         for _ in range(12):
@@ -149,14 +149,14 @@ def test_many_tools_that_never_return_do_not_stop_the_others(stage: Stage):
 
 
 def test_tool_time_counts_for_the_wall_and_not_for_the_cpu(stage: Stage):
-    def busy(_call: Call) -> Answer:
+    def busy(_call: ProgramCall) -> ToolResult:
         sum(range(3_000_000))
-        return Answer(1)
+        return ToolResult(1)
 
     assert stage.value("add(1)", answer=busy, limits={"cpu_ms": 40, "wall_ms": 20_000}) == 1
     waiting = stage.wait("await fetch(1)", answer=later("fetch"), limits={"wall_ms": 1000})
-    assert isinstance(waiting, Waiting)
-    slow = {1: Answer(2, duration_ms=1001)}
+    assert isinstance(waiting, SuspendedRun)
+    slow = {1: ToolResult(2, duration_ms=1001)}
     outcome: Any = stage.resume(answers=slow)
     assert outcome.error.code == "TIMEOUT_WALL"
 

@@ -18,7 +18,7 @@ import pytest
 import wasmtime
 from msgspec.structs import replace
 
-from rookery.actors.sandbox import Answer, Call, RecordedCall, RecordedRun, Sandbox, Tool
+from rookery.actors.sandbox import ProgramCall, RecordedCall, RecordedRun, Sandbox, Tool, ToolResult
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.actors.sandbox.sessions.run_log import RunLog
 from rookery.actors.sandbox.sessions.snapshot import open_snapshot
@@ -183,7 +183,7 @@ def test_only_a_whole_base_of_the_same_language_and_build_is_opened(live: Record
         (Language.TYPESCRIPT, base, "INVALID_ARGUMENT"),
     ):
         with pytest.raises(Refused) as refused:
-            other.reopen("no", seed=b"", created_ms=0, language=language, base=data)
+            other.rebuild("no", seed=b"", created_ms=0, language=language, base=data)
         assert refused.value.code == code
     assert "no" not in {meta.id for meta in other.sessions()}
 
@@ -201,7 +201,7 @@ def test_runs_that_ended_by_a_limit_or_a_trap_leave_no_trace(live: Recorder, aga
     assert live.run("1", inputs={"not a name": 1}).error is not None
     live.sandbox.submit(RunRequest(session_id=live.name, code="add(2)"), now_ms=0).result(60)
     live.sandbox.cancel(live.name)
-    assert not live.sandbox.last_run_counts(live.name)
+    assert not live.sandbox.last_run_kept(live.name)
     assert len(live.runs) == kept
     again.reopen(live.runs)
     again.now_ms = live.now_ms
@@ -387,10 +387,10 @@ def test_a_continued_run_can_be_cancelled_in_a_call(live: Recorder, again: Recor
     live.run(code)
     asked, finish = threading.Event(), threading.Event()
 
-    def answer(_call: Call) -> Answer:
+    def answer(_call: ProgramCall) -> ToolResult:
         asked.set()
         finish.wait(30)
-        return Answer(1)
+        return ToolResult(1)
 
     again.reopen(live.runs[:1])
     request = RunRequest(session_id=again.name, code=code)

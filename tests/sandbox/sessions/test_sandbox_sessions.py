@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import wasmtime
 
-from rookery.actors.sandbox import Answer, Call, Outcome, Sandbox, ToolFailure
+from rookery.actors.sandbox import Outcome, ProgramCall, Sandbox, ToolFailure, ToolResult
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest, RunResult, SessionLimits
@@ -27,14 +27,14 @@ KINDS: dict[str, tuple[str, Any]] = {
 }
 
 
-def answer_or_fail(call: Call) -> Answer:
+def answer_or_fail(call: ProgramCall) -> ToolResult:
     match call.args[0]:
         case 0:
-            return Answer(error=ToolFailure("QUOTA_EXCEEDED", "no"))
+            return ToolResult(error=ToolFailure("QUOTA_EXCEEDED", "no"))
         case -1:
             raise RuntimeError("a bug of the host")
         case value:
-            return Answer(value)
+            return ToolResult(value)
 
 
 def test_every_outcome_reaches_its_own_session(engine: wasmtime.Engine, guest: PythonGuest):
@@ -77,9 +77,9 @@ def test_programs_really_run_at_the_same_time(sandbox: Sandbox):
     """Each waits in a tool until all have arrived there."""
     together = threading.Barrier(4)
 
-    def arrive(_call: Call) -> Answer:
+    def arrive(_call: ProgramCall) -> ToolResult:
         together.wait(20)
-        return Answer(1)
+        return ToolResult(1)
 
     stages = [Stage(sandbox, f"together-{n}") for n in range(4)]
     futures = [
@@ -136,7 +136,7 @@ def test_a_long_history_becomes_an_image_and_nothing_is_lost(stage: Stage):
 def test_a_run_at_work_can_be_cancelled(stage: Stage):
     asked = threading.Event()
 
-    def answer(call: Call) -> Answer | None:
+    def answer(call: ProgramCall) -> ToolResult | None:
         asked.set()
         return ANSWERS(call)
 
@@ -159,10 +159,10 @@ def test_a_run_at_work_can_be_cancelled(stage: Stage):
 def test_a_run_in_a_tool_can_be_cancelled(stage: Stage):
     asked, finish = threading.Event(), threading.Event()
 
-    def answer(_call: Call) -> Answer:
+    def answer(_call: ProgramCall) -> ToolResult:
         asked.set()
         finish.wait(30)
-        return Answer(1)
+        return ToolResult(1)
 
     request = RunRequest(session_id=stage.name, code="add(1)")
     future = stage.sandbox.submit(request, answer=answer, now_ms=NOW_MS)
@@ -222,7 +222,7 @@ def test_a_waiting_run_takes_no_second_one_and_no_foreign_answer(stage: Stage):
         stage.run("1")
     assert refused.value.code == "GUARD_REJECTED"
     with pytest.raises(Refused) as refused:
-        stage.resume(answers={7: Answer(1)})
+        stage.resume(answers={7: ToolResult(1)})
     assert refused.value.code == "INPUT_NOT_FOUND"
     assert stage.resume("yes").result == "yes"
     with pytest.raises(Refused) as refused:
@@ -253,21 +253,21 @@ def test_what_rests_is_counted_and_the_longest_at_rest_is_named_first(
 
     with Sandbox(engine, [guest], KEY, live_max=2, ready=1) as sandbox:
         stages = [Stage(sandbox, f"rests-{n}") for n in range(6)]
-        names, fresh_bytes = [stage.name for stage in stages], sandbox.resting_bytes
+        names, fresh_bytes = [stage.name for stage in stages], sandbox.suspended_bytes
         for stage in stages:
             stage.run("x = list(range(50_000))\nfor n in range(500_000): pass")
         for name in names[1:4] + names[:1]:
             sandbox.snapshot(name)  # Also waits until it rests.
-        assert sandbox.surplus(0, nobody) == [*names[1:4], names[0]]
-        assert sandbox.surplus(0, names[2].__eq__) == [names[1], names[3], names[0]]
-        four_bytes = sandbox.resting_bytes
+        assert sandbox.eviction_candidates(0, nobody) == [*names[1:4], names[0]]
+        assert sandbox.eviction_candidates(0, names[2].__eq__) == [names[1], names[3], names[0]]
+        four_bytes = sandbox.suspended_bytes
         assert four_bytes > 10 * fresh_bytes
-        assert sandbox.surplus(four_bytes - 1, nobody) == [names[1]]
-        assert sandbox.surplus(four_bytes, nobody) == []
+        assert sandbox.eviction_candidates(four_bytes - 1, nobody) == [names[1]]
+        assert sandbox.eviction_candidates(four_bytes, nobody) == []
         assert [stage.value("len(x)") for stage in stages] == [50_000] * 6, "nothing is lost"
         for stage in stages:
             stage.end()
-        assert sandbox.resting_bytes == 0
+        assert sandbox.suspended_bytes == 0
 
 
 def test_a_snapshot_of_a_session_that_rests_leaves_no_more_instances_than_may_be(
@@ -279,4 +279,6 @@ def test_a_snapshot_of_a_session_that_rests_leaves_no_more_instances_than_may_be
         for stage in stages:
             stage.run("x = 1")
         sandbox.snapshot(stages[0].name)
-        assert sandbox.surplus(0, lambda name: False) == [stage.name for stage in stages[1:]]
+        assert sandbox.eviction_candidates(0, lambda name: False) == [
+            stage.name for stage in stages[1:]
+        ]

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.sandbox import Answer, Sandbox, Waiting
+from rookery.actors.sandbox import Sandbox, SuspendedRun, ToolResult
 from rookery.actors.sandbox.sessions.snapshot import (
     SavedSession,
     SnapshotHeader,
@@ -31,13 +31,13 @@ def test_a_run_that_slept_ends_as_if_it_had_not(stage: Stage, sandbox: Sandbox, 
     code, slow = PROGRAMS[name]
     awake = Stage(sandbox, stage.name + "-awake")
     awake.run(CLOSURES)
-    answered = awake.run(code, answer=lambda c: Answer("yes") if c.name == slow else later()(c))
+    answered = awake.run(code, answer=lambda c: ToolResult("yes") if c.name == slow else later()(c))
     stage.run(CLOSURES)
     waiting = stage.wait(code, answer=later(slow))
     (call,) = waiting.calls
     assert (call.name, call.awaited) == (slow, name == "awaited")
     rest(stage)
-    outcome = stage.resume(answers={call.id: Answer("yes")}, answer=later())
+    outcome = stage.resume(answers={call.id: ToolResult("yes")}, answer=later())
     assert without_time(outcome) == without_time(answered)
     assert outcome.stdout == "begin\nend\n"
     assert stage.value("[c(), next(squares)]") == awake.value("[c(), next(squares)]")
@@ -51,7 +51,7 @@ def test_a_limit_after_sleeping_puts_the_session_back_before_the_run(stage: Stag
     endless = "x.append(1)\n" + code + "\nwhile True: pass"
     waiting = stage.wait(endless, later(slow), limits={"cpu_ms": 200})
     rest(stage)
-    outcome: Any = stage.resume(answers={waiting.calls[0].id: Answer(1)}, answer=later())
+    outcome: Any = stage.resume(answers={waiting.calls[0].id: ToolResult(1)}, answer=later())
     assert outcome.error.code == "TIMEOUT_CPU"
     assert outcome.stdout == "begin\nend\n"
     assert stage.value("[x, c(), next(squares)]") == [["kept"], 2, 4]
@@ -62,9 +62,9 @@ def test_a_run_may_sleep_at_every_call(stage: Stage, sandbox: Sandbox):
     code = "a = add(1)\nb = await fetch(a)\nd = add(b)\ne = await fetch(d)\n[a, b, d, e, add(e)]"
     outcome: Any = stage.try_run(code, answer=later("add", "fetch"))
     for value in range(10, 15):
-        assert isinstance(outcome, Waiting)
+        assert isinstance(outcome, SuspendedRun)
         rest(stage)
-        outcome = stage.resume(answers={outcome.calls[0].id: Answer(value)})
+        outcome = stage.resume(answers={outcome.calls[0].id: ToolResult(value)})
     assert outcome.result == [10, 11, 12, 13, 14]
     assert [record.name for record in outcome.external_calls] == [
         "add",
@@ -90,7 +90,7 @@ def test_time_that_is_let_pass_counts_as_the_runs_own(stage: Stage):
     waiting = stage.wait(code + "round(time.time() - t)", answer=later("approve"))
     assert waiting.timer_ms == 90_000
     rest(stage)
-    assert isinstance(stage.sandbox.resume(stage.name, advance_ms=2_000), Waiting)
+    assert isinstance(stage.sandbox.resume(stage.name, advance_ms=2_000), SuspendedRun)
     outcome: Any = stage.sandbox.resume(stage.name, advance_ms=88_000)
     assert outcome.error.code == "TIMEOUT_WALL"
 
@@ -100,7 +100,7 @@ def test_a_timer_within_the_wall_time_is_an_ordinary_exception(stage: Stage):
     code += "try: await asyncio.wait_for(approve(1), 2)\nexcept TimeoutError: pass\n"
     stage.wait(code + "round(time.time() - t)", answer=later("approve"))
     rest(stage)
-    assert isinstance(stage.sandbox.resume(stage.name, advance_ms=1500), Waiting)
+    assert isinstance(stage.sandbox.resume(stage.name, advance_ms=1500), SuspendedRun)
     assert stage.sandbox.resume(stage.name, advance_ms=500).result == 2
 
 
@@ -110,8 +110,8 @@ def test_time_that_has_passed_before_an_answer_is_not_counted_again(stage: Stage
     code += "both = await asyncio.gather(approve(1), nap())\n"
     waiting = stage.wait(code + "[both, round(time.time() - t)]", answer=later("approve"))
     (call,) = waiting.calls
-    assert isinstance(stage.sandbox.resume(stage.name, advance_ms=3_000), Waiting)
-    answers = {call.id: Answer("yes", duration_ms=4_000)}
+    assert isinstance(stage.sandbox.resume(stage.name, advance_ms=3_000), SuspendedRun)
+    answers = {call.id: ToolResult("yes", duration_ms=4_000)}
     outcome: Any = stage.sandbox.resume(stage.name, answers, advance_ms=1_000)
     assert outcome.result == [["yes", None], 4], "of five seconds"
     assert outcome.metrics.duration_ms < 7_000
@@ -130,7 +130,7 @@ def test_a_replay_that_asks_for_something_else_is_refused_and_waits_on(
     for _ in range(2):
         sandbox.restore(forged.data, tools=TOOLS)
         with pytest.raises(Failed) as failed:
-            stage.resume(answers={waiting.calls[0].id: Answer("yes")})
+            stage.resume(answers={waiting.calls[0].id: ToolResult("yes")})
         assert failed.value.code == "REPLAY_DIVERGED"
     taken = sandbox.snapshot(stage.name)
     assert open_snapshot(KEY, taken.data, sandbox.require, OFFERED)[1].turn == saved.turn

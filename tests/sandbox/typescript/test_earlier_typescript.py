@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.sandbox import Answer, Sandbox, Waiting
+from rookery.actors.sandbox import Sandbox, SuspendedRun, ToolResult
 from rookery.actors.sandbox.typescript.build import JavaScriptBuild
 from rookery.schemas.run import Language
 from tests.builds import own_build
@@ -24,7 +24,7 @@ RECORD: dict[str, Any] = json.loads((FOLDER / "edition_1.json").read_text())
 
 
 def earlier() -> JavaScriptBuild:
-    own = JavaScriptBuild.own()
+    own = JavaScriptBuild.installed()
     return JavaScriptBuild(
         edition=1,
         engine=own.engine,
@@ -41,14 +41,14 @@ def sandbox_of_today(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandb
 
 
 def test_the_build_of_an_earlier_edition_is_the_one_it_was():
-    assert earlier().digest == RECORD["build"] != JavaScriptBuild.own().digest
+    assert earlier().digest == RECORD["build"] != JavaScriptBuild.installed().digest
     assert JavaScriptBuild.read(earlier().piece) == earlier()
 
 
 @pytest.mark.parametrize("name", RECORD["programs"])
 def test_a_program_of_an_earlier_edition_runs_as_it_did(sandbox_of_today: Sandbox, name: str):
     code, *expected = RECORD["programs"][name]
-    sandbox_of_today.reopen(
+    sandbox_of_today.rebuild(
         "earlier",
         seed=b"seed",
         created_ms=NOW_MS,
@@ -59,8 +59,8 @@ def test_a_program_of_an_earlier_edition_runs_as_it_did(sandbox_of_today: Sandbo
     stage = Stage(sandbox_of_today, "earlier", create=False, language=Language.TYPESCRIPT)
     stage.value(RECORD["first"], answer=answer)
     outcome = stage.try_run(code, answer=answer)
-    while isinstance(outcome, Waiting):
-        yes = {call.id: Answer("yes", duration_ms=1) for call in outcome.calls}
+    while isinstance(outcome, SuspendedRun):
+        yes = {call.id: ToolResult("yes", duration_ms=1) for call in outcome.calls}
         outcome = stage.resume(answers=yes, answer=answer)
     stage.end()
     error = outcome.error and outcome.error.code

@@ -16,10 +16,10 @@ import tree_sitter_typescript
 
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
-from rookery.actors.sandbox.typescript.source_edits import aligned, apply_edits
+from rookery.actors.sandbox.typescript.source_edits import align, apply_edits
 from rookery.actors.sandbox.typescript.syntax import Node, parse
-from rookery.actors.sandbox.typescript.translation import EDITIONS, RefusedSource, translate
-from rookery.actors.sandbox.typescript.type_erasure import blank_types
+from rookery.actors.sandbox.typescript.translation import EDITIONS, SourceRefused, translate
+from rookery.actors.sandbox.typescript.type_erasure import erase_types
 from rookery.schemas.digest import digest_json
 from rookery.schemas.run import Language
 from tests.sandbox.session_fixture import Stage
@@ -49,7 +49,7 @@ def blank(source: str) -> str:
     data = source.encode()
     root = parse(data, unwatched)
     assert not root.has_error
-    blanking = blank_types(root, data)
+    blanking = erase_types(root, data)
     assert blanking.rest is None, blanking.rest.type
     return apply_edits(data, blanking.edits).text
 
@@ -176,7 +176,7 @@ def test_blanks_keep_their_neighbours_apart(source: str, blanked: str):
 )
 def test_what_blanks_would_change_is_left_to_the_transformer(source: str):
     data = source.encode()
-    assert blank_types(parse(data, unwatched), data).rest is not None
+    assert erase_types(parse(data, unwatched), data).rest is not None
 
 
 def test_types_of_what_only_exists_elsewhere_are_types():
@@ -188,7 +188,7 @@ def test_types_of_what_only_exists_elsewhere_are_types():
 def test_places_are_found_again_by_what_is_the_same():
     source = "interface Long { a: 1, b: 2 }\nenum E { A }\nconst é: Long = f('x', `y`) // z\ng(é)"
     printed = 'var E = function(E) {\n\treturn E;\n}(E || {});\nconst é = f("x", `y`);\ng(é);\n'
-    found = aligned(printed, source)
+    found = align(printed, source)
     for word in ("é", "f(", "`y`", "g(", "é)"):
         assert found.origin(printed.rindex(word)) == source.rindex(word)
 
@@ -204,7 +204,7 @@ def test_what_sources_become_stays_the_same_in_each_edition(
         try:
             transform = javascript_guest.transform
             script = translate(read(name), (), transform, unwatched, edition=edition)
-        except RefusedSource as refused:
+        except SourceRefused as refused:
             made[name] = [refused.error.code]
         else:
             made[name] = [script.text, *script.assigned, *script.renewed]

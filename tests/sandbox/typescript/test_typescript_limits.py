@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.sandbox import Answer, Call
+from rookery.actors.sandbox import ProgramCall, ToolResult
 from rookery.schemas.run import CallStatus
 from tests.sandbox.session_fixture import Stage, later
 
@@ -94,8 +94,8 @@ def test_what_comes_from_outside_must_fit_too(ts: Stage):
     large = "x" * (70 << 20)
     ts.run("const kept = 1")
     assert ts.code("large.length", inputs={"large": large}) == "MEMORY_EXCEEDED"
-    assert ts.code("add(1)", answer=lambda _call: Answer(large)) == "MEMORY_EXCEEDED"
-    assert ts.code("await fetch(1)", answer=lambda _call: Answer(large)) == "MEMORY_EXCEEDED"
+    assert ts.code("add(1)", answer=lambda _call: ToolResult(large)) == "MEMORY_EXCEEDED"
+    assert ts.code("await fetch(1)", answer=lambda _call: ToolResult(large)) == "MEMORY_EXCEEDED"
     assert ts.code("'y'.repeat(30 << 20)") == "MEMORY_EXCEEDED"
     assert ts.value("kept") == 1
 
@@ -110,9 +110,9 @@ def test_wall_time_ends_a_run_inside_a_tool(ts: Stage, call: str):
     finish = threading.Event()
     ts.run("let x = 1")
 
-    def slow(_call: Call) -> Answer:
+    def slow(_call: ProgramCall) -> ToolResult:
         finish.wait(30)
-        return Answer("late")
+        return ToolResult("late")
 
     outcome = ts.run(f"console.log('said')\nx = 2\n{call}", answer=slow, limits={"wall_ms": 400})
     assert outcome.error is not None

@@ -12,8 +12,8 @@ import pytest
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
 from rookery.actors.sandbox.typescript.source_edits import apply_edits
 from rookery.actors.sandbox.typescript.syntax import parse
-from rookery.actors.sandbox.typescript.transformer import NotTransformed
-from rookery.actors.sandbox.typescript.type_erasure import blank_types
+from rookery.actors.sandbox.typescript.transformer import TransformFailed
+from rookery.actors.sandbox.typescript.type_erasure import erase_types
 from tests.sandbox.typescript.test_type_erasure import BLANKED, read, unwatched
 
 SNIPPETS = [
@@ -247,7 +247,7 @@ def blanked(source: str) -> str | None:
     """``None`` if blanks will not do."""
     data = source.encode()
     root = parse(data, unwatched)
-    if root.has_error or (blanking := blank_types(root, data)).rest is not None:
+    if root.has_error or (blanking := erase_types(root, data)).rest is not None:
         return None
     return apply_edits(data, blanking.edits).text
 
@@ -261,7 +261,7 @@ def test_blanks_mean_what_the_transformer_makes_of_types(
     text = blanked(source)
     try:
         expected = printed(javascript_guest, source)
-    except NotTransformed:
+    except TransformFailed:
         return  # Not TypeScript after all, though the grammar does not mind.
     if text is not None:
         assert printed(javascript_guest, text) == expected

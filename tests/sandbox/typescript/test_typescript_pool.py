@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import wasmtime
 
-from rookery.actors.sandbox import Answer, Outcome, Sandbox, ToolFailure
+from rookery.actors.sandbox import Outcome, Sandbox, ToolFailure, ToolResult
 from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
@@ -30,10 +30,10 @@ KINDS: dict[str, tuple[str, Any]] = {
 }
 
 
-def answer_or_fail(call: Any) -> Answer:
+def answer_or_fail(call: Any) -> ToolResult:
     if call.args[0] == 0:
-        return Answer(error=ToolFailure("QUOTA_EXCEEDED", "no"))
-    return Answer(call.args[0])
+        return ToolResult(error=ToolFailure("QUOTA_EXCEEDED", "no"))
+    return ToolResult(call.args[0])
 
 
 def test_every_outcome_reaches_its_own_session(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import wasmtime
 
-from rookery.actors.sandbox import Answer, Call, Sandbox
+from rookery.actors.sandbox import ProgramCall, Sandbox, ToolResult
 from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.typescript.engine import engine_bytes
 from rookery.actors.sandbox.typescript.frame_counter import count_frames
@@ -140,11 +140,11 @@ def test_a_run_that_slept_elsewhere_keeps_its_limit(
         with Sandbox(engine, [javascript_guest], KEY, ready=1) as elsewhere:
             elsewhere.restore(taken.data, tools=TOOLS)
             woken = Stage(elsewhere, ts.name, create=False, language=Language.TYPESCRIPT)
-            outcome = woken.resume(answers={waiting.calls[0].id: Answer(1)})
+            outcome = woken.resume(answers={waiting.calls[0].id: ToolResult(1)})
             assert isinstance(outcome, RunResult)
             assert (outcome.error and outcome.error.code) == code
             assert woken.value("const g = (n: number): any => n && g(n - 1); g(240)") == 0
-        ts.resume(answers={waiting.calls[0].id: Answer(1)})
+        ts.resume(answers={waiting.calls[0].id: ToolResult(1)})
 
 
 def test_beyond_the_interpreters_own_stack_no_limit_helps(ts: Stage):
@@ -174,5 +174,5 @@ def test_an_engine_that_does_not_count_is_refused(
         JavaScriptGuest(engine, cache).instance()
 
 
-def _seven(_call: Call) -> Answer:
-    return Answer(7)
+def _seven(_call: ProgramCall) -> ToolResult:
+    return ToolResult(7)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.sandbox import Answer, Sandbox, Waiting
+from rookery.actors.sandbox import Sandbox, SuspendedRun, ToolResult
 from rookery.actors.sandbox.sessions.snapshot import open_snapshot, seal
 from rookery.schemas.errors import Failed
 from rookery.schemas.run import Language
@@ -37,14 +37,14 @@ def test_a_run_that_slept_ends_as_if_it_had_not(ts: Stage, ts_sandbox: Sandbox, 
     code, slow = PROGRAMS[name]
     awake = Stage(ts_sandbox, ts.name + "-awake", language=Language.TYPESCRIPT)
     awake.run(CLOSURES)
-    answered = awake.run(code, answer=lambda c: Answer("yes") if c.name == slow else later()(c))
+    answered = awake.run(code, answer=lambda c: ToolResult("yes") if c.name == slow else later()(c))
     assert answered.status == "ok", answered.error
     ts.run(CLOSURES)
     waiting = ts.wait(code, answer=later(slow))
     (call,) = waiting.calls
     assert (call.name, call.awaited) == (slow, name == "awaited")
     rest(ts)
-    outcome = ts.resume(answers={call.id: Answer("yes")}, answer=later())
+    outcome = ts.resume(answers={call.id: ToolResult("yes")}, answer=later())
     assert without_time(outcome) == without_time(answered)
     assert outcome.stdout == "begin\nend\n"
     after = "[c(), g.next().value, account.add(1)]"
@@ -59,7 +59,7 @@ def test_a_limit_after_sleeping_puts_the_session_back_before_the_run(ts: Stage, 
     endless = "x.push('lost')\n" + code + "\nwhile (true);"
     waiting = ts.wait(endless, later(slow), limits={"cpu_ms": 200})
     rest(ts)
-    outcome: Any = ts.resume(answers={waiting.calls[0].id: Answer(1)}, answer=later())
+    outcome: Any = ts.resume(answers={waiting.calls[0].id: ToolResult(1)}, answer=later())
     assert outcome.error.code == "TIMEOUT_CPU"
     assert outcome.stdout == "begin\nend\n"
     assert ts.value("[x, c(), g.next().value]") == [["kept"], 2, 4]
@@ -70,9 +70,9 @@ def test_a_run_may_sleep_at_every_call(ts: Stage):
     code = "const a = add(1), b = await fetch(a), d = add(b), e = await fetch(d);"
     outcome: Any = ts.try_run(code + "[a, b, d, e, add(e)]", answer=later("add", "fetch"))
     for value in range(10, 15):
-        assert isinstance(outcome, Waiting)
+        assert isinstance(outcome, SuspendedRun)
         rest(ts)
-        outcome = ts.resume(answers={outcome.calls[0].id: Answer(value)})
+        outcome = ts.resume(answers={outcome.calls[0].id: ToolResult(value)})
     assert outcome.result == [10, 11, 12, 13, 14]
     names = [record.name for record in outcome.external_calls]
     assert names == ["add", "fetch", "add", "fetch", "add"]
@@ -102,7 +102,7 @@ def test_a_timer_within_the_wall_time_wakes_the_program(ts: Stage):
     code += "const first = await Promise.race([approve(1), late]);"
     ts.wait(code + "[first, Date.now() - t]", answer=later("approve"))
     rest(ts)
-    assert isinstance(ts.sandbox.resume(ts.name, advance_ms=1500), Waiting)
+    assert isinstance(ts.sandbox.resume(ts.name, advance_ms=1500), SuspendedRun)
     assert ts.sandbox.resume(ts.name, advance_ms=500).result == ["late", 2000]
 
 
@@ -118,7 +118,7 @@ def test_a_replay_that_asks_for_something_else_is_refused_and_waits_on(
     saved.turn.log.entries[7] = msgspec.structs.replace(entry, **{field: "0" * 64})
     ts_sandbox.restore(seal(KEY, header, saved).data, tools=TOOLS)
     with pytest.raises(Failed) as failed:
-        ts.resume(answers={waiting.calls[0].id: Answer("yes")})
+        ts.resume(answers={waiting.calls[0].id: ToolResult("yes")})
     assert failed.value.code == "REPLAY_DIVERGED"
     ts_sandbox.cancel(ts.name)
     assert ts.value("1") == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.sandbox import Answer, Call, Sandbox, Tool, ToolFailure
+from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolFailure, ToolResult
 from rookery.schemas.digest import digest_json
 from rookery.schemas.run import CallStatus, ExternalCallRecord, Language, RunRequest, SideEffect
 from tests.sandbox.programs import without_time
@@ -14,7 +14,7 @@ from tests.sandbox.session_fixture import ANSWERS, NOW_MS, Stage, later
 
 
 def failing(code: str) -> Any:
-    return lambda _call: Answer(error=ToolFailure(code, "as told"))
+    return lambda _call: ToolResult(error=ToolFailure(code, "as told"))
 
 
 def test_synchronous_and_awaited_tools_are_functions(ts: Stage):
@@ -47,7 +47,7 @@ def test_calls_are_recorded_with_digests_in_the_order_they_end(ts: Stage):
 
 
 def test_calls_made_together_wait_together(ts: Stage):
-    asked: list[Call] = []
+    asked: list[ProgramCall] = []
     waiting = ts.wait("await Promise.all([1, 2, 3].map(n => fetch(n)))", answer=asked.append)
     assert [(call.id, call.name, call.args) for call in waiting.calls] == [
         (n, "fetch", [n]) for n in (1, 2, 3)
@@ -119,9 +119,9 @@ def test_tools_come_and_go_from_run_to_run(ts_sandbox: Sandbox, ts: Stage):
 
     ts.value("const f = add; add(1)")
     nine = [Tool(name="parseInt"), Tool(name="other")]
-    outcome = run("parseInt('1')\nadd(1)", nine, lambda _call: Answer(9))
+    outcome = run("parseInt('1')\nadd(1)", nine, lambda _call: ToolResult(9))
     assert outcome.error.code == "UNKNOWN_TOOL"
-    assert run("parseInt('1')", nine, lambda _call: Answer(9)).result == 9
+    assert run("parseInt('1')", nine, lambda _call: ToolResult(9)).result == 9
     assert run("[parseInt('1'), typeof other]", []).result == [1, "undefined"]
     assert run("let c; try { f(1) } catch (e) { c = e.code }; c").result == "UNKNOWN_TOOL"
 
@@ -141,7 +141,7 @@ def test_calls_nobody_waits_for_stay_open_until_the_run_ends(ts: Stage):
     assert waiting.timer_ms == 2000
     waiting = ts.sandbox.resume(ts.name, advance_ms=2000)
     assert [call.name for call in waiting.calls] == ["fetch", "approve"]
-    assert ts.resume(answers={2: Answer("yes")}).result == ["late", "yes"]
+    assert ts.resume(answers={2: ToolResult("yes")}).result == ["late", "yes"]
 
 
 def test_answers_arrive_in_any_order_and_number(ts: Stage):
@@ -149,9 +149,14 @@ def test_answers_arrive_in_any_order_and_number(ts: Stage):
     code += "await Promise.all([0, 1, 2, 3].map(one)); seen"
     waiting = ts.wait(code, answer=later("fetch"))
     assert [(call.id, call.args) for call in waiting.calls] == [(i + 1, [i]) for i in range(4)]
-    rest = ts.resume(answers={3: Answer("c"), 1: Answer("a")})
+    rest = ts.resume(answers={3: ToolResult("c"), 1: ToolResult("a")})
     assert [call.id for call in rest.calls] == [2, 4]
-    assert ts.resume(answers={4: Answer("d"), 2: Answer("b")}).result == ["c", "a", "d", "b"]
+    assert ts.resume(answers={4: ToolResult("d"), 2: ToolResult("b")}).result == [
+        "c",
+        "a",
+        "d",
+        "b",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +181,7 @@ def test_a_guest_that_lies_fails_and_calls_nobody(ts: Stage, reply: Any):
         "let lies = 1; Object.prototype.toJSON = function () { return lies-- > 0 ? forged : this }"
         "\nthrow 1"
     )
-    asked: list[Call] = []
+    asked: list[ProgramCall] = []
     outcome = ts.run(lie, answer=asked.append, inputs={"forged": reply})
     assert outcome.error is not None
     assert (outcome.status, outcome.error.code, asked) == ("runtime_error", "RUNTIME_ERROR", [])

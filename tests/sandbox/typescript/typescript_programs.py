@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from rookery.actors.sandbox import Answer, Sandbox, Waiting
+from rookery.actors.sandbox import Sandbox, SuspendedRun, ToolResult
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder
 from rookery.actors.sandbox.runtime.wasm import make_engine
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
@@ -60,8 +60,8 @@ def finished(stage: Stage, program: str) -> Report:
     """Answer the call the program waits for, and see what has become of the session."""
     _, slow = PROGRAMS[program]
     number = {"approve": 7, "write": 21}[slow]
-    outcome = stage.resume(answers={number: Answer("yes", duration_ms=3)}, answer=later())
-    assert not isinstance(outcome, Waiting)
+    outcome = stage.resume(answers={number: ToolResult("yes", duration_ms=3)}, answer=later())
+    assert not isinstance(outcome, SuspendedRun)
     return Report(outcome, stage.sandbox.snapshot(stage.name).id)
 
 

@@ -64,7 +64,7 @@ class Programs:
             return await tool.call(ctx)
 
         value = asyncio.run(called())
-        assert tool.checks.response(value).value == value
+        assert tool.checks.check_result(value).value == value
         return value
 
     def code(self, name: str, *args: Any, **kwargs: Any) -> str:

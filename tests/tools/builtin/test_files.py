@@ -127,10 +127,10 @@ def test_results_pass_the_schemas_that_are_declared(disk: Disk):
     for name, args in (("read_text", ["/data/a.txt"]), ("list_dir", ["/data"])):
         tool = disk.registry.get(name)
         assert tool is not None
-        assert tool.checks.response(disk.call(name, *args)).value == disk.call(name, *args)
+        assert tool.checks.check_result(disk.call(name, *args)).value == disk.call(name, *args)
     tool = disk.registry.get("write_text")
     assert tool is not None
-    assert tool.checks.response(disk.call("write_text", "/out/x", "1")).value["bytes"] == 1
+    assert tool.checks.check_result(disk.call("write_text", "/out/x", "1")).value["bytes"] == 1
 
 
 def test_there_are_no_tools_without_a_mount_and_none_to_write_without_a_writable_one(disk: Disk):

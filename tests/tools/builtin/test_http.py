@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from rookery.actors.tools.builtin.http import Allowed, http_tools
-from rookery.actors.tools.builtin.urls import parse_url, redirected
+from rookery.actors.tools.builtin.urls import parse_url, resolve_redirect
 from rookery.schemas.run import SideEffect
 from tests.tools.builtin.http_programs import (
     DENIED,
@@ -221,6 +221,6 @@ def test_a_writing_request_is_not_sent_again_to_where_it_is_redirected(
 
 def test_a_redirect_is_resolved_against_where_it_came_from():
     target = parse_url("https://allowed.test/a/b?c")
-    assert redirected(target, "d").url == "https://allowed.test/a/d"
-    assert redirected(target, "?e").url == "https://allowed.test/a/b?e"
-    assert redirected(target, "//x.test").url == "https://x.test/"
+    assert resolve_redirect(target, "d").url == "https://allowed.test/a/d"
+    assert resolve_redirect(target, "?e").url == "https://allowed.test/a/b?e"
+    assert resolve_redirect(target, "//x.test").url == "https://x.test/"

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
-from rookery.actors.tools.attempt_cache import EACH_BYTES, Tries, TryResult
-from rookery.actors.tools.call_slots import Place
+from rookery.actors.tools.attempt_cache import OVERHEAD_BYTES, AttemptCache, AttemptResult
+from rookery.actors.tools.call_slots import CallAttempt
 from rookery.schemas.calls import CallOutcome
 
-TEXT = b"x" * EACH_BYTES
-PLACES = [Place(f"o{number}", 1) for number in range(4)]
+TEXT = b"x" * OVERHEAD_BYTES
+PLACES = [CallAttempt(f"o{number}", 1) for number in range(4)]
 
 
 def test_results_nobody_puts_on_record_are_let_go_and_their_tries_are_not_made_again():
     async def story() -> None:
-        tries, gate = Tries(held_bytes_max=4 * EACH_BYTES), asyncio.Event()
+        tries, gate = AttemptCache(held_bytes_max=4 * OVERHEAD_BYTES), asyncio.Event()
 
-        async def work() -> TryResult:
+        async def work() -> AttemptResult:
             await gate.wait()
-            return TryResult(CallOutcome(), TEXT)
+            return AttemptResult(CallOutcome(), TEXT)
 
         begun = [tries.begin(place, work()) for place in PLACES[:3]]
         gate.set()
@@ -28,8 +28,8 @@ def test_results_nobody_puts_on_record_are_let_go_and_their_tries_are_not_made_a
         found = [tries.get(place) for place in PLACES]
         assert found[1:] == [*begun[1:], going]
         assert found[0] is not None
-        assert (found[0].result().text, bool(found[0].result().unknown)) == (b"", True)
-        tries.stands(PLACES[1])
+        assert (found[0].result().text, bool(found[0].result().unknown_reason)) == (b"", True)
+        tries.confirm(PLACES[1])
         gate.set()
         assert (await going).text == TEXT
         assert tries.get(PLACES[1]) is None

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from rookery.actors.tools import ToolRegistry
-from rookery.actors.tools.catalogue import LOCAL, VisibleTool, VisibleTools
+from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue
 from rookery.actors.tools.faults import fault, fault_of, status_of
-from rookery.schemas.calls import Arguments, AskedCall, ToolFault
+from rookery.schemas.calls import CallArguments, RequestedCall, ToolFault
 from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule, Capability
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import Failed, Refused
@@ -18,7 +18,7 @@ from rookery.schemas.run import CallStatus
 from tests.tools.authoring.test_registry import registered
 from tests.tools.tool_fixtures import TWO_NUMBERS, ToolWorld, call, capability, tools
 
-TURNED_AWAY: list[tuple[AskedCall, str, str]] = [
+TURNED_AWAY: list[tuple[RequestedCall, str, str]] = [
     (call(1, "nothing", a=1), "UNKNOWN_TOOL", "nothing"),
     (call(1, "x" * 1_000), "UNKNOWN_TOOL", "xxx"),
     (call(1, "fetch"), "TYPE_ERROR", "$"),
@@ -36,7 +36,7 @@ TURNED_AWAY: list[tuple[AskedCall, str, str]] = [
 
 @pytest.mark.parametrize(("asked", "code", "said"), TURNED_AWAY)
 def test_a_call_that_is_turned_away_leaves_one_fact_and_takes_nothing(
-    world: ToolWorld, asked: AskedCall, code: str, said: str
+    world: ToolWorld, asked: RequestedCall, code: str, said: str
 ):
     node = world.begin()
     told = world.expect(node, 1)
@@ -65,9 +65,9 @@ def test_what_wants_an_approval_is_denied_where_nobody_can_give_one(world: ToolW
 # --- arguments in the blob store ------------------------------------------------------------------
 
 
-def large(world: ToolWorld, node: Any, *args: Any, name: str = "texts") -> AskedCall:
+def large(world: ToolWorld, node: Any, *args: Any, name: str = "texts") -> RequestedCall:
     """A call whose arguments stand in the blob store."""
-    text = canonical_json(Arguments(args=list(args)))
+    text = canonical_json(CallArguments(args=list(args)))
     return call(1, name, *args, blob=world.store(node, text))
 
 
@@ -130,11 +130,11 @@ def test_two_tools_of_one_name_are_refused_at_the_start():
 
 def test_a_run_is_offered_every_tool_with_the_digest_of_its_schema():
     visible = tools(capability("b"), capability("a", input_schema={"type": "array"}))
-    first, second = visible.offered
+    first, second = visible.available_tools
     assert [first.name, second.name] == ["a", "b"]
     assert first.schema_digest != second.schema_digest
     other = tools(capability("b", input_schema=TWO_NUMBERS, idempotent=False))
-    assert other.offered[0].schema_digest == second.schema_digest
+    assert other.available_tools[0].schema_digest == second.schema_digest
 
 
 def test_the_catalogue_is_what_the_tools_declared_and_the_same_bytes_everywhere():
@@ -145,10 +145,10 @@ def test_the_catalogue_is_what_the_tools_declared_and_the_same_bytes_everywhere(
 
 
 def test_the_tools_of_a_registry_are_local_ones():
-    visible = VisibleTools.local(ToolRegistry.of(registered("add")))
+    visible = ToolCatalogue.local(ToolRegistry.of(registered("add")))
     (tool,) = visible
-    assert isinstance(tool, VisibleTool)
-    assert (tool.surface, tool.offered.name, tool.offered.awaited) == (LOCAL, "add", False)
+    assert isinstance(tool, CatalogueTool)
+    assert (tool.surface, tool.available.name, tool.available.awaited) == (LOCAL, "add", False)
     assert "add" in visible
     assert "sub" not in visible
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rookery.schemas.calls import KnownCall
+from rookery.schemas.calls import CallProgress
 from tests.tools.tool_fixtures import ToolNode, ToolWorld, call, operation
 
 TAKEN_OVER_S = 12.0
@@ -117,7 +117,7 @@ def test_a_node_dies(
     assert world.executions(1) == first + second
     (known,) = world.known(successor)
     if kinds is LEFT_OPEN:
-        assert known == KnownCall(operation_id=operation(1), waits_for="RECOVERY_REQUIRED")
+        assert known == CallProgress(operation_id=operation(1), waits_for="RECOVERY_REQUIRED")
     else:
         assert known.outcome.value == "done"
     if kinds is not ONCE or second:
@@ -156,14 +156,14 @@ def test_a_call_nobody_knows_of_waits_through_any_number_of_crashes(world: ToolW
 def away(world: ToolWorld, node: ToolNode) -> None:
     """The node does not know any more whether it has its sessions, and cannot find out."""
     node.bus.claims.cut = True  # type: ignore[attr-defined]
-    world.until(lambda: not node.kernel.partitions.certain)
+    world.until(lambda: not node.kernel.partitions.is_certain)
     world.pass_s(TAKEN_OVER_S)
 
 
 def back(world: ToolWorld, node: ToolNode) -> None:
     """It had lost them, and gets them all again."""
     node.bus.claims.cut = False  # type: ignore[attr-defined]
-    world.until(lambda: node.kernel.partitions.certain)
+    world.until(lambda: node.kernel.partitions.is_certain)
     world.pass_s(TAKEN_OVER_S)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.tools.call_rules import Ledger
-from rookery.actors.tools.call_slots import Place, Places
-from rookery.actors.tools.effects import Interrupted, Prepare
+from rookery.actors.tools.call_rules import CallRules
+from rookery.actors.tools.call_slots import CallAttempt, CallSlots
+from rookery.actors.tools.effects import AttemptLost, PrepareCall
 from rookery.actors.tools.evolve import effects, evolve
-from rookery.actors.tools.state import Tools
+from rookery.actors.tools.state import SessionCalls
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.digest import digest_json
 from rookery.schemas.facts import tool as facts
@@ -361,7 +361,7 @@ def requested(**more: Any) -> facts.Requested:
         side_effect=SideEffect.NONE,
         idempotent=True,
         idempotency_key=operation(1),
-        schema_digest=tools(capability("fetch")).find("fetch").offered.schema_digest,
+        schema_digest=tools(capability("fetch")).require("fetch").available.schema_digest,
         request_digest="",
         timeout_ms=5_000,
         **more,
@@ -370,22 +370,22 @@ def requested(**more: Any) -> facts.Requested:
 
 def test_a_request_whose_intent_stands_beside_it_calls_for_nothing_of_its_own():
     at_once, later = requested(), requested(waits=True)
-    assert effects(evolve(Tools(), at_once), at_once) == ()
-    (prepare,) = effects(evolve(Tools(), later), later)
-    assert isinstance(prepare, Prepare)
+    assert effects(evolve(SessionCalls(), at_once), at_once) == ()
+    (prepare,) = effects(evolve(SessionCalls(), later), later)
+    assert isinstance(prepare, PrepareCall)
 
 
 def test_nobody_interrupts_a_call_but_a_process_that_is_gone():
     intent = facts.IntentRecorded(
         run="run-1", operation_id=operation(1), attempt=1, node="n1", deadline_at_ms=1
     )
-    state = reduce(evolve, (requested(), intent), Tools())
+    state = reduce(evolve, (requested(), intent), SessionCalls())
     declared = capability("fetch")
-    said = Interrupted(operation_id=operation(1), attempt=1)
+    said = AttemptLost(operation_id=operation(1), attempt=1)
     for epoch, left in (("n1", 0), ("n2", 1)):
-        places: Any = Places([declared], None, None)  # type: ignore[arg-type]
-        ledger = Ledger(tools(declared), places, epoch)
-        assert len(ledger.interrupted(state, "a", said, now_ms=1)) == left
+        places: Any = CallSlots([declared], None, None)  # type: ignore[arg-type]
+        ledger = CallRules(tools(declared), places, epoch)
+        assert len(ledger.on_attempt_lost(state, "a", said, now_ms=1)) == left
 
 
 # --- conflicts ------------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ def test_a_place_taken_for_an_intent_that_never_stood_is_given_back(world: ToolW
     world.want(call(1, "single", a=1))
     world.settle()
     node.bus.claims.cut = True  # type: ignore[attr-defined]
-    world.until(lambda: not node.kernel.partitions.certain)
+    world.until(lambda: not node.kernel.partitions.is_certain)
     world.pass_s(TAKEN_OVER_S)
     second = world.begin()
     world.until(lambda: world.executions(1))
@@ -406,4 +406,4 @@ def test_a_place_taken_for_an_intent_that_never_stood_is_given_back(world: ToolW
     world.pass_s(TAKEN_OVER_S)
     assert world.executions(1) == 1
     for one in (node, second):
-        assert one.places.take(Place(operation(9), 1), "any", "single", world.now_ms())
+        assert one.places.try_reserve(CallAttempt(operation(9), 1), "any", "single", world.now_ms())

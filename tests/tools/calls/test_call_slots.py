@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.tools.call_slots import Place, Places, Stage
+from rookery.actors.tools.call_slots import CallAttempt, CallSlots, SlotStage
 from tests.kernel.virtual_clock import Clockwork
 from tests.tools.tool_fixtures import capability
 
-ONE, TWO, THREE = (Place(f"op-{number}", 1) for number in (1, 2, 3))
+ONE, TWO, THREE = (CallAttempt(f"op-{number}", 1) for number in (1, 2, 3))
 
 
 class Alone:
@@ -21,22 +21,22 @@ class Alone:
     def __init__(self) -> None:
         self.loop = Clockwork()
         declared = (capability("single", concurrency=1), capability("rare", rate_per_min=1))
-        self.places = Places(declared, self, self.now_ms)
-        self.admitted: list[Place] = []
+        self.places = CallSlots(declared, self, self.now_ms)
+        self.admitted: list[CallAttempt] = []
 
     def now_ms(self) -> int:
         return int(self.loop.time() * 1_000)
 
-    def post(self, call: Callable[..., object], *args: object) -> None:
+    def call_soon(self, call: Callable[..., object], *args: object) -> None:
         self.loop.call_soon(call, *args)
 
     def run(self, work: Any, timeout_s: float | None = None) -> Any:
         return self.loop.run(work, timeout_s)
 
-    def take(self, place: Place, name: str = "single", session: str = "a") -> bool:
-        return self.places.take(place, session, name, self.now_ms())
+    def take(self, place: CallAttempt, name: str = "single", session: str = "a") -> bool:
+        return self.places.try_reserve(place, session, name, self.now_ms())
 
-    def wait(self, place: Place, name: str = "single") -> asyncio.Task[bool]:
+    def wait(self, place: CallAttempt, name: str = "single") -> asyncio.Task[bool]:
         async def wait() -> bool:
             admitted = await self.places.wait(place, "a", name)
             if admitted:
@@ -64,58 +64,58 @@ def test_a_place_is_taken_once_however_often_it_is_asked_for(alone: Alone):
     assert alone.take(ONE)
     assert alone.take(ONE)
     assert not alone.take(TWO)
-    alone.places.give_back(ONE, Stage.DRAFTED)
-    alone.places.give_back(ONE, Stage.DRAFTED)
+    alone.places.release(ONE, SlotStage.RESERVED)
+    alone.places.release(ONE, SlotStage.RESERVED)
     assert alone.take(TWO)
     assert not alone.take(THREE)
 
 
 def test_who_waits_is_let_in_in_order_and_overtaken_by_nobody(alone: Alone):
     assert alone.take(ONE)
-    alone.places.use(ONE)
+    alone.places.mark_running(ONE)
     alone.wait(TWO)
     alone.wait(THREE)
-    alone.places.give_back(ONE, Stage.USED)
-    assert not alone.take(Place("late", 1))
+    alone.places.release(ONE, SlotStage.RUNNING)
+    assert not alone.take(CallAttempt("late", 1))
     alone.pass_s(0)
     assert alone.admitted == [TWO]
-    alone.places.give_back(TWO, Stage.AWAITED)
+    alone.places.release(TWO, SlotStage.ASSIGNED)
     alone.pass_s(0)
     assert alone.admitted == [TWO, THREE]
 
 
 def test_a_place_is_given_back_only_by_whose_it_is(alone: Alone):
     alone.take(ONE)
-    alone.places.use(ONE)
-    alone.places.give_back(ONE, Stage.DRAFTED)
-    alone.places.give_back(ONE, Stage.AWAITED)
+    alone.places.mark_running(ONE)
+    alone.places.release(ONE, SlotStage.RESERVED)
+    alone.places.release(ONE, SlotStage.ASSIGNED)
     assert not alone.take(TWO)
-    alone.places.give_back(ONE, Stage.USED)
+    alone.places.release(ONE, SlotStage.RUNNING)
     assert alone.take(TWO)
 
 
 def test_what_decisions_took_is_known_until_it_is_used(alone: Alone):
     alone.take(ONE, session="a")
-    assert alone.places.drafted("a") == {ONE}
-    assert alone.places.drafted("b") == frozenset()
-    alone.places.use(ONE)
-    assert alone.places.drafted("a") == frozenset()
+    assert alone.places.reserved("a") == {ONE}
+    assert alone.places.reserved("b") == frozenset()
+    alone.places.mark_running(ONE)
+    assert alone.places.reserved("a") == frozenset()
 
 
 def test_one_who_waited_has_a_place_that_no_decision_gives_back(alone: Alone):
     alone.wait(ONE)
     assert alone.admitted == [ONE]
     assert alone.take(ONE)
-    assert alone.places.drafted("a") == frozenset()
+    assert alone.places.reserved("a") == frozenset()
 
 
 def test_who_needs_no_place_any_more_is_told_and_the_next_gets_it(alone: Alone):
     alone.take(ONE)
     second, third = alone.wait(TWO), alone.wait(THREE)
-    alone.places.leave("op-2")
+    alone.places.stop_waiting("op-2")
     alone.pass_s(0)
     assert second.result() is False
-    alone.places.give_back(ONE, Stage.DRAFTED)
+    alone.places.release(ONE, SlotStage.RESERVED)
     alone.pass_s(0)
     assert third.result() is True
 
@@ -125,11 +125,11 @@ def test_who_is_cancelled_leaves_its_place_to_the_next(alone: Alone, when: str):
     alone.take(ONE)
     second, third = alone.wait(TWO), alone.wait(THREE)
     if when == "admitted":
-        alone.places.give_back(ONE, Stage.DRAFTED)
+        alone.places.release(ONE, SlotStage.RESERVED)
         alone.loop.call_soon(second.cancel)
     else:
         second.cancel()
-        alone.places.give_back(ONE, Stage.DRAFTED)
+        alone.places.release(ONE, SlotStage.RESERVED)
     alone.pass_s(0)
     assert second.cancelled()
     assert third.result() is True
@@ -140,7 +140,7 @@ def test_the_rate_lets_in_who_waits_as_soon_as_it_allows(alone: Alone):
     assert alone.take(ONE, "rare")
     alone.wait(TWO, "rare")
     alone.wait(THREE, "rare")
-    alone.places.give_back(ONE, Stage.DRAFTED)
+    alone.places.release(ONE, SlotStage.RESERVED)
     alone.pass_s(59.9)
     assert alone.admitted == []
     alone.pass_s(0.2)

@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.tools.rate_limits import RateWindow, Slots
+from rookery.actors.tools.rate_limits import ConcurrencyLimit, RateWindow
 
 MINUTE_MS = 60_000
 
 
 def test_there_are_as_many_places_as_declared():
-    slots = Slots(2)
+    slots = ConcurrencyLimit(2)
     assert [slots.try_acquire() for _ in range(3)] == [True, True, False]
     slots.release()
     assert [slots.try_acquire() for _ in range(2)] == [True, False]
 
 
 def test_a_place_is_given_back_once():
-    slots = Slots(1)
+    slots = ConcurrencyLimit(1)
     with pytest.raises(AssertionError):
         slots.release()
 

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.kernel.state_codec import dump, load
+from rookery.actors.kernel.state_codec import decode_state, encode_state
 from rookery.actors.tools.call_resolution import resolve
-from rookery.actors.tools.call_rules import Ledger
-from rookery.actors.tools.call_slots import Places
-from rookery.actors.tools.catalogue import LOCAL, VisibleTool, VisibleTools
-from rookery.actors.tools.effects import CallEnded, Interrupted
+from rookery.actors.tools.call_rules import CallRules
+from rookery.actors.tools.call_slots import CallSlots
+from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue
+from rookery.actors.tools.effects import AttemptLost, RecordOutcome
 from rookery.actors.tools.evolve import evolve
-from rookery.actors.tools.state import Tools
+from rookery.actors.tools.state import SessionCalls
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.commands import ResolveCall
 from rookery.schemas.errors import Refused
@@ -34,16 +34,16 @@ OTHER, OURS = "na.1", "nb.2"
 DECLARED = [capability("fetch"), capability("send", idempotent=False)]
 
 
-def ledger(surface: str) -> Ledger:
-    visible = VisibleTools(VisibleTool.of(surface, one, awaited=False) for one in DECLARED)
-    places: Any = Places(DECLARED, None, None)  # type: ignore[arg-type]
-    return Ledger(visible, places, OURS)
+def ledger(surface: str) -> CallRules:
+    visible = ToolCatalogue(CatalogueTool.of(surface, one, awaited=False) for one in DECLARED)
+    places: Any = CallSlots(DECLARED, None, None)  # type: ignore[arg-type]
+    return CallRules(visible, places, OURS)
 
 
 def intended(
     name: str = "send", *, surface: str = SURFACE, node: str = OTHER, attempt: int = 1
 ) -> list[facts.ToolFact]:
-    (tool,) = [one for one in ledger(surface).visible if one.capability.name == name]
+    (tool,) = [one for one in ledger(surface).catalogue if one.capability.name == name]
     requested = facts.Requested(
         run="run-1",
         operation_id=CALL,
@@ -53,7 +53,7 @@ def intended(
         side_effect=SideEffect.NONE,
         idempotent=tool.capability.idempotent,
         idempotency_key=CALL,
-        schema_digest=tool.offered.schema_digest,
+        schema_digest=tool.available.schema_digest,
         request_digest="",
         timeout_ms=TIMEOUT_MS,
     )
@@ -70,18 +70,18 @@ def recovery(**said: Any) -> facts.RecoveryRequired:
     return facts.RecoveryRequired(run="run-1", operation_id=CALL, reason="lost", **said)
 
 
-def folded(*stood: facts.ToolFact) -> Tools:
-    return reduce(evolve, stood, Tools())
+def folded(*stood: facts.ToolFact) -> SessionCalls:
+    return reduce(evolve, stood, SessionCalls())
 
 
-def interrupted(surface: str, state: Tools, *, now_ms: int = 1_000, **said: Any) -> Any:
+def interrupted(surface: str, state: SessionCalls, *, now_ms: int = 1_000, **said: Any) -> Any:
     attempt = state.calls[CALL].attempt
-    told = Interrupted(operation_id=CALL, attempt=attempt, **said)
-    (left,) = ledger(surface).interrupted(state, "a", told, now_ms=now_ms)
+    told = AttemptLost(operation_id=CALL, attempt=attempt, **said)
+    (left,) = ledger(surface).on_attempt_lost(state, "a", told, now_ms=now_ms)
     return left
 
 
-def resolved(state: Tools, now_ms: int, **said: Any) -> list[str]:
+def resolved(state: SessionCalls, now_ms: int, **said: Any) -> list[str]:
     """What an operator's word leaves."""
     asked = ResolveCall(run_id="run-1", operation_id=CALL, **({"retry": True} | said))
     left = resolve(ledger(SURFACE), state, asked, by="anne", now_ms=now_ms)
@@ -124,9 +124,9 @@ def test_of_a_recovery_that_does_not_say_the_deadline_of_the_intent_counts():
     """Facts and snapshots of older nodes."""
     state = folded(*intended(), recovery())
     assert state.calls[CALL].acts_until_ms == DEADLINE_MS
-    written = msgspec.msgpack.decode(dump(state))
+    written = msgspec.msgpack.decode(encode_state(state))
     del written["calls"][CALL]["unknown_until_ms"]
-    read = load(msgspec.msgpack.encode(written), Tools)
+    read = decode_state(msgspec.msgpack.encode(written), SessionCalls)
     assert read.calls[CALL].acts_until_ms == DEADLINE_MS
 
 
@@ -182,33 +182,33 @@ def test_a_call_that_was_to_be_tried_again_and_is_not_can_still_be_resolved():
 @pytest.mark.parametrize(("name", "end"), [("send", "RecoveryRequired"), ("fetch", "Failed")])
 def test_the_end_of_a_run_ends_what_another_process_intended(name: str, end: str):
     state = folded(*intended(name))
-    (left,) = ledger(SURFACE).run_over(state, turn.Cancelled(run="run-1"), now_ms=1_000)
+    (left,) = ledger(SURFACE).on_run_ended(state, turn.Cancelled(run="run-1"), now_ms=1_000)
     assert type(left).__name__ == end
     assert "not known here whether it was called by na" in str(left)
 
 
 def test_the_end_of_a_run_leaves_calls_alone_that_are_under_way_here():
     state = folded(*intended(node=OURS))
-    assert ledger(SURFACE).run_over(state, turn.Cancelled(run="run-1"), now_ms=1_000) == []
+    assert ledger(SURFACE).on_run_ended(state, turn.Cancelled(run="run-1"), now_ms=1_000) == []
 
 
 @pytest.mark.parametrize("stood", [[], [recovery(may_act_until_ms=9_000)]])
 def test_what_a_worker_says_it_has_done_ends_a_call_until_an_operator_has_spoken(stood: list[Any]):
     state = folded(*intended(), *stood)
-    said = CallEnded(
+    said = RecordOutcome(
         operation_id=CALL, attempt=1, outcome=CallOutcome(value="sent"), by_worker=True
     )
-    (left,) = ledger(SURFACE).ended(state, said)
+    (left,) = ledger(SURFACE).on_outcome(state, said)
     assert isinstance(left, facts.Completed)
     again = facts.RetryAllowed(run="run-1", operation_id=CALL, resolved_by="anne")
     for later in (left, again):
-        assert ledger(SURFACE).ended(evolve(state, later), said) == ()
+        assert ledger(SURFACE).on_outcome(evolve(state, later), said) == ()
 
 
 def test_a_late_outcome_of_another_process_is_no_workers_word():
     state = folded(*intended())
-    said = CallEnded(operation_id=CALL, attempt=1, outcome=CallOutcome(value="sent"))
-    assert ledger(SURFACE).ended(state, said) == ()
+    said = RecordOutcome(operation_id=CALL, attempt=1, outcome=CallOutcome(value="sent"))
+    assert ledger(SURFACE).on_outcome(state, said) == ()
 
 
 def test_a_call_whose_run_has_ended_is_recovered_by_the_next_node_and_can_be_resolved(

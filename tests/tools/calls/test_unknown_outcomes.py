@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rookery.actors.tools.authoring.registry import ToolCallContext
-from rookery.actors.tools.call_rules import TRIES_MAX
+from rookery.actors.tools.call_rules import ATTEMPTS_MAX
 from rookery.actors.tools.host import OutcomeUnknown
-from rookery.schemas.calls import CallOutcome, KnownCall
+from rookery.schemas.calls import CallOutcome, CallProgress
 from tests.tools.tool_fixtures import Bench, ToolWorld, call, operation
 
 TAKEN_OVER_S = 12.0
@@ -28,7 +28,7 @@ class LossyBench(Bench):
         self.losses, self.successor = losses, successor
         self.waiting = 0
 
-    async def ready(self, name: str) -> None:
+    async def wait_ready(self, name: str) -> None:
         self.waiting += 1
         try:
             while not self.successor:
@@ -58,12 +58,12 @@ def test_a_call_that_loses_every_worker_is_given_up(world: ToolWorld):
     node = world.begin(host=LossyBench(world, losses=1_000))
     world.want(call(1, "fetch", a=1))
     world.until(lambda: world.kinds(1)[-1] == "recovery_required")
-    assert world.executions(1) == TRIES_MAX
+    assert world.executions(1) == ATTEMPTS_MAX
     world.pass_s(TAKEN_OVER_S)
-    assert world.executions(1) == TRIES_MAX
-    assert f"it was tried {TRIES_MAX} times" in world.tool_facts(1)[-1].reason
+    assert world.executions(1) == ATTEMPTS_MAX
+    assert f"it was tried {ATTEMPTS_MAX} times" in world.tool_facts(1)[-1].reason
     (known,) = world.known(node)
-    assert known == KnownCall(operation_id=operation(1), waits_for="RECOVERY_REQUIRED")
+    assert known == CallProgress(operation_id=operation(1), waits_for="RECOVERY_REQUIRED")
 
 
 def test_a_call_that_may_not_be_repeated_waits_for_an_operator(world: ToolWorld):

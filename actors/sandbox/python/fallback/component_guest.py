@@ -17,20 +17,24 @@ from typing import Any
 import wasmtime
 from wasmtime.component import Linker, ResourceAny
 
-from rookery.actors.sandbox.contract import Host, Image, Step, Surroundings
+from rookery.actors.sandbox.contract import GuestEnvironment, Host, Image, Step
 from rookery.actors.sandbox.python.build import GuestCache
-from rookery.actors.sandbox.python.fallback.component_wasi import answer_to, resource_type, wasi_of
+from rookery.actors.sandbox.python.fallback.component_wasi import (
+    host_function_for,
+    resource_type,
+    wasi_of,
+)
 from rookery.actors.sandbox.python.protocol import read_step
-from rookery.actors.sandbox.runtime.wasm import GuestStopped, Machine
+from rookery.actors.sandbox.runtime.wasm import GuestStopped, WasmStore
 from rookery.schemas.errors import Failed
 from rookery.schemas.run import Language
 
 __all__ = ["ComponentGuest", "ComponentInstance"]
 
 _MEMORY_BYTES_MAX = 4 << 30
-_PATIENCE_S = 0.01
+_LOCK_POLL_S = 0.01
 """Between two looks at the limits of a run that waits to be let in."""
-_one_at_a_time = threading.Lock()
+_component_lock = threading.Lock()
 
 
 class ComponentGuest:
@@ -50,7 +54,7 @@ class ComponentGuest:
         return ComponentInstance(self)
 
 
-class ComponentMachine(Machine):
+class ComponentStore(WasmStore):
     """A store whose memory cannot be seen."""
 
     size = 0
@@ -62,13 +66,13 @@ class ComponentInstance:
     host: Host
 
     def __init__(self, guest: ComponentGuest) -> None:
-        self.surroundings = Surroundings()
+        self.surroundings = GuestEnvironment()
         self.fuel_used = 0
         self.memory_bytes = 0
-        self._machine = ComponentMachine(guest.engine, _MEMORY_BYTES_MAX)
-        store = self._machine.store
-        with _one_at_a_time:
-            self._machine.enter()
+        self._wasm_store = ComponentStore(guest.engine, _MEMORY_BYTES_MAX)
+        store = self._wasm_store.store
+        with _component_lock:
+            self._wasm_store.enter()
             instance = self._linker(guest).instantiate(store, guest.component)
             serve = instance.get_func(store, "serve")
         if serve is None:
@@ -76,13 +80,13 @@ class ComponentInstance:
         self._serve = serve
 
     def limit_memory(self, size_bytes: int) -> None:
-        self._machine.limit_memory(size_bytes)
+        self._wasm_store.limit_memory(size_bytes)
 
     def step(self, request: bytes, host: Host) -> Step:
-        machine = self._machine
+        machine = self._wasm_store
         self.host, machine.watch = host, host.watch
         machine.refuel()
-        while not _one_at_a_time.acquire(timeout=_PATIENCE_S):
+        while not _component_lock.acquire(timeout=_LOCK_POLL_S):
             host.watch()
         try:
             machine.enter()
@@ -90,7 +94,7 @@ class ComponentInstance:
         except (wasmtime.WasmtimeError, wasmtime.Trap, GuestStopped) as error:
             raise _reason(machine, str(error)) from None
         finally:
-            _one_at_a_time.release()
+            _component_lock.release()
             self.fuel_used = machine.fuel_used
         return read_step(reply.encode())
 
@@ -101,24 +105,24 @@ class ComponentInstance:
         raise Failed("GUEST_BUILD_FAILED", "a component has no images")
 
     def close(self) -> None:
-        self._machine.close()
+        self._wasm_store.close()
 
-    def emitted(self, channel: int, text: bytes) -> bool:
+    def emit(self, channel: int, text: bytes) -> bool:
         return self.host.emit(channel, text)
 
     def _linker(self, guest: ComponentGuest) -> Linker:
         linker = Linker(guest.engine)
         with linker.root() as root:
-            root.add_func("call-tool", self._noted(self._call_tool))
-            root.add_func("emit", self._noted(self._emit))
-            root.add_func("pass-time", self._noted(self._pass_time))
+            root.add_func("call-tool", self._recording_errors(self._call_tool))
+            root.add_func("emit", self._recording_errors(self._emit))
+            root.add_func("pass-time", self._recording_errors(self._pass_time))
             for wanted in guest.wasi:
                 with root.add_instance(wanted.name) as interface:
                     for name in wanted.resources:
-                        interface.add_resource(name, resource_type(name), _forget)
+                        interface.add_resource(name, resource_type(name), _no_destructor)
                     for name in wanted.functions:
-                        answer = partial(self._answer, answer_to(wanted.name, name))
-                        interface.add_func(name, self._noted(answer))
+                        answer = partial(self._answer, host_function_for(wanted.name, name))
+                        interface.add_func(name, self._recording_errors(answer))
         return linker
 
     def _answer(self, answer: Callable[..., Any], *arguments: Any) -> Any:
@@ -129,12 +133,12 @@ class ComponentInstance:
         if isinstance(argument, list):
             return [self._number(item) for item in argument]
         if isinstance(argument, ResourceAny):
-            return argument.to_host(self._machine.store).rep
+            return argument.to_host(self._wasm_store.store).rep
         return argument
 
-    def _noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _recording_errors(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What it raises stops the guest, and is found again whatever wasmtime-py makes of it."""
-        machine = self._machine
+        machine = self._wasm_store
 
         def called(_store: Any, *arguments: Any) -> Any:
             try:
@@ -152,24 +156,24 @@ class ComponentInstance:
 
     def _call_tool(self, name: str, arguments: str) -> str:
         """While the outside world is busy, others are let in."""
-        _one_at_a_time.release()
+        _component_lock.release()
         try:
             return self.host.call(name, arguments.encode()).decode()
         finally:
-            _one_at_a_time.acquire()
+            _component_lock.acquire()
 
     def _emit(self, channel: int, text: str) -> bool:
         return self.host.emit(channel, text.encode())
 
     def _pass_time(self, duration_ns: int) -> None:
-        self.surroundings.pass_time(duration_ns)
+        self.surroundings.advance_clock(duration_ns)
 
 
-def _forget(_store: object, _number: int) -> None:
+def _no_destructor(_store: object, _number: int) -> None:
     """Nothing is kept open behind a handle."""
 
 
-def _reason(machine: ComponentMachine, error: str) -> GuestStopped:
+def _reason(machine: ComponentStore, error: str) -> GuestStopped:
     """wasmtime tells it in words only, behind the guest's stack."""
     cause = error.rpartition("Caused by:")[2].strip()
     if "call stack exhausted" in cause:

@@ -21,10 +21,10 @@ from wasmtime.component import (
     Variant,
 )
 
-from rookery.actors.sandbox.contract import Surroundings
+from rookery.actors.sandbox.contract import GuestEnvironment
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 
-__all__ = ["Asker", "Interface", "answer_to", "resource_type", "wasi_of"]
+__all__ = ["ComponentCaller", "Interface", "host_function_for", "resource_type", "wasi_of"]
 
 _WASI = "wasi:"
 _RESOLUTION_NS = 1000
@@ -36,12 +36,12 @@ _CLOSED = None
 """The stream error without anything to say."""
 
 
-class Asker(Protocol):
+class ComponentCaller(Protocol):
     """The instance of a guest, as far as WASI needs it."""
 
-    surroundings: Surroundings
+    surroundings: GuestEnvironment
 
-    def emitted(self, channel: int, text: bytes) -> bool: ...
+    def emit(self, channel: int, text: bytes) -> bool: ...
 
 
 class Interface(NamedTuple):
@@ -89,30 +89,30 @@ def _nothing(*_: Any) -> list[Any]:
     return []
 
 
-def _wait_until(asker: Asker, instant_ns: int) -> ResourceHost:
+def _wait_until(asker: ComponentCaller, instant_ns: int) -> ResourceHost:
     return _wait_for(asker, instant_ns - asker.surroundings.clock_ns)
 
 
-def _wait_for(asker: Asker, duration_ns: int) -> ResourceHost:
+def _wait_for(asker: ComponentCaller, duration_ns: int) -> ResourceHost:
     """Time passes when it is asked for; whoever waits for it afterwards need not."""
-    asker.surroundings.pass_time(duration_ns)
+    asker.surroundings.advance_clock(duration_ns)
     return ResourceHost.own(0, _number_of_type("pollable"))
 
 
-def _ready(_asker: Asker, handles: list[int]) -> list[int]:
+def _ready(_asker: ComponentCaller, handles: list[int]) -> list[int]:
     """All are. wasmtime 50 stops the guest itself where it lends more than one at a time."""
     return list(range(len(handles)))
 
 
-def _now(asker: Asker) -> int:
+def _now(asker: ComponentCaller) -> int:
     return asker.surroundings.read_clock_ns()
 
 
-def _wall_clock(asker: Asker) -> Record:
+def _wall_clock(asker: ComponentCaller) -> Record:
     return _instant(_now(asker))
 
 
-def _wall_resolution(_asker: Asker) -> Record:
+def _wall_resolution(_asker: ComponentCaller) -> Record:
     return _instant(_RESOLUTION_NS)
 
 
@@ -123,14 +123,14 @@ def _instant(time_ns: int) -> Record:
     return record
 
 
-def _random_bytes(asker: Asker, count: int) -> bytes:
+def _random_bytes(asker: ComponentCaller, count: int) -> bytes:
     if count > _RANDOM_BYTES_MAX:
         raise GuestStopped("RUNTIME_ERROR", f"the guest asked its host for {count} at a time")
     return asker.surroundings.random_bytes(count)
 
 
-def _write(asker: Asker, stream: int, contents: bytes) -> Variant:
-    asker.emitted(stream, contents)
+def _write(asker: ComponentCaller, stream: int, contents: bytes) -> Variant:
+    asker.emit(stream, contents)
     return Variant("ok")
 
 
@@ -138,7 +138,7 @@ def _exit(*_: Any) -> None:
     raise GuestStopped("RUNTIME_ERROR", "the program ended its interpreter")
 
 
-_ANSWERS: Mapping[str, Callable[..., Any]] = {
+_HOST_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "io/poll.poll": _ready,
     "io/poll.[method]pollable.block": _value(None),
     "io/streams.[method]input-stream.read": _value(_CLOSED),
@@ -172,10 +172,10 @@ _ANSWERS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def answer_to(interface: str, name: str) -> Callable[..., Any]:
+def host_function_for(interface: str, name: str) -> Callable[..., Any]:
     """The answer to a function of an interface, of whatever version. Handles come as numbers."""
     place = interface.removeprefix(_WASI).partition("@")[0]
-    if answer := _ANSWERS.get(f"{place}.{name}"):
+    if answer := _HOST_FUNCTIONS.get(f"{place}.{name}"):
         return answer
 
     def stop(*_: Any) -> None:

@@ -26,7 +26,7 @@ import msgspec
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder
 from rookery.actors.sandbox.runtime.wasm import make_engine
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
-from rookery.actors.sandbox.typescript.translation import RefusedSource, Transform, erase, translate
+from rookery.actors.sandbox.typescript.translation import SourceRefused, Transform, erase, translate
 from tests.sandbox.typescript.typescript_variations import variations
 
 __all__ = ["Compiler", "Unavailable", "Verdict", "judged"]
@@ -176,7 +176,7 @@ def _made(source: str, transform: Transform) -> _Made:
     try:
         script = translate(source, _Tools(), transform, _unwatched)
         text = erase(source, _Tools(), transform, _unwatched).text
-    except RefusedSource as refused:
+    except SourceRefused as refused:
         return _Made(f"{refused.error.code}: {refused.error.message}")
     return _Made("", text, script.text)
 
