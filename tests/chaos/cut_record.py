@@ -124,15 +124,16 @@ class Story(NamedTuple):
         ]
 
     def may_act_until_s(self) -> float:
-        """The latest time at which an open call may still act: as its recovery says, or, where
-        that says nothing, by its intent."""
+        """The latest time at which a call might act: as its recovery says, answered or not (the
+        run continues only after the answer), or by the intent of a call without an outcome."""
         open_calls = self.open_calls()
-        said = (
-            seen.fact.get("may_act_until_ms") or seen.fact.get("deadline_at_ms", 0)
+        until_ms = [seen.fact.get("may_act_until_ms", 0) for seen in self.facts]
+        until_ms += (
+            seen.fact.get("deadline_at_ms", 0)
             for seen in self.facts
             if seen.operation in open_calls
         )
-        return max(said, default=0) / 1_000
+        return max(until_ms, default=0) / 1_000
 
     def is_over(self) -> bool:
         return bool(self.answers and self.ends() and not self.open_calls())
