@@ -37,8 +37,8 @@ from rookery.actors.surfaces.surface_machine import SURFACES
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING
 from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN
 from rookery.actors.turns.slot_machine import SLOT
+from rookery.actors.turns.transitions import Turn
 from rookery.actors.turns.turn_machine import TURN
-from rookery.actors.turns.turn_state import Turn
 
 __all__ = ["MACHINE_CATALOGUE", "MachineEntry", "Pools", "candidate", "candidates", "observed_turn"]
 

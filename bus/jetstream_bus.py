@@ -12,15 +12,16 @@ from typing import Literal
 from rookery.bus.commands.inbox import JetStreamInbox
 from rookery.bus.commands.request_endpoint import NatsRequestEndpoint
 from rookery.bus.commands.timers import JetStreamTimers
-from rookery.bus.journal.feed import JetStreamFeed
-from rookery.bus.journal.journal import BATCH_OVER, JetStreamJournal
+from rookery.bus.journal.journal import BATCH_OVER, JetStreamFeed, JetStreamJournal
 from rookery.bus.nats.connection import Connection
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
-from rookery.bus.storage.checkpoints import JetStreamCheckpointStore
 from rookery.bus.storage.claims import JetStreamClaims
-from rookery.bus.storage.secrets import JetStreamSecrets
-from rookery.bus.storage.stores import JetStreamEntitySnapshots
+from rookery.bus.storage.stores import (
+    JetStreamCheckpointStore,
+    JetStreamEntitySnapshots,
+    JetStreamSecrets,
+)
 from rookery.bus.streams import ensure_streams, streams_of
 from rookery.bus.subjects import Subjects, partition_of
 from rookery.bus.workers.client import NatsToolWorkers

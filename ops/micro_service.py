@@ -13,7 +13,8 @@ from rookery.bus.commands.micro_service import Endpoint, MicroService
 from rookery.ops.metrics import NodeMetrics
 from rookery.schemas import typed_ids
 from rookery.schemas.codec import encode_json, strict
-from rookery.schemas.commands import COMMANDS, REPLIES
+from rookery.schemas.commands import COMMANDS
+from rookery.schemas.replies import REPLIES
 
 __all__ = ["build_service"]
 

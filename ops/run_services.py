@@ -18,8 +18,8 @@ from rookery.actors.admission.executor import RunReplies
 from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.dispatchers.port import Dispatcher
 from rookery.actors.approvals.executor import ApprovalExecutor
-from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import read_public_key
+from rookery.actors.approvals.state import ApprovalSettings
 from rookery.actors.execution.driver import SandboxDriver
 from rookery.actors.execution.executor import RunExecutor
 from rookery.actors.execution.history import RunHistoryReader
@@ -49,7 +49,8 @@ from rookery.actors.tools.call_slots import CallSlots
 from rookery.actors.tools.catalogue import LOCAL, ToolCatalogue
 from rookery.actors.tools.decider import ToolsDecider
 from rookery.actors.tools.executor import CallExecutor
-from rookery.actors.tools.host import LocalToolHost, ToolHost
+from rookery.actors.tools.host import ToolHost
+from rookery.actors.tools.local_host import LocalToolHost
 from rookery.actors.tools.remote_host import RemoteToolHost
 from rookery.actors.turns.decider import TurnsDecider
 from rookery.bus.clock import SystemClock, entropy

@@ -20,7 +20,7 @@ import msgspec
 from rookery.schemas import capability, commands, run, typed_ids
 from rookery.schemas.approvals import records as approval_record
 from rookery.schemas.codec import JSON, MSGPACK, strict, wire_names
-from rookery.schemas.commands import COMMANDS, REPLIES
+from rookery.schemas.commands import COMMANDS
 from rookery.schemas.envelope import Mode, Sealed
 from rookery.schemas.errors import CODES
 from rookery.schemas.facts.approval import APPROVAL_FACTS
@@ -32,6 +32,7 @@ from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.facts.surface import SURFACE_FACTS
 from rookery.schemas.facts.tool import TOOL_FACTS
 from rookery.schemas.facts.turn import TURN_FACTS
+from rookery.schemas.replies import REPLIES
 from rookery.schemas.seed import (
     agent_error,
     approval_policy,

@@ -3,6 +3,11 @@
 The phase is the host's and there are no variables of its own. These are the seed's rows in every
 edition: HEAD's four admission rows are not ours. Accepting is signalling only; which input runs
 when is ``decision``'s, the care that no run is committed in the middle of its turn ``queue``'s.
+
+The session's host from admission's facts: for admission itself, and for whoever keeps a copy.
+
+A copy may lag behind by what its keeper has not yet been handed; where that would matter, a commit
+is fenced over the session's subjects.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from msgspec.structs import replace
 
 from rookery.actors.admission.lifecycle_machine import (
     HOST_INVARIANTS,
+    LIFECYCLE,
     RuntimeEffectFact,
     SubmitRunPrimitive,
 )
@@ -27,6 +33,7 @@ from rookery.actors.kernel.machines.machine import (
 )
 from rookery.actors.kernel.machines.session_host import (
     ATTACHED,
+    DESTROYED,
     IDLE,
     RETIRED,
     RUNNING,
@@ -34,9 +41,10 @@ from rookery.actors.kernel.machines.session_host import (
     SessionHost,
     session_registered,
 )
+from rookery.schemas.commands import HandleInput
 from rookery.schemas.facts import session as facts
 
-__all__ = ["ADMISSION", "PostAdmissionSignalKind"]
+__all__ = ["ADMISSION", "PostAdmissionSignalKind", "apply_input", "evolve_host"]
 
 
 class PostAdmissionSignalKind(StrEnum):
@@ -219,3 +227,24 @@ ADMISSION = Machine(
     rows=_TRANSITIONS,
     invariants=HOST_INVARIANTS,
 )
+
+
+_MACHINES: dict[type, Machine[SessionHost]] = {
+    asked.fact: machine for machine in (LIFECYCLE, ADMISSION) for asked in machine.inputs.values()
+}
+
+
+def evolve_host(host: SessionHost, fact: facts.SessionFact) -> SessionHost:
+    """The host after ``fact``. Total. A destroyed host takes nothing: what comes is a new one's."""
+    if isinstance(fact, facts.HistoryRestarted):
+        return SessionHost(phase=DESTROYED)
+    machine = _MACHINES.get(type(fact))
+    if machine is None:
+        return host
+    return machine.evolve(SessionHost() if host.phase is DESTROYED else host, fact)
+
+
+def apply_input(host: SessionHost, asked: HandleInput) -> SessionHost:
+    """The host after an input of admission's, for whoever has a host of its own; or a rejection."""
+    draft = ADMISSION.candidate(asked.input, asked.params)
+    return ADMISSION.evolve(host, ADMISSION.decide(host, asked.input, draft))

@@ -19,7 +19,7 @@ from rookery.actors.admission.facts import AdmissionFacts
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.admission.state import Admission, EndedInput
 from rookery.actors.kernel.machines.machine import RejectionKind, TransitionRejected
-from rookery.schemas.calls import ReportBrokenHistory
+from rookery.actors.messages import ReportBrokenHistory
 from rookery.schemas.commands import Cancel, ChangeLimits, CreateSession, HandleInput
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import Refused

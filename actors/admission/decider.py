@@ -25,7 +25,8 @@ from rookery.actors.admission.commands import (
     unknown_session,
     with_session_id,
 )
-from rookery.actors.admission.evolve import effects, evolve
+from rookery.actors.admission.effects import effects
+from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.admission.session_claims import ClaimRegistry, SessionClaim
 from rookery.actors.admission.state import (
@@ -36,7 +37,7 @@ from rookery.actors.admission.state import (
     encode_state,
 )
 from rookery.actors.kernel.decider import Effect, ReadScope
-from rookery.schemas.calls import (
+from rookery.actors.messages import (
     RecordRunEnd,
     ReplySubjectsQuery,
     ReplySubjectsView,
@@ -50,7 +51,6 @@ from rookery.schemas.commands import (
     ChangeLimits,
     CreateSession,
     HandleInput,
-    RunAnswer,
     SessionQuery,
 )
 from rookery.schemas.envelope import Command, Fact
@@ -60,6 +60,7 @@ from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.limits import check_run_limits
+from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import RunRequest, SessionMeta
 
 __all__ = ["AdmissionDecider"]

@@ -15,15 +15,15 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.admission.evolve import AwaitResult, SendPastResult, SendReceipt
+from rookery.actors.admission.effects import AwaitResult, SendPastResult, SendReceipt
 from rookery.actors.kernel.decider import Effect
 from rookery.actors.kernel.effect_runner import EffectHandler
 from rookery.bus.ports import Blobs, Journal, ReplyMessage, RequestEndpoint
 from rookery.schemas.codec import FactCodec, encode_json
-from rookery.schemas.commands import RunAnswer
 from rookery.schemas.errors import Failed
 from rookery.schemas.facts.turn import TURN_FACTS, Cancelled, Completed, TurnFact
 from rookery.schemas.facts.turn import Failed as TurnFailed
+from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import RunResult
 
 __all__ = ["RunReplies", "handlers"]

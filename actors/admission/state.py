@@ -14,7 +14,7 @@ import msgspec
 from immutables import Map
 
 from rookery.actors.kernel.machines.session_host import DESTROYED, INITIALIZING, SessionHost
-from rookery.schemas.commands import RunReceipt, SessionView
+from rookery.schemas.replies import RunReceipt, SessionView
 from rookery.schemas.run import ErrorObject, SessionMeta
 
 __all__ = [

@@ -7,23 +7,36 @@ a code. Grants are used in ``granting``.
 In time is what has arrived before ``due_ms``, however much later it is worked off. ``due_ms`` is by
 the clock of the node that asked; the arrival is by the server's where the inbox keeps the answer,
 before the timer that fires by that clock too, and by the node's where the sender holds the line.
+
+What dispatchers bring, as the actor takes it: answers looked at, ends put on record. Pure.
+
+An answer that came through a dispatcher counts like any other; of what it means the broker has the
+last word, whose record it is.
+
+Answers nobody could read: what can be said of them, so that they are on record as refused.
+
+Nothing here trusts the bytes. Whether there is anything the answer could have been about, and how
+many are recorded, is ``answering``'s to say.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import msgspec
 
 from rookery.actors.approvals.broker import ruling_of
 from rookery.actors.approvals.dispatchers.port import Decision
+from rookery.actors.approvals.effects import CheckAnswer, DispatchEnded, DispatchUnrecorded
 from rookery.actors.approvals.facts import ApprovalFacts, ValidAnswer
-from rookery.actors.approvals.malformed_answer import MalformedAnswer
 from rookery.actors.approvals.request_record import actor_ref, operation_of, to_request
-from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import verify_answer
 from rookery.actors.approvals.state import (
     MESSAGE_MAX,
     ApprovalRequestState,
+    ApprovalSettings,
     Approver,
     SessionApprovals,
 )
@@ -34,12 +47,48 @@ from rookery.schemas.approvals.records import (
 )
 from rookery.schemas.digest import digest_json
 from rookery.schemas.envelope import Fact
-from rookery.schemas.errors import Refused
+from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import approval as facts
 from rookery.schemas.seed.policy import ApprovalDecisionKind
 from rookery.schemas.typed_ids import IdValidationError
 
-__all__ = ["AnswerRules", "FindApprover", "decision_receipt"]
+__all__ = [
+    "AnswerRules",
+    "DispatchResultRules",
+    "FindApprover",
+    "MalformedAnswer",
+    "decision_receipt",
+    "malformed_answer",
+]
+
+SEARCHED_BYTES: Final = 64 << 10
+_APPROVAL_ID: Final = re.compile(rb'"approval_id"\s*:\s*"([A-Za-z0-9_.-]{1,200})"')
+
+
+class MalformedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came as an answer and is none."""
+
+    approval_id: str
+    """As far as one stands in it, however damaged the rest is."""
+    code: str
+    message: str
+    hint: str
+
+    @property
+    def refusal(self) -> Refused:
+        return Refused(self.code, self.message, hint=self.hint)
+
+
+def malformed_answer(body: bytes, error: CodedError) -> MalformedAnswer:
+    """What is decided on instead of ``body``, which could not be read because of ``error``."""
+    named = _APPROVAL_ID.search(body, 0, SEARCHED_BYTES)
+    return MalformedAnswer(
+        approval_id="" if named is None else named[1].decode(),
+        code=error.code,
+        message=error.message,
+        hint=error.hint,
+    )
+
 
 FindApprover = Callable[[str], Approver | None]
 """The approver a key id stands for, unless the key was revoked."""
@@ -221,3 +270,47 @@ def decision_receipt(state: SessionApprovals, answer: DecideApproval) -> Decisio
 def _reason_text(answer: DecideApproval) -> str:
     reason = f": {answer.reason}" if answer.reason else ""
     return f"{answer.actor}{reason}"
+
+
+class DispatchResultRules(NamedTuple):
+    """The rules, as this node can apply them."""
+
+    answers: AnswerRules
+
+    def handle(
+        self,
+        state: SessionApprovals,
+        session: str,
+        said: CheckAnswer | DispatchEnded | DispatchUnrecorded,
+        *,
+        now_ms: int,
+    ) -> Sequence[Fact]:
+        if isinstance(said, CheckAnswer):
+            return self.answers.check_only(
+                state, session, said.answer, arrived_ms=said.arrived_ms, now_ms=now_ms
+            )
+        asked = state.request_of_approval(said.approval_id)
+        if asked is None or not asked.is_pending:
+            return ()
+        if isinstance(said, DispatchUnrecorded):
+            return ApprovalFacts(state, session, asked).add_recovery(said.record).facts
+        return self._on_ended(state, session, asked, said, now_ms)
+
+    def _on_ended(
+        self,
+        state: SessionApprovals,
+        session: str,
+        asked: ApprovalRequestState,
+        said: DispatchEnded,
+        now_ms: int,
+    ) -> Sequence[Fact]:
+        story, answer = ApprovalFacts(state, session, asked), said.answer
+        if answer is None:
+            story.add(facts.DispatchResulted, record=story.renumbered(said.record))
+            return story.add_closed(said.outcome).facts
+        counted = self.answers.check_dispatched(state, session, answer, arrived_ms=said.arrived_ms)
+        ruling = ruling_of(story.request, Decision(counted.decision))
+        if ruling.outcome.decision == counted.decision:
+            story.add_answer(answer, counted)
+        story.add(facts.DispatchResulted, record=story.renumbered(said.record))
+        return self.answers.consequences(story, ruling.outcome, answer, counted, now_ms=now_ms)

@@ -11,13 +11,18 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import key_id_of, read_public_key, verify_change
-from rookery.actors.approvals.state import APPROVERS_KEY, MESSAGE_MAX, SessionApprovals
-from rookery.schemas.commands import ApproverReceipt, ChangeApprover
+from rookery.actors.approvals.state import (
+    APPROVERS_KEY,
+    MESSAGE_MAX,
+    ApprovalSettings,
+    SessionApprovals,
+)
+from rookery.schemas.commands import ChangeApprover
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval as facts
+from rookery.schemas.replies import ApproverReceipt
 
 __all__ = ["approver_receipt", "change_approver", "check_change"]
 

@@ -12,9 +12,15 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.approvals.answers import AnswerRules, FindApprover, decision_receipt
+from rookery.actors.approvals.answers import (
+    AnswerRules,
+    DispatchResultRules,
+    FindApprover,
+    MalformedAnswer,
+    decision_receipt,
+    malformed_answer,
+)
 from rookery.actors.approvals.approvers import approver_receipt, change_approver, check_change
-from rookery.actors.approvals.dispatch_results import DispatchResultRules
 from rookery.actors.approvals.effects import (
     BeginDispatch,
     CheckAnswer,
@@ -28,19 +34,17 @@ from rookery.actors.approvals.effects import (
 from rookery.actors.approvals.evolve import evolve
 from rookery.actors.approvals.grants import consume, grant_receipt, is_consumed, revoke
 from rookery.actors.approvals.lifecycle_machine import APPROVALS, ApprovalStatuses
-from rookery.actors.approvals.malformed_answer import MalformedAnswer, malformed_answer
 from rookery.actors.approvals.requests import (
     escalate_request,
     expire_request,
     request_approval,
     withdraw_request,
 )
-from rookery.actors.approvals.settings import ApprovalSettings
-from rookery.actors.approvals.state import STATE_SCHEMA, SessionApprovals
+from rookery.actors.approvals.state import STATE_SCHEMA, ApprovalSettings, SessionApprovals
 from rookery.actors.kernel.decider import Effect
 from rookery.actors.kernel.history_restart import OTHER_VERSIONS, history_broken_effects
 from rookery.actors.kernel.machines.decider import MachineBinding, MachineDecider
-from rookery.schemas.calls import ApprovalAcknowledged, RequestApproval, WithdrawApproval
+from rookery.actors.messages import ApprovalAcknowledged, RequestApproval, WithdrawApproval
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
     COMMANDS,

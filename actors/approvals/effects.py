@@ -11,12 +11,17 @@ from typing import Final
 
 import msgspec
 
-from rookery.actors.approvals.settings import ApprovalSettings
-from rookery.actors.approvals.state import ApprovalRequestState, Grant, GrantPhase, SessionApprovals
+from rookery.actors.approvals.state import (
+    ApprovalRequestState,
+    ApprovalSettings,
+    Grant,
+    GrantPhase,
+    SessionApprovals,
+)
 from rookery.actors.kernel.decider import Effect
+from rookery.actors.messages import CallProgress
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.records import ApprovalBrokerOutcome
-from rookery.schemas.calls import CallProgress
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import approval as facts
 from rookery.schemas.seed.records import JournalRecord

@@ -43,6 +43,7 @@ from rookery.actors.approvals.state import ApprovalRequestState
 from rookery.actors.kernel.decider import Effect
 from rookery.actors.kernel.effect_runner import EffectHandler
 from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.messages import AllowCall, ApprovalAcknowledged, CallProgress, DenyCall
 from rookery.bus.ports import Timer, Timers
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.records import (
@@ -52,7 +53,7 @@ from rookery.schemas.approvals.records import (
     decision_from_token,
     token_of,
 )
-from rookery.schemas.calls import AllowCall, ApprovalAcknowledged, CallProgress, DenyCall, ToolFault
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ApprovalDue
 from rookery.schemas.errors import Refused

@@ -11,12 +11,12 @@ from typing import Any
 
 from rookery.actors.approvals.effects import ConsumeGrant
 from rookery.actors.approvals.requests import request_again
-from rookery.actors.approvals.settings import ApprovalSettings
-from rookery.actors.approvals.state import Grant, GrantPhase, SessionApprovals
-from rookery.schemas.commands import GrantReceipt, RevokeGrant
+from rookery.actors.approvals.state import ApprovalSettings, Grant, GrantPhase, SessionApprovals
+from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval as facts
+from rookery.schemas.replies import GrantReceipt
 
 __all__ = ["consume", "grant_receipt", "is_consumed", "revoke"]
 

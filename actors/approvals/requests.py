@@ -15,15 +15,15 @@ from rookery.actors.approvals.dispatchers.port import Cancelled, TimedOut
 from rookery.actors.approvals.facts import ApprovalFacts
 from rookery.actors.approvals.request_record import approval_id_of, policy_id, redacted_summary
 from rookery.actors.approvals.rules import ApprovalRule, RuleInput, RuleUndecided
-from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.state import (
     ApprovalRequestState,
+    ApprovalSettings,
     GrantPhase,
     SessionApprovals,
     SessionGrant,
 )
+from rookery.actors.messages import RequestApproval
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
-from rookery.schemas.calls import RequestApproval
 from rookery.schemas.capability import AutoApproval
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused

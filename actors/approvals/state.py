@@ -2,11 +2,14 @@
 
 Of a call only what a request is made of again, never its arguments. What came to its end is kept
 until another run wants something. Data only; what facts make of it is ``fold``'s.
+
+What a realm has decided about its approvals: data, read from its configuration by ``ops``.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 from immutables import Map
@@ -22,6 +25,7 @@ __all__ = [
     "REFUSALS_WINDOW_MS",
     "STATE_SCHEMA",
     "ApprovalRequestState",
+    "ApprovalSettings",
     "Approver",
     "Grant",
     "GrantPhase",
@@ -157,3 +161,22 @@ class SessionApprovals(msgspec.Struct, frozen=True, kw_only=True):
         operation_id = approval_id.split(".")[1] if "." in approval_id else ""
         asked = self.asked.get(operation_id)
         return asked if asked is not None and asked.approval_id == approval_id else None
+
+
+class ApprovalSettings(NamedTuple):
+    """The same on every node of a realm."""
+
+    realm: str = "default"
+    dispatchers: tuple[str, ...] = ("inbox",)
+    """Who is asked; nobody is an answer, too."""
+    escalate_to: tuple[str, ...] = ()
+    escalate_after_ms: int = 0
+    """0 never."""
+    timeout_ms: int = 24 * 3_600_000
+    grant_ttl_ms: int = 24 * 3_600_000
+    session_grant_ttl_ms: int = 24 * 3_600_000
+    require_keys: bool = False
+    """An answer that no approver's key has signed does not count."""
+    root_key: str = ""
+    """Public key, in hex, that may name approvers whoever else may; without one the first approver
+    is taken as named."""

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from rookery.actors.execution.history import without_limits
+from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox.contract import (
     CallTool,
     Outcome,
@@ -25,7 +26,7 @@ from rookery.actors.sandbox.contract import (
 )
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.actors.sandbox.sessions.recorded_runs import ResultBatch
-from rookery.schemas.calls import RunEnvironment, TurnInput
+from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.run import RunRequest, RunResult
 
 __all__ = [

@@ -17,25 +17,15 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import UNSET
 
+from rookery.actors.execution.calls import CallNotifierPort
 from rookery.actors.execution.driver import Driver
 from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.execution.pending_calls import CallNotifierPort
 from rookery.actors.execution.run_execution import RunExecution, SessionCachePort
 from rookery.actors.kernel.decider import Effect
 from rookery.actors.kernel.effect_runner import EffectHandler
 from rookery.actors.kernel.history_restart import NotifyHistoryBroken
 from rookery.actors.kernel.local_ask import AskActor
-from rookery.actors.turns.run_state import (
-    ContinueRun,
-    ExecuteRun,
-    ReportTurnOver,
-    SendInterim,
-    SendResult,
-    StopRun,
-    end_unexecuted,
-)
-from rookery.bus.ports import Blobs, ReplyMessage
-from rookery.schemas.calls import (
+from rookery.actors.messages import (
     ActiveRunQuery,
     ActiveRunView,
     CallsQuery,
@@ -45,12 +35,22 @@ from rookery.schemas.calls import (
     ReplySubjectsView,
     ReportBrokenHistory,
     RunEndRecorded,
-    RunEnvironment,
     UnparkRun,
 )
+from rookery.actors.turns.effects import (
+    ContinueRun,
+    ExecuteRun,
+    ReportTurnOver,
+    SendInterim,
+    SendResult,
+    StopRun,
+)
+from rookery.actors.turns.run_state import end_unexecuted
+from rookery.bus.ports import Blobs, ReplyMessage
+from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.codec import encode_json
-from rookery.schemas.commands import RunAnswer
 from rookery.schemas.errors import CODES, CodedError
+from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import (
     CallStatus,
     ErrorObject,

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.execution.calls import CallCoordinator, ParkRequested
+from rookery.actors.execution.calls import CallCoordinator, CallNotifierPort, ParkRequested
 from rookery.actors.execution.driver import (
     CallsRequested,
     Driver,
@@ -27,13 +27,13 @@ from rookery.actors.execution.driver import (
     TurnInputs,
 )
 from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.execution.pending_calls import CallNotifierPort
 from rookery.actors.execution.step_recorder import RunEnded, StepRecorder
 from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox.contract import ProgramCall, Tool, ToolResult
 from rookery.actors.sandbox.sessions.recorded_runs import ResultBatch
 from rookery.bus.ports import Blobs
-from rookery.schemas.calls import ActiveRunView, RunEnvironment
+from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.run import (
     Diagnostic,

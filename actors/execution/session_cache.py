@@ -16,12 +16,13 @@ from msgspec import UNSET
 
 from rookery.actors.execution.history import PastRun, RunHistoryReader, SessionHistory
 from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox.contract import Tool
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.actors.sandbox.sessions.recorded_runs import ResultBatch
 from rookery.actors.session_snapshots.decider import RecordSnapshot, SnapshotState
 from rookery.bus.ports import Blobs
-from rookery.schemas.calls import ActiveRunView, RunEnvironment
+from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX, RunResult
 

@@ -14,20 +14,19 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel.local_ask import AskActor
-from rookery.actors.sandbox.contract import ProgramCall
-from rookery.actors.turns.run_state import cancelled_result, end_run, end_unexecuted
-from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
-from rookery.schemas.calls import (
+from rookery.actors.messages import (
     ActiveRunView,
-    CallArguments,
     CallProgress,
     CallsQuery,
     CallsView,
     ParkRun,
     RecordStep,
-    RequestedCall,
     TurnInput,
 )
+from rookery.actors.sandbox.contract import ProgramCall
+from rookery.actors.turns.run_state import cancelled_result, end_run, end_unexecuted
+from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
+from rookery.schemas.calls import CallArguments, RequestedCall
 from rookery.schemas.codec import encode_json
 from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.run import RunResult, RunStatus

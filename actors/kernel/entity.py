@@ -1,20 +1,24 @@
 """One entity as its actor keeps it: committed state, the draft under way, and who waits.
 
 It belongs to one actor's thread. It owns folding (history to state) and nothing that decides.
+
+What an entity remembers of the commands it worked off: enough to know a repeat from a reuse.
+
+Kept for a day and for at most 10,000 commands, counted in the time of facts, so that folding the
+same history always remembers the same.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
 from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.dedup import DedupWindow
 from rookery.actors.kernel.history_restart import chain_end, last_fact_number, last_restart
 from rookery.actors.kernel.mailbox import InFlightLimit
 from rookery.actors.kernel.watermark import WatermarkHold
@@ -24,7 +28,46 @@ from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.ids import parse_reaction_id
 
-__all__ = ["Entity", "PendingCommand", "ReactionSource", "chain_of_snapshot"]
+__all__ = [
+    "DEDUP_COMMANDS_MAX",
+    "DEDUP_MS",
+    "DedupWindow",
+    "Entity",
+    "PendingCommand",
+    "ReactionSource",
+    "chain_of_snapshot",
+]
+
+DEDUP_MS = 24 * 3_600_000
+DEDUP_COMMANDS_MAX = 10_000
+
+
+class DedupWindow:
+    """Command ids in the order they were first seen, each with its body's digest."""
+
+    def __init__(self, entries: Iterable[tuple[str, str, int]] = ()) -> None:
+        self._seen: dict[str, tuple[str, int]] = {i: (digest, at) for i, digest, at in entries}
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def __iter__(self) -> Iterator[tuple[str, str, int]]:
+        return ((i, digest, at) for i, (digest, at) in self._seen.items())
+
+    def digest_of(self, command_id: str) -> str | None:
+        """The digest the command had, ``None`` if it is not remembered."""
+        found = self._seen.get(command_id)
+        return None if found is None else found[0]
+
+    def add(self, command_id: str, digest: str, at_ms: int) -> None:
+        """Forget what is too old, or too much with this one; then note it."""
+        seen = self._seen
+        while seen and next(iter(seen.values()))[1] < at_ms - DEDUP_MS:
+            del seen[next(iter(seen))]
+        seen.setdefault(command_id, (digest, at_ms))
+        if len(seen) > DEDUP_COMMANDS_MAX:
+            del seen[next(iter(seen))]
+
 
 log = logging.getLogger(__name__)
 

@@ -3,13 +3,20 @@
 Followed from the facts under ``_approvers``, whichever node decided them. A view that cannot say
 what came is blind: nobody counts until it has read everything anew, for what it missed may have
 revoked a key. What an approver may answer is the concern's to say, which only asks for a key.
+
+The keys of a realm's approvers as a list shows them, revoked ones included.
+
+Which of them counts is ``approvers``' to say, by the rules of the family.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Final
+
+import msgspec
 
 from rookery.actors.approvals.evolve import evolve
 from rookery.actors.approvals.state import APPROVERS_KEY, Approver, SessionApprovals
@@ -19,8 +26,12 @@ from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CODES, CodedError, Failed
 from rookery.schemas.facts import approval as facts
+from rookery.schemas.facts.approval import (
+    ApproverAdded,
+    ApproverRevoked,
+)
 
-__all__ = ["Approvers"]
+__all__ = ["Approvers", "ListedApproverKey", "change_count", "keys_of"]
 
 log = logging.getLogger(__name__)
 
@@ -91,3 +102,40 @@ class Approvers:
         elif why != self.unavailable_reason:
             self.unavailable_reason = why
             log.error("approvers are not known, none counts", exc_info=error)
+
+
+class ListedApproverKey(msgspec.Struct, frozen=True, kw_only=True):
+    """One key of an approver."""
+
+    name: str
+    key_id: str
+    public_key: str
+    added_at_ms: int
+    revoked_at_ms: int | None = None
+
+
+def keys_of(messages: Iterable[StoredMessage]) -> list[ListedApproverKey]:
+    """All keys there ever were, in the order in which they were added last."""
+    keys: dict[tuple[str, str], ListedApproverKey] = {}
+    for stored in messages:
+        for fact in _CODEC.decode(stored.body):
+            match fact:
+                case ApproverAdded():
+                    keys.pop((fact.name, fact.key_id), None)
+                    keys[fact.name, fact.key_id] = ListedApproverKey(
+                        name=fact.name,
+                        key_id=fact.key_id,
+                        public_key=fact.public_key,
+                        added_at_ms=fact.at_ms,
+                    )
+                case ApproverRevoked() if known := keys.get((fact.name, fact.key_id)):
+                    keys[fact.name, fact.key_id] = msgspec.structs.replace(
+                        known, revoked_at_ms=fact.at_ms
+                    )
+    return list(keys.values())
+
+
+def change_count(messages: Iterable[StoredMessage]) -> int:
+    """How often a key was added or revoked."""
+    told = (fact for stored in messages for fact in _CODEC.decode(stored.body))
+    return sum(isinstance(fact, ApproverAdded | ApproverRevoked) for fact in told)

@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping
 
 from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.kernel.command_router import QueryHandler
-from rookery.actors.projections.approval_queries import ApprovalQueryHandler
-from rookery.actors.projections.approvals import ApprovalProjection
+from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
 from rookery.actors.projections.checkpoint import CheckpointStore
 from rookery.actors.projections.projector import Projector
 from rookery.actors.projections.run_queries import RunQueryHandler
 from rookery.actors.projections.runs import RunProjection
-from rookery.actors.projections.session_queries import SessionQueryHandler
-from rookery.actors.projections.sessions import SessionProjection
+from rookery.actors.projections.sessions import SessionProjection, SessionQueryHandler
 from rookery.bus.ports import Journal
 
 __all__ = ["RealmProjections"]

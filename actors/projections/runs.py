@@ -3,6 +3,12 @@
 Of a run that has ended nothing else is kept; of one on its way, also the calls it waits for. Facts
 come in the order of the journal, so every node has the same runs in the same order. Pure; reading
 the journal is ``runs``', saying what a run waits for is ``waits``'.
+
+The few words of a fact that lists of runs are made of.
+
+Whatever else a fact says - programs, arguments, results - is skipped unread: a view reads the facts
+of a whole realm. So is a fact nobody here knows, for a list is no place to fail. Names and meanings
+are those of ``schemas/facts``; a test compares.
 """
 
 from __future__ import annotations
@@ -17,16 +23,85 @@ import msgspec
 from msgspec import Struct
 
 from rookery.actors.projections.checkpoint import version_of
-from rookery.actors.projections.run_facts import FAMILIES, RunFactView, RunResultView, decode_facts
 from rookery.bus.ports import StoredMessage
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session, tool, turn
 from rookery.schemas.lists import RunState
 from rookery.schemas.machines.turn import TurnTerminalOutcome
-from rookery.schemas.run import Language
+from rookery.schemas.run import Language, RunStatus
 
-__all__ = ["OpenRunCall", "RunProjection", "RunRecord", "UnfinishedRun"]
+__all__ = [
+    "FAMILIES",
+    "OpenRunCall",
+    "RunFactView",
+    "RunProjection",
+    "RunRecord",
+    "UnfinishedRun",
+    "decode_facts",
+]
+
+FAMILIES: Final = frozenset({"session", "turn", "tool"})
+"""Whose facts are about runs."""
+
+
+class ErrorCodeView(Struct, gc=False):
+    code: str = ""
+
+
+class RunRequestView(Struct, gc=False):
+    language: Language = Language.PYTHON
+
+
+class RunResultView(Struct, gc=False):
+    status: RunStatus = RunStatus.OK
+    error: ErrorCodeView | None = None
+
+
+class RequestedCallView(Struct, gc=False):
+    operation_id: str
+    name: str
+
+
+class RunFactView(Struct, gc=False):
+    """Any fact of these families."""
+
+    type: str
+    at_ms: int = 0
+    run: str = ""
+    # session
+    request: RunRequestView | None = None
+    # turn
+    tool_count: int = 0
+    calls: tuple[RequestedCallView, ...] = ()
+    code: str = ""
+    waits_for: tuple[str, ...] = ()
+    result: RunResultView | None = None
+    outcome: str = ""
+    # tool
+    operation_id: str = ""
+    name: str = ""
+    deadline_at_ms: int = 0
+    may_act_until_ms: int | None = None
+    # Text in a fact of turns, an object in the others.
+    error: str | ErrorCodeView | None = None
+
+    @property
+    def error_code(self) -> str:
+        """Text begins with its code."""
+        error = self.error
+        return error.code if isinstance(error, ErrorCodeView) else (error or "").partition(":")[0]
+
+
+_decode_fact = msgspec.json.Decoder(list[RunFactView]).decode
+
+
+def decode_facts(body: bytes) -> list[RunFactView]:
+    """The facts of a message; none if it is sealed or damaged: then it does not say."""
+    try:
+        return _decode_fact(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return []
 
 
 FOLDS: Final = 2

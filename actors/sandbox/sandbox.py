@@ -24,7 +24,8 @@ from rookery.actors.sandbox.runtime.guest_registry import (
     LoadGuest,
     no_other_builds,
 )
-from rookery.actors.sandbox.runtime.guest_threads import GuestThreads, Ticker
+from rookery.actors.sandbox.runtime.guest_threads import GuestThreads
+from rookery.actors.sandbox.runtime.ticker import Ticker
 from rookery.actors.sandbox.runtime.watchdog import Watchdog
 from rookery.actors.sandbox.sessions.operations import SessionOperations
 from rookery.actors.sandbox.sessions.queue import SessionJobWork, SessionQueue, SessionQueues

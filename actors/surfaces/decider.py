@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from rookery.actors.admission.host_evolution import evolve_host
+from rookery.actors.admission.admission_machine import evolve_host
 from rookery.actors.kernel.machines.decider import (
     MachineBinding,
     SessionMachineDecider,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from msgspec import UNSET
 
-from rookery.schemas.calls import CallProgress
+from rookery.actors.messages import CallProgress
 
 __all__ = ["CallNotifier"]
 

@@ -12,12 +12,21 @@ from typing import NamedTuple
 
 from rookery.actors.tools.authoring.registry import ToolRegistry
 from rookery.actors.tools.capability_checks import CapabilityChecks, schema_digest
-from rookery.schemas.calls import AvailableTool
-from rookery.schemas.capability import Capability
+from rookery.schemas.calls import AvailableTool, CallArguments
+from rookery.schemas.capability import ApprovalMode, Capability
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
+from rookery.schemas.seed.policy import MissingDependency
 
-__all__ = ["LOCAL", "CatalogueTool", "ToolCatalogue", "catalogue_name"]
+__all__ = [
+    "LOCAL",
+    "CatalogueTool",
+    "ToolCatalogue",
+    "catalogue_name",
+    "check_arguments",
+    "require_permission",
+    "requires_approval",
+]
 
 LOCAL = "local"
 """The surface of functions in the node's own process."""
@@ -101,3 +110,24 @@ class ToolCatalogue:
     def catalogue_bytes(self) -> bytes:
         """What the tools declared, as the blob that ``RunEnvironment.catalogue`` names."""
         return encode_json([tool.capability for tool in self])  # Properties keep their order.
+
+
+def check_arguments(tool: CatalogueTool, arguments: CallArguments) -> None:
+    """Refuse what the schema does not describe, and what is too large."""
+    tool.checks.check_arguments(arguments.args, arguments.kwargs)
+    tool.checks.encode_request(arguments.args, arguments.kwargs)
+
+
+def requires_approval(tool: CatalogueTool) -> bool:
+    """Whether somebody, or a rule, has to allow its calls."""
+    return tool.capability.approval_policy is not ApprovalMode.NONE
+
+
+def require_permission(tool: CatalogueTool, *, approvals: bool) -> None:
+    """Refuse what nobody here may allow; ``approvals``: somebody can be asked for one."""
+    if requires_approval(tool) and not approvals:
+        raise Refused(
+            "PERMISSION_DENIED",
+            f"{MissingDependency.APPROVAL_DISPATCHER.reason_code}: "
+            f"{tool.available.name} wants an approval and nobody here can be asked for one",
+        )

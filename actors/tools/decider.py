@@ -14,15 +14,20 @@ import msgspec
 from rookery.actors.kernel import state_codec
 from rookery.actors.kernel.decider import Effect, ReadScope
 from rookery.actors.kernel.history_restart import OTHER_VERSIONS, history_broken_effects
-from rookery.actors.tools.call_resolution import resolution_receipt, resolve
-from rookery.actors.tools.call_rules import CallRules
+from rookery.actors.messages import AllowCall, CallsQuery, CallsView, DenyCall
+from rookery.actors.tools.call_rules import CallRules, resolution_receipt, resolve
 from rookery.actors.tools.call_slots import CallSlots, SlotStage
 from rookery.actors.tools.catalogue import ToolCatalogue
-from rookery.actors.tools.effects import AttemptLost, BeginCall, IntentStatus, RecordOutcome
-from rookery.actors.tools.evolve import effects, evolve
-from rookery.actors.tools.pending_effects import pending_effects
+from rookery.actors.tools.effects import (
+    AttemptLost,
+    BeginCall,
+    IntentStatus,
+    RecordOutcome,
+    effects,
+    pending_effects,
+)
+from rookery.actors.tools.evolve import evolve
 from rookery.actors.tools.state import STATE_SCHEMA, SessionCalls
-from rookery.schemas.calls import AllowCall, CallsQuery, CallsView, DenyCall
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, ResolveCall
 from rookery.schemas.envelope import Command, Fact

@@ -1,16 +1,26 @@
 """What follows from the facts of calls, and what whoever performs it puts back to the actor.
 
 Data only: performing is ``acting``'s, what comes of what is put back is ``ledger``'s.
+
+What the open calls of a session call for, by what is on record of them alone. Pure.
+
+For a session that has come into a node's memory: the facts of its calls may have been handed to
+nobody. A call that this process has intended is under way here, and is not begun again.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel.decider import Effect
-from rookery.actors.tools.state import ToolCall
-from rookery.schemas.calls import CallOutcome, CallProgress, ToolFault
+from rookery.actors.messages import CallProgress
+from rookery.actors.tools.call_slots import CallAttempt
+from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
+from rookery.schemas.calls import CallOutcome, ToolFault
+from rookery.schemas.facts import tool as facts
 
 __all__ = [
     "AskApproval",
@@ -22,6 +32,8 @@ __all__ = [
     "NotifyCall",
     "PrepareCall",
     "RecordOutcome",
+    "effects",
+    "pending_effects",
 ]
 
 
@@ -102,3 +114,62 @@ class IntentStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     attempt: int = 0
     node: str = ""
+
+
+def pending_effects(state: SessionCalls, session: str, epoch: str) -> Sequence[Effect]:
+    """Of calls that have come to nothing yet; what waits for an operator waits."""
+    effects = (_effect_of_call(call, session, epoch) for call in state.calls.values())
+    return [effect for effect in effects if effect is not None]
+
+
+def _effect_of_call(call: ToolCall, session: str, epoch: str) -> Effect | None:
+    match call.phase:
+        case CallPhase.WAITING_FOR_APPROVAL:
+            return AskApproval(key=call.operation_id, session=session, call=call)
+        case CallPhase.REQUESTED:
+            return PrepareCall(key=_attempt_key(call.next_attempt), session=session, call=call)
+        case CallPhase.INTENDED if call.node != epoch:
+            return ExecuteCall(key=_attempt_key(call.current_attempt), session=session, call=call)
+    return None
+
+
+def _attempt_key(place: CallAttempt) -> str:
+    """As of the effect of the fact that led there: what is under way is not begun beside itself."""
+    return f"{place.operation_id}/{place.attempt}"
+
+
+def effects(state: SessionCalls, fact: facts.CallFact) -> Sequence[Effect]:
+    """What to do because of ``fact``."""
+    call = state.calls.get(fact.operation_id)
+    if call is None:
+        return ()
+    session = fact.session
+    match fact:
+        case facts.IntentRecorded(attempt=call.attempt) if call.phase is CallPhase.INTENDED:
+            return (
+                ExecuteCall(key=_key_of_attempt(*call.current_attempt), session=session, call=call),
+            )
+        case facts.Requested(waits=True) | facts.Allowed() | facts.RetryAllowed():
+            return _effects_before_intent(fact, call)
+        case facts.Requested() | facts.IntentRecorded():
+            pass
+        case facts.Withdrawn() if call.approval is not UNSET:
+            off = CancelApproval(key=fact.id, session=session, operation_id=call.operation_id)
+            return (off, NotifyCall(key=fact.id, progress=call.progress))
+        case _ if call.phase in (CallPhase.ENDED, CallPhase.RECOVERY_REQUIRED):
+            return (NotifyCall(key=fact.id, progress=call.progress),)
+    return ()
+
+
+def _effects_before_intent(fact: facts.CallFact, call: ToolCall) -> Sequence[Effect]:
+    if call.phase is CallPhase.WAITING_FOR_APPROVAL:
+        return (AskApproval(key=fact.id, session=fact.session, call=call),)
+    if call.phase is CallPhase.REQUESTED:
+        return (
+            PrepareCall(key=_key_of_attempt(*call.next_attempt), session=fact.session, call=call),
+        )
+    return ()
+
+
+def _key_of_attempt(operation_id: str, attempt: int) -> str:
+    return f"{operation_id}/{attempt}"

@@ -6,25 +6,17 @@ crash is later than the fact: of what has been done since, nothing is done again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.kernel.decider import Effect
-from rookery.actors.tools.effects import (
-    AskApproval,
-    CancelApproval,
-    ExecuteCall,
-    NotifyCall,
-    PrepareCall,
-)
 from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.facts import tool as facts
 
-__all__ = ["effects", "evolve", "withdrawn_outcome"]
+__all__ = ["evolve", "withdrawn_outcome"]
 
 
 def evolve(state: SessionCalls, fact: facts.CallFact) -> SessionCalls:
@@ -32,45 +24,10 @@ def evolve(state: SessionCalls, fact: facts.CallFact) -> SessionCalls:
     return _FOLDS[type(fact)](state, fact)
 
 
-def effects(state: SessionCalls, fact: facts.CallFact) -> Sequence[Effect]:
-    """What to do because of ``fact``."""
-    call = state.calls.get(fact.operation_id)
-    if call is None:
-        return ()
-    session = fact.session
-    match fact:
-        case facts.IntentRecorded(attempt=call.attempt) if call.phase is CallPhase.INTENDED:
-            return (
-                ExecuteCall(key=_attempt_key(*call.current_attempt), session=session, call=call),
-            )
-        case facts.Requested(waits=True) | facts.Allowed() | facts.RetryAllowed():
-            return _effects_before_intent(fact, call)
-        case facts.Requested() | facts.IntentRecorded():
-            pass
-        case facts.Withdrawn() if call.approval is not UNSET:
-            off = CancelApproval(key=fact.id, session=session, operation_id=call.operation_id)
-            return (off, NotifyCall(key=fact.id, progress=call.progress))
-        case _ if call.phase in (CallPhase.ENDED, CallPhase.RECOVERY_REQUIRED):
-            return (NotifyCall(key=fact.id, progress=call.progress),)
-    return ()
-
-
-def _effects_before_intent(fact: facts.CallFact, call: ToolCall) -> Sequence[Effect]:
-    if call.phase is CallPhase.WAITING_FOR_APPROVAL:
-        return (AskApproval(key=fact.id, session=fact.session, call=call),)
-    if call.phase is CallPhase.REQUESTED:
-        return (PrepareCall(key=_attempt_key(*call.next_attempt), session=fact.session, call=call),)
-    return ()
-
-
 def withdrawn_outcome(*, given_up: bool = False) -> CallOutcome:
     """What a call comes to that was not begun when its run ended, or went on without it."""
     who = "the program gave the call up" if given_up else "the run ended"
     return CallOutcome(error=ToolFault("CANCELLED", f"{who} before the tool was called"))
-
-
-def _attempt_key(operation_id: str, attempt: int) -> str:
-    return f"{operation_id}/{attempt}"
 
 
 # --- one fold a fact ------------------------------------------------------------------------------

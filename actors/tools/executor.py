@@ -3,6 +3,10 @@
 A try of a call is started once in a process, and what it came to is kept until it stands: if its
 session goes to another node and comes back meanwhile, it is joined, not repeated. The rules are
 ``ledger``'s, running functions is a host's. Lives on the bus's loop.
+
+A call as it is put before approvals: bound, and with exactly the arguments it was recorded with.
+
+Whether it is allowed, and who is asked, is not known here.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,13 +24,19 @@ from rookery.actors.kernel.decider import Effect
 from rookery.actors.kernel.effect_runner import EffectHandler, NotExecutableHere
 from rookery.actors.kernel.local_ask import AskActor
 from rookery.actors.kernel.task_set import TaskSet
-from rookery.actors.tools.approval_subject import ApprovalSubject, approval_subject
+from rookery.actors.messages import (
+    ActiveRunQuery,
+    ActiveRunView,
+    ApprovalAcknowledged,
+    RequestApproval,
+    WithdrawApproval,
+)
 from rookery.actors.tools.attempt_cache import AttemptCache, AttemptResult
 from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.actors.tools.call_notifier import CallNotifier
 from rookery.actors.tools.call_rules import acts_until_ms
 from rookery.actors.tools.call_slots import CallSlots, SlotStage
-from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
+from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue, check_arguments
 from rookery.actors.tools.effects import (
     AskApproval,
     AttemptLost,
@@ -38,23 +48,52 @@ from rookery.actors.tools.effects import (
     PrepareCall,
     RecordOutcome,
 )
-from rookery.actors.tools.faults import check_arguments, fault, fault_of
+from rookery.actors.tools.faults import fault, fault_of
 from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastAttempt, ToolHost
 from rookery.actors.tools.state import ToolCall
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
-from rookery.schemas.calls import (
-    ActiveRunQuery,
-    ActiveRunView,
-    ApprovalAcknowledged,
-    CallArguments,
-    CallOutcome,
-    ToolFault,
-    WithdrawApproval,
-)
+from rookery.schemas.calls import CallArguments, CallOutcome, ToolFault
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
 
-__all__ = ["CallExecutor"]
+__all__ = ["ApprovalSubject", "CallExecutor", "approval_subject"]
+
+
+class ApprovalSubject(NamedTuple):
+    """What approvals are told of a call."""
+
+    request: RequestApproval
+    text: bytes
+    """Its canonical arguments, whose digest an approval is bound to."""
+
+
+def approval_subject(
+    tool: CatalogueTool, call: ToolCall, arguments: CallArguments
+) -> ApprovalSubject | ToolFault:
+    """The call, or what is wrong with it: nobody is asked about one that cannot be made."""
+    try:
+        bound = tool.checks.check_arguments(arguments.args, arguments.kwargs)
+        text = tool.checks.encode_request(arguments.args, arguments.kwargs)
+    except CodedError as error:
+        return fault_of(error)
+    if digest_bytes(text) != call.request_digest or call.approval is UNSET:
+        return fault("INVALID_ARGUMENT", f"these are not the arguments {call.name} was called with")
+    said = RequestApproval(
+        operation_id=call.operation_id,
+        run_id=call.run,
+        generation=call.generation,
+        name=call.name,
+        surface=call.surface,
+        side_effect=tool.capability.side_effect,
+        idempotent=call.idempotent,
+        schema_digest=call.schema_digest,
+        policy=call.approval,
+        request_digest=call.request_digest,
+        arguments=bound,
+        arguments_ref=f"blob:{call.request_digest}",
+    )
+    return ApprovalSubject(said, text)
+
 
 log = logging.getLogger(__name__)
 

@@ -11,46 +11,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from rookery.actors.tools.catalogue import CatalogueTool
-from rookery.schemas.calls import CallArguments, ToolFault
-from rookery.schemas.capability import ApprovalMode
-from rookery.schemas.errors import CodedError, Refused
+from rookery.schemas.calls import ToolFault
+from rookery.schemas.errors import CodedError
 from rookery.schemas.run import CallStatus
-from rookery.schemas.seed.policy import MissingDependency
 
-__all__ = [
-    "check_arguments",
-    "fault",
-    "fault_of",
-    "require_permission",
-    "requires_approval",
-    "status_of",
-]
+__all__ = ["fault", "fault_of", "status_of"]
 
 CODE_MAX: Final = 100
 MESSAGE_MAX: Final = 4_000
 """What a tool says of its failure stands in facts and goes to the program: not more than this."""
-
-
-def check_arguments(tool: CatalogueTool, arguments: CallArguments) -> None:
-    """Refuse what the schema does not describe, and what is too large."""
-    tool.checks.check_arguments(arguments.args, arguments.kwargs)
-    tool.checks.encode_request(arguments.args, arguments.kwargs)
-
-
-def requires_approval(tool: CatalogueTool) -> bool:
-    """Whether somebody, or a rule, has to allow its calls."""
-    return tool.capability.approval_policy is not ApprovalMode.NONE
-
-
-def require_permission(tool: CatalogueTool, *, approvals: bool) -> None:
-    """Refuse what nobody here may allow; ``approvals``: somebody can be asked for one."""
-    if requires_approval(tool) and not approvals:
-        raise Refused(
-            "PERMISSION_DENIED",
-            f"{MissingDependency.APPROVAL_DISPATCHER.reason_code}: "
-            f"{tool.available.name} wants an approval and nobody here can be asked for one",
-        )
 
 
 # --- faults ---------------------------------------------------------------------------------------

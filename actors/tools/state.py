@@ -12,8 +12,9 @@ import msgspec
 from immutables import Map
 from msgspec import UNSET, UnsetType
 
+from rookery.actors.messages import CallProgress
 from rookery.actors.tools.call_slots import CallAttempt
-from rookery.schemas.calls import CallArguments, CallOutcome, CallProgress
+from rookery.schemas.calls import CallArguments, CallOutcome
 from rookery.schemas.capability import ApprovalPolicy
 
 __all__ = ["RECOVERY_REQUIRED", "STATE_SCHEMA", "CallPhase", "SessionCalls", "ToolCall"]

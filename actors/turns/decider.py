@@ -12,75 +12,45 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from immutables import Map
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from msgspec.structs import asdict, force_setattr, replace
 
-from rookery.actors.admission.host_evolution import evolve_host
+from rookery.actors.admission.admission_machine import evolve_host
 from rookery.actors.kernel.decider import Effect
 from rookery.actors.kernel.history_restart import OTHER_VERSIONS, history_broken_effects
 from rookery.actors.kernel.machines.decider import (
     MachineBinding,
     SessionMachineDecider,
-    SessionMachineState,
 )
 from rookery.actors.kernel.machines.session_host import ATTACHED, INITIALIZING, RUNNING, SessionHost
+from rookery.actors.messages import ParkRun, RecordStep, ReportBrokenHistory, UnparkRun
+from rookery.actors.turns.evolve import End, evolve_parking, evolve_requests, evolve_run
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouting
 from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN, ProductTurn
 from rookery.actors.turns.run_rules import RunRules, active_run_view
-from rookery.actors.turns.run_state import ActiveRun, InheritedGuest, Provisioner, RequestedRun
+from rookery.actors.turns.run_state import Provisioner
 from rookery.actors.turns.slot_machine import SLOT, TurnSlot
-from rookery.actors.turns.transitions import bind_run
+from rookery.actors.turns.state import SessionTurns
+from rookery.actors.turns.transitions import Turn, bind_run
 from rookery.actors.turns.turn_machine import TURN
-from rookery.actors.turns.turn_state import Turn
 from rookery.actors.turns.turn_view import turn_snapshot
-from rookery.schemas.calls import (
-    ParkRun,
-    RecordStep,
-    ReportBrokenHistory,
-    RunEnvironment,
-    UnparkRun,
-)
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import session
 from rookery.schemas.facts import turn as facts
-from rookery.schemas.limits import unset_if_default
 from rookery.schemas.machines.views import (
     ModelRoutingView,
     RealtimeProductTurnView,
     TurnSlotView,
     TurnView,
 )
-from rookery.schemas.run import Language, RunRequest, SessionLimits
 
-__all__ = ["SessionTurns", "TurnsDecider"]
+__all__ = ["TurnsDecider"]
 
 Params = Mapping[str, Any]
 Start = facts.Started | facts.ImmediateAppendStarted | facts.ImmediateContextStarted
-End = facts.Completed | facts.Failed | facts.Cancelled
-
-
-class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
-    """The states of the four machines."""
-
-    turn: Turn = Turn()
-    slot: TurnSlot = TurnSlot()
-    product_turn: ProductTurn = ProductTurn()
-    routing: ModelRouting = ModelRouting()
-    direct_run_id: str | None = None
-    """The run that has the session without admission's knowing."""
-    asked: Map[str, RequestedRun] = Map()
-    """By run, what the session's inputs ask for, from admission's facts."""
-    driving: ActiveRun | None = None
-    runs_ended: int = 0
-    """Of this life of the session, those that a node drove."""
-    limits: SessionLimits | UnsetType = UNSET
-    """The session's, if they are not the defaults."""
-    began: InheritedGuest | UnsetType = UNSET
-    """With which guest's memory this life began, if it was given one."""
 
 
 def _turn_view(turn: Turn, _: Params) -> TurnView:
@@ -214,8 +184,8 @@ class TurnsDecider(SessionMachineDecider):
         if isinstance(fact, facts.HistoryRestarted):
             return SessionTurns(generation=fact.generation)
         if isinstance(fact, facts.Parked | facts.Unparked):
-            return _evolve_parking(self._in_generation(state, fact.generation), fact)
-        after: SessionTurns = _evolve_run(super().evolve(state, fact), fact)
+            return evolve_parking(self._in_generation(state, fact.generation), fact)
+        after: SessionTurns = evolve_run(super().evolve(state, fact), fact)
         direct = after.direct_run_id
         if isinstance(fact, Start):
             direct = fact.run if fact.direct else None
@@ -226,7 +196,7 @@ class TurnsDecider(SessionMachineDecider):
         return self.with_host(replace(after, direct_run_id=direct), after.host)
 
     def observe(self, state: SessionTurns, fact: session.SessionFact) -> SessionTurns:
-        return _evolve_requests(super().observe(state, fact), fact)
+        return evolve_requests(super().observe(state, fact), fact)
 
     def with_host(self, state: SessionTurns, host: SessionHost) -> SessionTurns:
         """A turn that has the session itself sees it running, for as long as it could."""
@@ -238,93 +208,3 @@ class TurnsDecider(SessionMachineDecider):
 
 
 # --- driven runs ----------------------------------------------------------------------------------
-
-
-def _evolve_requests(state: SessionTurns, fact: session.SessionFact) -> SessionTurns:
-    """What an input asks for is known until its run has ended; what the session gives, for life."""
-    match fact:
-        case session.Initialized(language=Language() as language, build=str(build)):
-            return replace(state, began=InheritedGuest(language, build))
-        case session.InputAccepted(request=RunRequest() as request, run=str(run_id)):
-            asked = RequestedRun(
-                request=request, request_blob=fact.request_blob, forked=fact.forked
-            )
-            return replace(state, asked=state.asked.set(run_id, asked))
-        case session.Initialized():
-            return replace(state, limits=UNSET)
-        case session.LimitsSet():
-            return replace(state, limits=unset_if_default(fact.limits))
-        case (
-            session.RunCommitted(run=str(run_id))
-            | session.RunFailed(run=str(run_id))
-            | session.RunRolledBack(run=str(run_id))
-            | session.InputCancelled(run=str(run_id))
-            | session.InputRefused(run=str(run_id))
-        ) if run_id in state.asked:
-            return replace(state, asked=state.asked.delete(run_id))
-    return state
-
-
-def _evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
-    """How far the driver has come."""
-    match fact:
-        case facts.Started(offer=RunEnvironment() as offer):
-            begun = ActiveRun(
-                run_id=fact.run,
-                offer=offer,
-                request=RunRequest() if fact.request is UNSET else fact.request,
-                request_blob=fact.request_blob,
-                forked=fact.forked,
-                started_at_ms=fact.at_ms if fact.forked is UNSET else fact.forked.begun_at_ms,
-                over=False,
-            )
-            return replace(state, driving=begun)
-        case facts.Started():
-            return replace(state, driving=None)
-        case facts.ToolCallsReturned() if state.driving is not None:
-            calls = tuple(replace(call, arguments=UNSET) for call in fact.calls)
-            further = replace(state.driving, calls=calls, snapshot_id="", snapshot_blob="")
-            state = replace(state, driving=further)
-        case facts.OpsRegistered() if state.driving is not None:
-            state = replace(state, driving=_with_registered_ops(state.driving, fact))
-        case facts.ToolCallsResolved() if state.driving is not None:
-            state = replace(state, driving=replace(state.driving, calls=()))
-    if isinstance(fact, End) and state.driving is not None and state.driving.run_id == fact.run:
-        state = replace(state, driving=replace(state.driving, over=True))
-    if state.driving is None or fact.step is UNSET:
-        return state
-    ended = state.runs_ended + isinstance(fact, End)
-    return replace(state, driving=replace(state.driving, steps=fact.step), runs_ended=ended)
-
-
-def _with_registered_ops(driving: ActiveRun, fact: facts.OpsRegistered) -> ActiveRun:
-    """What is not registered any more was given up."""
-    earlier = () if driving.beside is UNSET else driving.beside
-    known = {call.operation_id: call for call in (*earlier, *driving.calls)}
-    listed = [known[operation] for operation in known if operation in fact.op_refs]
-    beside = tuple(call for call in listed if call.operation_id not in fact.barrier_ids)
-    return replace(
-        driving,
-        calls=tuple(call for call in listed if call.operation_id in fact.barrier_ids),
-        beside=beside or UNSET,
-        timer_ms=fact.timer_ms,
-        snapshot_id="",
-        snapshot_blob="",
-    )
-
-
-def _evolve_parking(state: SessionTurns, fact: facts.Parked | facts.Unparked) -> SessionTurns:
-    driving = state.driving
-    if driving is None or driving.run_id != fact.run:
-        return state
-    if isinstance(fact, facts.Unparked):
-        return replace(state, driving=replace(driving, parked="", waits_for=()))
-    parked = replace(
-        driving,
-        parked=fact.code,
-        waits_for=fact.waits_for,
-        snapshot_id=fact.snapshot_id,
-        snapshot_blob=fact.snapshot_blob,
-        split=fact.split,
-    )
-    return replace(state, driving=parked)

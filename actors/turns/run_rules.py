@@ -14,30 +14,33 @@ from msgspec import UNSET
 from msgspec.structs import force_setattr, replace
 
 from rookery.actors.kernel.decider import Effect
-from rookery.actors.turns.run_state import (
-    ActiveRun,
+from rookery.actors.messages import (
+    ActiveRunView,
+    ParkRun,
+    RecordStep,
+    ReportBrokenHistory,
+    TurnInput,
+)
+from rookery.actors.turns.effects import (
     ContinueRun,
     ExecuteRun,
-    ImmediateKind,
-    Provisioner,
     ReportTurnOver,
     SendInterim,
     SendResult,
     StopRun,
+)
+from rookery.actors.turns.evolve import End
+from rookery.actors.turns.run_state import (
+    ActiveRun,
+    ImmediateKind,
+    Provisioner,
     cancelled_result,
     external_result,
     refused_result,
     resolve_calls,
     start_params,
 )
-from rookery.schemas.calls import (
-    ActiveRunView,
-    ParkRun,
-    RecordStep,
-    ReportBrokenHistory,
-    RunEnvironment,
-    TurnInput,
-)
+from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import session, tool
@@ -46,11 +49,11 @@ from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind, Turn
 from rookery.schemas.run import RunRequest, RunResult, RunStatus
 
 if TYPE_CHECKING:
-    from rookery.actors.turns.decider import SessionTurns, TurnsDecider
+    from rookery.actors.turns.decider import TurnsDecider
+    from rookery.actors.turns.state import SessionTurns
 
 __all__ = ["RunRules", "active_run_view"]
 
-End = facts.Completed | facts.Failed | facts.Cancelled
 _END_INPUTS: Final = {
     TurnPhase.COMPLETED: "run_completed",
     TurnPhase.FAILED: "run_failed",

@@ -12,15 +12,8 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.kernel.decider import Effect
-from rookery.schemas.calls import (
-    ActiveRunView,
-    ForkedRun,
-    RecordStep,
-    RequestedCall,
-    RunEnvironment,
-    TurnInput,
-)
+from rookery.actors.messages import ActiveRunView, RecordStep, TurnInput
+from rookery.schemas.calls import ForkedRun, RequestedCall, RunEnvironment
 from rookery.schemas.errors import CodedError
 from rookery.schemas.machines.turn import (
     ContentShape,
@@ -41,16 +34,10 @@ from rookery.schemas.run import (
 
 __all__ = [
     "ActiveRun",
-    "ContinueRun",
-    "ExecuteRun",
     "ImmediateKind",
     "InheritedGuest",
     "Provisioner",
-    "ReportTurnOver",
     "RequestedRun",
-    "SendInterim",
-    "SendResult",
-    "StopRun",
     "cancelled_result",
     "end_run",
     "end_unexecuted",
@@ -117,53 +104,6 @@ class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was parked with calls of several steps open."""
     over: bool | UnsetType = UNSET
     """Whether its end is on record; unset: by a version that did not note it."""
-
-
-class ExecuteRun(Effect, frozen=True, kw_only=True):
-    """Take the run's steps until it has ended or is parked."""
-
-    session: str
-    view: ActiveRunView
-    """Where it stands."""
-
-
-class ContinueRun(Effect, frozen=True, kw_only=True):
-    """Take the run's steps from where it stands by now, unless that is done already."""
-
-    session: str
-    run_id: str
-
-
-class ReportTurnOver(Effect, frozen=True, kw_only=True):
-    """The run has ended on record, and its session may not know of it."""
-
-    session: str
-    run_id: str
-
-
-class SendResult(Effect, frozen=True, kw_only=True):
-    """The run has ended, and whoever waits for it is about to be told."""
-
-    run_id: str
-    result: RunResult
-
-
-class SendInterim(Effect, frozen=True, kw_only=True):
-    """Whoever holds the line for the run's end is told what it waits for."""
-
-    session: str
-    run_id: str
-    code: str
-    snapshot_id: str
-    calls: tuple[RequestedCall, ...]
-    """What it waits for."""
-
-
-class StopRun(Effect, frozen=True, kw_only=True):
-    """The run is to end now."""
-
-    session: str
-    run_id: str
 
 
 def start_params(run_id: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from rookery.actors.kernel.machines.session_host import RUNNING, SessionHost
-from rookery.actors.turns.turn_state import Turn
+from rookery.actors.turns.transitions import Turn
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.machines.turn import (
     AsyncOpRef,

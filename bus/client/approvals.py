@@ -21,8 +21,9 @@ from rookery.schemas.approvals.lists import (
     ListedGrant,
     PendingQuery,
 )
-from rookery.schemas.commands import GrantReceipt, RevokeGrant
+from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.errors import Refused
+from rookery.schemas.replies import GrantReceipt
 
 __all__ = ["ApprovalsMixin"]
 

@@ -27,8 +27,7 @@ from rookery.bus.client.run_results import complete_result, read_past_result
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.commands.headers import command_headers
 from rookery.bus.commands.inbox import JetStreamInbox
-from rookery.bus.journal.feed import JetStreamFeed
-from rookery.bus.journal.journal import JetStreamJournal
+from rookery.bus.journal.journal import JetStreamFeed, JetStreamJournal
 from rookery.bus.nats.connection import Connection, Outgoing
 from rookery.bus.nats.reply_inbox import PendingReply, ReplyInbox
 from rookery.bus.ports import Filter, StoredMessage
@@ -37,18 +36,11 @@ from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.subjects import Subjects
 from rookery.schemas.calls import ToolFault
-from rookery.schemas.commands import (
-    CallReceipt,
-    Cancel,
-    ForkRun,
-    ReplayQuery,
-    ResolveCall,
-    RestoreSession,
-    RunAnswer,
-)
+from rookery.schemas.commands import Cancel, ForkRun, ReplayQuery, ResolveCall, RestoreSession
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.ids import check_command_id, check_session_id, uuid7
 from rookery.schemas.lists import RunState
+from rookery.schemas.replies import CallReceipt, RunAnswer
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX, Language, SessionLimits
 
 __all__ = ["Client", "Fields", "Handle", "connect", "new_id"]

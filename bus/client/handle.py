@@ -12,8 +12,8 @@ from contextlib import aclosing
 from typing import Any, Final, Protocol
 
 from rookery.bus.client.retrying_request import RetryingRequest
-from rookery.schemas.commands import RunAnswer
 from rookery.schemas.errors import CodedError, Failed
+from rookery.schemas.replies import RunAnswer
 
 __all__ = ["Fields", "Handle", "no_reply"]
 

@@ -12,9 +12,9 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 
 from rookery.schemas.codec import encode_json
-from rookery.schemas.commands import RunAnswer
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
 __all__ = [

@@ -15,11 +15,11 @@ from msgspec import UNSET
 from rookery.bus.client.run_request import decode_result, not_executed_here
 from rookery.bus.ports import Blobs, Filter, Journal
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.commands import RunAnswer, RunReceipt
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as of_session
 from rookery.schemas.facts import turn as of_turn
+from rookery.schemas.replies import RunAnswer, RunReceipt
 from rookery.schemas.run import RunResult
 
 __all__ = ["complete_result", "read_past_result"]

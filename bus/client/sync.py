@@ -19,7 +19,7 @@ from rookery.bus.loop_thread import LoopThread
 from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
 from rookery.schemas.approvals.lists import ListedApproval, ListedGrant
 from rookery.schemas.calls import ToolFault
-from rookery.schemas.commands import CallReceipt, GrantReceipt, RunAnswer
+from rookery.schemas.replies import CallReceipt, GrantReceipt, RunAnswer
 from rookery.schemas.run import Language, SessionLimits
 
 __all__ = ["SyncClient", "SyncHandle", "connect_sync"]

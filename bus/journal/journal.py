@@ -3,6 +3,11 @@
 Appending is ``rookery.bus.journal.appender``'s, asking is ``rookery.bus.journal.reader``'s, and
 whole passages come by a consumer of their own (``rookery.bus.journal.ordered_consumer``); this is
 where the port meets the three.
+
+The journal as it grows, on JetStream: a pass over it that does not end
+(``rookery.bus.journal.ordered_consumer``).
+
+It keeps no cursor for anybody: whoever follows remembers the last sequence it has seen.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from rookery.bus.subjects import Subjects
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 
-__all__ = ["BATCH_OVER", "JetStreamJournal"]
+__all__ = ["BATCH_OVER", "JetStreamFeed", "JetStreamJournal"]
 
 BATCH_OVER = 16
 """Where one atomic batch (about 3 ms whatever its size) beats an fsync a message. A server that
@@ -139,3 +144,22 @@ async def _with_timeout(work: Coroutine[Any, Any, T]) -> T:
         raise Failed(
             "SERVER_UNREACHABLE", f"the journal has not answered for {_PATIENCE_S} s"
         ) from None
+
+
+class JetStreamFeed:
+    """Port ``Feed``. Each follower has a consumer of its own, gone when it stops."""
+
+    def __init__(self, connection: Connection, subjects: Subjects) -> None:
+        self._connection, self._subjects = connection, subjects
+
+    async def follow(
+        self, where: Filter, after: int = 0
+    ) -> AsyncGenerator[list[StoredMessage], None]:
+        matches = matcher(where)
+        pull = OrderedConsumer(self._connection, self._subjects, where, after)
+        try:
+            while True:
+                if selected := [one for one in await pull.page() if matches(one)]:
+                    yield selected
+        finally:
+            await pull.close()

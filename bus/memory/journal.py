@@ -3,6 +3,8 @@
 Several nodes of a simulated world share one ``MemoryLog``, each with a ``MemoryJournal`` and turns
 of its own. It never loses an ack, is never full and forgets everything at the end; faults are the
 simulator's to add around it.
+
+The feed of a journal in memory: the same contract as JetStream's.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from rookery.bus.subjects import NODE_FAMILY, partition_of
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 
-__all__ = ["MemoryJournal", "MemoryLog"]
+__all__ = ["MemoryFeed", "MemoryJournal", "MemoryLog"]
 
 _PAGE_MESSAGES = 256
 
@@ -183,3 +185,34 @@ class MemoryJournal:
         if any(self._log.terms[partition] != turn for partition, turn in self._terms.items()):
             raise Failed("CLAIM_LOST", "other turns have begun")
         return await self._log.end()
+
+
+_FEED_PAGE_MESSAGES = 256
+
+
+class MemoryFeed:
+    """Port ``Feed``."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._journal = log
+
+    async def follow(
+        self, where: Filter, after: int = 0
+    ) -> AsyncGenerator[list[StoredMessage], None]:
+        matches = matcher(where)
+        if after > (end := await self._journal.end()):
+            raise Failed("FEED_GAP", f"the journal ends at {end}, before the cursor {after}")
+        grown = asyncio.Event()
+        self._journal.on_grown.append(grown.set)
+        try:
+            while True:
+                grown.clear()
+                page = self._journal.page(after, after + _FEED_PAGE_MESSAGES)
+                if not page:
+                    await grown.wait()
+                    continue
+                after = page[-1].sequence
+                if selected := [one for one in page if matches(one)]:
+                    yield selected
+        finally:
+            self._journal.on_grown.remove(grown.set)

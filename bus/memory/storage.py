@@ -1,16 +1,36 @@
 """Claims in memory: the twin of ``rookery.bus.storage.claims``, shared by all buses of a memory
-server."""
+server.
+
+Blobs in memory: the twin of ``rookery.bus.storage.blobs``, shared by all buses of a memory
+server.
+
+A shelf in memory: the twin of ``rookery.bus.storage.stores``.
+
+A realm's shared secrets, in memory.
+
+Snapshots in memory: the twin of ``rookery.bus.storage.stores``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import count
 from typing import NamedTuple
 
-from rookery.bus.ports import Claim
+from rookery.bus.ports import BLOB_BYTES_MAX, Claim, EntitySnapshot
+from rookery.bus.storage.blobs import blob_not_found, check_blob, verify_blob
 from rookery.bus.storage.claims import check_claim, claim_lost
+from rookery.bus.storage.stores import CheckpointHead
+from rookery.schemas.digest import digest_bytes
+from rookery.schemas.envelope import EntityId
 
-__all__ = ["MemoryClaims"]
+__all__ = [
+    "MemoryBlobs",
+    "MemoryCheckpointStore",
+    "MemoryClaims",
+    "MemoryEntitySnapshots",
+    "MemorySecrets",
+]
 
 
 class _HeldClaim(NamedTuple):
@@ -72,3 +92,82 @@ class MemoryClaims:
         if standing is None or standing.token == claim.token:
             return standing is not None
         return standing.holder == holder and self._held[claim.name].after == claim.token
+
+
+class MemoryBlobs:
+    """``Blobs`` in a dictionary."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, bytes] = {}
+
+    async def put(self, data: bytes, bytes_max: int = BLOB_BYTES_MAX) -> str:
+        check_blob(data, bytes_max)
+        digest = digest_bytes(data)
+        self.stored.setdefault(digest, bytes(data))
+        return digest
+
+    async def get(self, digest: str) -> bytes:
+        if digest not in self.stored:
+            raise blob_not_found(digest)
+        return await verify_blob(self.stored[digest], digest)
+
+
+class MemoryCheckpointStore:
+    """In a dictionary; a part's number keeps it apart from every other one."""
+
+    def __init__(self) -> None:
+        self._blobs = MemoryBlobs()
+        self.current_head: CheckpointHead | None = None
+        self._numbers = count(1)
+
+    @property
+    def parts(self) -> dict[str, bytes]:
+        """What is kept, as it is kept."""
+        return self._blobs.stored
+
+    async def head(self) -> CheckpointHead | None:
+        return self.current_head
+
+    async def put(self, part: bytes) -> str:
+        return await self._blobs.put(self._salt() + part)
+
+    async def get(self, name: str) -> bytes:
+        return (await self._blobs.get(name))[8:]
+
+    async def replace(self, head: bytes, names: Collection[str], *, after: int) -> bool:
+        revision = 0 if self.current_head is None else self.current_head.revision
+        if revision != after:
+            return False
+        self.current_head = CheckpointHead(revision + 1, head)
+        for name in self.parts.keys() - set(names):
+            del self.parts[name]
+        return True
+
+    def _salt(self) -> bytes:
+        return next(self._numbers).to_bytes(8)
+
+
+class MemorySecrets:
+    """``Secrets``."""
+
+    def __init__(self) -> None:
+        self._secrets: dict[str, bytes] = {}
+
+    async def get_or_create(self, name: str, proposed: bytes) -> bytes:
+        return self._secrets.setdefault(name, proposed)
+
+
+class MemoryEntitySnapshots:
+    """``EntitySnapshots`` in a dictionary."""
+
+    def __init__(self) -> None:
+        self._newest: dict[EntityId, tuple[int, EntitySnapshot]] = {}
+
+    async def save(self, entity: EntityId, schema: int, snapshot: EntitySnapshot) -> None:
+        stored = self._newest.get(entity)
+        if stored is None or stored[1].sequence <= snapshot.sequence:
+            self._newest[entity] = schema, snapshot
+
+    async def load(self, entity: EntityId, schema: int) -> EntitySnapshot | None:
+        stored = self._newest.get(entity)
+        return stored[1] if stored is not None and stored[0] == schema else None

@@ -2,20 +2,41 @@
 
 Large states stand in the blob store and are referred to. A snapshot that cannot be read is no
 snapshot: the entity is folded from its facts instead.
+
+What a realm's nodes share and nobody else may read: made once, by whoever needs it first.
+
+It is as secret as the server's token keeps it; what is worth more is to be sealed before.
+
+What views have folded, kept in parts: a shortcut past the journal, never the truth.
+
+One head says which parts count; what it says is its writer's business. A part never changes: it is
+written under a name of its own before a head names it, and removed after the head that has stopped
+naming it. So a writer that dies leaves the old head whole, of two writers one loses and harms
+nothing, and what they leave behind goes with the next head.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Collection
+from typing import Final, NamedTuple
 
+from rookery.bus.clock import entropy
 from rookery.bus.nats.connection import header_value
 from rookery.bus.ports import Blobs, EntitySnapshot
+from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket, BucketEntry
 from rookery.bus.subjects import encode_token
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 
-__all__ = ["INLINE_BYTES_MAX", "JetStreamEntitySnapshots"]
+__all__ = [
+    "INLINE_BYTES_MAX",
+    "SALT_BYTES",
+    "CheckpointHead",
+    "JetStreamCheckpointStore",
+    "JetStreamEntitySnapshots",
+    "JetStreamSecrets",
+]
 
 INLINE_BYTES_MAX: Final = 512 << 10
 
@@ -64,3 +85,70 @@ def _key(entity: EntityId) -> str:
 
 def _number(entry: BucketEntry, name: str) -> int:
     return int(header_value(entry.header, name.encode()) or 0)
+
+
+class JetStreamSecrets:
+    """``Secrets`` in a bucket."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self.spec = bucket.spec()
+
+    async def get(self, name: str) -> bytes | None:
+        """What stands under ``name``, if anything does."""
+        entry = await self._bucket.get_from_leader(encode_token(name))
+        return None if entry is None else entry.body
+
+    async def get_or_create(self, name: str, proposed: bytes) -> bytes:
+        key = encode_token(name)
+        while True:
+            standing = await self._bucket.get_from_leader(key)
+            if standing is not None:
+                return standing.body
+            if await self._bucket.put(key, proposed, expected=0) is not None:
+                return proposed
+
+
+SALT_BYTES: Final = 16
+"""Before each part, so that no two are ever the same: none is removed that somebody else wrote."""
+_HEAD: Final = "head"
+
+
+class CheckpointHead(NamedTuple):
+    """The head as it stands."""
+
+    revision: int
+    """Grows with every head."""
+    body: bytes
+
+
+class JetStreamCheckpointStore:
+    """In a bucket: the head under a key of its own, the parts as blobs are."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket, self._blobs = bucket, JetStreamBlobs(bucket)
+        self.spec = bucket.spec()
+
+    async def head(self) -> CheckpointHead | None:
+        """What stands; ``None`` if nothing ever did."""
+        entry = await self._bucket.get_from_leader(_HEAD)
+        return None if entry is None else CheckpointHead(entry.sequence, entry.body)
+
+    async def put(self, part: bytes) -> str:
+        """Keep a part until the next head, and as long as heads name it; its name."""
+        return await self._blobs.put(entropy(SALT_BYTES) + part)
+
+    async def get(self, name: str) -> bytes:
+        """The part; ``Failed`` BLOB_NOT_FOUND or BLOB_CORRUPT."""
+        return (await self._blobs.get(name))[SALT_BYTES:]
+
+    async def replace(self, head: bytes, names: Collection[str], *, after: int) -> bool:
+        """Have ``head``, which names these parts, stand in place of revision ``after`` (0: none);
+        ``False`` if something else stands there. Parts it does not name are gone then."""
+        revision = await self._bucket.put(_HEAD, head, expected=after)
+        if revision is None:
+            return False
+        for key in await self._bucket.keys("*.*"):
+            if key.partition(".")[0] not in names:
+                await self._bucket.remove(key, before=revision)
+        return True

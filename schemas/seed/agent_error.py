@@ -12,9 +12,9 @@ from enum import StrEnum
 
 import msgspec
 
+from rookery.schemas.enums import Tagged
 from rookery.schemas.seed.privacy import PrivacyClass
 from rookery.schemas.seed.refs import DestinationRef, EntityRef, PolicyRef, SourceRef
-from rookery.schemas.tagged_union import Tagged
 from rookery.schemas.typed_ids import AttemptId, EventId, RunId, SpanId, ToolCallId, TurnId
 
 __all__ = [

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
+from rookery.schemas.enums import Tagged
 from rookery.schemas.seed.agent_error import (
     AgentError,
     AgentErrorKind,
@@ -18,7 +19,6 @@ from rookery.schemas.seed.agent_error import (
 )
 from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass
 from rookery.schemas.seed.refs import DestinationRef, EntityRef, PolicyRef, SourceRef
-from rookery.schemas.tagged_union import Tagged
 
 __all__ = [
     "ApprovalDecisionKind",

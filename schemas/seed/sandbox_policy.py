@@ -10,9 +10,9 @@ from enum import StrEnum
 
 import msgspec
 
+from rookery.schemas.enums import Tagged
 from rookery.schemas.seed.policy import PolicyDecision, PolicyOutcome, PolicyStage
 from rookery.schemas.seed.refs import PolicyRef
-from rookery.schemas.tagged_union import Tagged
 from rookery.schemas.typed_ids import AdapterRef
 
 __all__ = [

@@ -17,7 +17,8 @@ from rookery.actors.admission.commands import (
     cancel,
     handle_input,
 )
-from rookery.actors.admission.evolve import effects, evolve
+from rookery.actors.admission.effects import effects
+from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.lifecycle_machine import HOST_INVARIANTS
 from rookery.actors.admission.state import Admission, EndedInput, decode_state, encode_state
 from rookery.actors.kernel.machines.session_host import HostPhase

@@ -8,7 +8,7 @@ import pytest
 from msgspec import UNSET
 
 from rookery.actors.admission.commands import AdmissionQuotas, ObservedTurn, accept, handle_input
-from rookery.actors.admission.evolve import effects
+from rookery.actors.admission.effects import effects
 from rookery.actors.kernel.machines.session_host import HostPhase
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Mode

@@ -13,8 +13,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rookery.actors.admission.admission_machine import evolve_host
 from rookery.actors.admission.commands import ObservedTurn
-from rookery.actors.admission.host_evolution import evolve_host
 from rookery.actors.kernel.machines.session_host import HostPhase, SessionHost
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import Refused

@@ -19,10 +19,9 @@ from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
 from rookery.actors.approvals.dispatchers.port import Dispatcher
 from rookery.actors.approvals.executor import ApprovalExecutor
-from rookery.actors.approvals.settings import ApprovalSettings
-from rookery.actors.approvals.state import Approver, SessionApprovals
+from rookery.actors.approvals.state import ApprovalSettings, Approver, SessionApprovals
 from rookery.actors.kernel.decider import Decider, Effect
-from rookery.actors.tools.approval_subject import ApprovalSubject, approval_subject
+from rookery.actors.messages import WithdrawApproval
 from rookery.actors.tools.call_slots import CallSlots
 from rookery.actors.tools.decider import ToolsDecider
 from rookery.actors.tools.effects import (
@@ -32,9 +31,10 @@ from rookery.actors.tools.effects import (
     ExecuteCall,
     PrepareCall,
 )
+from rookery.actors.tools.executor import ApprovalSubject, approval_subject
 from rookery.bus.ports import Timer
 from rookery.schemas.approvals.decision import DecideApproval
-from rookery.schemas.calls import CallArguments, RequestedCall, WithdrawApproval
+from rookery.schemas.calls import CallArguments, RequestedCall
 from rookery.schemas.capability import Capability
 from rookery.schemas.codec import FactCodec, encode_facts, encode_json
 from rookery.schemas.digest import digest_json

@@ -9,15 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from rookery.actors.approvals.decider import ApprovalsDecider
-from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import Signer
-from rookery.actors.approvals.state import APPROVERS_KEY, REFUSALS_MAX
+from rookery.actors.approvals.state import APPROVERS_KEY, REFUSALS_MAX, ApprovalSettings
 from rookery.ops.config import ApprovalsConfig
 from rookery.ops.run_services import approval_settings
-from rookery.schemas.commands import ApproverReceipt, ChangeApprover
+from rookery.schemas.commands import ChangeApprover
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval
+from rookery.schemas.replies import ApproverReceipt
 
 REALM = "bench"
 ANN, BOB, EVE, ROOT = (Signer(letter * 32) for letter in (b"a", b"b", b"e", b"r"))

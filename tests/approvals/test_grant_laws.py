@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rookery.actors.approvals.effects import ReleaseCall
-from rookery.actors.approvals.settings import ApprovalSettings
+from rookery.actors.approvals.state import ApprovalSettings
+from rookery.actors.messages import AllowCall
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
-from rookery.schemas.calls import AllowCall, CallArguments
+from rookery.schemas.calls import CallArguments
 from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule
 from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.digest import digest_json

@@ -15,13 +15,12 @@ from rookery.actors.approvals.dispatchers.port import (
     Unavailable,
 )
 from rookery.actors.approvals.effects import ArmTimer, CheckAnswer, ReleaseCall
-from rookery.actors.approvals.settings import ApprovalSettings
 from rookery.actors.approvals.signing import Signer
-from rookery.actors.approvals.state import REFUSALS_MAX, Approver
+from rookery.actors.approvals.state import REFUSALS_MAX, ApprovalSettings, Approver
+from rookery.actors.messages import AllowCall
 from rookery.actors.tools.effects import PrepareCall
 from rookery.schemas.approvals.decision import DecisionReceipt
 from rookery.schemas.approvals.records import Denied, approved, approved_for_session
-from rookery.schemas.calls import AllowCall
 from rookery.schemas.capability import ApprovalMode
 from rookery.schemas.commands import ApprovalDue, HandleInput, RevokeGrant
 from rookery.schemas.errors import CodedError

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from rookery.bus import connect, connect_sync
-from rookery.schemas.commands import RunAnswer
+from rookery.schemas.replies import RunAnswer
 from tests.execution.realm_fixture import Serving
 from tests.stock_client import Fields, stock, until
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
 from rookery.actors.approvals.executor import ApprovalExecutor
-from rookery.actors.approvals.settings import ApprovalSettings
+from rookery.actors.approvals.state import ApprovalSettings
 from rookery.actors.execution.driver import Finished
 from rookery.actors.execution.executor import RunExecutor
 from rookery.actors.execution.history import RunHistoryReader

@@ -24,6 +24,7 @@ from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.kernel import Kernel, KernelSettings
 from rookery.actors.kernel.local_ask import AskActor
 from rookery.actors.kernel.partition_ownership import NodeIdentity
+from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox.contract import Tool, ToolResult
 from rookery.actors.sandbox.sessions.recorded_runs import ResultBatch
 from rookery.actors.session_snapshots.decider import SnapshotsDecider
@@ -34,7 +35,7 @@ from rookery.actors.tools.executor import CallExecutor
 from rookery.actors.turns.decider import TurnsDecider
 from rookery.actors.turns.run_state import ImmediateKind
 from rookery.bus.ports import Blobs
-from rookery.schemas.calls import ActiveRunView, RunEnvironment
+from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.session import SESSION_FACTS, InputAccepted
 from rookery.schemas.facts.tool import TOOL_FACTS

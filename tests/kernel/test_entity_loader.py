@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.actors.kernel.entity import Entity
-from rookery.bus.memory.blobs import MemoryBlobs
+from rookery.bus.memory.storage import MemoryBlobs
 from rookery.bus.ports import EntitySnapshot, StoredMessage
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain

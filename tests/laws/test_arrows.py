@@ -80,7 +80,8 @@ def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
     what tools declare may read the rules of approvals, which are text."""
     shared = (
         "rookery.actors.kernel",
-        "rookery.actors.admission.host_evolution",
+        "rookery.actors.messages",
+        "rookery.actors.admission.admission_machine",
         "rookery.actors.approvals.rules",
     )
     found = []

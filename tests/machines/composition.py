@@ -14,8 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from rookery.actors.admission.admission_machine import ADMISSION
-from rookery.actors.admission.host_evolution import evolve_host
+from rookery.actors.admission.admission_machine import ADMISSION, evolve_host
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.kernel.machines.machine import Machine, TransitionEffect, TransitionRejected
 from rookery.actors.kernel.machines.session_host import SessionHost, with_host

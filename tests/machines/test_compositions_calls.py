@@ -19,8 +19,8 @@ from rookery.actors.approvals.lifecycle_machine import APPROVALS, ApprovalStatus
 from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING, STOPPED, SessionHost
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.surface_machine import SURFACES
+from rookery.actors.turns.transitions import Turn
 from rookery.actors.turns.turn_machine import TURN
-from rookery.actors.turns.turn_state import Turn
 from rookery.schemas.approvals.lifecycle import ApprovalStatus
 from rookery.schemas.machines.surface import ExternalToolSurfaceBaseState as Base
 from rookery.schemas.machines.turn import TurnPhase

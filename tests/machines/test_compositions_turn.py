@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING, SessionHost
+from rookery.actors.turns.transitions import Turn
 from rookery.actors.turns.turn_machine import TURN
-from rookery.actors.turns.turn_state import Turn
 from rookery.schemas.machines.turn import TurnPhase
 from tests.machines.composition import Followed, Happening, by_host, explored, put
 

@@ -12,8 +12,8 @@ from rookery.actors.approvals.broker import intent_record, record_base
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.projections import approvals
-from rookery.actors.projections.approval_queries import ApprovalQueryHandler
-from rookery.actors.projections.approver_keys import keys_of
+from rookery.actors.projections.approvals import ApprovalQueryHandler
+from rookery.actors.projections.approvers import keys_of
 from rookery.ops.cli.rendering.approval_lines import approval_lines, changed_approvals
 from rookery.schemas.approvals.lists import (
     ApprovalState,

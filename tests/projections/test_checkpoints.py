@@ -15,8 +15,7 @@ from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.projections import approvals as approval_table
 from rookery.actors.projections import runs as run_table
 from rookery.actors.projections import sessions as session_table
-from rookery.actors.projections.approval_queries import ApprovalQueryHandler
-from rookery.actors.projections.approvals import ApprovalProjection
+from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
 from rookery.actors.projections.checkpoint import DIGEST_BYTES, Checkpoints, position_of
 from rookery.actors.projections.projector import (
     CHECKPOINT_LAG_MESSAGES,
@@ -25,11 +24,10 @@ from rookery.actors.projections.projector import (
 )
 from rookery.actors.projections.run_queries import RunQueryHandler
 from rookery.actors.projections.runs import RunProjection
-from rookery.actors.projections.session_queries import SessionQueryHandler
-from rookery.actors.projections.sessions import SessionProjection
-from rookery.bus.memory.checkpoints import MemoryCheckpointStore
+from rookery.actors.projections.sessions import SessionProjection, SessionQueryHandler
+from rookery.bus.memory.storage import MemoryCheckpointStore
 from rookery.bus.ports import Filter, StoredMessage
-from rookery.bus.storage.checkpoints import CheckpointHead
+from rookery.bus.storage.stores import CheckpointHead
 from rookery.schemas.approvals.lists import GrantedQuery, PendingQuery
 from rookery.schemas.approvals.records import ApprovalTerminalStatus
 from rookery.schemas.commands import RunsQuery, SessionsQuery

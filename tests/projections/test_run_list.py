@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.projections.run_facts import RunFactView
 from rookery.actors.projections.run_queries import RunQueryHandler
-from rookery.actors.projections.runs import RunProjection
+from rookery.actors.projections.runs import RunFactView, RunProjection
 from rookery.bus.ports import Delivery
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import RunsQuery

@@ -9,11 +9,11 @@ import pytest
 
 from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.projections.projector import Projector
-from rookery.actors.projections.session_queries import UNREADABLE, SessionQueryHandler
-from rookery.actors.projections.sessions import SessionProjection
-from rookery.schemas.commands import SessionList, SessionsQuery
+from rookery.actors.projections.sessions import UNREADABLE, SessionProjection, SessionQueryHandler
+from rookery.schemas.commands import SessionsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session
+from rookery.schemas.replies import SessionList
 from rookery.schemas.run import Language, RunRequest
 from tests.projections.fact_builders import Story
 

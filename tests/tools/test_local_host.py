@@ -22,7 +22,7 @@ from rookery.actors.tools import (
     tool,
 )
 from rookery.actors.tools.daemon_pool import DaemonThreadPool
-from rookery.actors.tools.host import LocalToolHost
+from rookery.actors.tools.local_host import LocalToolHost
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import Refused
 from tests.tools.tool_fixtures import capability

@@ -18,6 +18,13 @@ import msgspec
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.kernel import Kernel, KernelSettings
 from rookery.actors.kernel.partition_ownership import NodeIdentity
+from rookery.actors.messages import (
+    ActiveRunQuery,
+    ActiveRunView,
+    CallProgress,
+    CallsQuery,
+    CallsView,
+)
 from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.actors.tools.call_notifier import CallNotifier
 from rookery.actors.tools.call_slots import CallSlots
@@ -32,16 +39,7 @@ from rookery.actors.tools.host import (
     ToolHost,
     always_allowed,
 )
-from rookery.schemas.calls import (
-    ActiveRunQuery,
-    ActiveRunView,
-    CallArguments,
-    CallOutcome,
-    CallProgress,
-    CallsQuery,
-    CallsView,
-    RequestedCall,
-)
+from rookery.schemas.calls import CallArguments, CallOutcome, RequestedCall
 from rookery.schemas.capability import ApprovalMode, Capability, CapabilityLimits
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.digest import digest_bytes, digest_json

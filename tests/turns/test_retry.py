@@ -11,8 +11,8 @@ from msgspec import json
 from msgspec.structs import replace
 
 from rookery.actors.turns.retry import LlmFailure, LlmFailureKind, RetryPolicy
+from rookery.actors.turns.transitions import Turn
 from rookery.actors.turns.turn_machine import TURN
-from rookery.actors.turns.turn_state import Turn
 from rookery.schemas.machines.turn import LlmRetryPlan, LlmRetrySchedule
 from tests.machines.oracle import CONSTANTS
 

@@ -19,8 +19,8 @@ from rookery.actors.kernel.machines.session_host import (
     HostPhase,
     SessionHost,
 )
+from rookery.actors.turns.transitions import Turn
 from rookery.actors.turns.turn_machine import TURN
-from rookery.actors.turns.turn_state import Turn
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.turn import TURN_FACTS, TurnFact
 from rookery.schemas.machines.turn import (

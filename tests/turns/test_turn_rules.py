@@ -16,8 +16,8 @@ from rookery.actors.kernel.machines.session_host import (
     HostPhase,
     SessionHost,
 )
+from rookery.actors.turns.transitions import Turn
 from rookery.actors.turns.turn_machine import TURN
-from rookery.actors.turns.turn_state import Turn
 from rookery.schemas.errors import Refused
 from rookery.schemas.machines.turn import (
     ContentShape,

@@ -26,7 +26,7 @@ from rookery.actors.turns.failure import (
     failure_of_cause,
     failure_of_class,
 )
-from rookery.actors.turns.turn_state import Turn
+from rookery.actors.turns.transitions import Turn
 from rookery.actors.turns.turn_view import close_direct_run, loop_state, turn_snapshot
 from rookery.schemas.machines.turn import (
     AgentErrorClass,

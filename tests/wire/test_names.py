@@ -11,9 +11,10 @@ import pytest
 
 from rookery.schemas import facts
 from rookery.schemas.codec import wire_names
-from rookery.schemas.commands import COMMANDS, REPLIES
+from rookery.schemas.commands import COMMANDS
 from rookery.schemas.envelope import Fact
 from rookery.schemas.export import FAMILIES
+from rookery.schemas.replies import REPLIES
 
 PINNED = Path(__file__).with_name("names.txt")
 

@@ -18,12 +18,13 @@ from rookery.actors.kernel.history_restart import (
 )
 from rookery.actors.kernel.local_ask import AskActor
 from rookery.actors.kernel.machines.session_host import DESTROYED
+from rookery.actors.messages import ActiveRunView, ReportBrokenHistory, RunEndRecorded
 from rookery.bus.ports import Delivery, Journal
-from rookery.schemas.calls import ActiveRunView, ReportBrokenHistory, RunEndRecorded
 from rookery.schemas.codec import decode_command
-from rookery.schemas.commands import DestroySession, HandleInput, SessionQuery, SessionView
+from rookery.schemas.commands import DestroySession, HandleInput, SessionQuery
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.replies import SessionView
 
 __all__ = ["SessionDestroyer"]
 

@@ -20,9 +20,10 @@ from rookery.actors.session_snapshots.decider import RestoreSnapshot
 from rookery.bus.ports import Blobs, Delivery
 from rookery.schemas.calls import ForkedRun, ForkPoint, RunEnvironment
 from rookery.schemas.codec import decode_command, encode_json
-from rookery.schemas.commands import ForkReceipt, ForkRun
+from rookery.schemas.commands import ForkRun
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id, derived_uuid7
+from rookery.schemas.replies import ForkReceipt
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX
 
 __all__ = ["RunForker"]

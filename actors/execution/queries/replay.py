@@ -27,10 +27,11 @@ from rookery.actors.sandbox.contract import (
 from rookery.actors.sandbox.sessions.recorded_runs import RecordedCall, ResultBatch
 from rookery.bus.ports import Delivery
 from rookery.schemas.codec import decode_command
-from rookery.schemas.commands import ReplayQuery, ReplayReport
+from rookery.schemas.commands import ReplayQuery
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.replies import ReplayReport
 from rookery.schemas.run import RunRequest, RunResult, RunStatus
 
 __all__ = ["RunReplayer"]

@@ -25,16 +25,11 @@ from rookery.actors.session_snapshots.decider import RecordSnapshot, RestoreSnap
 from rookery.bus.ports import Blobs, Delivery
 from rookery.schemas.calls import AvailableTool
 from rookery.schemas.codec import decode_command
-from rookery.schemas.commands import (
-    RestoreSession,
-    SessionQuery,
-    SessionView,
-    SnapshotSession,
-    SnapshotView,
-)
+from rookery.schemas.commands import RestoreSession, SessionQuery, SnapshotSession
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.limits import unset_if_default
+from rookery.schemas.replies import SessionView, SnapshotView
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX, SessionLimits
 
 __all__ = ["SessionSnapshots"]

@@ -18,9 +18,10 @@ from rookery.actors.kernel.machines.session_host import DESTROYED, INITIALIZING
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.bus.ports import Delivery
 from rookery.schemas.codec import decode_command
-from rookery.schemas.commands import RunAnswer, SessionQuery, SessionView
+from rookery.schemas.commands import SessionQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.replies import RunAnswer, SessionView
 from rookery.schemas.run import RunRequest, RunResult, SessionMeta
 
 __all__ = ["RequestValidator"]

@@ -1,8 +1,8 @@
 """The host of a session: the one record all of its machines look at.
 
 Admission is its only writer; every other concern keeps a copy from admission's facts
-(``rookery.actors.admission.host_evolution.evolve_host``), so it stands here, where all of them may
-know it.
+(``rookery.actors.admission.admission_machine.evolve_host``), so it stands here, where all of them
+may know it.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection
 
+from rookery.actors.sandbox.runtime.ticker import TICK_S
 from rookery.actors.sandbox.runtime.wasm import THREAD_STACK_BYTES
 
-__all__ = ["GuestThreads", "Ticker"]
+__all__ = ["GuestThreads"]
 
-_TICK_S = 0.01
 _stack_size_lock = threading.Lock()
 
 ThreadWork = Callable[[], None]
@@ -58,7 +58,7 @@ class GuestThreads:
             self._closed = True
             self._changed.notify_all()
         while thread := next(iter(self._threads), None):
-            thread.join(_TICK_S)
+            thread.join(TICK_S)
             if not thread.is_alive():
                 self._threads.discard(thread)
 
@@ -95,31 +95,6 @@ class GuestThreads:
                 self._changed.wait()
                 self._idle -= 1
         return None
-
-
-class Ticker:
-    """Calls ``strike`` a hundred times a second while there is something to watch."""
-
-    def __init__(self, strike: Callable[[], bool]) -> None:
-        self._tick = strike
-        self._awake, self._stop = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sandbox-beat", daemon=True)
-        self._thread.start()
-
-    def wake(self) -> None:
-        self._awake.set()
-
-    def close(self) -> None:
-        self._stop.set()
-        self._awake.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self._awake.wait()
-            self._awake.clear()
-            while not self._stop.wait(_TICK_S) and self._tick():
-                pass
 
 
 def _big_thread(run: Callable[[], None]) -> threading.Thread:

@@ -12,7 +12,7 @@ from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder, write_stderr
 from rookery.actors.sandbox.runtime.factory import open_python_guest
 from rookery.actors.sandbox.runtime.wasm import make_engine
-from rookery.ops.bench.harness.process_memory import resident_bytes
+from rookery.ops.bench.harness.bench_nodes import resident_bytes
 from rookery.ops.bench.harness.task import Task
 from rookery.schemas.run import RunRequest
 

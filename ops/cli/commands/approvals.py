@@ -15,8 +15,7 @@ import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from rookery.actors.projections.approval_queries import ApprovalQueryHandler
-from rookery.actors.projections.approvals import ApprovalProjection
+from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
 from rookery.bus.client.client import new_id
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter

@@ -14,15 +14,16 @@ from msgspec.structs import replace
 
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
-from rookery.actors.projections.approver_keys import ListedApproverKey, change_count, keys_of
+from rookery.actors.projections.approvers import ListedApproverKey, change_count, keys_of
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
 from rookery.ops.cli.key_files import make_key, read_public_key_file, read_signer
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
-from rookery.schemas.commands import ApproverReceipt, ChangeApprover
+from rookery.schemas.commands import ChangeApprover
 from rookery.schemas.errors import Refused
+from rookery.schemas.replies import ApproverReceipt
 
 __all__ = ["app", "realm_keys"]
 

@@ -7,16 +7,17 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from rookery.actors.projections.approval_queries import ApprovalQueryHandler
+from rookery.actors.projections.approvals import ApprovalQueryHandler
 from rookery.bus.clock import SystemClock
 from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.schemas.approvals.lists import GrantedQuery, GrantList, ListedGrant
-from rookery.schemas.commands import GrantReceipt, RevokeGrant
+from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.replies import GrantReceipt
 
 __all__ = ["app"]
 

@@ -20,7 +20,7 @@ from rookery.ops.cli.access.offline_realm import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, writing
 from rookery.ops.cli.output_files import atomic_file, refuse_file_errors
-from rookery.ops.cli.rendering.fact_lines import fact_lines, fact_selection
+from rookery.ops.cli.rendering.fact_words import fact_lines, fact_selection
 
 __all__ = ["app"]
 

@@ -17,10 +17,11 @@ from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
 from rookery.schemas.codec import encode_json
-from rookery.schemas.commands import ForkReceipt, ForkRun, ReplayQuery, ReplayReport, RunsQuery
+from rookery.schemas.commands import ForkRun, ReplayQuery, RunsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.lists import RunList
+from rookery.schemas.replies import ForkReceipt, ReplayReport
 
 __all__ = ["fork", "replay"]
 

@@ -20,10 +20,10 @@ from rookery.ops.cli.commands.runs import find_run, sequence_before
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.rendering.run_result import show_result
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.commands import RunAnswer
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.session import SESSION_FACTS, InputAccepted, SessionFact
 from rookery.schemas.lists import RunView
+from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import RunRequest
 
 __all__ = ["result"]

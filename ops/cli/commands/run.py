@@ -19,9 +19,9 @@ from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.cli.program_args import NO_PROGRAM_OPTIONS, File, ProgramOptions, run_request
 from rookery.ops.cli.rendering.run_progress import follow
 from rookery.ops.cli.rendering.run_result import print_stderr, show_result
-from rookery.schemas.commands import RunAnswer
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import CODES, CodedError, Failed
+from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import RunRequest
 
 __all__ = ["app"]

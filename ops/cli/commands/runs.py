@@ -28,17 +28,11 @@ from rookery.ops.cli.rendering.timeline import GLYPHS, PLAIN_GLYPHS, draw_timeli
 from rookery.ops.cli.time_parsing import parse_time_ms
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
-from rookery.schemas.commands import (
-    CallReceipt,
-    Cancel,
-    ResolveCall,
-    RunAnswer,
-    RunReceipt,
-    RunsQuery,
-)
+from rookery.schemas.commands import Cancel, ResolveCall, RunsQuery
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.lists import RunList, RunState, RunView, RunWait
+from rookery.schemas.replies import CallReceipt, RunAnswer, RunReceipt
 from rookery.schemas.run import Language
 
 __all__ = ["app", "find_run", "sequence_before"]

@@ -15,9 +15,10 @@ from rookery.ops.cli.access.offline_realm import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.cli.program_args import find_language, parse_limits
-from rookery.schemas.commands import ChangeLimits, CreateSession, SessionView
+from rookery.schemas.commands import ChangeLimits, CreateSession
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.replies import SessionView
 from rookery.schemas.run import SessionLimits
 
 __all__ = ["create", "limit_words", "limits"]

@@ -18,15 +18,10 @@ from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.cli.output_files import atomic_file, refuse_file_errors
-from rookery.schemas.commands import (
-    DestroySession,
-    RestoreSession,
-    SessionView,
-    SnapshotSession,
-    SnapshotView,
-)
+from rookery.schemas.commands import DestroySession, RestoreSession, SnapshotSession
 from rookery.schemas.errors import Failed
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.replies import SessionView, SnapshotView
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX
 
 __all__ = ["destroy", "restore", "snapshot"]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.state import Admission
 from rookery.actors.kernel.history_restart import last_restart
-from rookery.actors.projections.session_queries import SessionQueryHandler, parse_phase
+from rookery.actors.projections.sessions import SessionQueryHandler, parse_phase
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.access.local_server import local_server
@@ -23,11 +23,12 @@ from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.ops.cli.time_parsing import parse_time_ms
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.commands import SessionList, SessionsQuery, SessionView
+from rookery.schemas.commands import SessionsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.facts.turn import TURN_FACTS, Started
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.replies import SessionList, SessionView
 from rookery.schemas.run import Language, SessionMeta
 
 __all__ = ["app"]

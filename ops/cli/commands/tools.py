@@ -1,27 +1,38 @@
-"""``rookery tools``: what programs may call, as a node of the realm offers it."""
+"""``rookery tools``: what programs may call, as a node of the realm offers it.
+
+``rookery tools serve``: a worker, from its first call to its last answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 from typing import Annotated
 
 import msgspec
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 
+from rookery.actors.tools.authoring.loader import load_registry
 from rookery.ops.cli.access.offline_realm import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
+from rookery.ops.cli.signals import stop_signals
+from rookery.ops.config import Format, Level
+from rookery.ops.logs import configure
+from rookery.ops.worker import WorkerProcess
 from rookery.schemas.capability import AutoApproval
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ToolsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.lists import ToolList, ToolView
 
-__all__ = ["app"]
+__all__ = ["app", "serve"]
 
 app = App(name="tools", help_format="plaintext")
 app.command(
-    "rookery.ops.cli.commands.tools_serve:serve",
+    "rookery.ops.cli.commands.tools:serve",
     name="serve",
     help="Serve tools, from a process of their own, to nodes started with --workers SURFACE.",
 )
@@ -108,3 +119,43 @@ def _approval(tool: ToolView) -> str:
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
+
+
+log = logging.getLogger(__name__)
+
+
+def serve(
+    place: Annotated[str, Parameter(name="MODULE:OBJECT", help="A registry, a tool or a list.")],
+    /,
+    *,
+    surface: Annotated[str, Parameter(help="Nodes offer the tools as SURFACE_<tool>.")],
+    concurrency: Annotated[
+        int,
+        Parameter(
+            help="So many calls at once; more are offered to others.", validator=Number(gte=1)
+        ),
+    ] = 16,
+    log_level: Annotated[Level | None, Parameter(help="What is worth a line.")] = None,
+    log_format: Annotated[
+        Format | None, Parameter(help="auto: text on a terminal, JSON lines elsewhere.")
+    ] = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Until SIGTERM or SIGINT; then take no more calls and finish those under way, for as long as
+    ``node.drain_timeout_s`` allows. A second SIGINT does not wait."""
+    config = options.load(**{"log.level": log_level, "log.format": log_format}).config
+    configure(config.log.level, config.log.format, sys.stderr)
+    registry = load_registry(place)
+    with stop_signals() as stopped:
+        worker = WorkerProcess(config, registry, surface=surface, concurrency=concurrency)
+        worker.start()
+        if options.json:
+            told = {"worker": worker.name, "surface": surface, "tools": registry.names()}
+            print_json({"ready": True} | told)
+        else:
+            print_line(f"ready {surface} {' '.join(registry.names())}")
+        stopped.wait_for_signal()
+        log.info("worker stopping", extra={"worker": worker.name, "reason": stopped.reason})
+        drained = worker.stop()
+        log.info("worker stopped", extra={"worker": worker.name, "drained": drained})
+    return 0

@@ -11,8 +11,8 @@ from rich.cells import cell_len
 
 from rookery.ops.cli.output import print_json, print_line
 from rookery.schemas.codec import encode_json
-from rookery.schemas.commands import RunAnswer
 from rookery.schemas.lists import RunState
+from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import (
     Diagnostic,
     ErrorObject,

@@ -11,8 +11,8 @@ from nats.aio.msg import Msg
 
 from rookery.bus.client.client import Client
 from rookery.bus.client.run_request import decode_result, encode_run
-from rookery.schemas.commands import RunAnswer
 from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 from tests.bus.realms import JetStreamRealm, soon
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rookery.bus.journal.own_tail import MESSAGES_MAX, OwnTail
+from rookery.bus.journal.appender import MESSAGES_MAX, OwnTail
 from rookery.bus.ports import Appended, Conflict
 from rookery.schemas.envelope import EntityId
 from tests.bus.journals import Writer, commit, session

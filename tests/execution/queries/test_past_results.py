@@ -9,8 +9,8 @@ import pytest
 
 from rookery.bus import connect, connect_sync
 from rookery.bus.client.sync import SyncClient
-from rookery.schemas.commands import RunAnswer
 from rookery.schemas.errors import Refused
+from rookery.schemas.replies import RunAnswer
 from tests.execution.entry_points import PATIENCE_S
 from tests.execution.realm_fixture import Serving
 from tests.nodes import Said, rookery_here

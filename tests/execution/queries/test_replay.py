@@ -13,7 +13,7 @@ from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.queries.replay import RunReplayer
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.projections.run_queries import RunQueryHandler
-from rookery.actors.projections.session_queries import SessionQueryHandler
+from rookery.actors.projections.sessions import SessionQueryHandler
 from rookery.actors.sandbox import RecordedCall, ResultBatch, Sandbox, ToolResult, open_sandbox
 from rookery.actors.tools.decider import ToolsDecider
 from rookery.actors.tools.evolve import evolve
@@ -24,9 +24,10 @@ from rookery.bus.journal.export import verify_lines
 from rookery.bus.ports import Bus, Delivery
 from rookery.schemas.calls import ForkedRun, ForkPoint, RunEnvironment
 from rookery.schemas.codec import encode_json
-from rookery.schemas.commands import ReplayReport, RunsQuery, SessionsQuery
+from rookery.schemas.commands import RunsQuery, SessionsQuery
 from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import Refused
+from rookery.schemas.replies import ReplayReport
 from rookery.schemas.run import Language, SessionLimits
 from tests.execution.golden import JOURNAL, Change, Fields, recorded, recorded_facts
 

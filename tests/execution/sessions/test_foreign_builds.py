@@ -19,12 +19,13 @@ from rookery.actors.execution.history import PastRun, RunHistoryReader
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.session_cache import SessionCache
 from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import open_sandbox
 from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.python.realm_build import RealmBuild
 from rookery.bus.loop_thread import LoopThread
 from rookery.bus.memory import MemoryBus, MemoryServer
-from rookery.schemas.calls import ActiveRunView, RunEnvironment
+from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 from tests.builds import cache_with, own_build, with_section
 

@@ -21,12 +21,13 @@ from rookery.actors.execution.session_cache import (
     SessionCache,
 )
 from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import Sandbox
 from rookery.bus.ports import BLOB_BYTES_MAX, Blobs
-from rookery.schemas.calls import ActiveRunView, RunEnvironment
+from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.commands import RunAnswer
 from rookery.schemas.facts.sandbox import SANDBOX_FACTS, SnapshotKept
+from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX, Metrics, RunRequest, RunResult, RunStatus
 from tests.execution.sessions.test_session_cache import Forgetful, engine, guest, sandbox
 from tests.kernel.clients import Asked

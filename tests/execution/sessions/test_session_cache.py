@@ -25,7 +25,7 @@ from rookery.actors.sandbox.runtime.wasm import make_engine
 from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import RunEnvironment
-from rookery.schemas.commands import RunAnswer
+from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 from tests.execution.scripted_driver import ScriptedWorld
 from tests.kernel.clients import Asked

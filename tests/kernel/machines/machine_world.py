@@ -11,7 +11,7 @@ from rookery.actors.admission.decider import AdmissionDecider
 from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.admission.session_claims import ClaimRegistry
 from rookery.actors.approvals.decider import ApprovalsDecider
-from rookery.actors.approvals.settings import ApprovalSettings
+from rookery.actors.approvals.state import ApprovalSettings
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.leases.decider import LeasesDecider
 from rookery.actors.peers.decider import PeersDecider

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rookery.schemas.calls import CallProgress
+from rookery.actors.messages import CallProgress
 from tests.tools.tool_fixtures import ToolNode, ToolWorld, call, operation
 
 TAKEN_OVER_S = 12.0

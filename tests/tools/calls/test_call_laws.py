@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rookery.actors.kernel.state_codec import decode_state, encode_state
-from rookery.actors.tools.evolve import effects, evolve
+from rookery.actors.tools.effects import effects
+from rookery.actors.tools.evolve import evolve
 from rookery.actors.tools.state import SessionCalls
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.facts import tool as facts

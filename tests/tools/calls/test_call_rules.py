@@ -9,8 +9,8 @@ import pytest
 
 from rookery.actors.tools.call_rules import CallRules
 from rookery.actors.tools.call_slots import CallAttempt, CallSlots
-from rookery.actors.tools.effects import AttemptLost, PrepareCall
-from rookery.actors.tools.evolve import effects, evolve
+from rookery.actors.tools.effects import AttemptLost, PrepareCall, effects
+from rookery.actors.tools.evolve import evolve
 from rookery.actors.tools.state import SessionCalls
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.digest import digest_json

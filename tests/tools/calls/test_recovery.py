@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from rookery.actors.kernel.state_codec import decode_state, encode_state
-from rookery.actors.tools.call_resolution import resolve
-from rookery.actors.tools.call_rules import CallRules
+from rookery.actors.tools.call_rules import CallRules, resolve
 from rookery.actors.tools.call_slots import CallSlots
 from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue
 from rookery.actors.tools.effects import AttemptLost, RecordOutcome

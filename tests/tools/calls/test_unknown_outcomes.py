@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from rookery.actors.messages import CallProgress
 from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.actors.tools.call_rules import ATTEMPTS_MAX
 from rookery.actors.tools.host import OutcomeUnknown
-from rookery.schemas.calls import CallOutcome, CallProgress
+from rookery.schemas.calls import CallOutcome
 from tests.tools.tool_fixtures import Bench, ToolWorld, call, operation
 
 TAKEN_OVER_S = 12.0

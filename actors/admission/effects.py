@@ -1,0 +1,72 @@
+"""What admission may ask of the world: replies to the clients of a run."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from rookery.actors.admission.evolve import ENDED_STATES
+from rookery.actors.admission.state import Admission, EndedInput, PendingInput
+from rookery.actors.kernel.decider import Effect
+from rookery.schemas.facts import session as facts
+from rookery.schemas.replies import RunReceipt
+
+__all__ = ["AwaitResult", "SendPastResult", "SendReceipt", "effects"]
+
+
+class AwaitResult(Effect, frozen=True, kw_only=True):
+    """``reply_to`` holds the line until the run has ended, and is to hear of it at once."""
+
+    reply_to: str
+    session: str
+    run_id: str
+
+
+class SendReceipt(Effect, frozen=True, kw_only=True):
+    """Tell ``reply_to`` how the input it asked about ended. Telling it twice is harmless."""
+
+    reply_to: str
+    receipt: RunReceipt
+
+
+class SendPastResult(Effect, frozen=True, kw_only=True):
+    """Tell ``reply_to`` what the run came to, which the turn's last fact says."""
+
+    reply_to: str
+    session: str
+    run_id: str
+    at_sequence: int
+
+
+def effects(state: Admission, fact: facts.SessionFact) -> tuple[Effect, ...]:
+    """Whom to tell because of ``fact``; ``state`` is the one after it, or a later one."""
+    if isinstance(fact, facts.InputAccepted):
+        return _await_effects(state, fact)
+    again = isinstance(fact, facts.ReplyRequested)
+    if (type(fact) not in ENDED_STATES and not again) or fact.run is UNSET:
+        return ()
+    ended = state.ended.input_of_run(str(fact.run))
+    if ended is None:
+        return ()
+    asking = (fact.reply_to,) if isinstance(fact, facts.ReplyRequested) else ended.reply_to
+    return tuple(_reply_effect(state, ended, reply_to) for reply_to in asking)
+
+
+def _await_effects(state: Admission, fact: facts.InputAccepted) -> tuple[Effect, ...]:
+    run_id, reply_to = str(fact.run), str(fact.reply_to)
+    if not fact.reply_waits or not isinstance(state.input_of_run(run_id), PendingInput):
+        return ()
+    key = f"{run_id}/{reply_to}/awaited"
+    return (AwaitResult(key=key, reply_to=reply_to, session=state.meta.id, run_id=run_id),)
+
+
+def _reply_effect(state: Admission, ended: EndedInput, reply_to: str) -> Effect:
+    key = f"{ended.run_id}/{reply_to}"
+    if not ended.at_sequence:
+        return SendReceipt(key=key, reply_to=reply_to, receipt=state.receipt(ended))
+    return SendPastResult(
+        key=key,
+        reply_to=reply_to,
+        session=state.meta.id,
+        run_id=ended.run_id,
+        at_sequence=ended.at_sequence,
+    )

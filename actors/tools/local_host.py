@@ -1,0 +1,239 @@
+"""Calls functions of this process, each on a thread or as a coroutine of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextvars import copy_context
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from rookery.actors.tools.authoring.registry import (
+    RegisteredTool,
+    ToolCallContext,
+    ToolError,
+    ToolRegistry,
+)
+from rookery.actors.tools.daemon_pool import DaemonThreadPool
+from rookery.actors.tools.faults import fault, fault_of
+from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
+from rookery.schemas.calls import CallOutcome
+from rookery.schemas.errors import CodedError
+
+__all__ = ["LocalToolHost"]
+
+log = logging.getLogger(__name__)
+
+
+THREADS_MAX: Final = 256
+
+
+class LocalToolHost:
+    """Calls functions of a registry: synchronous ones on threads, asynchronous ones on a loop of
+    their own, so that none of them can hold up the bus."""
+
+    def __init__(self, registry: ToolRegistry) -> None:
+        self._tools = {tool.capability.name: tool for tool in registry}
+        places = sum(tool.capability.limits.concurrency for tool in registry)
+        self._pool = DaemonThreadPool(max(1, min(places, THREADS_MAX)))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="rookery-tools", daemon=True)
+        self._thread.start()
+        self._running: dict[str, _RunningCall] = {}
+
+    async def wait_ready(self, name: str) -> None:
+        """Always: they are in this process."""
+
+    async def call(
+        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always_allowed
+    ) -> CallOutcome:
+        tool = self._tools.get(ctx.name)
+        if tool is None:
+            return CallOutcome(error=fault("UNKNOWN_TOOL", f"no function is called {ctx.name}"))
+        running = self._running[ctx.call_id] = self._start(tool, ctx, may_act)
+        over = asyncio.wrap_future(running.finished)
+        over.add_done_callback(lambda _: self._forget(ctx.call_id, running))
+        try:
+            done, _ = await asyncio.wait({over}, timeout=timeout_ms / 1_000)
+        finally:
+            running.is_unobserved = not over.done()
+        if done:
+            return over.result()
+        running.stop()
+        text = f"{ctx.name} took longer than its {tool.capability.limits.timeout_ms} ms"
+        return CallOutcome(error=fault("TIMEOUT_TOOL", text))
+
+    def cancel(self, call_id: str) -> None:
+        if (running := self._running.get(call_id)) is not None:
+            running.stop()
+
+    async def query_outcome(self, past: PastAttempt) -> CallOutcome:
+        del past  # Only the process that called a function knows its outcome.
+        raise OutcomeUnknown
+
+    async def wait_finished(self, call_id: str) -> None:
+        if (running := self._running.get(call_id)) is not None:
+            await asyncio.wait({asyncio.wrap_future(running.finished)})
+
+    def close(self, timeout_s: float) -> bool:
+        """Stop what runs and wait for it. ``False`` if some function did not return in time; it
+        does not keep the process from ending. Not to be called on the bus's loop."""
+        left = list(self._running.values())
+        for running in left:
+            running.stop()
+        late = wait([running.finished for running in left], timeout_s).not_done
+        self._pool.shutdown()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout_s)
+        return not late and not self._thread.is_alive()
+
+    def _start(
+        self, tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]
+    ) -> _RunningCall:
+        if tool.async_mode:
+            return _CoroutineCall(tool, ctx, may_act, self._pool, self._loop)
+        return _ThreadCall(tool, ctx, may_act, self._pool)
+
+    def _forget(self, call_id: str, running: _RunningCall) -> None:
+        if self._running.get(call_id) is running:
+            del self._running[call_id]
+
+    def _run_loop(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.get_loop().run_forever()
+
+
+class _RunningCall(ABC):
+    """A call from its start until nothing of it runs any more."""
+
+    finished: Future[CallOutcome]
+    """Never cancelled: it is done when the call is."""
+
+    def __init__(
+        self, tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]
+    ) -> None:
+        self._tool, self._may_act = tool, may_act
+        self._cancel_requested = threading.Event()
+        self._ctx = replace(ctx, cancelled=self._cancel_requested.is_set)
+        self.is_unobserved = False
+        """Nobody waits for the outcome."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Tell the function; on a coroutine, and on what has not begun, it is enforced."""
+
+    def _require_may_act(self) -> None:
+        """The last thing before the function is called: this process may have stood still."""
+        if not self._may_act():
+            raise NotCalled(self._ctx.name)
+
+    def _checked_outcome(self, result: Any) -> CallOutcome:
+        return CallOutcome(value=self._tool.checks.check_result(result).value)
+
+    def _failed_outcome(self, error: BaseException) -> CallOutcome:
+        """Whoever waits is told, whatever it is."""
+        if isinstance(error, ToolError):
+            return CallOutcome(error=fault(error.code, error.message))
+        if isinstance(error, CodedError):
+            return CallOutcome(error=fault_of(error))
+        if isinstance(error, asyncio.CancelledError):
+            return CallOutcome(error=fault("CANCELLED", f"{self._ctx.name} was cancelled"))
+        return CallOutcome(error=fault("TOOL_ERROR", _describe_error(error)))
+
+    def _log_if_late(self) -> None:
+        if self.is_unobserved:
+            log.info("a late result was dropped", extra={"call_id": self._ctx.call_id})
+
+
+class _ThreadCall(_RunningCall):
+    """Of a function that blocks: it goes straight to its thread, where its result is looked at as
+    well, for each change of threads costs as much as a small function."""
+
+    def __init__(
+        self,
+        tool: RegisteredTool,
+        ctx: ToolCallContext,
+        may_act: Callable[[], bool],
+        threads: DaemonThreadPool,
+    ) -> None:
+        super().__init__(tool, ctx, may_act)
+        self.finished = Future()
+        self._future = threads.submit(copy_context().run, self._run)
+        self._future.add_done_callback(self._finish_if_not_started)
+
+    def stop(self) -> None:
+        self._cancel_requested.set()
+        self._future.cancel()
+
+    def _finish_if_not_started(self, begun: Future[None]) -> None:
+        if begun.cancelled():
+            self._finish(self._failed_outcome(asyncio.CancelledError()))
+
+    def _run(self) -> None:
+        try:
+            self._require_may_act()
+            outcome = self._checked_outcome(self._tool.act(self._ctx))
+        except NotCalled as error:
+            self.finished.set_exception(error)
+            return
+        except BaseException as error:
+            outcome = self._failed_outcome(error)
+        self._finish(outcome)
+
+    def _finish(self, outcome: CallOutcome) -> None:
+        self._log_if_late()
+        self.finished.set_result(outcome)
+
+
+class _CoroutineCall(_RunningCall):
+    """Of a coroutine; its result is looked at on a thread, for that may take long."""
+
+    def __init__(
+        self,
+        tool: RegisteredTool,
+        ctx: ToolCallContext,
+        may_act: Callable[[], bool],
+        threads: DaemonThreadPool,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(tool, ctx, may_act)
+        self._pool, self._loop = threads, loop
+        self._task: asyncio.Task[Any] | None = None
+        self.finished = asyncio.run_coroutine_threadsafe(self._run(), loop)
+
+    def stop(self) -> None:
+        self._cancel_requested.set()
+        self._loop.call_soon_threadsafe(self._cancel_task)
+
+    def _cancel_task(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> CallOutcome:
+        self._task = asyncio.current_task()
+        try:
+            if self._cancel_requested.is_set():
+                raise asyncio.CancelledError
+            self._require_may_act()
+            result = await self._tool.call(self._ctx)
+            self._task = None  # It has acted: from here on nothing is called off.
+            outcome = await self._loop.run_in_executor(self._pool, self._checked_outcome, result)
+        except NotCalled:
+            raise
+        except BaseException as error:
+            outcome = self._failed_outcome(error)
+        self._log_if_late()
+        return outcome
+
+
+def _describe_error(error: BaseException) -> str:
+    """Type and text; an exception may fail at telling its own."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__

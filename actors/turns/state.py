@@ -1,0 +1,38 @@
+"""The state of a session's turns and of the run they execute."""
+
+from __future__ import annotations
+
+from immutables import Map
+from msgspec import UNSET, UnsetType
+
+from rookery.actors.kernel.machines.decider import (
+    SessionMachineState,
+)
+from rookery.actors.turns.model_routing_machine import ModelRouting
+from rookery.actors.turns.realtime_turn_machine import ProductTurn
+from rookery.actors.turns.run_state import ActiveRun, InheritedGuest, RequestedRun
+from rookery.actors.turns.slot_machine import TurnSlot
+from rookery.actors.turns.transitions import Turn
+from rookery.schemas.run import SessionLimits
+
+__all__ = ["SessionTurns"]
+
+
+class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
+    """The states of the four machines."""
+
+    turn: Turn = Turn()
+    slot: TurnSlot = TurnSlot()
+    product_turn: ProductTurn = ProductTurn()
+    routing: ModelRouting = ModelRouting()
+    direct_run_id: str | None = None
+    """The run that has the session without admission's knowing."""
+    asked: Map[str, RequestedRun] = Map()
+    """By run, what the session's inputs ask for, from admission's facts."""
+    driving: ActiveRun | None = None
+    runs_ended: int = 0
+    """Of this life of the session, those that a node drove."""
+    limits: SessionLimits | UnsetType = UNSET
+    """The session's, if they are not the defaults."""
+    began: InheritedGuest | UnsetType = UNSET
+    """With which guest's memory this life began, if it was given one."""

@@ -1,0 +1,93 @@
+"""The bus in memory: the same contracts, no process, no disk, and a clock of your own.
+
+A ``MemoryServer`` stands for the server: buses that share one see the same realms, so several
+nodes can live in one process. What ends with the process is all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rookery.bus.memory.inbox import MemoryCommands, MemoryInbox, MemoryTimers
+from rookery.bus.memory.journal import MemoryFeed, MemoryJournal, MemoryLog
+from rookery.bus.memory.requests import MemoryRequestEndpoint, MemoryRequestRouter
+from rookery.bus.memory.storage import (
+    MemoryBlobs,
+    MemoryCheckpointStore,
+    MemoryClaims,
+    MemoryEntitySnapshots,
+    MemorySecrets,
+)
+from rookery.bus.memory.workers import MemoryToolWorkers, MemoryWorkerRegistry
+from rookery.bus.subjects import Subjects, partition_of
+
+__all__ = ["MemoryBus", "MemoryServer"]
+
+
+class _MemoryRealm:
+    """What a server keeps of one realm, shared by all buses."""
+
+    def __init__(self, name: str, now_ms: Callable[[], int]) -> None:
+        self.subjects = Subjects(name)
+        self.log = MemoryLog(now_ms)
+        self.feed = MemoryFeed(self.log)
+        self.request_router = MemoryRequestRouter()
+        self.commands = MemoryCommands(now_ms)
+        self.timers = MemoryTimers(self.commands, now_ms)
+        self.blobs = MemoryBlobs()
+        self.claims = MemoryClaims(now_ms)
+        self.snapshots = MemoryEntitySnapshots()
+        self.secrets = MemorySecrets()
+        self.checkpoints = MemoryCheckpointStore()
+        self.worker_registry = MemoryWorkerRegistry()
+
+
+class MemoryServer:
+    """Realms, kept until nobody holds the server any more."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._realms: dict[str, _MemoryRealm] = {}
+
+    def realm(self, name: str) -> _MemoryRealm:
+        if name not in self._realms:
+            self._realms[name] = _MemoryRealm(name, self._now_ms)
+        return self._realms[name]
+
+
+class MemoryBus:
+    """Port ``Bus``."""
+
+    def __init__(self, server: MemoryServer, *, realm: str = "default") -> None:
+        shared = server.realm(realm)
+        self.realm = realm
+        self.journal = MemoryJournal(shared.log)
+        self.feed = shared.feed
+        self.request_endpoint = MemoryRequestEndpoint(shared.request_router)
+        self.inbox = MemoryInbox(shared.commands)
+        self.timers = shared.timers
+        self.blobs = shared.blobs
+        self.claims = shared.claims
+        self.snapshots = shared.snapshots
+        self.secrets = shared.secrets
+        self.checkpoints = shared.checkpoints
+        self.tool_workers = MemoryToolWorkers(shared.worker_registry)
+        self._started = False
+
+    @property
+    def connected(self) -> bool:
+        return self._started
+
+    async def start(self) -> None:
+        self._started = True
+
+    async def stop(self) -> None:
+        await self.request_endpoint.close()
+        await self.inbox.stop()
+        self._started = False
+
+    def partition(self, key: str) -> int:
+        return partition_of(key)
+
+    def reset(self) -> None:
+        self.journal.abandon_terms()
