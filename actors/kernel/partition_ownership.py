@@ -301,15 +301,15 @@ class PartitionOwnership:
 
     async def _stop_serving(self) -> None:
         """First stop working for what is not ours, then let others have it."""
-        given_up, doubted = self._to_release, self._must_reacquire
+        surplus, doubted = list(self._to_release), self._must_reacquire  # More may come meanwhile.
         if lost := self._served if doubted else self._served - self.owned:
             await self._on_loss(lost)
             self._served -= lost
         if doubted:  # One that rose meanwhile stands, unless nothing is served that it could mean.
             self._must_reacquire = False
-        if given_up:
-            await asyncio.gather(*(self._claims.release(claim) for claim in given_up))
-            self._to_release = self._to_release[len(given_up) :]
+        if surplus:
+            await asyncio.gather(*(self._claims.release(claim) for claim in surplus))
+            self._to_release = self._to_release[len(surplus) :]
 
 
 async def _cancel(*tasks: asyncio.Task[None] | None) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import msgspec
 
+from rookery.actors.kernel.partition_ownership import NodeIdentity, PartitionOwnership
 from rookery.bus.journal.audit import ChainAudit
-from rookery.bus.ports import PARTITIONS, Delivery
+from rookery.bus.memory.storage import MemoryClaims
+from rookery.bus.ports import PARTITIONS, Claim, Delivery
 from rookery.bus.subjects import partition_of
 from rookery.schemas.facts.node import Stopped
 from tests.kernel.clients import Patient
@@ -313,3 +316,55 @@ def test_a_node_that_joins_gets_first_what_nobody_is_busy_with(world: World):
     assert not second.kernel.partitions.served & busy
     world.until(lambda: served(first, second) == [8, 8], patience_s=30)
     assert {node for node, _ in world.rings} == {"n1", "n2"}, "in the end it is not waited for"
+
+
+class RecordingClaims(MemoryClaims):
+    """Records of each released partition whether its node still served it."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0)
+        self.served_by = frozenset[int]
+        self.released: list[tuple[str, bool]] = []
+
+    async def release(self, claim: Claim) -> None:
+        kind, _, number = claim.name.partition(".")
+        if kind == "partition":
+            self.released.append((claim.name, int(number) in self.served_by()))
+        await super().release(claim)
+
+
+def test_a_claim_is_released_only_when_its_partition_is_served_no_more():
+    """Also if a heartbeat finds more to release while the node stops serving the first ones."""
+
+    async def scenario() -> None:
+        claims, stops = RecordingClaims(), asyncio.Event()
+
+        async def nothing(_: frozenset[int]) -> None:
+            return None
+
+        async def stop_slowly(_: frozenset[int]) -> None:
+            await stops.wait()
+
+        node = PartitionOwnership(
+            claims,
+            NodeIdentity("a", "a.1", b"", lambda _: False),
+            on_gain=nothing,
+            on_loss=stop_slowly,
+            on_expiry=lambda: None,
+            uptime_s=lambda: 0.0,
+        )
+        claims.served_by = lambda: node.served
+        await node.start()
+        for neighbour in ("b", "c", "d"):
+            await claims.acquire(f"node.{neighbour}", f"{neighbour}.1", 6)
+            await node._heartbeat()
+            await asyncio.sleep(0)  # The node begins to stop serving, and waits there.
+        stops.set()
+        await node._reconciling
+        assert node.served == node.owned
+        assert len(node.served) == PARTITIONS // 4
+        assert len(claims.released) == PARTITIONS - PARTITIONS // 4
+        assert not [name for name, is_served in claims.released if is_served]
+        await node.stop()
+
+    asyncio.run(scenario())
