@@ -255,10 +255,11 @@ class PartitionOwnership:
     async def _claim_free(self, wanted: int) -> None:
         """Claim what is free or left by the dead, starting where other nodes do not."""
         standing = {c.name: c for c in await self._claims.list("partition.")}
+        leaving = {int(claim.name.removeprefix("partition.")) for claim in self._to_release}
         start = sum(self._identity.node.encode()) % PARTITIONS
         for step in range(PARTITIONS):
             partition = (start + step) % PARTITIONS
-            if partition in self._held or not wanted:
+            if partition in self._held or partition in leaving or not wanted:
                 continue
             claim = await self._claim(partition, standing.get(f"partition.{partition}"))
             if claim is not None:
@@ -267,7 +268,8 @@ class PartitionOwnership:
 
     async def _claim(self, partition: int, standing: Claim | None) -> Claim | None:
         name, holder = f"partition.{partition}", self._identity
-        if standing is None:
+        is_own = standing is not None and standing.holder == holder.epoch
+        if standing is None or is_own:  # Of one's own only the acknowledgement was lost.
             return await self._claims.acquire(name, holder.epoch, self._claim_s, holder.presence)
         return await self._take_from_dead(standing) if self._is_holder_dead(standing) else None
 

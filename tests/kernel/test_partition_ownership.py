@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
+import pytest
 
 from rookery.actors.kernel.partition_ownership import NodeIdentity, PartitionOwnership
 from rookery.bus.journal.audit import ChainAudit
 from rookery.bus.memory.storage import MemoryClaims
 from rookery.bus.ports import PARTITIONS, Claim, Delivery
 from rookery.bus.subjects import partition_of
+from rookery.schemas.errors import Failed
 from rookery.schemas.facts.node import Stopped
 from tests.kernel.clients import Patient
 from tests.kernel.tally import Total
@@ -365,6 +368,49 @@ def test_a_claim_is_released_only_when_its_partition_is_served_no_more():
         assert len(node.served) == PARTITIONS // 4
         assert len(claims.released) == PARTITIONS - PARTITIONS // 4
         assert not [name for name, is_served in claims.released if is_served]
+        await node.stop()
+
+    asyncio.run(scenario())
+
+
+class UnacknowledgedClaims(MemoryClaims):
+    """Stores claims, and loses the acknowledgement of three of them, each once."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0)
+        self.lost = set[str]()
+
+    async def acquire(self, name: str, holder: str, ttl_s: int, value: bytes = b"") -> Claim | None:
+        claim = await super().acquire(name, holder, ttl_s, value)
+        if name.startswith("partition.") and name not in self.lost:
+            self.lost.add(name)
+            if len(self.lost) in (1, 3, 5):
+                await asyncio.Event().wait()
+        return claim
+
+
+def test_a_claim_whose_acknowledgement_was_lost_is_held_after_the_next_heartbeats():
+    """Not only when it has expired, which claims of this clock never do."""
+
+    async def scenario() -> None:
+        async def nothing(_: frozenset[int]) -> None:
+            return None
+
+        node = PartitionOwnership(
+            UnacknowledgedClaims(),
+            NodeIdentity("a", "a.1", b"", lambda _: False),
+            on_gain=nothing,
+            on_loss=nothing,
+            on_expiry=lambda: None,
+            uptime_s=lambda: 0.0,
+            claim_s=1,
+        )
+        with pytest.raises(Failed, match="SERVER_UNREACHABLE"):
+            await node.start()
+        for _ in range(4):
+            with suppress(Failed):
+                await node._heartbeat()
+        assert node.owned == frozenset(range(PARTITIONS))
         await node.stop()
 
     asyncio.run(scenario())
