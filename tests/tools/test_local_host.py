@@ -384,7 +384,7 @@ def test_a_function_that_never_returns_keeps_neither_host_nor_process():
     program = """if True:
         import asyncio, threading
         from rookery.actors.tools import ToolCallContext, ToolRegistry, tool
-        from rookery.actors.tools.host import LocalToolHost
+        from rookery.actors.tools.local_host import LocalToolHost
 
         @tool
         def hang() -> None:
