@@ -226,7 +226,7 @@ def test_a_result_that_was_not_declared_is_a_failure(
 def test_a_function_past_its_time_is_told_and_its_late_result_is_dropped_and_logged(
     host: LocalToolHost, hands: Hands, caplog: pytest.LogCaptureFixture
 ):
-    caplog.set_level(logging.INFO, "rookery.actors.tools.host")
+    caplog.set_level(logging.INFO, "rookery.actors.tools.local_host")
 
     async def story() -> None:
         late = await host.call(context("block"), 10)
