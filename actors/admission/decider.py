@@ -36,7 +36,7 @@ from rookery.actors.admission.state import (
     decode_state,
     encode_state,
 )
-from rookery.actors.kernel.decider import Effect, ReadScope
+from rookery.actors.kernel.decider import Decider, Effect, ReadScope
 from rookery.actors.messages import (
     RecordRunEnd,
     ReplySubjectsQuery,
@@ -58,7 +58,6 @@ from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
-from rookery.schemas.ids import check_session_id
 from rookery.schemas.limits import check_run_limits
 from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import RunRequest, SessionMeta
@@ -84,15 +83,13 @@ FENCED = (facts.Retired, facts.Destroyed, facts.Reset)
 """What closes a session may only stand if no family of it has moved on unseen."""
 
 
-class AdmissionDecider:
+class AdmissionDecider(Decider):
     """The rules of the family ``session``."""
 
     family = "session"
     schema = STATE_SCHEMA
     verbs: Mapping[str, type[msgspec.Struct]] = {verb: COMMANDS[verb] for verb in VERBS}
     codec: FactCodec[facts.SessionFact] = FactCodec(facts.SESSION_FACTS)
-    reacts_to: frozenset[str] = frozenset()
-    observes: frozenset[str] = frozenset()
     has_effects = True
     handles_duplicates = True
     stores_large_bodies = True
@@ -116,9 +113,6 @@ class AdmissionDecider:
         self._in_flight, self._claims = realm_load, claims
         self._claimed: dict[str, SessionClaim] = {}
         """Of the sessions in memory here: inside one runtime nobody else may act as them."""
-
-    def check_key(self, key: str) -> None:
-        check_session_id(key)
 
     def initial(self, key: str) -> Admission:
         return Admission(meta=SessionMeta(id=key))
@@ -195,10 +189,6 @@ class AdmissionDecider:
 
     def evolve(self, state: Admission, fact: facts.SessionFact) -> Admission:
         return evolve(state, fact)
-
-    def observe(self, state: Admission, fact: Fact) -> Admission:
-        del fact
-        return state
 
     def reply(
         self, state: Admission, command: Command[Any], left: Sequence[Fact]

@@ -19,6 +19,7 @@ from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.admission.state import Admission, PendingInput
+from rookery.actors.kernel.fact_builder import FactBuilder
 from rookery.actors.kernel.machines.machine import Machine
 from rookery.actors.kernel.machines.session_host import (
     ATTACHED,
@@ -38,20 +39,20 @@ from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionLimits
 __all__ = ["AdmissionFacts"]
 
 
-class AdmissionFacts:
-    """The facts of one command, each folded before the next is decided."""
+class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
+    """The facts of one command to a session."""
 
     def __init__(self, state: Admission, command: Command[Any], now_ms: int) -> None:
-        self.state, self.facts = state, list[facts.SessionFact]()
+        super().__init__(state, evolve)
         self._command, self._now_ms = command, now_ms
         self._generation = state.generation
 
-    def add(self, fact: facts.SessionFact) -> None:
-        """Add a fact nobody has seen yet; what else is to be stamped on it is the kernel's."""
+    def add(self, fact: facts.SessionFact) -> facts.SessionFact:
+        """Add a new fact with the session's generation and the phase after it."""
         force_setattr(fact, "generation", self._generation)
-        self.facts.append(fact)
-        self.state = evolve(self.state, fact)
+        super().add(fact)
         force_setattr(fact, "phase", self.state.host.phase)
+        return fact
 
     def transition(self, machine: Machine[SessionHost], on: str, draft: Any) -> None:
         self.add(machine.decide(self.state.host, on, draft))

@@ -14,6 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import force_setattr, replace
 
 from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel.fact_builder import FactBuilder
 from rookery.actors.messages import (
     ActiveRunView,
     ParkRun,
@@ -222,22 +223,23 @@ class RunRules:
         asked, driving = state.asked.get(run_id), state.driving
         if self._provisioner is None or asked is None or (driving and driving.run_id == run_id):
             return ()
-        forked = asked.forked
+        forked, left = asked.forked, TurnFacts(self._decider, state, key)
         try:
             offer = forked.offer if forked is not UNSET else self._provision(state, asked.request)
             if isinstance(offer, ImmediateKind):
                 return self._run_immediate(state, key, run_id, offer)
-            (started,) = self._decider.decide_input(
-                state, key, "start_conversation_run", start_params(run_id)
+            left.transition(
+                "start_conversation_run",
+                start_params(run_id),
+                offer=offer,
+                request=asked.request,
+                request_blob=asked.request_blob,
+                forked=forked,
             )
         except Refused as refusal:
             return self._fail_unstarted(state, key, run_id, refusal)
-        force_setattr(started, "offer", offer)
-        force_setattr(started, "request", asked.request)
-        force_setattr(started, "request_blob", asked.request_blob)
-        force_setattr(started, "forked", forked)
-        after = self._decider.evolve(state, started)
-        return (started, *self._decider.decide_input(after, key, "primitive_applied", {}))
+        left.transition("primitive_applied", {})
+        return left.facts
 
     def _provision(
         self, state: SessionTurns, request: RunRequest
@@ -256,15 +258,12 @@ class RunRules:
     ) -> Sequence[Fact]:
         """What is only put into the session is done as soon as it is begun."""
         params = {"run_id": run_id}
-        begun = self._decider.decide_input(state, key, how.value, params)
-        after = self._decider.evolve(state, *begun)
-        applied: Sequence[Fact] = ()
+        left = TurnFacts(self._decider, state, key)
+        left.transition(how.value, params)
         if how is ImmediateKind.APPEND:
-            applied = self._decider.decide_input(after, key, "primitive_applied", {})
-            after = self._decider.evolve(after, *applied)
-        (ended,) = self._decider.decide_input(after, key, "run_completed", params)
-        force_setattr(ended, "result", RunResult())
-        return (*begun, *applied, ended)
+            left.transition("primitive_applied", {})
+        left.transition("run_completed", params, result=RunResult())
+        return left.facts
 
     def _fail_unstarted(
         self, state: SessionTurns, key: str, run_id: str, refusal: Refused
@@ -303,38 +302,53 @@ class RunRules:
         return fact
 
 
-class StepFacts:
-    """The facts of one step, each folded before the next is decided."""
+class TurnFacts(FactBuilder["SessionTurns", Fact]):
+    """The facts of one decision about a session's turn."""
+
+    def __init__(self, decider: TurnsDecider, state: SessionTurns, key: str) -> None:
+        super().__init__(state, decider.evolve)
+        self._decider, self._key = decider, key
+
+    def transition(self, on: str, params: Any, **fields: Any) -> Any:
+        """Add the fact of a machine's input, with these fields set."""
+        (fact,) = self._decider.decide_input(self.state, self._key, on, params)
+        for name, value in fields.items():
+            force_setattr(fact, name, value)
+        return self.add(fact)
+
+
+class StepFacts(TurnFacts):
+    """The facts of one step of a driver."""
 
     def __init__(
-        self, concern: TurnsDecider, state: SessionTurns, key: str, step: RecordStep
+        self, decider: TurnsDecider, state: SessionTurns, key: str, step: RecordStep
     ) -> None:
-        self.facts: list[Fact] = []
-        self._decider, self._state, self._key, self._step = concern, state, key, step
+        super().__init__(decider, state, key)
+        self._step = step
 
     def apply_inputs(self, *moves: TurnInput) -> None:
         """A boundary at which the run ends, because somebody wanted it to, is its last move."""
         for move in moves:
-            fact = self._transition(move.input, move.params)
+            fact = self.transition(move.input, move.params)
             if isinstance(fact, facts.ToolCallsReturned):
                 force_setattr(fact, "calls", self._step.calls)
             elif isinstance(fact, facts.ToolCallsResolved):
                 force_setattr(fact, "passed_ms", self._step.passed_ms or UNSET)
             if isinstance(fact, End):
                 self._set_result(fact, self._step.result)
-            cancelled = self._state.turn.phase is TurnPhase.CANCELLED
+            cancelled = self.state.turn.phase is TurnPhase.CANCELLED
             if cancelled and move.input in BOUNDARIES:
                 self._end_cancelled("the run was cancelled at its boundary")
                 break
         self._stamp_step()
 
     def cancel(self) -> None:
-        self._transition("cancellation_observed", {})
+        self.transition("cancellation_observed", {})
         self._end_cancelled("")
         self._stamp_step()
 
     def _end_cancelled(self, reason: str) -> None:
-        fact = self._transition("run_cancelled", {"run_id": self._step.run_id})
+        fact = self.transition("run_cancelled", {"run_id": self._step.run_id})
         self._set_result(fact, cancelled_result(self._step.result, reason))
 
     def _set_result(self, fact: Any, result: RunResult | Any) -> None:
@@ -349,12 +363,6 @@ class StepFacts:
         force_setattr(fact, "result", result)
         force_setattr(fact, "result_blob", step.result_blob)
         force_setattr(fact, "kept", step.kept)
-
-    def _transition(self, on: str, params: Any) -> Any:
-        (fact,) = self._decider.decide_input(self._state, self._key, on, params)
-        self.facts.append(fact)
-        self._state = self._decider.evolve(self._state, fact)
-        return fact
 
     def _stamp_step(self) -> None:
         last = self.facts[-1]
