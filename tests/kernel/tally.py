@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel.decider import Decider, Effect
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
@@ -57,15 +57,11 @@ class Ring(Effect, frozen=True, kw_only=True):
     total: int
 
 
-class SmallConcern:
+class SmallConcern(Decider):
     """What the concerns of the tests have in common."""
 
-    has_effects = False
-    handles_duplicates = False
+    initial_state: msgspec.Struct = Total()
     stores_large_bodies = True
-    reacts_to: frozenset[str] = frozenset()
-    observes: frozenset[str] = frozenset()
-    verbs: Mapping[str, type[msgspec.Struct]] = {}
 
     def __init__(self, schema: int = 1) -> None:
         self.schema = schema
@@ -74,29 +70,14 @@ class SmallConcern:
         if key.startswith("-"):
             raise Refused("INVALID_ARGUMENT", "a key cannot start with a dash")
 
-    def initial(self, key: str) -> Total:
-        return Total()
-
-    def observe(self, state: Total, fact: Any) -> Total:
-        return state
-
-    def reply(self, state: Total, command: Command[Any], facts: Sequence[Fact]) -> Total | None:
-        return state
-
     def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
         return any(isinstance(fact, Closed | Hushed) for fact in facts)
-
-    def effects(self, state: Total, fact: Fact) -> Sequence[Effect]:
-        return ()
-
-    def on_state(self, key: str, state: Total | None) -> None:
-        pass
 
     def dump(self, state: Total) -> bytes:
         return msgspec.json.encode(state)
 
-    def load(self, data: bytes) -> Total:
-        return msgspec.json.decode(data, type=Total)
+    def load(self, data: bytes) -> Any:
+        return msgspec.json.decode(data, type=type(self.initial_state))
 
 
 class TallyConcern(SmallConcern):

@@ -39,12 +39,10 @@ class WatchConcern(SmallConcern):
     """Knows all numbers of the tally, and writes them down when asked."""
 
     family = "watch"
+    initial_state = Watched()
     observes = frozenset({"tally"})
     verbs: Mapping[str, type[msgspec.Struct]] = {"mark": Ask, "watched": Ask}
     codec: FactCodec[Any] = FactCodec(Marked)
-
-    def initial(self, key: str) -> Any:
-        return Watched()
 
     def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         return () if command.verb == "watched" else [Marked(known=state.observed)]
@@ -54,9 +52,6 @@ class WatchConcern(SmallConcern):
 
     def observe(self, state: Any, fact: Any) -> Any:
         return Watched((*state.observed, fact.by), state.marks)
-
-    def load(self, data: bytes) -> Any:
-        return msgspec.json.decode(data, type=Watched)
 
 
 class FencedWatch(WatchConcern):

@@ -125,11 +125,9 @@ class CallerConcern(SmallConcern):
     ``end`` the end of their run."""
 
     family = "turn"
+    initial_state = Wanted()
     verbs: Mapping[str, type[msgspec.Struct]] = {"want": Wants, "keep": Wants, "end": Wants}
     codec: FactCodec[Any] = FactCodec(TURN_FACTS)
-
-    def initial(self, key: str) -> Any:
-        return Wanted()
 
     def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         if isinstance(command.body, ActiveRunQuery):
@@ -158,9 +156,6 @@ class CallerConcern(SmallConcern):
             return state
         run = command.body.run_id
         return ActiveRunView(run_id=run, calls=state.calls.get(run, ()))
-
-    def load(self, data: bytes) -> Any:
-        return msgspec.json.decode(data, type=Wanted)
 
 
 # --- what is called -------------------------------------------------------------------------------

@@ -7,22 +7,19 @@ from outside, and which facts are fenced, is said by each concern; rules are the
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 from msgspec.structs import force_setattr, replace
 
-from rookery.actors.kernel import state_codec
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.machines.machine import Machine, TransitionEffect, TransitionRejected
 from rookery.actors.kernel.machines.session_host import SessionHost, with_host
-from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
-from rookery.schemas.ids import check_session_id
 from rookery.schemas.machines.views import RequestedEffect
 
 __all__ = ["MachineBinding", "MachineDecider", "SessionMachineDecider", "SessionMachineState"]
@@ -43,23 +40,12 @@ class MachineBinding(NamedTuple):
     read_params: tuple[str, ...] = ()
 
 
-class MachineDecider:
-    """The rules of a family whose facts are all rows of machines."""
+class MachineDecider(Decider):
+    """The rules of a family whose facts are transitions of machines."""
 
-    family: str
-    schema = 1
-    verbs: Mapping[str, type[msgspec.Struct]]
-    codec: FactCodec[Any]
     bindings: ClassVar[tuple[MachineBinding, ...]]
-    initial_state: msgspec.Struct
-    """The state before the first fact."""
     fenced_facts: tuple[type[Fact], ...] = ()
-    """What may only stand if no other family of the key has moved on unseen."""
-    reacts_to: frozenset[str] = frozenset()
-    observes: frozenset[str] = frozenset()
-    has_effects = False
-    handles_duplicates = False
-    stores_large_bodies = False
+    """Facts that may only be committed while no other family of the key has unseen facts."""
 
     def __init__(self) -> None:
         machines = [(part, part.machine.inputs) for part in self.bindings]
@@ -68,13 +54,6 @@ class MachineDecider:
         self._by_fact = {asked.fact: part for part, inputs in machines for asked in inputs.values()}
         assert len(self._inputs) == sum(len(inputs) for _, inputs in machines)
         assert not self._inputs.keys() & self._reads.keys()
-
-    def check_key(self, key: str) -> None:
-        check_session_id(key)
-
-    def initial(self, key: str) -> Any:
-        del key
-        return self.initial_state
 
     def decide(self, state: Any, command: Command[HandleInput], *, now_ms: int) -> Sequence[Fact]:
         del now_ms
@@ -104,10 +83,6 @@ class MachineDecider:
         after = part.machine.evolve(getattr(state, part.field), fact)
         return replace(state, **{part.field: after})
 
-    def observe(self, state: Any, fact: Any) -> Any:
-        del fact
-        return state
-
     def reply(
         self, state: Any, command: Command[HandleInput], facts: Sequence[Fact]
     ) -> msgspec.Struct | CodedError:
@@ -131,19 +106,6 @@ class MachineDecider:
     def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
         return any(isinstance(fact, self.fenced_facts) for fact in facts)
 
-    def effects(self, state: Any, fact: Fact) -> Sequence[Effect]:
-        del state, fact
-        return ()
-
-    def on_state(self, key: str, state: Any | None) -> None:
-        del key, state
-
-    def dump(self, state: Any) -> bytes:
-        return state_codec.encode_state(state)
-
-    def load(self, data: bytes) -> Any:
-        return state_codec.decode_state(data, type(self.initial_state))
-
     def _binding(self, on: str) -> MachineBinding:
         part = self._inputs.get(on)
         if part is None:
@@ -162,7 +124,7 @@ class SessionMachineState(msgspec.Struct, frozen=True, kw_only=True):
     """Which life of the session the machines are in; with another one they begin anew."""
 
 
-class SessionMachineDecider(MachineDecider, ABC):
+class SessionMachineDecider(MachineDecider):
     """The rules of a family whose machines look at their session's host.
 
     Facts of the family and of admission's may be folded in any order: a machine's state depends on
