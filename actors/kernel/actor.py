@@ -1,9 +1,4 @@
-"""The one way to be an actor: a family's entities, decided in batches, committed before they count.
-
-Per wake: drain the mailbox, decide what can be decided, hand it over; on the ack the draft becomes
-the state. It owns entities and their order. It refuses to own storage (``ActorContext``), rules
-(``Decider``) and waiting: it never blocks on anything.
-"""
+"""``FamilyActor``: the actor that owns one family's entities on a node."""
 
 from __future__ import annotations
 
@@ -49,7 +44,7 @@ log = logging.getLogger(__name__)
 
 CONFLICTS_MAX = 3
 SNAPSHOT_FACTS_MIN = 64
-"""Below this many new facts, folding the tail is quicker than keeping a snapshot."""
+"""With fewer new facts, folding the tail is faster than storing a snapshot."""
 
 
 class FamilyActor(pykka.ThreadingActor):
@@ -90,11 +85,11 @@ class FamilyActor(pykka.ThreadingActor):
 
     @staticmethod
     def _create_actor_inbox() -> SimpleQueue[Any]:
-        """Each wake-up passes through here; pykka's own queue takes half as long again to do so."""
+        """Every wake-up passes through this queue; pykka's own queue takes 1.5 times as long."""
         return SimpleQueue()
 
     def on_receive(self, message: Any) -> None:
-        """One wake: everything that was posted meanwhile, worked off together."""
+        """Process everything posted since the last wake."""
         del message
         self._now_ms = self._context.now_ms()
         touched: dict[Entity, None] = {}
@@ -120,12 +115,12 @@ class FamilyActor(pykka.ThreadingActor):
         exception_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """The kernel itself failed here: a successor starts from the journal."""
+        """Ask the node for a successor, which starts from the journal: this is a bug of the kernel."""
         del exception_type, exception_value, traceback  # pykka has logged them.
         self._context.actor_failed(self._decider)
 
     def _handle(self, item: object) -> Sequence[Entity]:
-        """Each message has its method; those that concern entities say which."""
+        """Call the message's handler; it returns the entities that may now be ready."""
         take = self._handlers.get(type(item))
         if take is None:
             raise TypeError(f"{type(item).__name__} is no message for an actor")
@@ -145,7 +140,7 @@ class FamilyActor(pykka.ThreadingActor):
                 query = self._redirects_to(work.command)
             except CodedError as error:
                 self._processor.refuse_undecoded(delivery, error)
-            except Exception as error:  # A rule that raises anything else is a bug of ours.
+            except Exception as error:  # A rule may raise only CodedError; anything else is a bug.
                 log.exception("a command made its actor fail", extra={"id": delivery.id})
                 self._processor.quarantine(wrap_undecoded(delivery, now_s), error)
             else:
@@ -192,7 +187,7 @@ class FamilyActor(pykka.ThreadingActor):
         self._context.load(self._decider, entity, self._mailbox, whole=whole)
 
     def _on_read_done(self, entity: Entity) -> Sequence[Entity]:
-        """A read is back; an entity that was let go of meanwhile has no use for it."""
+        """Count a finished read; an entity evicted in the meantime releases its commands instead."""
         entity.reads_in_flight -= 1
         if self._holds(entity):
             self._restart_effects(entity)
@@ -223,8 +218,8 @@ class FamilyActor(pykka.ThreadingActor):
         return self._on_read_done(entity)
 
     def _on_load_failed(self, item: LoadFailed) -> Sequence[Entity]:
-        """What was asked for will not come. Without its body one command is lost, without its
-        history the whole entity."""
+        """Handle a read that failed for good. Without its body one command is refused; without its
+        history every command of the entity is."""
         entity, work = item.entity, item.pending
         if work is None:
             entity.load_error = item.error
@@ -234,13 +229,14 @@ class FamilyActor(pykka.ThreadingActor):
         return self._on_read_done(entity)
 
     def _restart_effects(self, entity: Entity) -> None:
-        """Effects that waited for the state, whatever was read last: what is on its way may be what
-        ends them. What cannot be folded keeps its tickets: a version that can finds them again."""
+        """Start the effects that waited for the state, once no read and no append is in flight:
+        either may end them. An entity that cannot be folded keeps its holds, so that a version that
+        can fold it finds the effects again."""
         if entity.reads_in_flight or entity.committing:
             return
         newest = max((sequence for sequence, _, _ in entity.effects_to_resume), default=0)
         if newest > max(entity.sequence, entity.reread_sequence) and not entity.load_error:
-            entity.reread_sequence = newest  # It was read before this fact came to be stored.
+            entity.reread_sequence = newest  # The read was older than this fact.
             self._load(entity)
             return
         resuming, entity.effects_to_resume = entity.effects_to_resume, []
@@ -253,9 +249,9 @@ class FamilyActor(pykka.ThreadingActor):
                 self._context.resume_effects(entity.id.key, sequence, effects, ticket)
 
     def _ensure_effects(self, entity: Entity) -> None:
-        """What was read calls for something, whoever was to see to it. It is begun when nothing is
-        left to be decided: that may be what ends it. Where others are observed, only then is known
-        what it is; begun twice, it comes to the same."""
+        """Start the effects that the reloaded state calls for. The actor waits until no command is
+        pending, because a pending one may end them. If the decider observes other families, their
+        facts complete the state first. The effects are idempotent."""
         if entity.load_error is not None or not self._holds(entity):
             entity.was_reloaded = False
         elif entity.is_idle:
@@ -281,8 +277,9 @@ class FamilyActor(pykka.ThreadingActor):
     # --- reactions and effects ------------------------------------------------------------------
 
     def _on_facts(self, item: FactsCommitted) -> Sequence[Entity]:
-        """Queue a reaction to each fact; whether it is due is asked when its turn comes. What is
-        only observed waits in the journal for an entity that is not here."""
+        """Queue a reaction to each fact; ``CommandProcessor`` checks the order when it decides. If
+        the family only observes the facts and the entity is not in memory, a later load reads them
+        from the journal."""
         family, key = item.source
         if key not in self._entities and family not in self._decider.reacts_to:
             for _, _, ticket in item.numbered:
@@ -293,7 +290,7 @@ class FamilyActor(pykka.ThreadingActor):
         return (entity,)
 
     def _catch_up(self, entity: Entity) -> None:
-        """Fetch what other families did under this key since the last fact handled."""
+        """Read the facts of other families under this key since the last one handled."""
         entity.reads_in_flight += 1
         entity.needs_catch_up = False
         looking, entity.skips_unreadable = entity.skips_unreadable, False
@@ -311,7 +308,7 @@ class FamilyActor(pykka.ThreadingActor):
         return self._on_read_done(entity)
 
     def _on_resume_effects(self, item: ResumeEffects) -> Sequence[Entity]:
-        """After a takeover: start again the effects of facts whose effects may not have ended."""
+        """Start the effects of facts that the partition's previous owner may not have finished."""
         entity = self._entity(item.key)
         entity.effects_to_resume.append((item.sequence, item.facts, item.hold))
         self._restart_effects(entity)
@@ -329,7 +326,7 @@ class FamilyActor(pykka.ThreadingActor):
             if isinstance(outcome, Appended):
                 entity.apply_commit(commit.state, outcome.sequence, commit.chain, commit.facts)
                 entity.finish(commit.commands)
-                if entity.load_error is not None:  # It begins anew.
+                if entity.load_error is not None:  # A restart fact was committed.
                     self._load(entity)
             elif not self._holds(entity):
                 self._processor.release(commit.commands)
@@ -345,7 +342,8 @@ class FamilyActor(pykka.ThreadingActor):
         return touched
 
     def _reject(self, entity: Entity, works: list[PendingCommand], error: Failed) -> None:
-        """Nobody could store this message. What only was too much together goes one by one."""
+        """Refuse a command whose message the journal rejected. Commands rejected together are
+        decided again, each in a message of its own."""
         self._processor.report_state(entity.id.key, entity.state)
         if len(works) == 1:
             self._processor.refuse(entity, works[0], error)
@@ -355,8 +353,8 @@ class FamilyActor(pykka.ThreadingActor):
         entity.requeue(works)
 
     def _retry_conflicted(self, entity: Entity, commit: Commit) -> None:
-        """Somebody else wrote meanwhile. Who asked is told when it happens too often; to what
-        stands one must react in any case."""
+        """Decide again after another node wrote to the key. A client's command fails after 3
+        conflicts; a reaction is repeated until it is committed."""
         self._context.metrics.conflict(self._decider.family)
         again: list[PendingCommand] = []
         for work in commit.commands:
@@ -379,7 +377,7 @@ class FamilyActor(pykka.ThreadingActor):
             self._processor.report_state(key, None)
 
     def _on_passivate(self, item: Passivate) -> None:
-        """Let go of idle entities; those with a long tail leave a snapshot behind."""
+        """Evict idle entities; those with a long tail store a snapshot."""
         for key, entity in list(self._entities.items()):
             if entity.is_idle and entity.touched_ms < item.before_ms:
                 del self._entities[key]

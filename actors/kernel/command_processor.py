@@ -1,8 +1,7 @@
-"""Deciding: what waits on an entity becomes drafts, commits, answers and refusals.
+"""``CommandProcessor``: decides an entity's pending commands and collects commits and replies.
 
-Pure but for what it collects; the actor hands the collection over once a wake. It owns the rules
-all families share: repeats, reused ids, reactions in order, what a failing rule leads to. It owns
-no entity and no thread.
+It holds the rules that all families share: duplicates, reused ids, the order of reactions, failing
+rules. The actor passes on what it collected once per wake.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ FAILURES_MAX = 3
 
 
 class CommandProcessor:
-    """One an actor; used on its thread."""
+    """One per actor, used on its thread."""
 
     def __init__(
         self,
@@ -62,14 +61,14 @@ class CommandProcessor:
         self._completions = Completions()
 
     def flush(self) -> None:
-        """Hand over what was decided: commits to make durable, and what needs none."""
+        """Pass on the collected commits and the completions that need no commit."""
         if self._commits or self._completions:
             commits, self._commits = self._commits, []
             closing, self._completions = self._completions, Completions()
             self._context.commit(commits, closing)
 
     def process(self, entity: Entity, now_ms: int) -> None:
-        """Decide what waits on the entity, as far as it goes into one message."""
+        """Decide the entity's pending commands, as many as fit into one message."""
         if entity.load_error is not None:
             self._process_damaged(entity, entity.load_error, now_ms)
             return
@@ -87,7 +86,7 @@ class CommandProcessor:
                     draft.refuse(work, error)
                 else:
                     self.refuse(entity, work, error)
-            except Exception as error:  # A rule that raises anything else is a bug of ours.
+            except Exception as error:  # A rule may raise only CodedError; anything else is a bug.
                 self._retry_from_journal(entity, draft, work, error)
                 return
         if draft.facts:
@@ -100,7 +99,8 @@ class CommandProcessor:
         self._commits.append(draft.commit(message_id, self._mailbox, perf_counter()))
 
     def report_state(self, key: str, state: Any | None) -> None:
-        """Tell the concern of a state. What it counts is not worth an actor."""
+        """Pass a state to the decider's ``on_state``. A failure there is logged and does not stop
+        the actor."""
         try:
             self._decider.on_state(key, state)
         except Exception:
@@ -109,7 +109,7 @@ class CommandProcessor:
     # --- ends that need no commit ---------------------------------------------------------------
 
     def refuse(self, entity: Entity, work: PendingCommand, error: CodedError) -> None:
-        """End a command without facts, on nothing but what is durable."""
+        """End a command without facts. Nothing undecided may precede it in the unit of work."""
         if work.delivery is None:
             log.info("a reaction was refused", extra={"code": error.code, "id": work.command.id})
         else:
@@ -117,13 +117,14 @@ class CommandProcessor:
         self._finish(entity, work, "refused")
 
     def refuse_undecoded(self, delivery: Delivery, error: CodedError) -> None:
-        """End what never became a command."""
+        """Refuse a delivery that could not be decoded."""
         self._context.metrics.command("invalid", "refused", 0.0)
         self._completions.refuse(delivery, error)
 
     def release(self, works: Sequence[PendingCommand]) -> None:
-        """These are another node's to do. It gets what came through the inbox and what is to be
-        reacted to by itself; who waits at the door is told to ask again."""
+        """Drop commands of keys that moved to another node. The inbox and the journal deliver inbox
+        commands and reactions to the new owner; a client's request is answered with
+        PARTITION_UNOWNED."""
         for work in works:
             work.finish()
             if work.delivery is not None and work.delivery.position is None:
@@ -133,8 +134,8 @@ class CommandProcessor:
     # --- entities that cannot be folded ---------------------------------------------------------
 
     def _process_damaged(self, entity: Entity, error: CodedError, now_ms: int) -> None:
-        """The entity's history cannot be folded. Reactions stay on the horizon's books, for a
-        version that can, unless somebody is told who can do without."""
+        """Answer the pending commands of an entity whose history cannot be folded. Reactions keep
+        their holds for a version that can fold it, unless an effect reports the broken history."""
         while entity.is_ready:
             work = entity.pop_next()
             match work.command.body:
@@ -176,7 +177,7 @@ class CommandProcessor:
         restart: RestartHistory,
         now_ms: int,
     ) -> None:
-        """Begin the entity anew. What was to be decided is, when it has been read again."""
+        """Commit the restart fact. Pending commands are decided after the entity is loaded again."""
         assert entity.load_error is not None
         fact = restarting.restart_fact(
             generation=restart.generation,
@@ -234,7 +235,8 @@ class CommandProcessor:
     def _reads_first(
         self, looking: ReadsBeforeDeciding, entity: Entity, draft: UnitOfWork, work: PendingCommand
     ) -> bool:
-        """Whether the journal is read first. What is drafted by then is made durable before."""
+        """Whether the journal must be read before this command. The unit of work is committed
+        first."""
         if work.journal_read or work.source is not None:
             return False
         look = looking.read_scope(draft.state, work.command)
@@ -248,8 +250,8 @@ class CommandProcessor:
         return True
 
     def _is_next(self, entity: Entity, draft: UnitOfWork, work: PendingCommand) -> bool:
-        """Whether a reaction is the next of its family: older ones are done, newer ones wait until
-        the journal has brought those between."""
+        """Whether a reaction is next in its family's order. Older ones are finished; newer ones
+        wait until the journal has delivered those in between."""
         assert work.source is not None
         family, number, _ = work.source
         observes = family in self._decider.observes
@@ -264,12 +266,12 @@ class CommandProcessor:
         return False
 
     def _observe(self, entity: Entity, draft: UnitOfWork, work: PendingCommand) -> bool:
-        """Fold in what another family decided; whether it is to be reacted to as well."""
+        """Fold a fact of an observed family. True if the decider also reacts to it."""
         assert work.source is not None
         family, number, _ = work.source
         try:
             draft.observe(work.command.body)
-        except Exception as error:  # As with an entity's own history.
+        except Exception as error:  # Treated like a failure to fold the entity's own history.
             log.exception("an entity cannot be folded", extra={"family": entity.id.family})
             told = error if isinstance(error, CodedError) else None
             text = f"{entity.id} cannot be folded: {error!r}"
@@ -287,7 +289,8 @@ class CommandProcessor:
     def _retry_from_journal(
         self, entity: Entity, draft: UnitOfWork, work: PendingCommand, error: Exception
     ) -> None:
-        """Nothing of the draft was told to anybody: forget it and the state, and read again."""
+        """Discard the unit of work and the state, and load the entity again. No reply was sent for
+        it."""
         work.failures += 1
         name = self._decider.family
         log.exception(
@@ -304,6 +307,6 @@ class CommandProcessor:
         self._reload(entity)
 
     def quarantine(self, work: PendingCommand, error: Exception) -> None:
-        """Quarantine a command."""
+        """Set a command aside with the error."""
         self._context.metrics.quarantined(work.command.verb)
         self._context.quarantine(work, error)

@@ -1,4 +1,5 @@
-"""From doors to mailboxes, and from ends of commands back to doors. Lives on the bus's loop."""
+"""``CommandRouter``: passes deliveries to mailboxes and completions to the bus. Lives on the bus's
+loop."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ __all__ = ["CommandRouter", "QueryHandler"]
 log = logging.getLogger(__name__)
 
 QueryHandler = Callable[[Delivery], Awaitable[msgspec.Struct]]
-"""Answers a question about many entities; leaves no fact."""
+"""Answers a query over many entities; leaves no fact."""
 
 
 class CommandRouter:
-    """One a node."""
+    """One per node."""
 
     def __init__(
         self,
@@ -48,16 +49,16 @@ class CommandRouter:
         self._mailboxes = {verb: mailboxes[c.family] for c in concerns for verb in c.verbs}
         self.local_ask = LocalAsk(mailboxes)
         self.tasks = TaskSet()
-        """Queries and burials."""
+        """Running queries and dead letters being stored."""
 
     @property
     def verbs(self) -> frozenset[str]:
-        """What may be asked here."""
+        """The verbs of commands and queries that this node serves."""
         return frozenset((*self._mailboxes, *self._queries))
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Hand a batch to the actors concerned, keeping its order for each of them. What nobody
-        has stamped arrives now."""
+        """Pass each command of a batch to its actor's mailbox, in order per actor. A delivery
+        without a server timestamp gets the current time."""
         batches: dict[Mailbox, CommandsArrived] = {}
         now_ms = self._now_ms()
         for delivery in deliveries:
@@ -78,19 +79,19 @@ class CommandRouter:
             home.post(batch)
 
     def run_query(self, delivery: Delivery, verb: str) -> None:
-        """Have the query ``verb`` answer."""
+        """Start the query ``verb`` and send its reply."""
         self.tasks.start(self._run_query(delivery, verb))
 
     def complete(self, closing: Completions) -> None:
-        """Tell whoever asked, free the inbox, bury what nobody waits for.
+        """Send replies, acknowledge inbox commands and store dead letters.
 
-        No answer costs more than itself: whatever becomes of it, this does not raise, what is
-        worked off is freed, and commits beside and after it go their way.
+        One failing reply stops nothing else: this method does not raise, and all finished commands
+        are acknowledged.
         """
         try:
             if answers := self.local_ask.resolve_replies(closing.replies):
                 self._bus.request_endpoint.reply(answers)
-        except Exception:  # Of a door that breaks its word. Whoever was not told asks again.
+        except Exception:  # The endpoint raised, which its contract forbids. The client retries.
             log.exception("%d answers were not given", len(closing.replies))
         if closing.positions:
             self._bus.inbox.done(closing.positions)
@@ -103,7 +104,7 @@ class CommandRouter:
         error: CodedError,
         record: Callable[[PendingCommand, CodedError, int | None], None],
     ) -> None:
-        """Set a command aside: a dead letter, an answer, a fact."""
+        """Set a command aside: a dead letter, an error reply, a fact."""
         self.tasks.start(self._quarantine(work, error, record))
 
     def _refuse_verb(self, delivery: Delivery) -> None:
@@ -116,7 +117,7 @@ class CommandRouter:
         self.complete(closing)
 
     def _reject_overloaded(self, delivery: Delivery) -> None:
-        """At once, with nothing decoded: the asker keeps its request and comes again."""
+        """Reject a request at once, undecoded; the client keeps it and retries."""
         self._metrics.command(delivery.verb, "overloaded", 0.0)
         closing = Completions()
         closing.refuse(
@@ -168,7 +169,7 @@ class CommandRouter:
         record(work, error, number)
 
     async def _dead_letter(self, delivery: Delivery, error: CodedError) -> int | None:
-        """The dead letter's number; ``None`` if not even that can be kept."""
+        """Store a dead letter; its number, or ``None`` if the store failed."""
         while True:
             try:
                 return await self._bus.inbox.dead_letter(delivery, error.code, error.message)

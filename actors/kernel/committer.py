@@ -1,9 +1,9 @@
-"""Joins what the actors of a node decided, appends it to the journal in groups, and sees to what
-follows from the acks.
+"""``Committer``: appends the commits of a node's actors to the journal in groups, and publishes the
+results.
 
-At most two groups are under way; what is decided meanwhile joins the next one, so groups grow by
-themselves under load and nothing waits at rest. Lives on the bus's loop. It refuses to own how a
-message is stored (the journal's) and what a conflict means (the entity's actor's).
+At most two groups are in flight; commits that arrive meanwhile form the next group, so groups grow
+under load and an idle node adds no delay. Lives on the bus's loop. The journal decides how a
+message is stored; the entity's actor decides what follows from a conflict.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ GROUP_BYTES_MAX = 8 << 20
 
 
 class Commit(AppendRequest, eq=False, kw_only=True):
-    """An append with what becomes true once it is durable."""
+    """An append, with everything that follows once it is durable."""
 
     mailbox: Mailbox
     entity_record: Entity
     facts: list[Fact]
     commands: list[PendingCommand]
     state: Any
-    """What the facts make of the entity."""
+    """The entity's state after the facts."""
     effects: list[Effect]
     completions: Completions
     decided_s: float
 
 
 class CommitResults(list[AppendOutcome]):
-    """What became of an actor's commits; posted to its mailbox."""
+    """The results of an actor's commits, posted to its mailbox."""
 
 
 class Committer:
-    """One a node. Every method is called on the loop."""
+    """One per node; all methods are called on the loop."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class Committer:
         acts_for: Callable[[str], bool],
         on_displaced: Callable[[], None],
     ) -> None:
-        """``acts_for``: whether this node sees to what follows for a key. ``on_displaced``: called
-        when another node's turn has begun in a partition that this one appends to."""
+        """``acts_for``: whether this node owns a key now. ``on_displaced``: called when another
+        node has begun a term in a partition that this node appends to."""
         self._journal, self._fact_router, self._effect_runner = journal, reactions, effects
         self._watermark, self._complete, self._acts_for = horizon, tell, acts_for
         self._on_displaced = on_displaced
@@ -79,11 +79,11 @@ class Committer:
         self._idle.set()
 
     async def wait_idle(self) -> None:
-        """Wait until of everything accepted it is known what became of it."""
+        """Wait until the result of every submitted commit is known."""
         await self._idle.wait()
 
     def submit(self, commits: Sequence[Commit], closing: Completions) -> None:
-        """Take what one wake of an actor produced: commits, and ends that need no commit."""
+        """Accept the output of one wake of an actor: commits, and completions that need no commit."""
         self._queue.extend(commits)
         self._start_groups()
         self._complete(closing)
@@ -122,8 +122,8 @@ class Committer:
         self._failpoints.hit("append_sent")
 
     def _on_results(self, outcomes: list[AppendOutcome]) -> None:
-        """First those who react, then the actors that decided, then whoever asked: a question that
-        follows sees the new state."""
+        """Publish the facts to reacting families first, then the results to the actors, then the
+        replies: a client's next request then sees the new state."""
         self._failpoints.hit("appended")
         homes: dict[Mailbox, CommitResults] = {}
         closing = Completions()

@@ -1,7 +1,6 @@
-"""How commands end: who is to be told what, and which inbox positions and dead letters follow.
+"""``Completions``: the replies, acknowledgements, refusals and dead letters of finished commands.
 
-A closing that depends on a commit waits for its ack; the others are told at once. It only collects;
-telling is the committer's and the hub's.
+Completions that depend on a commit wait for its ack. This module only collects them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ __all__ = ["Completions"]
 
 @dataclass(slots=True)
 class Completions:
-    """The ends of any number of commands."""
+    """How any number of commands ended."""
 
     replies: list[ReplyMessage] = field(default_factory=list)
     positions: list[InboxPosition] = field(default_factory=list)
@@ -27,24 +26,25 @@ class Completions:
         return bool(self.replies or self.positions or self.dead_letters)
 
     def merge(self, other: Completions) -> None:
-        """Take in what another closing holds."""
+        """Add another's entries to this one."""
         self.replies += other.replies
         self.positions += other.positions
         self.dead_letters += other.dead_letters
 
     def only_unowned(self) -> Completions:
-        """What is true whoever has decided what meanwhile: that another node is to be asked."""
+        """Keep only the PARTITION_UNOWNED replies: they are valid whichever node owns the
+        partition."""
         return Completions(
             [answer for answer in self.replies if answer.code == "PARTITION_UNOWNED"]
         )
 
     def ack(self, delivery: Delivery | None) -> None:
-        """The command is worked off and need not come again."""
+        """Acknowledge a command, so that the inbox does not deliver it again."""
         if delivery is not None and delivery.position is not None:
             self.positions.append(delivery.position)
 
     def refuse(self, delivery: Delivery, error: CodedError) -> None:
-        """Whoever asked hears it; what nobody waits for is kept among the dead letters."""
+        """Reply with the error; a command without a waiting client becomes a dead letter."""
         if delivery.reply_to:
             self.replies.append(error_reply(delivery.reply_to, error))
             self.ack(delivery)

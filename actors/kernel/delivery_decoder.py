@@ -1,7 +1,7 @@
-"""From a door's delivery to a command an actor can decide on: named, checked and decoded.
+"""Decodes and checks a delivery from the bus.
 
-Nothing a client sends gets further than this without having its form; what has not is refused with
-a code, unless its concern wants that on record. It owns no state and no thread.
+A body without the verb's form is refused with a code, unless the decider records malformed
+commands.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MODES = {mode.value: mode for mode in Mode} | {"": Mode.QUEUE}
 def decode_delivery(
     delivery: Delivery, concern: Decider, received_s: float, bytes_max: int
 ) -> PendingCommand:
-    """The work a delivery asks for, or a coded refusal."""
+    """The pending command of a delivery; ``CodedError`` if it is invalid."""
     if delivery.verb not in concern.verbs:
         known = ", ".join(sorted(concern.verbs))
         raise Refused("UNKNOWN_VERB", f"no verb {delivery.verb[:80]!r}", hint=f"known: {known}")
@@ -59,7 +59,7 @@ def decode_delivery(
 
 
 def _decode_body(delivery: Delivery, concern: Decider, bytes_max: int) -> msgspec.Struct:
-    """The body, or what its concern would rather decide on than have it refused."""
+    """The decoded body, or the command its decider records in place of a malformed one."""
     verb, body = delivery.verb, delivery.body
     content_type, kind = delivery.content_type, concern.verbs[verb]
     try:
@@ -76,13 +76,13 @@ def _decode_body(delivery: Delivery, concern: Decider, bytes_max: int) -> msgspe
 
 
 def wrap_undecoded(delivery: Delivery, received_s: float) -> PendingCommand:
-    """A delivery that the rules themselves fail at, to be set aside."""
+    """A pending command for a delivery that made the decoding rules fail, to be set aside."""
     command = Command(verb=delivery.verb, key=delivery.key, id=delivery.id, body=None)
     return PendingCommand(command, "", received_s, delivery)
 
 
 def error_reply(reply_to: str, error: CodedError) -> ReplyMessage:
-    """What a refusal or a failure looks like on the wire."""
+    """The reply message for a refusal or a failure."""
     shown = ErrorObject(code=error.code, message=error.message, hint=error.hint or None)
     body = encode_json({"error": {**asdict(shown), **error.details}})
     return ReplyMessage(reply_to, body, error.code)

@@ -1,10 +1,10 @@
-"""Starting effects: each is given to the performer of its kind, on the bus's loop.
+"""``EffectRunner``: starts effects and passes each to the handler of its type, on the bus's loop.
 
-An effect starts only after its fact is durable, and only while this node is certain that its key
-is its own: an ack may come late. If the process dies, the next owner of the
-partition finds the fact on the horizon's books and starts the effect again; if only the partition
-is lost, its effects are given up here, for the same reason. So is what this node cannot do, and
-another one may: ``NotExecutableHere``.
+An effect starts only after its fact is durable, and only while this node is certain that it owns
+the key, because an ack may arrive late. If the process dies, the partition's next owner finds the
+fact by the watermark and starts the effect again. If the node loses only the partition, it cancels
+the effects here for the same reason. Effects that raise ``NotExecutableHere`` wait for another
+owner too.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ RETRY_S = 0.5
 
 
 class NotExecutableHere(Exception):
-    """This node has not what it takes to perform an effect; ``str`` says what that is. Nothing was
-    done, and nothing is until the key has another owner."""
+    """This node lacks something the effect needs; ``str`` says what. The effect was not started and
+    waits for another owner of the key."""
 
 
 class EffectRunner:
-    """One a node; lives on the loop."""
+    """One per node; lives on the loop."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class EffectRunner:
         failpoints: Failpoints,
         acts_for: Callable[[str], bool],
     ) -> None:
-        """``acts_for``: whether this node performs the effects of a key just now."""
+        """``acts_for``: whether this node performs the effects of a key now."""
         self._handlers, self._watermark = dict(performers), horizon
         self._failpoints, self._acts_for = failpoints, acts_for
         self.tasks = TaskSet()
@@ -53,12 +53,12 @@ class EffectRunner:
         self._running: Counter[tuple[type[Effect], str]] = Counter()
 
     def register(self, performers: Mapping[type[Effect], EffectHandler]) -> None:
-        """Before anything starts: performers that need the actors they perform for."""
+        """Add handlers that need the actors; call it before the first effect."""
         self._handlers.update(performers)
 
     def start(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
-        """Perform these, each on its own, because a fact of ``key`` stands at ``sequence``; what
-        came to stand when the key was another node's already is found by that one."""
+        """Start each effect of a fact of ``key`` committed at ``sequence``. If the key has moved to
+        another node, that node finds the fact and starts them."""
         self._failpoints.hit("effect_started")
         for effect in effects if self._acts_for(key) else ():
             ticket = self._watermark.hold(sequence)
@@ -69,8 +69,8 @@ class EffectRunner:
             task.add_done_callback(partial(self._on_done, effect))
 
     def ensure_started(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
-        """Perform these, unless it is done already: the state of ``key`` after ``sequence`` calls
-        for them."""
+        """Start the effects that the state of ``key`` after ``sequence`` calls for, but not those
+        that are running."""
         missing = [e for e in effects if (type(e), e.key) not in self._running]
         self.start(key, sequence, missing)
 
@@ -80,18 +80,19 @@ class EffectRunner:
             del self._running[type(effect), effect.key]
 
     def is_busy(self, key: Callable[[str], bool]) -> bool:
-        """Whether an effect of such a key is under way."""
+        """Whether an effect of a matching key is running."""
         return any(key(of) for of, _ in self._holds.values())
 
     def cancel_keys(self, gone: Callable[[str], bool]) -> None:
-        """The next owner of these keys starts what has not ended here."""
+        """Cancel the effects of these keys; their next owner starts them again."""
         for task, (key, ticket) in list(self._holds.items()):
             if gone(key):
                 task.cancel()
                 ticket.release()
 
     async def _run(self, key: str, effect: Effect, ticket: WatermarkHold) -> None:
-        """Outages are waited out; anything else is a bug and is left for the next owner."""
+        """Run one effect. Outages are retried; any other failure is a bug and left to the next
+        owner."""
         while self._acts_for(key):
             try:
                 await self._handlers[type(effect)](effect)
@@ -108,4 +109,4 @@ class EffectRunner:
                 await asyncio.sleep(RETRY_S)
             else:
                 break
-        ticket.release()  # Done; or the next owner finds it above the horizon or by name.
+        ticket.release()  # It is done, or the key's next owner finds it by the watermark.

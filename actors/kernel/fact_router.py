@@ -1,8 +1,7 @@
-"""Handing on facts that stand to the families that react to them.
+"""``FactRouter``: passes committed facts to the families that react to them or observe them.
 
-In the order in which they were settled, and before the actor that decided them hears of its ack:
-whoever reacts knows what stands before it decides what is asked. It owns no reaction (the reacting
-actors do) and reads no journal.
+The facts arrive in journal order, and before the deciding actor learns of its ack: so a reacting
+family knows them before it decides a client's next command.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["FactRouter"]
 
 
 class FactRouter:
-    """One a node; called on the loop."""
+    """One per node; called on the loop."""
 
     def __init__(
         self, concerns: Sequence[Decider], mailboxes: Mapping[str, Mailbox], horizon: Watermark
@@ -33,8 +32,8 @@ class FactRouter:
                 self._subscribers.setdefault(family, []).append(home)
 
     def publish(self, source: EntityId, sequence: int, facts: Sequence[Fact]) -> None:
-        """Let everybody react to the facts of one message; who only observes them, and has nothing
-        of the key in memory, finds them in the journal when it has."""
+        """Post the facts of one message to all reacting families. An observing family gets them
+        only if its entity is in memory; otherwise it reads them from the journal later."""
         for home, reacts in self._subscribers.get(source.family, ()):
             if reacts or source.key in home.entities:
                 home.post(self.to_message(source, sequence, facts))
@@ -42,7 +41,7 @@ class FactRouter:
     def to_message(
         self, source: EntityId, sequence: int, facts: Sequence[Fact], after: int = 0
     ) -> FactsCommitted:
-        """The facts of one message that are numbered above ``after``, on the horizon's books."""
+        """A message with the facts numbered above ``after``, each with a watermark hold."""
         numbered = [(parse_fact_id(fact.id)[2], fact) for fact in facts]
         due = [(n, fact, self._watermark.hold(sequence)) for n, fact in numbered if n > after]
         return FactsCommitted(source, sequence, due)
