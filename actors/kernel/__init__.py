@@ -1,1 +1,1 @@
-"""The kernel: what makes a concern's pure rules an actor. It knows no rule of any concern."""
+"""The kernel: turns the pure rules of a decider into an actor. It contains no decider's rules."""

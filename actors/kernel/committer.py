@@ -59,10 +59,10 @@ class Committer:
         journal: Journal,
         reactions: FactRouter,
         effects: EffectRunner,
-        horizon: Watermark,
+        watermark: Watermark,
         *,
-        tell: Callable[[Completions], None],
-        observer: KernelMetrics,
+        complete: Callable[[Completions], None],
+        metrics: KernelMetrics,
         failpoints: Failpoints,
         acts_for: Callable[[str], bool],
         on_displaced: Callable[[], None],
@@ -70,9 +70,9 @@ class Committer:
         """``acts_for``: whether this node owns a key now. ``on_displaced``: called when another
         node has begun a term in a partition that this node appends to."""
         self._journal, self._fact_router, self._effect_runner = journal, reactions, effects
-        self._watermark, self._complete, self._acts_for = horizon, tell, acts_for
+        self._watermark, self._complete, self._acts_for = watermark, complete, acts_for
         self._on_displaced = on_displaced
-        self._metrics, self._failpoints = observer, failpoints
+        self._metrics, self._failpoints = metrics, failpoints
         self._queue: deque[Commit] = deque()
         self._groups = 0
         self._idle = asyncio.Event()
@@ -82,11 +82,12 @@ class Committer:
         """Wait until the result of every submitted commit is known."""
         await self._idle.wait()
 
-    def submit(self, commits: Sequence[Commit], closing: Completions) -> None:
-        """Accept the output of one wake of an actor: commits, and completions that need no commit."""
+    def submit(self, commits: Sequence[Commit], completions: Completions) -> None:
+        """Accept the output of one wake of an actor: commits, and completions that need no
+        commit."""
         self._queue.extend(commits)
         self._start_groups()
-        self._complete(closing)
+        self._complete(completions)
 
     def _start_groups(self) -> None:
         while self._queue and self._groups < GROUPS_MAX:
@@ -107,14 +108,14 @@ class Committer:
 
     def _append(self, group: list[Commit]) -> None:
         left = len(group)
-        ticket = self._watermark.hold_next()
+        hold = self._watermark.hold_next()
 
         def settle(outcomes: list[AppendOutcome]) -> None:
             nonlocal left
             left -= len(outcomes)
             self._on_results(outcomes)
             if not left:
-                ticket.release()
+                hold.release()
                 self._groups -= 1
                 self._start_groups()
 
@@ -125,34 +126,34 @@ class Committer:
         """Publish the facts to reacting families first, then the results to the actors, then the
         replies: a client's next request then sees the new state."""
         self._failpoints.hit("appended")
-        homes: dict[Mailbox, CommitResults] = {}
-        closing = Completions()
-        settled: list[tuple[Commit, int]] = []
+        results: dict[Mailbox, CommitResults] = {}
+        completions = Completions()
+        appended: list[tuple[Commit, int]] = []
         for outcome in outcomes:
             commit = outcome.append
             assert isinstance(commit, Commit)
-            homes.setdefault(commit.mailbox, CommitResults()).append(outcome)
+            results.setdefault(commit.mailbox, CommitResults()).append(outcome)
             if isinstance(outcome, Appended):
-                settled.append((commit, outcome.sequence))
-                closing.merge(commit.completions)
+                appended.append((commit, outcome.sequence))
+                completions.merge(commit.completions)
                 self._record_metrics(commit)
         if any(isinstance(outcome, Superseded) for outcome in outcomes):
             self._on_displaced()
-        for commit, sequence in settled:
+        for commit, sequence in appended:
             if self._acts_for(commit.entity.key):
                 self._fact_router.publish(commit.entity, sequence, commit.facts)
-        for mailbox, batch in homes.items():
+        for mailbox, batch in results.items():
             mailbox.post(batch)
         self._failpoints.hit("acked")
-        self._complete(closing)
+        self._complete(completions)
         self._failpoints.hit("replied")
-        for commit, sequence in settled:
+        for commit, sequence in appended:
             if commit.effects:
                 self._effect_runner.start(commit.entity.key, sequence, commit.effects)
             self._watermark.advance(sequence)
 
     def _record_metrics(self, commit: Commit) -> None:
-        now_s, observer = perf_counter(), self._metrics
-        observer.committed(commit.entity.family, 1, len(commit.facts), now_s - commit.decided_s)
-        for work in commit.commands:
-            observer.command(work.command.verb, work.outcome, now_s - work.received_s)
+        now_s, metrics = perf_counter(), self._metrics
+        metrics.committed(commit.entity.family, 1, len(commit.facts), now_s - commit.decided_s)
+        for pending in commit.commands:
+            metrics.command(pending.command.verb, pending.outcome, now_s - pending.received_s)

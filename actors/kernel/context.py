@@ -36,17 +36,17 @@ class ActorContext(Protocol):
     def next_message_id(self) -> str:
         """A message id that is unique among all nodes."""
 
-    def commit(self, commits: Sequence[Commit], closing: Completions) -> None:
+    def commit(self, commits: Sequence[Commit], completions: Completions) -> None:
         """Commit these, then complete them; complete at once those that need no commit."""
 
     def redirect(self, delivery: Delivery, verb: str) -> None:
         """Let the query ``verb`` answer this delivery."""
 
-    def load(self, concern: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
+    def load(self, decider: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
         """Load an entity's history: from its snapshot, or the ``whole`` of it."""
 
     def catch_up(
-        self, concern: Decider, entity: Entity, mailbox: Mailbox, *, looking: bool
+        self, decider: Decider, entity: Entity, mailbox: Mailbox, *, skip_unreadable: bool
     ) -> None:
         """Read the facts of other families under the entity's key that it has not handled.
         ``looking``: skip facts that only another version can read."""
@@ -54,11 +54,11 @@ class ActorContext(Protocol):
     def save(self, entity: EntityId, schema: int, snapshot: EntitySnapshot) -> None:
         """Store a snapshot."""
 
-    def store_body(self, entity: Entity, work: PendingCommand, mailbox: Mailbox) -> None:
+    def store_body(self, entity: Entity, pending: PendingCommand, mailbox: Mailbox) -> None:
         """Store a command's large body as a blob."""
 
     def resume_effects(
-        self, key: str, sequence: int, effects: Sequence[Effect], ticket: WatermarkHold
+        self, key: str, sequence: int, effects: Sequence[Effect], hold: WatermarkHold
     ) -> None:
         """Start again the effects of a fact of ``key``, committed at ``sequence``; then release
         ``hold``."""
@@ -67,10 +67,10 @@ class ActorContext(Protocol):
         """Start the effects that the state of ``key`` after ``sequence`` calls for, unless they are
         running."""
 
-    def quarantine(self, work: PendingCommand, error: Exception) -> None:
+    def quarantine(self, pending: PendingCommand, error: Exception) -> None:
         """Set aside a command that made its actor fail repeatedly."""
 
-    def actor_failed(self, concern: Decider) -> None:
+    def actor_failed(self, decider: Decider) -> None:
         """Replace this decider's actor, which has failed."""
 
     def report_cached(self, family: str, entities: int) -> None:

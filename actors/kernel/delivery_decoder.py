@@ -26,13 +26,13 @@ _MODES = {mode.value: mode for mode in Mode} | {"": Mode.QUEUE}
 
 
 def decode_delivery(
-    delivery: Delivery, concern: Decider, received_s: float, bytes_max: int
+    delivery: Delivery, decider: Decider, received_s: float, bytes_max: int
 ) -> PendingCommand:
     """The pending command of a delivery; ``CodedError`` if it is invalid."""
-    if delivery.verb not in concern.verbs:
-        known = ", ".join(sorted(concern.verbs))
+    if delivery.verb not in decider.verbs:
+        known = ", ".join(sorted(decider.verbs))
         raise Refused("UNKNOWN_VERB", f"no verb {delivery.verb[:80]!r}", hint=f"known: {known}")
-    concern.check_key(delivery.key)
+    decider.check_key(delivery.key)
     mode = _MODES.get(delivery.mode)
     if mode is None:
         raise Refused(
@@ -40,14 +40,14 @@ def decode_delivery(
             f"mode {delivery.mode[:80]!r} is not known",
             hint="one of queue, passive, steer, interrupt",
         )
-    inside = delivery.position is not None and delivery.position.source == "timers"
-    if "/" in check_command_id(delivery.id) and not inside:
+    from_timer = delivery.position is not None and delivery.position.source == "timers"
+    if "/" in check_command_id(delivery.id) and not from_timer:
         raise Refused("INVALID_ARGUMENT", "a message id cannot contain '/'", hint="use a UUID")
     command = Command(
         verb=delivery.verb,
         key=delivery.key,
         id=delivery.id,
-        body=_decode_body(delivery, concern, bytes_max),
+        body=_decode_body(delivery, decider, bytes_max),
         mode=mode,
         reply_to=delivery.reply_to,
         caller_waits=delivery.position is None and bool(delivery.reply_to),
@@ -58,21 +58,21 @@ def decode_delivery(
     return PendingCommand(command, digest, received_s, delivery)
 
 
-def _decode_body(delivery: Delivery, concern: Decider, bytes_max: int) -> msgspec.Struct:
+def _decode_body(delivery: Delivery, decider: Decider, bytes_max: int) -> msgspec.Struct:
     """The decoded body, or the command its decider records in place of a malformed one."""
     verb, body = delivery.verb, delivery.body
-    content_type, kind = delivery.content_type, concern.verbs[verb]
+    content_type, kind = delivery.content_type, decider.verbs[verb]
     try:
         return decode_command(body, kind, content_type=content_type, bytes_max=bytes_max)
     except CodedError as error:
-        unread = (
-            concern.on_malformed(verb, body, error)
-            if isinstance(concern, RecordsMalformed)
+        malformed = (
+            decider.on_malformed(verb, body, error)
+            if isinstance(decider, RecordsMalformed)
             else None
         )
-        if unread is None:
+        if malformed is None:
             raise
-        return unread
+        return malformed
 
 
 def wrap_undecoded(delivery: Delivery, received_s: float) -> PendingCommand:
@@ -83,6 +83,6 @@ def wrap_undecoded(delivery: Delivery, received_s: float) -> PendingCommand:
 
 def error_reply(reply_to: str, error: CodedError) -> ReplyMessage:
     """The reply message for a refusal or a failure."""
-    shown = ErrorObject(code=error.code, message=error.message, hint=error.hint or None)
-    body = encode_json({"error": {**asdict(shown), **error.details}})
+    error_object = ErrorObject(code=error.code, message=error.message, hint=error.hint or None)
+    body = encode_json({"error": {**asdict(error_object), **error.details}})
     return ReplyMessage(reply_to, body, error.code)

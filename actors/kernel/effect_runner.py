@@ -40,30 +40,30 @@ class EffectRunner:
 
     def __init__(
         self,
-        performers: Mapping[type[Effect], EffectHandler],
-        horizon: Watermark,
+        effect_handlers: Mapping[type[Effect], EffectHandler],
+        watermark: Watermark,
         failpoints: Failpoints,
         acts_for: Callable[[str], bool],
     ) -> None:
         """``acts_for``: whether this node performs the effects of a key now."""
-        self._handlers, self._watermark = dict(performers), horizon
+        self._handlers, self._watermark = dict(effect_handlers), watermark
         self._failpoints, self._acts_for = failpoints, acts_for
         self.tasks = TaskSet()
         self._holds: dict[asyncio.Task[None], tuple[str, WatermarkHold]] = {}
         self._running: Counter[tuple[type[Effect], str]] = Counter()
 
-    def register(self, performers: Mapping[type[Effect], EffectHandler]) -> None:
+    def register(self, effect_handlers: Mapping[type[Effect], EffectHandler]) -> None:
         """Add handlers that need the actors; call it before the first effect."""
-        self._handlers.update(performers)
+        self._handlers.update(effect_handlers)
 
     def start(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
         """Start each effect of a fact of ``key`` committed at ``sequence``. If the key has moved to
         another node, that node finds the fact and starts them."""
         self._failpoints.hit("effect_started")
         for effect in effects if self._acts_for(key) else ():
-            ticket = self._watermark.hold(sequence)
-            task = self.tasks.start(self._run(key, effect, ticket))
-            self._holds[task] = key, ticket
+            hold = self._watermark.hold(sequence)
+            task = self.tasks.start(self._run(key, effect, hold))
+            self._holds[task] = key, hold
             task.add_done_callback(self._holds.__delitem__)
             self._running[type(effect), effect.key] += 1
             task.add_done_callback(partial(self._on_done, effect))
@@ -83,30 +83,30 @@ class EffectRunner:
         """Whether an effect of a matching key is running."""
         return any(key(of) for of, _ in self._holds.values())
 
-    def cancel_keys(self, gone: Callable[[str], bool]) -> None:
+    def cancel_keys(self, is_lost: Callable[[str], bool]) -> None:
         """Cancel the effects of these keys; their next owner starts them again."""
-        for task, (key, ticket) in list(self._holds.items()):
-            if gone(key):
+        for task, (key, hold) in list(self._holds.items()):
+            if is_lost(key):
                 task.cancel()
-                ticket.release()
+                hold.release()
 
-    async def _run(self, key: str, effect: Effect, ticket: WatermarkHold) -> None:
+    async def _run(self, key: str, effect: Effect, hold: WatermarkHold) -> None:
         """Run one effect. Outages are retried; any other failure is a bug and left to the next
         owner."""
         while self._acts_for(key):
             try:
                 await self._handlers[type(effect)](effect)
             except NotExecutableHere as why:
-                log.warning("an effect is left to others: %s", why, extra={"key": effect.key})
+                log.warning("effect left to another node: %s", why, extra={"key": effect.key})
                 return
             except Exception as error:
                 if isinstance(error, Refused) and error.code == "PARTITION_UNOWNED":
                     break
                 if not isinstance(error, Failed) or not CODES[error.code].retryable:
-                    log.exception("an effect failed", extra={"key": effect.key})
+                    log.exception("effect failed", extra={"key": effect.key})
                     return
-                log.info("an effect is tried again", extra={"key": effect.key, "code": error.code})
+                log.info("effect failed, retrying", extra={"key": effect.key, "code": error.code})
                 await asyncio.sleep(RETRY_S)
             else:
                 break
-        ticket.release()  # It is done, or the key's next owner finds it by the watermark.
+        hold.release()  # It is done, or the key's next owner finds it by the watermark.

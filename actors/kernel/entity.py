@@ -166,7 +166,7 @@ class Entity:
         "was_reloaded",
     )  # fmt: skip
 
-    def __init__(self, entity_id: EntityId, concern: Decider) -> None:
+    def __init__(self, entity_id: EntityId, decider: Decider) -> None:
         self.id = entity_id
         self.reads_in_flight = 0
         """Reads in flight; the entity decides nothing until they are back."""
@@ -199,9 +199,9 @@ class Entity:
         self.recorded_reactions: dict[str, int] = {}
         """The same, counting only reactions that left a fact."""
         self.state: Any = None
-        self.fold(concern, None, ())
+        self.fold(decider, None, ())
 
-    def _reset(self, concern: Decider) -> None:
+    def _reset(self, decider: Decider) -> None:
         """Clear what a read of the journal restores. Facts reacted to stay counted."""
         self.sequence = 0
         self.chain = ZERO_CHAIN
@@ -210,7 +210,7 @@ class Entity:
         self.dedup = DedupWindow()
         self.observed_counts: dict[str, int] = {}
         """Per family, how many of its facts under this key are folded into the state."""
-        self.state = concern.initial(self.id.key)
+        self.state = decider.initial(self.id.key)
 
     @property
     def is_ready(self) -> bool:
@@ -236,64 +236,64 @@ class Entity:
         """Remove the next command or reaction to decide."""
         return (self.reactions or self.commands).popleft()
 
-    def requeue(self, works: Sequence[PendingCommand]) -> None:
+    def requeue(self, pending_commands: Sequence[PendingCommand]) -> None:
         """Put commands back at the front, in this order."""
-        for work in reversed(works):
-            (self.commands if work.source is None else self.reactions).appendleft(work)
+        for pending in reversed(pending_commands):
+            (self.commands if pending.source is None else self.reactions).appendleft(pending)
 
     def drain_pending(self) -> list[PendingCommand]:
         """Remove everything pending, so that the key's new owner can do it."""
-        works = [*self.reactions, *self.commands]
+        pending_commands = [*self.reactions, *self.commands]
         self.reactions.clear()
         self.commands.clear()
-        for _, _, ticket in self.effects_to_resume:
-            ticket.release()
+        for _, _, hold in self.effects_to_resume:
+            hold.release()
         self.effects_to_resume.clear()
-        return works
+        return pending_commands
 
     def fold(
-        self, concern: Decider, snapshot: EntitySnapshot | None, tail: Sequence[StoredMessage]
+        self, decider: Decider, snapshot: EntitySnapshot | None, tail: Sequence[StoredMessage]
     ) -> None:
         """Rebuild the entity from a snapshot, if any, and the messages after it."""
-        self.load_error = self._fold_from(concern, snapshot, (), tail)
+        self.load_error = self._fold_from(decider, snapshot, (), tail)
         if self.load_error is None or snapshot is not None:
             return
-        anew = last_restart(tail)
-        if anew >= 0:
-            self.load_error = self._fold_from(concern, None, tail[:anew], tail[anew:])
+        restart = last_restart(tail)
+        if restart >= 0:
+            self.load_error = self._fold_from(decider, None, tail[:restart], tail[restart:])
         if self.load_error is not None:
-            self._fold_from(concern, None, tail, ())
+            self._fold_from(decider, None, tail, ())
 
     def _fold_from(
         self,
-        concern: Decider,
+        decider: Decider,
         snapshot: EntitySnapshot | None,
-        left: Sequence[StoredMessage],
+        saved_states: Sequence[StoredMessage],
         tail: Sequence[StoredMessage],
     ) -> CodedError | None:
         """Fold ``tail``; the error if that fails. Messages ``left`` before it are counted and not
         folded."""
         try:
-            self._reset(concern)
+            self._reset(decider)
             if snapshot is not None:
-                self._restore(concern, snapshot)
-            elif left:
-                self.sequence, self.chain = left[-1].sequence, chain_end(left)
-                self.fact_count = last_fact_number(self.id, left)
+                self._restore(decider, snapshot)
+            elif saved_states:
+                self.sequence, self.chain = saved_states[-1].sequence, chain_end(saved_states)
+                self.fact_count = last_fact_number(self.id, saved_states)
             for stored in tail:
-                self._fold_message(concern, stored)
+                self._fold_message(decider, stored)
         except CodedError as error:
             return error
         except (
             Exception
         ) as error:  # A fold is total; a bug in one entity's must not stop the actor.
-            log.exception("an entity cannot be folded", extra={"family": self.id.family})
+            log.exception("entity not folded", extra={"family": self.id.family})
             return Failed("NODE_FAILED", f"{self.id} cannot be folded: {error!r}")
         return None
 
-    def _restore(self, concern: Decider, snapshot: EntitySnapshot) -> None:
+    def _restore(self, decider: Decider, snapshot: EntitySnapshot) -> None:
         saved = msgspec.msgpack.decode(snapshot.body, type=_SnapshotBody)
-        self.state = concern.load(saved.state)
+        self.state = decider.load(saved.state)
         self.sequence, self.chain = snapshot.sequence, saved.chain
         self.fact_count = self.saved_fact_count = saved.fact_count
         self.dedup = DedupWindow(saved.dedup)
@@ -303,7 +303,7 @@ class Entity:
             self._mark_reacted(family, number)
         self.recorded_reactions |= saved.recorded_reactions
 
-    def _fold_message(self, concern: Decider, stored: StoredMessage) -> None:
+    def _fold_message(self, decider: Decider, stored: StoredMessage) -> None:
         linked = chain(self.chain, stored.body)
         if linked != stored.chain:
             raise Failed(
@@ -311,10 +311,10 @@ class Entity:
                 f"message {stored.sequence} does not continue the chain of {self.id}",
                 hint="rookery journal verify",
             )
-        facts = concern.codec.decode(stored.body)
+        facts = decider.codec.decode(stored.body)
         state = self.state
         for fact in facts:
-            state = concern.evolve(state, fact)
+            state = decider.evolve(state, fact)
         self.apply_commit(state, stored.sequence, linked, facts)
 
     def apply_commit(self, state: Any, sequence: int, linked: str, facts: Sequence[Fact]) -> None:
@@ -330,32 +330,32 @@ class Entity:
                     self._mark_reacted(source[0], source[2])
                     self.recorded_reactions[source[0]] = source[2]
 
-    def finish(self, works: Iterable[PendingCommand]) -> None:
+    def finish(self, pending_commands: Iterable[PendingCommand]) -> None:
         """Mark commands as finished."""
-        for work in works:
-            if work.source is not None:
-                family, number, sequence = work.source
+        for pending in pending_commands:
+            if pending.source is not None:
+                family, number, sequence = pending.source
                 self.key_sequence = max(self.key_sequence, sequence)
                 self.observed_counts[family] = max(self.observed_counts.get(family, 0), number)
                 self._mark_reacted(family, number)
-            work.finish()
+            pending.finish()
 
     def reset_reactions(self) -> None:
         """Forget reactions that left no fact: they may have been decided on an outdated state."""
         self.reacted_counts = dict(self.recorded_reactions)
 
-    def consumed_counts(self, concern: Decider) -> dict[str, int]:
+    def consumed_counts(self, decider: Decider) -> dict[str, int]:
         """Per family, how many facts need not be delivered again."""
-        observed = {family: self.observed_counts.get(family, 0) for family in concern.observes}
+        observed = {family: self.observed_counts.get(family, 0) for family in decider.observes}
         return self.reacted_counts | observed
 
     def _mark_reacted(self, family: str, number: int) -> None:
         self.reacted_counts[family] = max(self.reacted_counts.get(family, 0), number)
 
-    def snapshot(self, concern: Decider) -> EntitySnapshot:
+    def snapshot(self, decider: Decider) -> EntitySnapshot:
         """The snapshot from which ``fold`` can start."""
         saved = _SnapshotBody(
-            concern.dump(self.state), self.chain, self.fact_count, self.key_sequence,
+            decider.dump(self.state), self.chain, self.fact_count, self.key_sequence,
             self.reacted_counts, list(self.dedup), self.observed_counts, self.recorded_reactions,
         )  # fmt: skip
         self.saved_fact_count = self.fact_count

@@ -22,21 +22,21 @@ class FactRouter:
     """One per node; called on the loop."""
 
     def __init__(
-        self, concerns: Sequence[Decider], mailboxes: Mapping[str, Mailbox], horizon: Watermark
+        self, deciders: Sequence[Decider], mailboxes: Mapping[str, Mailbox], watermark: Watermark
     ) -> None:
-        self._watermark = horizon
+        self._watermark = watermark
         self._subscribers: dict[str, list[tuple[Mailbox, bool]]] = {}
-        for concern in concerns:
-            for family in concern.reacts_to | concern.observes:
-                home = mailboxes[concern.family], family in concern.reacts_to
-                self._subscribers.setdefault(family, []).append(home)
+        for decider in deciders:
+            for family in decider.reacts_to | decider.observes:
+                mailbox = mailboxes[decider.family], family in decider.reacts_to
+                self._subscribers.setdefault(family, []).append(mailbox)
 
     def publish(self, source: EntityId, sequence: int, facts: Sequence[Fact]) -> None:
         """Post the facts of one message to all reacting families. An observing family gets them
         only if its entity is in memory; otherwise it reads them from the journal later."""
-        for home, reacts in self._subscribers.get(source.family, ()):
-            if reacts or source.key in home.entities:
-                home.post(self.to_message(source, sequence, facts))
+        for mailbox, reacts in self._subscribers.get(source.family, ()):
+            if reacts or source.key in mailbox.entities:
+                mailbox.post(self.to_message(source, sequence, facts))
 
     def to_message(
         self, source: EntityId, sequence: int, facts: Sequence[Fact], after: int = 0

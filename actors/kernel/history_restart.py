@@ -69,7 +69,8 @@ class RestartHistory(msgspec.Struct, frozen=True, kw_only=True):
     """Per family, how many of its facts count as handled: the entity never reacts to them."""
 
     def causes(self, entity: EntityId) -> tuple[str, ...]:
-        """The reaction ids in the restart fact's ``cause``, so that these facts cause no reaction."""
+        """The reaction ids in the restart fact's ``cause``, so that these facts cause no
+        reaction."""
         key, family = entity.key, entity.family
         return tuple(
             reaction_id(f"{other}.{key}.{number}", family)

@@ -266,7 +266,7 @@ class World:
                 metrics=observer or NoMetrics(),
                 **settings,
             ),
-            performers={Ring: performer or ring},
+            effect_handlers={Ring: performer or ring},
             queries=queries or {},
         )
 

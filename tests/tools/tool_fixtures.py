@@ -302,7 +302,7 @@ class ToolWorld(World):
                 uptime_s=self.uptime_s,
                 **settings,
             ),
-            performers=node.acting.handlers,
+            effect_handlers=node.acting.handlers,
             queries={},
         )
 
