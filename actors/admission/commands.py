@@ -1,10 +1,10 @@
-"""What admission owes its inputs: from a command to the facts it causes.
+"""One rule per command of a session: the facts it causes, or why it is refused.
 
-Every accepted input comes to exactly one end; urgent inputs (steer, interrupt) go before ordinary
-ones, each kind in the order it came. Here is what each command asks for and when it is refused;
-what follows for those who wait is ``decision``'s, and decided with it.
+Every accepted input gets exactly one end. Urgent inputs (steer, interrupt) precede ordinary ones;
+each kind keeps its order of arrival. ``facts`` adds what follows for the waiting inputs in the same
+decision.
 
-Pure: what happens elsewhere (the realm's load, the turn) is told by the caller.
+Pure: the caller passes in the realm's load and the turn's phase.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ TURN_AT_REST = (None, "Ready", "Completed", "Failed", "Cancelled")
 
 
 class AdmissionQuotas(NamedTuple):
-    """The realm's limits, and its load as the caller sees it."""
+    """The realm's limits, and its load as this node sees it."""
 
     queued_max: int
-    """Inputs that may wait in one session."""
+    """Limit of inputs that wait in one session."""
     in_flight_max: int
-    """Inputs of the realm that may be owed an end."""
+    """Limit of inputs in the realm that have not ended."""
     in_flight: int
 
 
 class ObservedTurn(NamedTuple):
-    """What is known of the current run's turn."""
+    """The phase of the current run's turn, as far as it is known."""
 
     phase: str | None = None
     terminal_cause_kind: str | None = None
@@ -77,7 +77,7 @@ NO_TURN = ObservedTurn()
 def accept(
     state: Admission, command: Command[RunRequest], *, now_ms: int, quotas: AdmissionQuotas
 ) -> list[facts.SessionFact]:
-    """Take a run in, opening the session if need be, and prepare it if the session is free."""
+    """Accept a run: open the session if needed, and prepare the run if the session is free."""
     if command.is_duplicate:
         return _accept_duplicate(state, command, now_ms)
     request = with_session_id(command.key, command.body)
@@ -91,7 +91,8 @@ def accept(
 def create(
     state: Admission, command: Command[CreateSession], *, now_ms: int
 ) -> list[facts.SessionFact]:
-    """Open the session before its first run. If it is open as it was asked for, nothing follows."""
+    """Open the session before its first run. No fact follows if it is open with the same
+    settings."""
     if command.is_duplicate:
         return []
     asked, meta = command.body, state.meta
@@ -112,7 +113,7 @@ def create(
 def change_limits(
     state: Admission, command: Command[ChangeLimits], *, now_ms: int
 ) -> list[facts.SessionFact]:
-    """Give the session other limits; a run that has started keeps its own."""
+    """Change the session's limits; a run that has started keeps the old ones."""
     if command.is_duplicate:
         return []
     if not state.is_open:
@@ -123,7 +124,7 @@ def change_limits(
 
 
 def cancel(state: Admission, command: Command[Cancel], *, now_ms: int) -> list[facts.SessionFact]:
-    """Withdraw an input that waits; ask the current run to end at its next boundary."""
+    """Withdraw a waiting input, or ask the current run to end at its next boundary."""
     found = state.input_of_run(command.body.run_id)
     if found is None:
         raise Refused("INPUT_NOT_FOUND", f"session {command.key} has no run {command.body.run_id}")
@@ -139,7 +140,7 @@ def cancel(state: Admission, command: Command[Cancel], *, now_ms: int) -> list[f
 
 
 def end_run(state: Admission, command: Command[TurnEnd], *, now_ms: int) -> list[facts.SessionFact]:
-    """The turn of the current run has ended: so has the run, and the next one may start."""
+    """End the current run because its turn has ended, and start the next one."""
     fact, current = command.body, state.current
     if current is None or current.run_id != fact.run or state.host.current_run_id != fact.run:
         return []
@@ -163,8 +164,8 @@ def end_run(state: Admission, command: Command[TurnEnd], *, now_ms: int) -> list
 def end_lost_run(
     state: Admission, command: Command[ReportBrokenHistory], *, now_ms: int
 ) -> list[facts.SessionFact]:
-    """Nothing will come of the current run's turn any more: the run ends without it. What of it
-    stands cannot be told from what is broken, and so neither can what the session remembers."""
+    """Fail the current run because its turn's history cannot be folded. The results of the run and
+    of earlier ones may be lost with it."""
     current, said = state.current, command.body
     if current is None or state.host.current_run_id != current.run_id:
         return []
@@ -187,8 +188,8 @@ def end_lost_run(
 def open_from_snapshot(
     state: Admission, command: Command[SnapshotRestored], *, now_ms: int
 ) -> list[facts.SessionFact]:
-    """A life of the session begins with a memory, and perhaps with a run: open it, unless an input
-    was quicker."""
+    """Open the session with the memory of a snapshot, and perhaps with a forked run. No fact
+    follows if an input opened this generation first."""
     fact = command.body
     decision = AdmissionFacts(state, command, now_ms)
     decision.open(fact.language, fact.build)
@@ -208,8 +209,8 @@ def handle_input(
     turn: ObservedTurn = NO_TURN,
     driven: bool = False,
 ) -> list[facts.SessionFact]:
-    """Put an input to the session's machines by its name, as a handle method does. ``driven``: the
-    current run is a node's to end."""
+    """Apply an input of the session's machines by its name. ``driven``: a node executes the current
+    run, so a client may not end it."""
     if command.is_duplicate:
         return []
     on, params = command.body.input, dict(command.body.params)
@@ -232,7 +233,7 @@ def handle_input(
 def _accept_duplicate(
     state: Admission, command: Command[RunRequest], now_ms: int
 ) -> list[facts.SessionFact]:
-    """The same command once more: at most somebody else wants to know how it ends."""
+    """Decide a duplicate command: only a new reply subject leaves a fact."""
     found = state.input_of_command(command.id)
     if found is None:
         raise Refused(
@@ -258,14 +259,14 @@ def _accept_duplicate(
 
 
 def with_session_id(key: str, request: RunRequest) -> RunRequest:
-    """The request with its subject's session id; a default one is as good as none."""
+    """The request with the session id of its subject. The default session id counts as absent."""
     if request.session_id != DEFAULT_SESSION:
         _check_session(key, request.session_id)
     return replace(request, session_id=key)
 
 
 def check_language(meta: SessionMeta, language: Language) -> None:
-    """An open session speaks the language it was begun in: its memory is of one."""
+    """Refuse another language than the open session's: its memory belongs to one language."""
     if language is not meta.language:
         raise Refused(
             "UNSUPPORTED_FEATURE",
@@ -304,7 +305,7 @@ def _check_quotas(state: Admission, quotas: AdmissionQuotas) -> None:
 
 
 def _fill_in(state: Admission, on: str, draft: Any, turn: ObservedTurn) -> Any:
-    """The draft of a handle method with what the method's caller cannot know."""
+    """The candidate fact with the fields that the client cannot know."""
     match draft:
         case facts.InputAccepted() if on == "accept_without_wake":
             return replace(draft, mode=Mode.PASSIVE, wake_if_idle=False)

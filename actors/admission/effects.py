@@ -1,4 +1,4 @@
-"""What admission may ask of the world: replies to the clients of a run."""
+"""The effects of admission: replies to the clients of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["AwaitResult", "SendPastResult", "SendReceipt", "effects"]
 
 
 class AwaitResult(Effect, frozen=True, kw_only=True):
-    """``reply_to`` holds the line until the run has ended, and is to hear of it at once."""
+    """A client at ``reply_to`` waits for the run's end and gets the result without delay."""
 
     reply_to: str
     session: str
@@ -22,14 +22,14 @@ class AwaitResult(Effect, frozen=True, kw_only=True):
 
 
 class SendReceipt(Effect, frozen=True, kw_only=True):
-    """Tell ``reply_to`` how the input it asked about ended. Telling it twice is harmless."""
+    """Send the receipt of an input that never ran. A repetition is harmless."""
 
     reply_to: str
     receipt: RunReceipt
 
 
 class SendPastResult(Effect, frozen=True, kw_only=True):
-    """Tell ``reply_to`` what the run came to, which the turn's last fact says."""
+    """Send a run's result, which is stored in the turn's last fact."""
 
     reply_to: str
     session: str
@@ -38,7 +38,7 @@ class SendPastResult(Effect, frozen=True, kw_only=True):
 
 
 def effects(state: Admission, fact: facts.SessionFact) -> tuple[Effect, ...]:
-    """Whom to tell because of ``fact``; ``state`` is the one after it, or a later one."""
+    """The effects of ``fact``; ``state`` is the one after it, or a later one."""
     if isinstance(fact, facts.InputAccepted):
         return _await_effects(state, fact)
     again = isinstance(fact, facts.ReplyRequested)

@@ -1,8 +1,7 @@
-"""What a fact makes of a session, and who is to be told because of it.
+"""Facts to state: a session's host, queue and ended inputs.
 
-Both are pure and total. Rows move the host; the queue follows from which row it was. A fact with a
-row nobody here knows is the one thing that fails, by code: guessing would rebuild a state that
-never was.
+Pure and total. Transitions move the host; the queue follows from the fact. Only a fact with an
+unknown transition fails, by code: guessing would produce a state that never existed.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def evolve(state: Admission, fact: facts.SessionFact) -> Admission:
 
 
 def _restart(state: Admission, fact: facts.HistoryRestarted) -> Admission:
-    """All that is known is that there was such a life."""
+    """A destroyed session of this generation: nothing else is known of it."""
     meta = SessionMeta(id=state.meta.id, created_at=fact.at_ms, last_used_at=fact.at_ms)
     return Admission(meta=meta, host=SessionHost(phase=DESTROYED), generation=fact.generation)
 
@@ -80,7 +79,7 @@ def _enqueue(state: Admission, fact: facts.InputAccepted) -> Admission:
 
 
 def _make_current(state: Admission, fact: facts.RunPrepared | facts.QueuedRunDrained) -> Admission:
-    """The run is the current one; so is its input, unless somebody prepared a run of their own."""
+    """Make the run current, and its input. A run that a client prepared by hand has no input."""
     if state.current is not None and state.current.input_id == fact.input_id:
         return state
     found = None if fact.input_id is UNSET else _find_queued(state.queue, fact.input_id)
@@ -91,7 +90,7 @@ def _make_current(state: Admission, fact: facts.RunPrepared | facts.QueuedRunDra
 def _end_run(
     state: Admission, fact: facts.RunCommitted | facts.RunFailed | facts.RunRolledBack
 ) -> Admission:
-    """The current input's run is over. A run of somebody's own ends the input it names."""
+    """End the current input's run; a run prepared by hand ends the input it names."""
     owed = state.current
     why = fact.error if isinstance(fact, facts.RunFailed) else UNSET
     error = None if why is UNSET else why
@@ -117,7 +116,7 @@ def _sequence(fact: facts.SessionFact) -> int:
 def _end(
     state: Admission, owed: PendingInput, fact: facts.SessionFact, error: ErrorObject | None
 ) -> Admission:
-    """``owed`` leaves the queue, or the host's side, for the memory."""
+    """Move ``owed`` from the queue, or from the current run, to the ended inputs."""
     ended = EndedInput(
         input_id=owed.input_id,
         run_id=owed.run_id,

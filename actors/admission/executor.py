@@ -1,9 +1,9 @@
-"""Telling whoever asked how a run ended: what admission's effects come to.
+"""``RunReplies``: replies with the results of runs; performs admission's effects.
 
-A result stands in the turn's last fact and nowhere else; it is fetched from there, unless this node
-has just come to it. One that is too large for an answer is named by it, as it is by the fact: a run
-that was executed is never told as refused. Who holds the line is told as soon as that fact stands;
-everybody else when the session knows of it, which no crash prevents.
+A result is stored in the turn's last fact and read from there, unless this node has just published
+it. A result too large for a reply is replaced by its blob's digest, so that an executed run never
+looks refused. A waiting client gets its reply right after the turn's end; all others after
+session.run_committed, also after a crash.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ T = TypeVar("T")
 RECENT_MAX = 256
 AWAITED_MAX = 10_000
 ENVELOPE_BYTES = 1 << 10
-"""For what an answer says beside its result: whose it is."""
+"""Room in a reply for the fields beside the result."""
 CODEC: FactCodec[TurnFact] = FactCodec(TURN_FACTS)
 
 
 class RunReplies:
-    """What runs came to. Lives on the bus's loop."""
+    """The recent results and the waiting clients. Lives on the bus's loop."""
 
     def __init__(self, journal: Journal, blobs: Blobs, door: RequestEndpoint) -> None:
         self._journal, self._blobs, self._request_endpoint = journal, blobs, door
@@ -45,14 +45,14 @@ class RunReplies:
         self._waiting: OrderedDict[str, AwaitResult] = OrderedDict()
         """By run."""
         self._replied: OrderedDict[str, AwaitResult] = OrderedDict()
-        """By reply."""
+        """By reply subject."""
 
     def add_waiting(self, awaited: AwaitResult) -> None:
-        """Somebody holds the line."""
+        """Register a waiting client."""
         _put_bounded(self._waiting, awaited.run_id, awaited, AWAITED_MAX)
 
     def publish(self, run_id: str, result: RunResult) -> None:
-        """This is what the run has come to, and stands."""
+        """Send a run's result, which is committed, to its waiting client."""
         _put_bounded(self._recent, run_id, result, RECENT_MAX)
         awaited = self._waiting.pop(run_id, None)
         if awaited is not None:
@@ -61,11 +61,11 @@ class RunReplies:
             _put_bounded(self._replied, awaited.reply_to, awaited, AWAITED_MAX)
 
     def pop_replied(self, reply_to: str) -> bool:
-        """Whoever held the line knows; asked once."""
+        """Whether the client at ``reply_to`` got the result already; the entry is removed."""
         return self._replied.pop(reply_to, None) is not None
 
     async def result_of(self, session: str, run_id: str, at_sequence: int) -> RunAnswer:
-        """The result in the fact at ``at_sequence``, as much of it as goes into an answer."""
+        """The result from the fact at ``at_sequence``, as far as it fits into a reply."""
         if (known := self._recent.get(run_id)) is not None:
             return RunAnswer.of(known, run_id, session)
         stored = await self._journal.at(at_sequence)
@@ -90,7 +90,7 @@ class RunReplies:
 def handlers(
     door: RequestEndpoint, results: RunReplies | None
 ) -> Mapping[type[Effect], EffectHandler]:
-    """What admission's effects come to. Without ``results``, nobody here drives runs."""
+    """The handlers of admission's effects. Without ``results`` this node executes no runs."""
 
     async def send_answer(effect: SendReceipt) -> None:
         receipt = effect.receipt
@@ -113,7 +113,8 @@ def handlers(
 
 
 def _put_bounded(known: OrderedDict[str, T], key: str, value: T, count_max: int) -> None:
-    """Those of late are enough: who is not told at once is told soon."""
+    """Add an entry and drop the oldest beyond the limit: its client gets the reply a little
+    later."""
     known[key] = value
     if len(known) > count_max:
         known.popitem(last=False)

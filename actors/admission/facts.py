@@ -1,11 +1,11 @@
-"""One decision of admission's: the facts of a command, and what follows from them for who waits.
+"""``AdmissionFacts``: the facts of one command to a session, and what follows for its queue.
 
-One run at a time; the first that waits is the next. A passive input starts nothing, but keeps its
-place once a waking one comes. Whatever a command did, the next run is prepared, or who can never
-start is told so, in the same commit.
+A session executes one run at a time, in the queue's order. A passive input starts no run, but keeps
+its place once a waking one arrives. Every decision ends by preparing the next run and refusing the
+inputs that can never start, in the same commit.
 
-Pure: the rows are ``lifecycle``'s and ``machine``'s, the folding and with it the order of those who
-wait is ``fold``'s. Which commands there are, and what is refused, is ``queue``'s.
+Pure: ``commands`` has the commands' rules, ``lifecycle_machine`` and ``admission_machine`` the
+transitions, ``evolve`` the order of the queue.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
         self.add(machine.decide(self.state.host, on, draft))
 
     def open(self, language: Language | UnsetType = UNSET, build: str | UnsetType = UNSET) -> None:
-        """Make the session one that takes inputs; a destroyed one begins another life."""
+        """Open the session; a destroyed one begins its next generation."""
         if not self.state.is_open:
             self._generation += self.state.host.phase == DESTROYED
             begun = facts.Initialized(language=language, build=build)
@@ -75,7 +75,8 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
             self.add(facts.LimitsSet(limits=limits))
 
     def accept(self, command: Command[RunRequest], request: RunRequest) -> None:
-        """Draining is Running on the way back to Retired: to new inputs it is Retired already."""
+        """Accept an input. A Draining session counts as Retired: it is Running only until its queue
+        is empty."""
         host = self.state.host
         if host.pre_run_phase == RETIRED:
             host = replace(host, phase=RETIRED)
@@ -97,7 +98,7 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
         self.add(ADMISSION.decide(host, on, draft))
 
     def accept_forked(self, fact: SnapshotRestored) -> None:
-        """Take in the run that a fork begins with."""
+        """Accept the run that a fork begins with."""
         draft = facts.InputAccepted(
             run=fact.run,
             input_id=self._derive_id("input"),
@@ -108,7 +109,8 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
         self.add(ADMISSION.decide(self.state.host, "accept_with_completion", draft))
 
     def finish(self) -> list[facts.SessionFact]:
-        """Then what is owed to those who wait: no free session leaves a waking input waiting."""
+        """Refuse the inputs that can never start and prepare the next run; all facts of the
+        command."""
         for owed in self._unable_to_start():
             error = ErrorObject(
                 code="SESSION_CLOSED",
@@ -122,14 +124,14 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
         return self.facts
 
     def _unable_to_start(self) -> tuple[PendingInput, ...]:
-        """Who can never start, or has lost the host."""
+        """The inputs that can never start, and a current one whose run the host has lost."""
         state, host, current = self.state, self.state.host, self.state.current
         lost = () if current is None or host.current_run_id == current.run_id else (current,)
         closed = host.phase in (STOPPED, DESTROYED) or host.session_id is None
         return (*lost, *state.queue) if closed else lost
 
     def _start_next(self) -> None:
-        """Start whose turn it is, if the session is free and somebody woke it."""
+        """Prepare the next run if the session is free and a waking input is in the queue."""
         host, queue = self.state.host, self.state.queue
         following = next((waiting for waiting in queue if waiting.run_id), None)
         if host.phase == RETIRED and host.current_run_id is not None:
@@ -143,7 +145,8 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
             self.transition(ADMISSION, "prepare", prepared)
 
     def _drain(self, run_id: str, owed: PendingInput | None) -> None:
-        """Also for a run the session was retired under: as a drained one it can be committed."""
+        """Drain a run; also the one that was current when the session was retired, so that it can
+        be committed."""
         input_id = UNSET if owed is None else owed.input_id
         self.transition(
             LIFECYCLE, "DrainQueuedRun", facts.QueuedRunDrained(run=run_id, input_id=input_id)

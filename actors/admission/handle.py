@@ -1,7 +1,7 @@
-"""SessionAdmissionHandle, and the inputs that move a session's host.
+"""``SessionAdmissionHandle``, and the inputs that move a session's host.
 
-For machines that run beside their driver, without a journal: what the actor of admission decides
-by the same rules is on record, what is decided here is not. Which input runs next is the caller's.
+The machines of a handle live in memory without a journal; their rules are those of the actor. The
+caller chooses which input runs next.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["SessionAdmissionHandle", "SessionLifecycle"]
 
 
 class SessionLifecycle:
-    """The host inputs, by their names; no handle of the seed has them."""
+    """The host inputs by their names; no handle of the seed has them."""
 
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
@@ -33,7 +33,7 @@ class SessionLifecycle:
 
 
 class SessionAdmissionHandle:
-    """Takes inputs in and bounds their runs."""
+    """Accepts inputs and ends their runs."""
 
     def __init__(self, authority: Authority | None = None) -> None:
         self._authority = authority or Authority()

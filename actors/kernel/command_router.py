@@ -126,7 +126,7 @@ class CommandRouter:
             delivery,
             Failed(
                 "NODE_OVERLOADED",
-                f"the actor has {REQUESTS_MAX} unfinished requests or {REQUESTS_BYTES_MAX} bytes of them",
+                f"{REQUESTS_MAX} requests or {REQUESTS_BYTES_MAX} bytes of them are unfinished",
                 hint="send it again later under the same id, or send it through the inbox",
             ),
         )

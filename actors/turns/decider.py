@@ -1,9 +1,10 @@
-"""Turns as the kernel sees them: the family ``turn``, its four machines, its answers.
+"""The decider of the family ``turn``, with its four machines.
 
-A turn may be started for a run nobody prepared. Admission does not hear of it, so that it has the
-session is kept here, beside the copy of the host: from the start, whose fact says so, to the run's
-end. Where the node drives its runs, a prepared one is started here and its steps are put on record
-as they come (``driving``); else somebody outside takes them, one input after the other.
+If this node executes runs, ``RunRules`` start a prepared run and record the steps of its driver;
+without that, a client applies the machine's inputs one by one.
+
+A client may also start a turn for a run that admission did not prepare. Admission learns nothing of
+it, so ``direct_run_id`` records that this run has the session, beside the copy of the host.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ class TurnsDecider(SessionMachineDecider):
     def __init__(
         self, offers: Provisioner | None = None, let_go: Callable[[str], object] | None = None
     ) -> None:
-        """``offers``: what this node gives to the runs it drives; without it, it drives none.
-        ``let_go`` hears of sessions that left this node's memory."""
+        """``offers``: the environment that this node gives to runs; without it, the node executes
+        none. ``let_go`` is called with the key of an evicted session."""
         super().__init__()
         self._on_evicted = let_go
         self.has_effects = offers is not None
@@ -154,8 +155,8 @@ class TurnsDecider(SessionMachineDecider):
     def effects_when_damaged(
         self, key: str, command: Command[Any], error: CodedError
     ) -> Sequence[Effect]:
-        """The session waits for its turn. What another version can read is left to that, unless
-        somebody wants the run to end now."""
+        """Report the broken history, because the session waits for its turn. A history that another
+        version can read is left to it, unless the run is cancelled at once."""
         body = command.body
         at_once = isinstance(body, session.BoundaryCancelRequested) and body.now
         if not self.has_effects or (error.code in OTHER_VERSIONS and not at_once):
@@ -173,7 +174,8 @@ class TurnsDecider(SessionMachineDecider):
         return evolve_host(host, fact)
 
     def fill_in(self, state: SessionTurns, part: MachineBinding, draft: Any) -> Any:
-        """The run a step belongs to; of a start, whether the run was prepared."""
+        """Add the run that a step belongs to; for a start, whether admission had prepared the
+        run."""
         if isinstance(draft, Start):
             force_setattr(draft, "direct", bind_run(state.host, draft.run) is not state.host)
         elif part.machine is TURN and draft.run is UNSET:
@@ -199,12 +201,10 @@ class TurnsDecider(SessionMachineDecider):
         return evolve_requests(super().observe(state, fact), fact)
 
     def with_host(self, state: SessionTurns, host: SessionHost) -> SessionTurns:
-        """A turn that has the session itself sees it running, for as long as it could."""
+        """For a direct run, the turn's copy of the host is Running with that run, if the host
+        allows it."""
         placed: SessionTurns = super().with_host(state, host)
         run_id = state.direct_run_id
         if run_id is None or host.phase not in (INITIALIZING, ATTACHED, RUNNING):
             return placed
         return replace(placed, turn=replace(placed.turn, host=bind_run(host, run_id)))
-
-
-# --- driven runs ----------------------------------------------------------------------------------

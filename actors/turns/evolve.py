@@ -21,7 +21,8 @@ End = facts.Completed | facts.Failed | facts.Cancelled
 
 
 def evolve_requests(state: SessionTurns, fact: session.SessionFact) -> SessionTurns:
-    """What an input asks for is known until its run has ended; what the session gives, for life."""
+    """Keep each input's request until its run has ended, and the session's settings for a
+    generation."""
     match fact:
         case session.Initialized(language=Language() as language, build=str(build)):
             return replace(state, began=InheritedGuest(language, build))
@@ -46,7 +47,7 @@ def evolve_requests(state: SessionTurns, fact: session.SessionFact) -> SessionTu
 
 
 def evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
-    """How far the driver has come."""
+    """Fold the active run's progress."""
     match fact:
         case facts.Started(offer=RunEnvironment() as offer):
             begun = ActiveRun(
@@ -78,7 +79,7 @@ def evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
 
 
 def _with_registered_ops(driving: ActiveRun, fact: facts.OpsRegistered) -> ActiveRun:
-    """What is not registered any more was given up."""
+    """Calls that are no longer registered were dropped."""
     earlier = () if driving.beside is UNSET else driving.beside
     known = {call.operation_id: call for call in (*earlier, *driving.calls)}
     listed = [known[operation] for operation in known if operation in fact.op_refs]

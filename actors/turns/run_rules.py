@@ -1,8 +1,9 @@
-"""Runs that a node drives: what facts of others, and a driver's steps, leave on record.
+"""``RunRules``: the facts of the runs that a node executes, by other families' facts and by their
+driver's steps.
 
-A prepared run is started as soon as admission says so. A driver's step comes whole: the end of the
-last batch of calls, the boundary, and what is wanted next, in one message. Whoever asked for the
-end meanwhile is served first. Pure: rows are ``machine``'s, running programs is ``runner``'s.
+A prepared run starts at once. A step is recorded as one message: the end of the previous calls, the
+boundary, and the calls requested next. A cancellation in the meantime takes precedence. Pure:
+``turn_machine`` has the transitions, ``RunExecutor`` executes programs.
 """
 
 from __future__ import annotations
@@ -60,19 +61,19 @@ _END_INPUTS: Final = {
     TurnPhase.FAILED: "run_failed",
     TurnPhase.CANCELLED: "run_cancelled",
 }
-"""By the phase that a turn has ended in."""
+"""By the phase in which a turn has ended."""
 BOUNDARIES: Final = ("boundary_continue", "boundary_complete", "primitive_applied")
 
 
 class RunRules:
-    """A concern's rules for the runs its node drives."""
+    """The rules of ``TurnsDecider`` for the runs that its node executes."""
 
     def __init__(self, concern: TurnsDecider, offers: Provisioner | None) -> None:
         self._decider, self._provisioner = concern, offers
 
     def react(self, state: SessionTurns, key: str, fact: Any) -> Sequence[Fact]:
-        """What a fact of admission's, or of the tools', means for the session's run. Nothing is
-        done any more about a life that is over."""
+        """React to a fact of admission or of the tools. Facts of an ended generation have no
+        effect."""
         left: Sequence[Fact] = ()
         match fact:
             case _ if fact.generation < state.generation:
@@ -96,7 +97,7 @@ class RunRules:
     def end_lost_run(
         self, state: SessionTurns, key: str, said: ReportBrokenHistory
     ) -> Sequence[Fact]:
-        """Nothing comes any more of what the run waits for: it ends."""
+        """Fail the run because the history of its calls or approvals cannot be folded."""
         driving = state.driving
         if driving is None or driving.run_id != state.host.current_run_id:
             return ()
@@ -109,8 +110,8 @@ class RunRules:
         return (failed,)
 
     def record_step(self, state: SessionTurns, key: str, step: RecordStep) -> Sequence[Fact]:
-        """Put a driver's step on record, unless the run is over. A step is taken once: a driver
-        that comes second has been told other things, and begins anew from the record."""
+        """Record a driver's step, unless the run is over. Each number is recorded once: a second
+        driver gets CONFLICT and restarts from the recorded steps."""
         driving = state.driving
         if driving is None or driving.run_id != step.run_id or state.turn.phase.is_terminal:
             return ()
@@ -129,8 +130,8 @@ class RunRules:
     def end_from_outside(
         self, state: SessionTurns, key: str, left: Sequence[Fact] = ()
     ) -> Sequence[Fact]:
-        """The end of a run whose turn has come to one by no step of its driver: somebody outside
-        has put an input to the machine, just now with ``left``, or some time ago."""
+        """End the run after a client's input to the machine has ended its turn, either in ``left``
+        or earlier."""
         for fact in left:
             state = self._decider.evolve(state, fact)
         driving, phase = state.driving, state.turn.phase
@@ -156,7 +157,7 @@ class RunRules:
         return (end,)
 
     def park(self, state: SessionTurns, parked: ParkRun) -> Sequence[Fact]:
-        """A run that is to end now does not go to rest first."""
+        """Park the run, unless it is about to end."""
         driving, phase = state.driving, state.turn.phase
         if driving is None or driving.run_id != parked.run_id or driving.parked:
             return ()
@@ -173,14 +174,14 @@ class RunRules:
         return (self._stamp_generation(state, fact),)
 
     def unpark(self, state: SessionTurns, run_id: str) -> Sequence[Fact]:
-        """What the run waited for has come."""
+        """Unpark the run, because a call it waits for has ended."""
         driving = state.driving
         if driving is None or driving.run_id != run_id or not driving.parked:
             return ()
         return (self._stamp_generation(state, facts.Unparked(run=run_id)),)
 
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
-        """``state`` may be a later one: a run that has ended since needs no driver."""
+        """The effects of ``fact``. ``state`` may be a later one: an ended run needs no driver."""
         driving = state.driving
         if isinstance(fact, End) and fact.result is not UNSET and fact.result_blob is UNSET:
             return (SendResult(key=f"end/{fact.id}", run_id=fact.run, result=fact.result),)
@@ -197,7 +198,7 @@ class RunRules:
         return ()
 
     def pending_effects(self, state: SessionTurns, session: str) -> Sequence[Effect]:
-        """What the session's run calls for, by what is on record of it alone."""
+        """The effects that the session's run calls for, from its state alone."""
         driving, phase = state.driving, state.turn.phase
         if self._provisioner is None:
             return ()
@@ -219,7 +220,7 @@ class RunRules:
     # --- reactions --------------------------------------------------------------------------------
 
     def _start(self, state: SessionTurns, key: str, run_id: str) -> Sequence[Fact]:
-        """A run that cannot be started ends at once: it was promised an end."""
+        """Start a prepared run. If that is impossible it fails at once: every input gets an end."""
         asked, driving = state.asked.get(run_id), state.driving
         if self._provisioner is None or asked is None or (driving and driving.run_id == run_id):
             return ()
@@ -244,8 +245,8 @@ class RunRules:
     def _provision(
         self, state: SessionTurns, request: RunRequest
     ) -> RunEnvironment | ImmediateKind:
-        """A session stays on the guest it began with, whichever node it has come to: the memory of
-        one build means nothing to another."""
+        """The environment of a run. A session keeps the guest it began with on every node, because
+        memory fits only its own build."""
         assert self._provisioner is not None
         offer = self._provisioner(request, state.limits)
         began = state.began if state.driving is None else state.driving.offer
@@ -256,7 +257,7 @@ class RunRules:
     def _run_immediate(
         self, state: SessionTurns, key: str, run_id: str, how: ImmediateKind
     ) -> Sequence[Fact]:
-        """What is only put into the session is done as soon as it is begun."""
+        """Start and complete a run that only adds to the session."""
         params = {"run_id": run_id}
         left = TurnFacts(self._decider, state, key)
         left.transition(how.value, params)
@@ -286,7 +287,7 @@ class RunRules:
             return ()
         try:
             return self._decider.decide_input(state, key, on, {})
-        except Refused:  # It has ended, or ends already.
+        except Refused:  # The turn has ended or is ending.
             return self.end_from_outside(state, key)
 
     def _on_call_ended(
@@ -327,7 +328,8 @@ class StepFacts(TurnFacts):
         self._step = step
 
     def apply_inputs(self, *moves: TurnInput) -> None:
-        """A boundary at which the run ends, because somebody wanted it to, is its last move."""
+        """Apply the step's inputs in order. A boundary at which a cancelled run ends is the last
+        one."""
         for move in moves:
             fact = self.transition(move.input, move.params)
             if isinstance(fact, facts.ToolCallsReturned):
@@ -352,8 +354,8 @@ class StepFacts(TurnFacts):
         self._set_result(fact, cancelled_result(self._step.result, reason))
 
     def _set_result(self, fact: Any, result: RunResult | Any) -> None:
-        """Of a cancelled run nothing is kept, whatever its program had come to; a large result
-        that says otherwise is not its."""
+        """Set the result of the run's end. A cancelled run keeps no changes, and its large result
+        only if that says cancelled too."""
         step = self._step
         if isinstance(fact, facts.Cancelled) and result is not UNSET:
             force_setattr(fact, "result", result)
@@ -384,7 +386,7 @@ def _interim_effect(driving: ActiveRun, key: str, session: str) -> SendInterim:
 
 
 def active_run_view(state: SessionTurns, run_id: str) -> ActiveRunView:
-    """For whoever drives the run: how far it has come, as far as that is remembered."""
+    """The active run as its driver needs it; ``Forgotten`` if the run is not the active one."""
     driving, phase = state.driving, state.turn.phase
     if driving is None or driving.run_id != run_id:
         return ActiveRunView(run_id=run_id, ended="Forgotten")

@@ -1,9 +1,4 @@
-"""What the steps of turn_execution make of a turn; when one may be taken is ``machine``'s.
-
-What turn_execution keeps of a turn, and what must always hold of it.
-
-Data only: which steps there are is ``machine``'s, what they make of a turn is ``steps``'.
-"""
+"""``Turn``, the state of turn_execution, its invariants, and how the transitions change it."""
 
 from __future__ import annotations
 
@@ -76,10 +71,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls_pending: int = 0
     pending_op_refs: frozenset[str] = NOTHING
     barrier_operation_ids: frozenset[str] = NOTHING
-    """Those the turn waits for; they need not be among ``pending_op_refs``."""
+    """The operations the turn waits for; they need not be among ``pending_op_refs``."""
     has_barrier_ops: bool = False
     barrier_satisfied: bool = False
-    """Kept from one step to the next: only registering operations asks anew."""
+    """Carried from step to step; only registering operations resets it."""
     boundary_count: int = 0
     cancel_after_boundary: bool = False
     terminal_outcome: TurnTerminalOutcome | None = None
@@ -131,13 +126,13 @@ OUTCOME_CANCELLED: Final = TurnTerminalOutcome.CANCELLED
 
 
 def to_phase(phase: TurnPhase) -> Callable[[Turn, object], Turn]:
-    """The step that leads to ``phase`` and changes nothing else."""
+    """An ``apply`` that sets the phase and nothing else."""
     return lambda turn, _: replace(turn, phase=phase)
 
 
 def bind_run(host: SessionHost, run_id: str) -> SessionHost:
-    """The host with the run, if it was not prepared for it; one that did not run before it returns
-    to Attached."""
+    """The host with the run bound, if admission had not prepared it; a host that was not Running
+    returns to Attached."""
     if host.phase is RUNNING and host.current_run_id == run_id:
         return host
     home = host.pre_run_phase if host.phase is RUNNING else ATTACHED
@@ -203,7 +198,7 @@ def complete_at_boundary(turn: Turn, _: object) -> Turn:
 
 
 def cancel_at_boundary(turn: Turn, _: object) -> Turn:
-    """What was requested has happened, so it is requested no more."""
+    """Cancel; the request is fulfilled and cleared."""
     return replace(
         turn,
         phase=CANCELLED,
@@ -281,7 +276,7 @@ def fail_run(turn: Turn, asked: facts.Failed) -> Turn:
 
 
 def acknowledge(turn: Turn, asked: facts.TerminalAcknowledged) -> Turn:
-    """Only the outcome is kept, and what could not be applied."""
+    """Keep only the outcome, and what could not be applied."""
     return Turn(
         terminal_outcome=asked.outcome,
         last_runtime_apply_failure_cause=turn.last_runtime_apply_failure_cause,
