@@ -1,13 +1,10 @@
-"""What comes of the calls a run wants, and when its driver is told.
+"""``CallCoordinator``: the calls of one run, from their request to the step that gets their
+outcomes.
 
-What is wanted is put on record before anybody waits for it. Then answers come, or the time of one
-of the program's timers, or the run's own; somebody wants the run to end; or all that is left waits
-for somebody and may take long. Which calls are under way is ``open_calls``' to know, what goes on
-record is ``on_record``'s. It makes no call, and takes no step of the driver's.
-
-A run's calls that are under way: which there are, what they wait for, and what came of them.
-
-In memory, for as long as somebody drives the run. It makes no call and ends none.
+Requested calls are recorded first, then awaited. The wait ends with the outcomes, a timer of the
+program, the run's time limit, a cancellation, or ``ParkRequested`` if every open call waits for an
+approver or another slow event. ``PendingCalls`` holds the open calls in memory while the run has a
+driver.
 """
 
 from __future__ import annotations
@@ -32,23 +29,23 @@ __all__ = ["CallCoordinator", "CallNotifierPort", "ParkRequested", "PendingCalls
 
 
 class CallNotifierPort(Protocol):
-    """Where outcomes of calls are told as soon as they stand."""
+    """Notifies of the outcomes of calls once they are committed."""
 
     def future(self, operation_id: str) -> asyncio.Future[CallProgress]:
-        """What comes of the call."""
+        """A future for the call's next progress."""
 
     def notify(self, known: CallProgress) -> None:
-        """The call has come to this."""
+        """Resolve the call's future."""
 
     def drop(self, run_id: str, operation_id: str) -> None:
-        """Nobody waits for the call any more."""
+        """Drop a call that its run no longer waits for."""
 
     def cancel_run(self, run_id: str) -> None:
-        """Nobody waits for the run's calls any more."""
+        """Cancel all calls of a run."""
 
 
 class PendingCalls:
-    """One run's. Used on the loop."""
+    """The open calls of one run. Used on the loop."""
 
     def __init__(self, board: CallNotifierPort) -> None:
         self._notifier = board
@@ -69,22 +66,22 @@ class PendingCalls:
 
     @property
     def futures(self) -> list[asyncio.Future[CallProgress]]:
-        """Done as soon as there is something to listen to."""
+        """The futures of unfinished calls."""
         return list(self._futures.values())
 
     @property
     def any_running(self) -> bool:
-        """Whether any that is not answered waits for nobody."""
+        """Whether an unfinished call runs now and does not wait for a slow event."""
         return len(self._futures) > len(self._waits_for)
 
     def add(self, calls: Iterable[RequestedCall]) -> None:
-        """To be said before anything can come of them."""
+        """Add calls; must precede their recording, so that no outcome is missed."""
         for call in calls:
             self._calls[call.number] = call
             self._futures[call.number] = self._notifier.future(call.operation_id)
 
     def collect(self) -> None:
-        """Take in what has been told."""
+        """Move the results of resolved futures to the outcomes."""
         for number, told in tuple(self._futures.items()):
             if not told.done():
                 continue
@@ -98,24 +95,24 @@ class PendingCalls:
                 del self._futures[number]
 
     def answered(self, numbers: Iterable[int]) -> list[int]:
-        """Those of which something has come."""
+        """Those of the calls that have an outcome."""
         return sorted(number for number in numbers if number in self._outcomes)
 
     def are_awaited(self, numbers: Iterable[int]) -> bool:
-        """Not so of a synchronous call, which stands alone."""
+        """Whether the program awaits the calls; a synchronous call is never awaited."""
         return all(self._calls[number].awaited for number in numbers)
 
     def waiting_codes(self, numbers: Iterable[int]) -> dict[str, str]:
-        """Those that wait for somebody: by operation, the code of what they wait for."""
+        """By operation, the code of the slow event that each waiting call waits for."""
         found = self._waits_for
         return {self._calls[n].operation_id: found[n] for n in numbers if n in found}
 
     def pop(self, numbers: Iterable[int]) -> list[tuple[int, CallOutcome]]:
-        """What came of these, which are not open any more."""
+        """Remove these calls and return their outcomes."""
         return [(self._calls.pop(number).number, self._outcomes.pop(number)) for number in numbers]
 
     def drop_except(self, kept: Container[int]) -> list[RequestedCall]:
-        """All others are not open any more; those of which nothing has come."""
+        """Remove all other calls; those without an outcome."""
         self.collect()
         gone = [self._calls.pop(number) for number in tuple(self._calls) if number not in kept]
         for call in gone:
@@ -126,11 +123,11 @@ class PendingCalls:
 
 BATCH_CALLS_MAX = 500
 SLACK_MS = 20
-"""A run whose time is up is ended by its sandbox; this is for the case that it is at rest."""
+"""The sandbox ends a run whose time is up; this slack covers a run that is suspended."""
 
 
 class ParkRequested(Exception):
-    """The run waits for something that may take long."""
+    """The run's open calls all wait for slow events."""
 
     def __init__(self, code: str, operations: tuple[str, ...], *, split: bool) -> None:
         super().__init__(code)
@@ -138,8 +135,8 @@ class ParkRequested(Exception):
 
 
 class CallCoordinator:
-    """One run's. Used on the loop. Whoever waits hears of the run's end as ``RunEnded``, of its
-    time being up as ``TimeoutError``, and that it is to be parked as ``ParkRequested``."""
+    """One per run; used on the loop. Waiting raises ``RunEnded`` when the run has ended,
+    ``TimeoutError`` when its time is up, and ``ParkRequested`` when it should park."""
 
     def __init__(
         self, record: StepRecorder, board: CallNotifierPort, reader: RunHistoryReader, limit_ms: int
@@ -150,12 +147,12 @@ class CallCoordinator:
         self._has_mixed_steps = False
         """Whether calls of several steps may be open."""
         self._has_resumed_calls = False
-        """Whether calls are open that the driver has waited for before."""
+        """Whether calls are open that an earlier step waited for."""
         self._stopping = asyncio.Event()
 
     async def resume(self, calls: Sequence[RequestedCall], *, split: bool = False) -> None:
-        """The run's time begins. These calls are under way since before; ``split``: the driver was
-        not always told of all it waited for."""
+        """Start the run's clock with these open calls. ``split``: an earlier step continued before
+        all its calls had ended."""
         self._started_s = _now_s()
         self._has_mixed_steps = self._has_resumed_calls = split
         if calls:
@@ -163,15 +160,14 @@ class CallCoordinator:
             await self._reload_outcomes()
 
     def stop(self) -> None:
-        """Nobody is to wait any more."""
+        """Make every wait raise ``RunEnded``."""
         self._stopping.set()
 
     # --- what is wanted ---------------------------------------------------------------------------
 
     async def request_and_wait(self, wants: CallsRequested) -> tuple[dict[int, ToolResult], int]:
-        """Put what is wanted on record, unless it is, and wait for what comes of it: the answers,
-        and how far the driver's clock goes on with them. Calls that are wanted no more are given
-        up."""
+        """Record the requested calls and wait; the outcomes, and by how many ms the driver's clock
+        advances. Calls that the program no longer wants are dropped."""
         if len(wants.calls) > BATCH_CALLS_MAX:
             text = (
                 f"{len(wants.calls)} calls are awaited together, at most {BATCH_CALLS_MAX} can be"
@@ -192,7 +188,7 @@ class CallCoordinator:
             raise
 
     def _dropped(self, wants: CallsRequested) -> list[RequestedCall]:
-        """A synchronous call says nothing of those that are awaited."""
+        """The calls that the program no longer waits for; none if this is a synchronous call."""
         if not all(call.awaited for call in wants.calls):
             return []
         return self._pending.drop_except({call.id for call in wants.calls})
@@ -209,7 +205,7 @@ class CallCoordinator:
             await self._reload_outcomes()
 
     async def _reload_outcomes(self) -> None:
-        """Of what was asked before, something may have come already."""
+        """Collect outcomes that were committed before this wait began."""
         operations = set(self._pending.operations)
         for known in await self._recorder.fetch_calls():
             if known.operation_id in operations and (known.outcome is not UNSET or known.waits_for):
@@ -220,7 +216,7 @@ class CallCoordinator:
     async def wait(
         self, numbers: Sequence[int], timer_ms: int | None
     ) -> tuple[dict[int, ToolResult], int]:
-        """What came of the calls, and how far the driver's clock goes on with that."""
+        """Wait for the calls; their outcomes, and by how many ms the driver's clock advances."""
         began_s = _now_s()
         answered = await self._wait_answered(numbers, began_s, timer_ms)
         passed_ms = 0
@@ -240,8 +236,8 @@ class CallCoordinator:
     async def _wait_answered(
         self, numbers: Sequence[int], began_s: float, timer_ms: int | None
     ) -> list[int]:
-        """Calls of one step are answered together, unless the driver's time comes first; once there
-        are calls of several steps, whatever comes is told at once."""
+        """Wait until all calls have ended or the timer fires. If calls of several steps are open,
+        the first outcome ends the wait."""
         open_calls = self._pending
         while True:
             open_calls.collect()
@@ -261,7 +257,7 @@ class CallCoordinator:
             await self._wait(told)
 
     async def _wait(self, told: Coroutine[Any, Any, Any]) -> None:
-        """For this, but no longer than the run may take, nor than anybody wants it to go on."""
+        """Await ``told``, at most for the run's remaining time and until it is stopped."""
         waiting = asyncio.ensure_future(told)
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -281,7 +277,7 @@ class CallCoordinator:
 
 
 def _passed_ms(began_s: float, timer_ms: int | None, *, some: bool) -> int:
-    """If there are answers, the program's time has not come."""
+    """An outcome implies that the timer has not fired."""
     passed_ms = ceil((_now_s() - began_s) * 1000)
     if some and timer_ms is not None:
         passed_ms = min(passed_ms, timer_ms - 1)

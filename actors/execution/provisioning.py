@@ -1,7 +1,8 @@
-"""What a node gives to the runs it starts: a guest, chance, limits and tools.
+"""``RunProvisioner``: the environment of the runs that a node starts: guest, seed, limits and
+tools.
 
-It is decided when a run starts and stands in the run's first fact; whoever goes on with the run
-has to have the same tools.
+It is decided when a run starts and stored in the run's first fact. A node that continues the run
+must have the same tools.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SEED_BYTES = 32
 
 
 class RunProvisioner:
-    """One a node; called on any thread."""
+    """One per node; called on any thread."""
 
     def __init__(
         self,
@@ -33,13 +34,13 @@ class RunProvisioner:
         limits_max: SessionLimits,
         entropy: Callable[[int], bytes],
     ) -> None:
-        """``limits_max`` caps whatever a request or a session asks for."""
+        """``limits_max`` caps the limits of requests and sessions."""
         self._builds, self._tools, self._catalogue = dict(builds), tools, catalogue
         self._max, self._entropy = limits_max, entropy
         self._digests = {tool.name: tool.schema_digest for tool in tools}
 
     def validate(self, request: RunRequest) -> None:
-        """Whether there could be a run of this here, in whatever session."""
+        """Raise ``Refused`` if this node could execute the request in no session."""
         check_new_request(request)
         self._build(request.language)
 
@@ -58,8 +59,8 @@ class RunProvisioner:
         )
 
     def require_tools(self, offer: RunEnvironment) -> None:
-        """Before a run that was given this goes on: what is missing here may be elsewhere, but
-        where a tool has become another one, the run cannot go on at all."""
+        """Check the tools before a run continues: ``NotExecutableHere`` for a missing tool,
+        ``Refused`` for a tool with another schema."""
         if missing := [tool.name for tool in offer.tools if tool.name not in self._digests]:
             raise NotExecutableHere(
                 f"a run needs tools that are not here: {', '.join(missing)[:400]}"
@@ -67,7 +68,7 @@ class RunProvisioner:
         self.require_same_schemas(offer)
 
     def require_same_schemas(self, offer: RunEnvironment) -> None:
-        """Whether what was given this can go on here."""
+        """Raise ``Refused`` if a tool is missing or has another schema."""
         for tool in offer.tools:
             if self._digests.get(tool.name) != tool.schema_digest:
                 raise Refused(

@@ -1,11 +1,9 @@
-"""One run from its first step to its last: between its driver, which wants calls, and its actors,
-which keep the record.
+"""``RunExecution``: one run from its first step to its last, between its driver and its actors.
 
-What the driver wants is put on record before it is asked for, and what it is told was on record
-before. Taken up again, on any node, the driver is told the same once more and asks the same, which
-is then not put on record twice. Whoever ends the run from outside is noticed at the next record,
-or, if it is urgent, at once. What comes of calls is ``calling``'s, what stands ``on_record``'s;
-what the node remembers of the session is told here how the run went.
+Every request of the driver is recorded before it is performed, and every outcome before the driver
+gets it. When a run is resumed on any node, the driver gets the recorded outcomes again and repeats
+its requests, which are not recorded twice. A cancellation takes effect at the next recorded step,
+an urgent one at once.
 """
 
 from __future__ import annotations
@@ -48,38 +46,38 @@ __all__ = ["ExecutionServices", "RunExecution", "SessionCachePort"]
 
 
 class SessionCachePort(Protocol):
-    """What the drivers of a node remember of sessions from one run to the next."""
+    """The sessions that a node holds in memory between runs."""
 
     async def prepare(
         self, session: str, view: ActiveRunView, tools: Sequence[Tool]
     ) -> Sequence[ResultBatch]:
-        """The session stands where the run begins; what the run was told before."""
+        """Bring the session to the run's beginning; the run's earlier results."""
 
     async def require(self, offer: RunEnvironment) -> None:
-        """``Refused`` if there is nothing here that could go on with such a run."""
+        """Raise ``Refused`` if no guest here can continue such a run."""
 
     async def restore_parked(
         self, session: str, view: ActiveRunView, tools: Sequence[Tool]
     ) -> None:
-        """The session stands where the run was parked."""
+        """Bring the session to the point where the run was parked."""
 
     async def park(self, session: str, offer: RunEnvironment) -> tuple[str, str]:
-        """Keep the session with its waiting run, and let it go; the snapshot's id and blob."""
+        """Store the session with its waiting run and evict it; the snapshot's id and blob."""
 
     async def store_snapshot(self, session: str, offer: RunEnvironment) -> tuple[str, str, int]:
-        """Keep the session as it stands; the snapshot's id, blob and size."""
+        """Store the session; the snapshot's id, blob and size."""
 
     async def on_run_ended(
         self, session: str, view: ActiveRunView, result: RunResult, *, kept: bool
     ) -> None:
-        """The run is over, and so it stands."""
+        """Note that the run's end is recorded."""
 
     async def evict(self, session: str) -> None:
-        """Whatever is remembered of the session is not to be trusted any more."""
+        """Drop the session from memory, because it may be outdated."""
 
 
 class ExecutionServices(Protocol):
-    """What every run on its way needs of its node."""
+    """What a run needs of its node."""
 
     ask: AskActor
     call_notifier: CallNotifierPort
@@ -102,11 +100,11 @@ class RunExecution:
             self._recorder, works.call_notifier, works.reader, self._limit_ms
         )
         self._call_error: Exception | None = None
-        """Why a synchronous call could not be made."""
+        """Why a synchronous call failed."""
         self._sync_calls: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
-        """Until the run has ended or is parked."""
+        """Execute the run until it ends or parks."""
         goes_on = False
         try:
             step = await self._begin()
@@ -119,24 +117,24 @@ class RunExecution:
             goes_on = await self._park(parks)
             return
         finally:
-            if not goes_on:  # What it waits for may have begun while it was being parked.
+            if not goes_on:  # A call may have begun while the run was being parked.
                 self._services.call_notifier.cancel_run(self._view.run_id)
             for making in self._sync_calls:
                 making.cancel()
         await self._end(step)
 
     async def stop(self) -> None:
-        """Somebody wants the run to end now."""
+        """End the run now."""
         self._calls.stop()
         await self._driver.stop()
 
     async def abandon(self) -> None:
-        """The run is another node's, or begins anew: nothing here counts any more."""
+        """Drop the run: another node owns it, or it is executed again."""
         self._calls.stop()
         await self._services.session_cache.evict(self._session)
 
     async def fail(self, why: CodedError) -> None:
-        """The run cannot be driven: it ends without having been."""
+        """End the run with ``why`` as its error; it cannot be executed."""
         error = ErrorObject(code=why.code, message=why.message, hint=why.hint or None)
         await self._services.session_cache.evict(self._session)
         failed = RunResult.failed(RunStatus.VALIDATION_ERROR, error, "", Metrics())
@@ -179,8 +177,8 @@ class RunExecution:
         return await self._driver.next_step(answers, advance_ms)
 
     async def _sync_call(self, call: ProgramCall) -> ToolResult | None:
-        """A synchronous call, in the middle of a step. If the run's time is up meanwhile, the
-        sandbox ends the run, and with it whoever waits here."""
+        """Make a synchronous call during a step. If the run's time ends meanwhile, the sandbox ends
+        the run and cancels this task."""
         task = asyncio.current_task()
         assert task is not None
         self._sync_calls.add(task)
@@ -196,7 +194,7 @@ class RunExecution:
             self._sync_calls.discard(task)
 
     async def _wall_timeout(self) -> Finished:
-        """The driver does not see it."""
+        """The result of a run whose time is up although its driver has not noticed."""
         stopped = await self._driver.stop() or RunResult()
         text = f"the run took longer than {self._limit_ms} ms"
         error = ErrorObject(code="TIMEOUT_WALL", message=text)
@@ -206,7 +204,8 @@ class RunExecution:
     # --- the last of them, and what the node remembers --------------------------------------------
 
     async def _end(self, last: Finished) -> None:
-        """What the run did to its session stands if the record says so."""
+        """Record the end. The run's changes to its session are valid if the turn accepted the
+        result."""
         memory, session, result, kept = (
             self._services.session_cache,
             self._session,
@@ -223,8 +222,8 @@ class RunExecution:
             await memory.on_run_ended(session, self._view, result, kept=stands)
 
     async def _with_snapshot(self, result: RunResult) -> RunResult:
-        """A run that has come to its end has done what it did, also if its session is too large
-        to be kept."""
+        """Add a snapshot to the result. If the session is too large to store, the result gets a
+        warning instead: the run has ended normally."""
         try:
             snapshot_id, _, _ = await self._services.session_cache.store_snapshot(
                 self._session, self._environment
@@ -241,12 +240,12 @@ class RunExecution:
         return msgspec.structs.replace(result, snapshot_id=snapshot_id)
 
     async def _end_stopped(self) -> None:
-        """The run has ended by itself, or is to; its driver goes no further."""
+        """End a run that was stopped."""
         result = await self._driver.stop()
         await self._services.session_cache.evict(self._session)
         await self._recorder.end_stopped(result)
 
     async def _park(self, parks: ParkRequested) -> bool:
-        """Whether the run is to go on when what it waits for has come."""
+        """Park the run. True if it is still to continue when a call ends."""
         snapshot = await self._services.session_cache.park(self._session, self._environment)
         return await self._recorder.park(parks.code, parks.operations, snapshot, split=parks.split)

@@ -1,8 +1,8 @@
-"""Sessions that begin where an old run stood: the query ``fork``.
+"""The query ``fork``: starts a session from a past run of another.
 
-The new session is given the memory that the old one had before the run. At a boundary within the
-run, the run itself goes on there: it is told first what the old one was told, and then really
-calls. All of it follows from one fact, ``sandbox.snapshot_restored``; the old session is only read.
+The new session gets the memory that the old one had before the run. If the position is within the
+run, the run itself continues there: it first gets the recorded results and then makes calls of its
+own. All this follows from one fact, ``sandbox.snapshot_restored``; the old session is only read.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["RunForker"]
 
 
 class _ForkPosition(NamedTuple):
-    """Where an old session's run stood."""
+    """A position in an old session's run."""
 
     base: SnapshotFact | None
     before: list[PastRun]
-    """The runs after ``base`` that had ended."""
+    """The ended runs between ``base`` and the run."""
     run: PastRun
     batches: int
-    """How many of its batches had been answered."""
+    """How many of its batches have ended."""
     at_sequence: int
 
     @property
@@ -50,7 +50,7 @@ class _ForkPosition(NamedTuple):
 
 
 class RunForker:
-    """One a node; lives on the bus's loop."""
+    """One per node; lives on the bus's loop."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class RunForker:
         check: Callable[[RunEnvironment], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """``check``: ``Refused`` if this node no longer has what a run was given."""
+        """``check`` raises ``Refused`` if this node lacks something of a run's environment."""
         self._rebuilder, self._snapshots, self._blobs = past, saving, blobs
         self._require_same_schemas, self._now_ms = check, now_ms
 
@@ -96,7 +96,7 @@ class RunForker:
         )
 
     async def _find_position(self, asked: ForkRun) -> _ForkPosition:
-        """The last boundary at or before the place that is asked for."""
+        """The last boundary at or before the requested sequence."""
         reader, old = self._rebuilder.reader, check_session_id(asked.session)
         run = await reader.find(old, asked.run_id)
         if asked.at_sequence < run.started_at_sequence:
@@ -116,7 +116,7 @@ class RunForker:
     async def _with_run(
         self, session: str, old: str, place: _ForkPosition, restoring: RestoreSnapshot
     ) -> RestoreSnapshot:
-        """And let the run go on in it."""
+        """Add the run, so that it continues in the new session."""
         run = place.run
         forked = ForkedRun(
             of=_fork_point(old, place),

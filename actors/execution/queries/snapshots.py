@@ -1,9 +1,8 @@
-"""Sessions kept and brought back on request: ``snapshot`` and ``restore``.
+"""The queries ``snapshot`` and ``restore``: store a session and restore it.
 
-A snapshot holds whole runs: while one is under way it is refused rather than waited for, since a
-run may wait for a person for days and whoever asks should know. A memory is given to a session only
-at the beginning of a life, so a session that is to be replaced is destroyed first; what is put on
-record, and whether it may be, is for the actors.
+A snapshot holds whole runs. During a run it is refused and does not wait, since a run may wait days
+for an approver. Memory can be restored only at the beginning of a generation, so a session to be
+replaced is destroyed first.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ SNAPSHOT_ID: Final = re.compile(r"snap_([0-9a-f]{64})\Z")
 
 
 class SessionSnapshots:
-    """One a node; lives on the bus's loop."""
+    """One per node; lives on the bus's loop."""
 
     def __init__(
         self,
@@ -88,7 +87,7 @@ class SessionSnapshots:
             return _snapshot_view(session, await self._restore(session, asked, delivery.id))
 
     async def _restore(self, session: str, asked: RestoreSession, asked_by: str) -> SnapshotState:
-        """Sent again, it is recognised before anything is replaced."""
+        """Restore; a repeated request is recognised before anything is replaced."""
         blob = _digest(asked.snapshot_id)
         data = await self._blobs.get(blob)
         header = await self._rebuilder.inspect(data, self._tools)
@@ -110,7 +109,7 @@ class SessionSnapshots:
         return await self.open_session(session, restoring)
 
     async def open_session(self, session: str, restoring: RestoreSnapshot) -> SnapshotState:
-        """Begin a life of the session with this memory; it is open when this returns."""
+        """Begin a session generation with this memory; the session is open when this returns."""
         kept = await self._ask("sandbox", session, restoring, SnapshotState)
         await self._session_view(session)
         return kept
@@ -143,7 +142,7 @@ class SessionSnapshots:
     async def _record_relabelled(
         self, session: str, base: SnapshotFact, limits: SessionLimits | UnsetType
     ) -> SnapshotState:
-        """The memory is what it was, the session has got other limits since."""
+        """Record the same memory with the session's changed limits."""
         snapshot = await self._rebuilder.relabel(await self._blobs.get(base.blob), limits=limits)
         keep = RecordSnapshot(
             generation=base.generation,

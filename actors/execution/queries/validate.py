@@ -1,7 +1,7 @@
-"""Saying what would keep a run from beginning, without running any of it: the query ``validate``.
+"""The query ``validate``: why a run could not begin, without executing it.
 
-The request is given what a run would be given here, and refused as a run would be. Nothing is
-executed and nothing is put on record; the session, if there is one, is only asked how it stands.
+The request gets the environment that a run would get here and is refused for the same reasons.
+Nothing is executed or recorded; the session, if it exists, is only read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["RequestValidator"]
 
 
 class RequestValidator:
-    """One a node; lives on the bus's loop."""
+    """One per node; lives on the bus's loop."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class RequestValidator:
         self._bytes_max = bytes_max
 
     async def reply(self, delivery: Delivery) -> RunAnswer:
-        """The query ``validate``, and requests to ``run`` that are only to be validated."""
+        """The query ``validate``, and ``run`` requests with ``validate_only``."""
         session = check_session_id(delivery.key)
         request = decode_command(
             delivery.body,
@@ -69,7 +69,7 @@ class RequestValidator:
         return outcome
 
     async def _meta(self, session: str, request: RunRequest) -> SessionMeta:
-        """Of the session, or of the one that would be opened for the run."""
+        """The session's settings, or those of a new session."""
         try:
             view = await self._ask("session", session, SessionQuery(), SessionView)
         except Refused as refusal:
