@@ -104,10 +104,10 @@ def candidates(entry: MachineEntry, machine: Machine[Any], on: str) -> list[Any]
         candidate(
             machine,
             on,
-            dict(zip(names, asked, strict=True)),
+            dict(zip(names, combination, strict=True)),
             dict(zip(seen, looked_at, strict=True)),
         )
-        for asked in itertools.product(*values)
+        for combination in itertools.product(*values)
         for looked_at in itertools.product(*seen.values())
     ]
 

@@ -96,36 +96,36 @@ Guard = Callable[[SessionHost, Any], bool]
 RunEndFact = facts.RunCommitted | facts.RunFailed | facts.RunRolledBack
 
 
-def queued(asked: facts.InputAccepted) -> bool:
-    return not asked.immediate and not asked.interrupt_yielding
+def queued(fact: facts.InputAccepted) -> bool:
+    return not fact.immediate and not fact.interrupt_yielding
 
 
-def immediate(asked: facts.InputAccepted) -> bool:
-    return asked.immediate and not asked.interrupt_yielding
+def immediate(fact: facts.InputAccepted) -> bool:
+    return fact.immediate and not fact.interrupt_yielding
 
 
-def interrupt_yielding(asked: facts.InputAccepted) -> bool:
-    return asked.interrupt_yielding and not asked.immediate
+def interrupt_yielding(fact: facts.InputAccepted) -> bool:
+    return fact.interrupt_yielding and not fact.immediate
 
 
-def turn_failed_with_cause(_: SessionHost, asked: facts.RunFailed) -> bool:
-    return asked.turn_phase == "Failed" and asked.terminal_cause_kind not in (None, "Unknown")
+def turn_failed_with_cause(_: SessionHost, fact: facts.RunFailed) -> bool:
+    return fact.turn_phase == "Failed" and fact.terminal_cause_kind not in (None, "Unknown")
 
 
 def ends_here(home: HostPhase, also: Guard | None) -> Guard:
     """A guard: the input ends the current run, and the run came from phase ``home``."""
 
-    def when(host: SessionHost, asked: RunEndFact) -> bool:
+    def guard(host: SessionHost, fact: RunEndFact) -> bool:
         if host.phase is not RUNNING or host.pre_run_phase is not home:
             return False
-        return host.current_run_id == asked.run and (also is None or also(host, asked))
+        return host.current_run_id == fact.run and (also is None or also(host, fact))
 
-    return when
+    return guard
 
 
 def prepare_from(home: HostPhase) -> Callable[[SessionHost, facts.RunPrepared], SessionHost]:
-    return lambda host, asked: replace(
-        host, phase=RUNNING, current_run_id=asked.run, pre_run_phase=home
+    return lambda host, fact: replace(
+        host, phase=RUNNING, current_run_id=fact.run, pre_run_phase=home
     )
 
 
@@ -231,7 +231,7 @@ ADMISSION = Machine(
 
 
 _MACHINES: dict[type, Machine[SessionHost]] = {
-    asked.fact: machine for machine in (LIFECYCLE, ADMISSION) for asked in machine.inputs.values()
+    one.fact: machine for machine in (LIFECYCLE, ADMISSION) for one in machine.inputs.values()
 }
 
 
@@ -246,8 +246,8 @@ def evolve_host(host: SessionHost, fact: facts.SessionFact) -> SessionHost:
     return machine.evolve(SessionHost() if host.phase is DESTROYED else host, fact)
 
 
-def apply_input(host: SessionHost, asked: HandleInput) -> SessionHost:
+def apply_input(host: SessionHost, command: HandleInput) -> SessionHost:
     """The host after an admission input, for callers that hold a host themselves; or a
     rejection."""
-    draft = ADMISSION.candidate(asked.input, asked.params)
-    return ADMISSION.evolve(host, ADMISSION.decide(host, asked.input, draft))
+    draft = ADMISSION.candidate(command.input, command.params)
+    return ADMISSION.evolve(host, ADMISSION.decide(host, command.input, draft))

@@ -82,10 +82,10 @@ def accept(
         return _accept_duplicate(state, command, now_ms)
     request = with_session_id(command.key, command.body)
     _check_quotas(state, quotas)
-    decision = AdmissionFacts(state, command, now_ms)
-    decision.open()
-    decision.accept(command, request)
-    return decision.finish()
+    builder = AdmissionFacts(state, command, now_ms)
+    builder.open()
+    builder.accept(command, request)
+    return builder.finish()
 
 
 def create(
@@ -95,19 +95,19 @@ def create(
     settings."""
     if command.is_duplicate:
         return []
-    asked, meta = command.body, state.meta
-    check_limits(asked.limits)
-    decision = AdmissionFacts(state, command, now_ms)
+    requested, meta = command.body, state.meta
+    check_limits(requested.limits)
+    builder = AdmissionFacts(state, command, now_ms)
     if not state.is_open:
-        decision.open(asked.language)
-    elif (meta.language, meta.limits) != (asked.language, asked.limits):
+        builder.open(requested.language)
+    elif (meta.language, meta.limits) != (requested.language, requested.limits):
         raise Refused(
             "SESSION_IDENTITY_IN_USE",
-            f"there is a session {command.key}, with another language or other limits",
+            f"session {command.key} exists with another language or other limits",
             hint=f"rookery sessions show {command.key}",
         )
-    decision.set_limits(asked.limits)
-    return decision.finish()
+    builder.set_limits(requested.limits)
+    return builder.finish()
 
 
 def change_limits(
@@ -118,9 +118,9 @@ def change_limits(
         return []
     if not state.is_open:
         raise unknown_session(command.key)
-    decision = AdmissionFacts(state, command, now_ms)
-    decision.set_limits(check_limits(command.body.of(state.meta.limits)))
-    return decision.facts
+    builder = AdmissionFacts(state, command, now_ms)
+    builder.set_limits(check_limits(command.body.of(state.meta.limits)))
+    return builder.facts
 
 
 def cancel(state: Admission, command: Command[Cancel], *, now_ms: int) -> list[facts.SessionFact]:
@@ -130,13 +130,15 @@ def cancel(state: Admission, command: Command[Cancel], *, now_ms: int) -> list[f
         raise Refused("INPUT_NOT_FOUND", f"session {command.key} has no run {command.body.run_id}")
     if command.is_duplicate or isinstance(found, EndedInput):
         return []
-    decision, reason = AdmissionFacts(state, command, now_ms), command.body.reason
+    builder, reason = AdmissionFacts(state, command, now_ms), command.body.reason
     if found is state.current:
-        asked = facts.BoundaryCancelRequested(run=found.run_id, reason=reason, now=command.body.now)
-        decision.transition(LIFECYCLE, "CancelAfterBoundary", asked)
+        requested = facts.BoundaryCancelRequested(
+            run=found.run_id, reason=reason, now=command.body.now
+        )
+        builder.transition(LIFECYCLE, "CancelAfterBoundary", requested)
     else:
-        decision.add(facts.InputCancelled(run=found.run_id, input_id=found.input_id, reason=reason))
-    return decision.finish()
+        builder.add(facts.InputCancelled(run=found.run_id, input_id=found.input_id, reason=reason))
+    return builder.finish()
 
 
 def end_run(state: Admission, command: Command[TurnEnd], *, now_ms: int) -> list[facts.SessionFact]:
@@ -144,7 +146,7 @@ def end_run(state: Admission, command: Command[TurnEnd], *, now_ms: int) -> list
     fact, current = command.body, state.current
     if current is None or current.run_id != fact.run or state.host.current_run_id != fact.run:
         return []
-    decision = AdmissionFacts(state, command, now_ms)
+    builder = AdmissionFacts(state, command, now_ms)
     if isinstance(fact, Failed):
         failed = facts.RunFailed(
             run=fact.run,
@@ -152,13 +154,13 @@ def end_run(state: Admission, command: Command[TurnEnd], *, now_ms: int) -> list
             terminal_cause_kind=fact.cause_kind.variant,
             ended_at_sequence=command.sequence,
         )
-        decision.transition(ADMISSION, "fail_run", failed)
+        builder.transition(ADMISSION, "fail_run", failed)
     else:
         committed = facts.RunCommitted(
             run=fact.run, input_id=current.input_id, ended_at_sequence=command.sequence
         )
-        decision.transition(ADMISSION, "commit", committed)
-    return decision.finish()
+        builder.transition(ADMISSION, "commit", committed)
+    return builder.finish()
 
 
 def end_lost_run(
@@ -166,23 +168,23 @@ def end_lost_run(
 ) -> list[facts.SessionFact]:
     """Fail the current run because its turn's history cannot be folded. The results of the run and
     of earlier ones may be lost with it."""
-    current, said = state.current, command.body
+    current, report = state.current, command.body
     if current is None or state.host.current_run_id != current.run_id:
         return []
     error = ErrorObject(
-        code=said.code,
-        message=f"the history of {said.family} cannot be folded: {said.message}",
+        code=report.code,
+        message=f"the history of {report.family} cannot be folded: {report.message}",
         hint=f"rookery sessions destroy {command.key}",
     )
-    decision = AdmissionFacts(state, command, now_ms)
+    builder = AdmissionFacts(state, command, now_ms)
     failed = facts.RunFailed(
         run=current.run_id,
         turn_phase="Failed",
         terminal_cause_kind=TurnTerminalCauseKind.FATAL_FAILURE.variant,
         error=error,
     )
-    decision.transition(ADMISSION, "fail_run", failed)
-    return decision.finish()
+    builder.transition(ADMISSION, "fail_run", failed)
+    return builder.finish()
 
 
 def open_from_snapshot(
@@ -191,14 +193,14 @@ def open_from_snapshot(
     """Open the session with the memory of a snapshot, and perhaps with a forked run. No fact
     follows if an input opened this generation first."""
     fact = command.body
-    decision = AdmissionFacts(state, command, now_ms)
-    decision.open(fact.language, fact.build)
-    if fact.generation == decision.state.generation:
+    builder = AdmissionFacts(state, command, now_ms)
+    builder.open(fact.language, fact.build)
+    if fact.generation == builder.state.generation:
         if fact.limits is not UNSET:
-            decision.set_limits(fact.limits)
+            builder.set_limits(fact.limits)
         if fact.run is not UNSET:
-            decision.accept_forked(fact)
-    return decision.finish()
+            builder.accept_forked(fact)
+    return builder.finish()
 
 
 def handle_input(
@@ -217,14 +219,14 @@ def handle_input(
     machine = LIFECYCLE if on in LIFECYCLE.inputs else ADMISSION
     if on in machine.inputs and "session_id_in" in machine.inputs[on].params:
         _check_session(command.key, params.setdefault("session_id_in", command.key))
-    draft = _fill_in(state, on, machine.candidate(on, params), turn)
-    decision = AdmissionFacts(state, command, now_ms)
-    decision.transition(machine, on, draft)
-    decided = decision.finish()
-    if driven and state.current is not None and decision.state.current is not state.current:
+    candidate = _fill_in(state, on, machine.candidate(on, params), turn)
+    builder = AdmissionFacts(state, command, now_ms)
+    builder.transition(machine, on, candidate)
+    decided = builder.finish()
+    if driven and state.current is not None and builder.state.current is not state.current:
         raise Refused(
             "GUARD_REJECTED",
-            f"{on} would end run {state.current.run_id}, which is under way",
+            f"{on} would end run {state.current.run_id}, which a node executes",
             hint=f"rookery runs cancel {state.current.run_id}",
         )
     return decided
@@ -238,16 +240,16 @@ def _accept_duplicate(
     if found is None:
         raise Refused(
             "INPUT_NOT_FOUND",
-            f"message {command.id} was worked off before and its end is no longer remembered",
+            f"message {command.id} was decided before, and its outcome is no longer stored",
             hint="send it under a new id",
         )
     if not command.reply_to:
         return []
-    told = command.reply_to in found.reply_to
-    if not found.at_sequence if isinstance(found, EndedInput) else told:
+    is_known = command.reply_to in found.reply_to
+    if not found.at_sequence if isinstance(found, EndedInput) else is_known:
         return []
-    decision = AdmissionFacts(state, command, now_ms)
-    decision.add(
+    builder = AdmissionFacts(state, command, now_ms)
+    builder.add(
         facts.ReplyRequested(
             run=found.run_id,
             input_id=found.input_id,
@@ -255,7 +257,7 @@ def _accept_duplicate(
             reply_waits=command.caller_waits,
         )
     )
-    return decision.facts
+    return builder.facts
 
 
 def with_session_id(key: str, request: RunRequest) -> RunRequest:
@@ -270,7 +272,7 @@ def check_language(meta: SessionMeta, language: Language) -> None:
     if language is not meta.language:
         raise Refused(
             "UNSUPPORTED_FEATURE",
-            f"session {meta.id} speaks {meta.language}",
+            f"session {meta.id} executes {meta.language}",
             hint=f"run {language} in another session",
         )
 
@@ -279,12 +281,12 @@ def unknown_session(key: str) -> Refused:
     return Refused("SESSION_NOT_FOUND", f"there is no session {key}", hint="rookery sessions list")
 
 
-def _check_session(key: str, given: object) -> None:
-    if given != key:
+def _check_session(key: str, named: object) -> None:
+    if named != key:
         raise Refused(
             "INVALID_ARGUMENT",
-            f"session {given!r} is not {key!r}, the subject's",
-            hint="leave it out of the body, or send it to that session's subject",
+            f"the body names session {named!r}, the subject {key!r}",
+            hint="leave it out of the body, or send the command to that session's subject",
         )
 
 
@@ -294,27 +296,27 @@ def _check_quotas(state: Admission, quotas: AdmissionQuotas) -> None:
             "QUOTA_EXCEEDED",
             f"{len(state.queue)} inputs wait in session {state.meta.id}, "
             f"the limit is {quotas.queued_max}",
-            hint="send it again, under the same id, when some have ended",
+            hint="send it again under the same id when some have ended",
         )
     if quotas.in_flight >= quotas.in_flight_max:
         raise Refused(
             "QUOTA_EXCEEDED",
             f"the realm has {quotas.in_flight} runs in flight, the limit is {quotas.in_flight_max}",
-            hint="send it again, under the same id, when some have ended",
+            hint="send it again under the same id when some have ended",
         )
 
 
-def _fill_in(state: Admission, on: str, draft: Any, turn: ObservedTurn) -> Any:
+def _fill_in(state: Admission, on: str, candidate: Any, turn: ObservedTurn) -> Any:
     """The candidate fact with the fields that the client cannot know."""
-    match draft:
+    match candidate:
         case facts.InputAccepted() if on == "accept_without_wake":
-            return replace(draft, mode=Mode.PASSIVE, wake_if_idle=False)
+            return replace(candidate, mode=Mode.PASSIVE, wake_if_idle=False)
         case facts.RunPrepared() | facts.QueuedRunDrained():
-            waiting = (owed for owed in state.queue if owed.run_id == draft.run)
-            return replace(draft, input_id=next((owed.input_id for owed in waiting), UNSET))
+            ids = (one.input_id for one in state.queue if one.run_id == candidate.run)
+            return replace(candidate, input_id=next(ids, UNSET))
         case facts.RunFailed():
             return replace(
-                draft, turn_phase=turn.phase, terminal_cause_kind=turn.terminal_cause_kind
+                candidate, turn_phase=turn.phase, terminal_cause_kind=turn.terminal_cause_kind
             )
         case facts.RunCommitted() if turn.phase not in TURN_AT_REST:
             raise TransitionRejected(
@@ -324,5 +326,5 @@ def _fill_in(state: Admission, on: str, draft: Any, turn: ObservedTurn) -> Any:
                 hint="a run is committed when its turn has ended",
             )
         case facts.BoundaryCancelRequested() | facts.RunInterruptRequested():
-            return replace(draft, run=state.host.current_run_id or UNSET)
-    return draft
+            return replace(candidate, run=state.host.current_run_id or UNSET)
+    return candidate

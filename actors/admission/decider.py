@@ -36,7 +36,8 @@ from rookery.actors.admission.state import (
     decode_state,
     encode_state,
 )
-from rookery.actors.kernel.decider import Decider, Effect, ReadScope
+from rookery.actors.kernel import Decider, Effect
+from rookery.actors.kernel.decider import ReadScope
 from rookery.actors.messages import (
     RecordRunEnd,
     ReplySubjectsQuery,
@@ -162,8 +163,8 @@ class AdmissionDecider(Decider):
             case RunRequest(validate_only=True):
                 raise Refused(
                     "UNSUPPORTED_FEATURE",
-                    "nothing is validated here: whoever drives the runs of this node is outside",
-                    hint="ask a node whose driver is its sandbox",
+                    "this node executes no runs and so validates none",
+                    hint="send it to a node with driver = sandbox",
                 )
             case RunRequest() as request:
                 self._check(
@@ -192,11 +193,11 @@ class AdmissionDecider(Decider):
         return evolve(state, fact)
 
     def reply(
-        self, state: Admission, command: Command[Any], left: Sequence[Fact]
+        self, state: Admission, command: Command[Any], decided: Sequence[Fact]
     ) -> msgspec.Struct | None:
         """The receipt of a run follows at its end; a duplicate of an unstarted run gets it at
         once."""
-        del left
+        del decided
         match command.body:
             case RecordRunEnd() | ReportBrokenHistory():
                 return RunEndRecorded()

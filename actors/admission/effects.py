@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from rookery.actors.admission.evolve import ENDED_STATES
 from rookery.actors.admission.state import Admission, EndedInput, PendingInput
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel import Effect
 from rookery.schemas.facts import session as facts
 from rookery.schemas.replies import RunReceipt
 
@@ -41,14 +41,14 @@ def effects(state: Admission, fact: facts.SessionFact) -> tuple[Effect, ...]:
     """The effects of ``fact``; ``state`` is the one after it, or a later one."""
     if isinstance(fact, facts.InputAccepted):
         return _await_effects(state, fact)
-    again = isinstance(fact, facts.ReplyRequested)
-    if (type(fact) not in ENDED_STATES and not again) or fact.run is UNSET:
+    is_repeat = isinstance(fact, facts.ReplyRequested)
+    if (type(fact) not in ENDED_STATES and not is_repeat) or fact.run is UNSET:
         return ()
     ended = state.ended.input_of_run(str(fact.run))
     if ended is None:
         return ()
-    asking = (fact.reply_to,) if isinstance(fact, facts.ReplyRequested) else ended.reply_to
-    return tuple(_reply_effect(state, ended, reply_to) for reply_to in asking)
+    subjects = (fact.reply_to,) if isinstance(fact, facts.ReplyRequested) else ended.reply_to
+    return tuple(_reply_effect(state, ended, reply_to) for reply_to in subjects)
 
 
 def _await_effects(state: Admission, fact: facts.InputAccepted) -> tuple[Effect, ...]:

@@ -16,8 +16,7 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.actors.admission.effects import AwaitResult, SendPastResult, SendReceipt
-from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.effect_runner import EffectHandler
+from rookery.actors.kernel import Effect, EffectHandler
 from rookery.bus.ports import Blobs, Journal, ReplyMessage, RequestEndpoint
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.errors import Failed
@@ -39,26 +38,26 @@ CODEC: FactCodec[TurnFact] = FactCodec(TURN_FACTS)
 class RunReplies:
     """The recent results and the waiting clients. Lives on the bus's loop."""
 
-    def __init__(self, journal: Journal, blobs: Blobs, door: RequestEndpoint) -> None:
-        self._journal, self._blobs, self._request_endpoint = journal, blobs, door
+    def __init__(self, journal: Journal, blobs: Blobs, request_endpoint: RequestEndpoint) -> None:
+        self._journal, self._blobs, self._request_endpoint = journal, blobs, request_endpoint
         self._recent: OrderedDict[str, RunResult] = OrderedDict()
         self._waiting: OrderedDict[str, AwaitResult] = OrderedDict()
         """By run."""
         self._replied: OrderedDict[str, AwaitResult] = OrderedDict()
         """By reply subject."""
 
-    def add_waiting(self, awaited: AwaitResult) -> None:
+    def add_waiting(self, waiting: AwaitResult) -> None:
         """Register a waiting client."""
-        _put_bounded(self._waiting, awaited.run_id, awaited, AWAITED_MAX)
+        _put_bounded(self._waiting, waiting.run_id, waiting, AWAITED_MAX)
 
     def publish(self, run_id: str, result: RunResult) -> None:
         """Send a run's result, which is committed, to its waiting client."""
         _put_bounded(self._recent, run_id, result, RECENT_MAX)
-        awaited = self._waiting.pop(run_id, None)
-        if awaited is not None:
-            said = RunAnswer.of(result, run_id, awaited.session)
-            self._request_endpoint.reply([ReplyMessage(awaited.reply_to, encode_json(said))])
-            _put_bounded(self._replied, awaited.reply_to, awaited, AWAITED_MAX)
+        waiting = self._waiting.pop(run_id, None)
+        if waiting is not None:
+            answer = RunAnswer.of(result, run_id, waiting.session)
+            self._request_endpoint.reply([ReplyMessage(waiting.reply_to, encode_json(answer))])
+            _put_bounded(self._replied, waiting.reply_to, waiting, AWAITED_MAX)
 
     def pop_replied(self, reply_to: str) -> bool:
         """Whether the client at ``reply_to`` got the result already; the entry is removed."""
@@ -66,8 +65,8 @@ class RunReplies:
 
     async def result_of(self, session: str, run_id: str, at_sequence: int) -> RunAnswer:
         """The result from the fact at ``at_sequence``, as far as it fits into a reply."""
-        if (known := self._recent.get(run_id)) is not None:
-            return RunAnswer.of(known, run_id, session)
+        if (recent := self._recent.get(run_id)) is not None:
+            return RunAnswer.of(recent, run_id, session)
         stored = await self._journal.at(at_sequence)
         for fact in () if stored is None else CODEC.decode(stored.body):
             if isinstance(fact, Completed | TurnFailed | Cancelled) and fact.run == run_id:
@@ -77,18 +76,18 @@ class RunReplies:
     async def _to_reply(
         self, fact: Completed | TurnFailed | Cancelled, run_id: str, session: str
     ) -> RunAnswer:
-        told = RunResult() if fact.result is UNSET else fact.result
+        result = RunResult() if fact.result is UNSET else fact.result
         if fact.result_blob is UNSET:
-            return RunAnswer.of(told, run_id, session)
+            return RunAnswer.of(result, run_id, session)
         whole = await self._blobs.get(fact.result_blob)
         if len(whole) + ENVELOPE_BYTES <= self._request_endpoint.reply_bytes_max:
             return RunAnswer.of(msgspec.json.decode(whole, type=RunResult), run_id, session)
-        named = RunAnswer.of(told, run_id, session)
-        return msgspec.structs.replace(named, result_blob=fact.result_blob)
+        answer = RunAnswer.of(result, run_id, session)
+        return msgspec.structs.replace(answer, result_blob=fact.result_blob)
 
 
 def handlers(
-    door: RequestEndpoint, results: RunReplies | None
+    request_endpoint: RequestEndpoint, results: RunReplies | None
 ) -> Mapping[type[Effect], EffectHandler]:
     """The handlers of admission's effects. Without ``results`` this node executes no runs."""
 
@@ -97,7 +96,7 @@ def handlers(
         _send(effect.reply_to, receipt if results is None else RunAnswer.of_unstarted(receipt))
 
     async def send_result(effect: SendPastResult) -> None:
-        assert results is not None, "a result stands only where a node drove the run"
+        assert results is not None, "only an executed run has a result"
         if not results.pop_replied(effect.reply_to):
             answer = await results.result_of(effect.session, effect.run_id, effect.at_sequence)
             _send(effect.reply_to, answer)
@@ -106,15 +105,15 @@ def handlers(
         if results is not None:
             results.add_waiting(effect)
 
-    def _send(reply_to: str, said: msgspec.Struct) -> None:
-        door.reply([ReplyMessage(reply_to, encode_json(said))])
+    def _send(reply_to: str, answer: msgspec.Struct) -> None:
+        request_endpoint.reply([ReplyMessage(reply_to, encode_json(answer))])
 
     return {AwaitResult: expect, SendReceipt: send_answer, SendPastResult: send_result}
 
 
-def _put_bounded(known: OrderedDict[str, T], key: str, value: T, count_max: int) -> None:
+def _put_bounded(entries: OrderedDict[str, T], key: str, value: T, count_max: int) -> None:
     """Add an entry and drop the oldest beyond the limit: its client gets the reply a little
     later."""
-    known[key] = value
-    if len(known) > count_max:
-        known.popitem(last=False)
+    entries[key] = value
+    if len(entries) > count_max:
+        entries.popitem(last=False)

@@ -19,7 +19,7 @@ from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.admission.state import Admission, PendingInput
-from rookery.actors.kernel.fact_builder import FactBuilder
+from rookery.actors.kernel import FactBuilder
 from rookery.actors.kernel.machines.machine import Machine
 from rookery.actors.kernel.machines.session_host import (
     ATTACHED,
@@ -54,8 +54,8 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
         force_setattr(fact, "phase", self.state.host.phase)
         return fact
 
-    def transition(self, machine: Machine[SessionHost], on: str, draft: Any) -> None:
-        self.add(machine.decide(self.state.host, on, draft))
+    def transition(self, machine: Machine[SessionHost], on: str, candidate: Any) -> None:
+        self.add(machine.decide(self.state.host, on, candidate))
 
     def open(self, language: Language | UnsetType = UNSET, build: str | UnsetType = UNSET) -> None:
         """Open the session; a destroyed one begins its next generation."""
@@ -82,7 +82,7 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
             host = replace(host, phase=RETIRED)
         running, mode = host.phase == RUNNING, command.mode
         unwoken = mode is Mode.PASSIVE and not running
-        draft = facts.InputAccepted(
+        candidate = facts.InputAccepted(
             run=self._derive_id("run"),
             input_id=self._derive_id("input"),
             mode=mode,
@@ -95,31 +95,31 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
             reply_waits=command.caller_waits,
         )
         on = "accept_without_wake" if unwoken else "accept_with_completion"
-        self.add(ADMISSION.decide(host, on, draft))
+        self.add(ADMISSION.decide(host, on, candidate))
 
     def accept_forked(self, fact: SnapshotRestored) -> None:
         """Accept the run that a fork begins with."""
-        draft = facts.InputAccepted(
+        candidate = facts.InputAccepted(
             run=fact.run,
             input_id=self._derive_id("input"),
             request=fact.request,
             request_blob=fact.request_blob,
             forked=fact.forked,
         )
-        self.add(ADMISSION.decide(self.state.host, "accept_with_completion", draft))
+        self.add(ADMISSION.decide(self.state.host, "accept_with_completion", candidate))
 
     def finish(self) -> list[facts.SessionFact]:
         """Refuse the inputs that can never start and prepare the next run; all facts of the
         command."""
-        for owed in self._unable_to_start():
+        for pending in self._unable_to_start():
             error = ErrorObject(
                 code="SESSION_CLOSED",
                 message=f"session {self._command.key} is {self.state.host.phase}: "
-                "the input cannot come to its end",
+                "the input can never run",
                 hint="send it again under a new id",
             )
-            run = owed.run_id or UNSET
-            self.add(facts.InputRefused(run=run, input_id=owed.input_id, error=error))
+            run = pending.run_id or UNSET
+            self.add(facts.InputRefused(run=run, input_id=pending.input_id, error=error))
         self._start_next()
         return self.facts
 
@@ -133,21 +133,21 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
     def _start_next(self) -> None:
         """Prepare the next run if the session is free and a waking input is in the queue."""
         host, queue = self.state.host, self.state.queue
-        following = next((waiting for waiting in queue if waiting.run_id), None)
+        next_input = next((queued for queued in queue if queued.run_id), None)
         if host.phase == RETIRED and host.current_run_id is not None:
             self._drain(host.current_run_id, self.state.current)
-        elif following is None:
+        elif next_input is None:
             return
         elif host.phase == RETIRED:
-            self._drain(following.run_id, following)
+            self._drain(next_input.run_id, next_input)
         elif host.phase in (IDLE, ATTACHED) and any(w.waking and w.run_id for w in queue):
-            prepared = facts.RunPrepared(run=following.run_id, input_id=following.input_id)
+            prepared = facts.RunPrepared(run=next_input.run_id, input_id=next_input.input_id)
             self.transition(ADMISSION, "prepare", prepared)
 
-    def _drain(self, run_id: str, owed: PendingInput | None) -> None:
+    def _drain(self, run_id: str, pending: PendingInput | None) -> None:
         """Drain a run; also the one that was current when the session was retired, so that it can
         be committed."""
-        input_id = UNSET if owed is None else owed.input_id
+        input_id = UNSET if pending is None else pending.input_id
         self.transition(
             LIFECYCLE, "DrainQueuedRun", facts.QueuedRunDrained(run=run_id, input_id=input_id)
         )

@@ -49,13 +49,13 @@ class SessionAdmissionHandle:
         interrupt_yielding: bool,
         wake_if_idle: bool,
     ) -> None:
-        asked = {
+        params = {
             "input_id": input_id,
             "immediate": request_immediate_processing,
             "interrupt_yielding": interrupt_yielding,
             "wake_if_idle": wake_if_idle,
         }
-        self._authority.apply(ADMISSION, "accept_with_completion", asked)
+        self._authority.apply(ADMISSION, "accept_with_completion", params)
 
     def accept_without_wake(self, input_id: str) -> None:
         self._authority.apply(ADMISSION, "accept_without_wake", {"input_id": input_id})

@@ -25,21 +25,21 @@ class InFlightCounter:
     def total(self) -> int:
         return self._total
 
-    def total_with(self, session: str, owed: int) -> int:
-        """The realm's total if ``session`` had ``owed`` unfinished inputs."""
-        return self._total - self._count(session) + owed
+    def total_with(self, session: str, pending: int) -> int:
+        """The realm's total if ``session`` had ``pending`` unfinished inputs."""
+        return self._total - self._count(session) + pending
 
-    def set_local(self, session: str, owed: int) -> None:
+    def set_local(self, session: str, pending: int) -> None:
         """Set a session's count as this node decided or read it."""
         with self._lock:
-            self._total += owed - self._count(session)
-            self._local[session] = owed
+            self._total += pending - self._count(session)
+            self._local[session] = pending
 
-    def set_seen(self, session: str, owed: int) -> None:
+    def set_seen(self, session: str, pending: int) -> None:
         """Set a session's count as the projection read it; this node's own count precedes it."""
         with self._lock:
             before = self._count(session)
-            self._seen[session] = owed
+            self._seen[session] = pending
             self._total += self._count(session) - before
 
     def drop_local(self, session: str) -> None:
@@ -49,5 +49,5 @@ class InFlightCounter:
                 self._seen[session] = self._local.pop(session)
 
     def _count(self, session: str) -> int:
-        own = self._local.get(session)
-        return self._seen.get(session, 0) if own is None else own
+        local = self._local.get(session)
+        return self._seen.get(session, 0) if local is None else local

@@ -90,14 +90,12 @@ def of_binding(effect: type[_BindingEffect]) -> Callable[[SessionHost, object], 
     )
 
 
-def stop_executor(_: SessionHost, asked: facts.ExecutorStopRequested) -> RuntimeEffectFact:
-    return RuntimeEffectFact(kind="StopRuntimeExecutor", reason=asked.reason)
+def stop_executor(_: SessionHost, fact: facts.ExecutorStopRequested) -> RuntimeEffectFact:
+    return RuntimeEffectFact(kind="StopRuntimeExecutor", reason=fact.reason)
 
 
-def cancel_after_boundary(
-    _: SessionHost, asked: facts.BoundaryCancelRequested
-) -> RuntimeEffectFact:
-    return RuntimeEffectFact(kind="CancelAfterBoundary", reason=asked.reason)
+def cancel_after_boundary(_: SessionHost, fact: facts.BoundaryCancelRequested) -> RuntimeEffectFact:
+    return RuntimeEffectFact(kind="CancelAfterBoundary", reason=fact.reason)
 
 
 STOP_NOTICE = RuntimeNotice(kind="Stop", detail="runtime executor stopped")
@@ -109,9 +107,9 @@ RECOVER_NOTICE = RuntimeNotice(kind="Recover", detail="runtime recovered")
 # --- what rows make of a host -------------------------------------------------------------------
 
 
-def bind(host: SessionHost, asked: facts.BindingsPrepared) -> SessionHost:
+def bind(host: SessionHost, fact: facts.BindingsPrepared) -> SessionHost:
     return replace(
-        host, active_runtime_id=asked.agent_runtime_id, active_fence_token=asked.fence_token
+        host, active_runtime_id=fact.agent_runtime_id, active_fence_token=fact.fence_token
     )
 
 

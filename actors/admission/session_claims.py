@@ -55,10 +55,10 @@ class ClaimGiven(TransitionEffect, frozen=True, kw_only=True, tag="SessionClaim"
     session_id: str
 
 
-def free_claim(held: HeldClaims, asked: ClaimReleased) -> HeldClaims:
-    if asked.session_id not in held.claims:
+def free_claim(held: HeldClaims, fact: ClaimReleased) -> HeldClaims:
+    if fact.session_id not in held.claims:
         return held
-    return HeldClaims(claims=held.claims.delete(asked.session_id))
+    return HeldClaims(claims=held.claims.delete(fact.session_id))
 
 
 CLAIM = Machine(
@@ -74,13 +74,13 @@ CLAIM = Machine(
         Transition(
             "TryAcquire",
             "try_acquire",
-            lambda held, asked: asked.session_id not in held.claims,
-            lambda held, asked: HeldClaims(claims=held.claims.set(asked.session_id, HELD)),
-            (lambda _, asked: ClaimGiven(session_id=asked.session_id),),
+            lambda held, fact: fact.session_id not in held.claims,
+            lambda held, fact: HeldClaims(claims=held.claims.set(fact.session_id, HELD)),
+            (lambda _, fact: ClaimGiven(session_id=fact.session_id),),
         ),
         Transition("Release", "release", lambda *_: True, free_claim),
     ),
-    phase=lambda held, asked: held.claims.get(asked.session_id, FREE),
+    phase=lambda held, fact: held.claims.get(fact.session_id, FREE),
 )
 
 

@@ -182,8 +182,8 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
 
 def _find(state: Admission, field: str, value: str) -> PendingInput | None:
     """The newest match first: it is the most likely one."""
-    owed = state.queue if state.current is None else (state.current, *state.queue)
-    return next((found for found in reversed(owed) if getattr(found, field) == value), None)
+    unfinished = state.queue if state.current is None else (state.current, *state.queue)
+    return next((found for found in reversed(unfinished) if getattr(found, field) == value), None)
 
 
 def encode_state(state: Admission) -> bytes:

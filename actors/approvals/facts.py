@@ -15,7 +15,7 @@ from rookery.actors.approvals.broker import Ruling, intent_record, record_base, 
 from rookery.actors.approvals.lifecycle_machine import APPROVALS, ApprovalStatuses
 from rookery.actors.approvals.request_record import to_request
 from rookery.actors.approvals.state import ApprovalRequestState, SessionApprovals
-from rookery.actors.kernel.fact_builder import FactBuilder
+from rookery.actors.kernel import FactBuilder
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.lifecycle import ApprovalAnswer
 from rookery.schemas.approvals.records import (

@@ -34,7 +34,7 @@ class CallNotifierPort(Protocol):
     def future(self, operation_id: str) -> asyncio.Future[CallProgress]:
         """A future for the call's next progress."""
 
-    def notify(self, known: CallProgress) -> None:
+    def notify(self, progress: CallProgress) -> None:
         """Resolve the call's future."""
 
     def drop(self, run_id: str, operation_id: str) -> None:
@@ -47,8 +47,8 @@ class CallNotifierPort(Protocol):
 class PendingCalls:
     """The open calls of one run. Used on the loop."""
 
-    def __init__(self, board: CallNotifierPort) -> None:
-        self._notifier = board
+    def __init__(self, call_notifier: CallNotifierPort) -> None:
+        self._notifier = call_notifier
         self._calls: dict[int, RequestedCall] = {}
         self._futures: dict[int, asyncio.Future[CallProgress]] = {}
         self._waits_for: dict[int, str] = {}
@@ -82,15 +82,15 @@ class PendingCalls:
 
     def collect(self) -> None:
         """Move the results of resolved futures to the outcomes."""
-        for number, told in tuple(self._futures.items()):
-            if not told.done():
+        for number, future in tuple(self._futures.items()):
+            if not future.done():
                 continue
-            known = told.result()
-            if known.outcome is UNSET:
-                self._waits_for[number] = known.waits_for
-                self._futures[number] = self._notifier.future(known.operation_id)
+            progress = future.result()
+            if progress.outcome is UNSET:
+                self._waits_for[number] = progress.waits_for
+                self._futures[number] = self._notifier.future(progress.operation_id)
             else:
-                self._outcomes[number] = known.outcome
+                self._outcomes[number] = progress.outcome
                 self._waits_for.pop(number, None)
                 del self._futures[number]
 
@@ -114,11 +114,11 @@ class PendingCalls:
     def drop_except(self, kept: Container[int]) -> list[RequestedCall]:
         """Remove all other calls; those without an outcome."""
         self.collect()
-        gone = [self._calls.pop(number) for number in tuple(self._calls) if number not in kept]
-        for call in gone:
+        dropped = [self._calls.pop(number) for number in tuple(self._calls) if number not in kept]
+        for call in dropped:
             self._waits_for.pop(call.number, None)
             self._futures.pop(call.number, None)
-        return [call for call in gone if self._outcomes.pop(call.number, None) is None]
+        return [call for call in dropped if self._outcomes.pop(call.number, None) is None]
 
 
 BATCH_CALLS_MAX = 500
@@ -139,11 +139,15 @@ class CallCoordinator:
     ``TimeoutError`` when its time is up, and ``ParkRequested`` when it should park."""
 
     def __init__(
-        self, record: StepRecorder, board: CallNotifierPort, reader: RunHistoryReader, limit_ms: int
+        self,
+        record: StepRecorder,
+        call_notifier: CallNotifierPort,
+        reader: RunHistoryReader,
+        limit_ms: int,
     ) -> None:
-        self._recorder, self._notifier, self._reader = record, board, reader
+        self._recorder, self._notifier, self._reader = record, call_notifier, reader
         self._limit_ms, self._started_s = limit_ms, 0.0
-        self._pending = PendingCalls(board)
+        self._pending = PendingCalls(call_notifier)
         self._has_mixed_steps = False
         """Whether calls of several steps may be open."""
         self._has_resumed_calls = False
@@ -163,55 +167,59 @@ class CallCoordinator:
         """Make every wait raise ``RunEnded``."""
         self._stopping.set()
 
-    # --- what is wanted ---------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
-    async def request_and_wait(self, wants: CallsRequested) -> tuple[dict[int, ToolResult], int]:
+    async def request_and_wait(
+        self, requested: CallsRequested
+    ) -> tuple[dict[int, ToolResult], int]:
         """Record the requested calls and wait; the outcomes, and by how many ms the driver's clock
         advances. Calls that the program no longer wants are dropped."""
-        if len(wants.calls) > BATCH_CALLS_MAX:
+        if len(requested.calls) > BATCH_CALLS_MAX:
             text = (
-                f"{len(wants.calls)} calls are awaited together, at most {BATCH_CALLS_MAX} can be"
+                f"{len(requested.calls)} calls are awaited together, the limit is {BATCH_CALLS_MAX}"
             )
             raise Refused("EXTERNAL_CALLS_EXCEEDED", text)
-        gone = self._dropped(wants)
-        new = [call for call in wants.calls if call.id not in self._pending]
-        stands = bool(new or gone) or not self._recorder.has_only_time_passed
-        if stands:
-            await self._record_request(wants, new)
-        for call in gone:
+        dropped = self._dropped(requested)
+        new = [call for call in requested.calls if call.id not in self._pending]
+        must_record = bool(new or dropped) or not self._recorder.has_only_time_passed
+        if must_record:
+            await self._record_request(requested, new)
+        for call in dropped:
             self._notifier.drop(self._recorder.run_id, call.operation_id)
         try:
-            return await self.wait([call.id for call in wants.calls], wants.timer_ms)
+            return await self.wait([call.id for call in requested.calls], requested.timer_ms)
         except ParkRequested:
-            if not stands:
-                await self._record_request(wants, [])
+            if not must_record:
+                await self._record_request(requested, [])
             raise
 
-    def _dropped(self, wants: CallsRequested) -> list[RequestedCall]:
+    def _dropped(self, requested: CallsRequested) -> list[RequestedCall]:
         """The calls that the program no longer waits for; none if this is a synchronous call."""
-        if not all(call.awaited for call in wants.calls):
+        if not all(call.awaited for call in requested.calls):
             return []
-        return self._pending.drop_except({call.id for call in wants.calls})
+        return self._pending.drop_except({call.id for call in requested.calls})
 
-    async def _record_request(self, wants: CallsRequested, new: Sequence[ProgramCall]) -> None:
+    async def _record_request(self, requested: CallsRequested, new: Sequence[ProgramCall]) -> None:
         calls = await self._recorder.to_requested_calls(new)
         self._has_mixed_steps |= len(self._pending) > 0 and any(call.awaited for call in calls)
         self._pending.add(calls)
-        barrier = [self._recorder.operation_id(call.id) for call in wants.calls]
-        moves = (*wants.inputs, *request_calls(calls, barrier, self._pending.operations))
+        barrier = [self._recorder.operation_id(call.id) for call in requested.calls]
+        inputs = (*requested.inputs, *request_calls(calls, barrier, self._pending.operations))
         recovering = self._recorder.is_recovering
-        await self._recorder.record_request(moves, calls, wants.timer_ms)
+        await self._recorder.record_request(inputs, calls, requested.timer_ms)
         if recovering:
             await self._reload_outcomes()
 
     async def _reload_outcomes(self) -> None:
         """Collect outcomes that were committed before this wait began."""
         operations = set(self._pending.operations)
-        for known in await self._recorder.fetch_calls():
-            if known.operation_id in operations and (known.outcome is not UNSET or known.waits_for):
-                self._notifier.notify(known)
+        for progress in await self._recorder.fetch_calls():
+            if progress.operation_id in operations and (
+                progress.outcome is not UNSET or progress.waits_for
+            ):
+                self._notifier.notify(progress)
 
-    # --- what comes of it -------------------------------------------------------------------------
+    # --- outcomes ---------------------------------------------------------------------------------
 
     async def wait(
         self, numbers: Sequence[int], timer_ms: int | None
@@ -223,8 +231,8 @@ class CallCoordinator:
         if self._pending.are_awaited(numbers) and (timer_ms is not None or self._has_resumed_calls):
             passed_ms = _passed_ms(began_s, timer_ms, some=bool(answered))
         whole = len(answered) == len(numbers)
-        given = UNSET if whole else tuple(map(self._recorder.operation_id, answered))
-        self._recorder.set_answers(given, passed_ms)
+        operations = UNSET if whole else tuple(map(self._recorder.operation_id, answered))
+        self._recorder.set_answers(operations, passed_ms)
         answers = {
             number: await self._reader.to_tool_result(outcome)
             for number, outcome in self._pending.pop(answered)
@@ -245,20 +253,20 @@ class CallCoordinator:
             if len(answered) == len(numbers) or (self._has_mixed_steps and answered):
                 return answered
             if not open_calls.any_running:
-                waiting = open_calls.waiting_codes(numbers)
-                code = next(iter(waiting.values()))
-                raise ParkRequested(code, tuple(waiting), split=self._has_mixed_steps)
+                codes = open_calls.waiting_codes(numbers)
+                code = next(iter(codes.values()))
+                raise ParkRequested(code, tuple(codes), split=self._has_mixed_steps)
             left_s = None if timer_ms is None else began_s + timer_ms / 1000 - _now_s()
             if left_s is not None and left_s <= 0:
                 return answered
-            told = asyncio.wait(
+            progress = asyncio.wait(
                 open_calls.futures, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
             )
-            await self._wait(told)
+            await self._wait(progress)
 
-    async def _wait(self, told: Coroutine[Any, Any, Any]) -> None:
-        """Await ``told``, at most for the run's remaining time and until it is stopped."""
-        waiting = asyncio.ensure_future(told)
+    async def _wait(self, progress: Coroutine[Any, Any, Any]) -> None:
+        """Await ``progress``, at most for the run's remaining time and until it is stopped."""
+        waiting = asyncio.ensure_future(progress)
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             async with asyncio.timeout((self._left_ms + SLACK_MS) / 1000):

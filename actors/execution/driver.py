@@ -156,13 +156,13 @@ class SandboxDriver:
     def _set_run(self, given: RunInput, call: SyncCall) -> None:
         self._session = given.session
 
-        def answer(asked: ProgramCall) -> ToolResult | None:
+        def answer(call_request: ProgramCall) -> ToolResult | None:
             """Runs on the sandbox's thread, which blocks meanwhile."""
-            if asked.awaited:
-                return None  # Both are sent in one write.
-            made = asyncio.run_coroutine_threadsafe(_await_result(call(asked)), self._loop)
+            if call_request.awaited:
+                return None  # Awaited calls are sent together at the end of the step.
+            future = asyncio.run_coroutine_threadsafe(_await_result(call(call_request)), self._loop)
             try:
-                return made.result()
+                return future.result()
             except (FutureCancelled, asyncio.CancelledError):
                 return None
 
@@ -174,8 +174,8 @@ class SandboxDriver:
         return Finished(outcome, self._sandbox.last_run_kept(self._session))
 
 
-async def _await_result(made: Awaitable[ToolResult | None]) -> ToolResult | None:
-    return await made
+async def _await_result(future: Awaitable[ToolResult | None]) -> ToolResult | None:
+    return await future
 
 
 def _no_answer(_call: ProgramCall) -> ToolResult | None:

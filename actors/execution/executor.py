@@ -20,10 +20,8 @@ from rookery.actors.execution.calls import CallNotifierPort
 from rookery.actors.execution.driver import Driver
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.run_execution import RunExecution, SessionCachePort
-from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.effect_runner import EffectHandler
+from rookery.actors.kernel import AskActor, Effect, EffectHandler
 from rookery.actors.kernel.history_restart import NotifyHistoryBroken
-from rookery.actors.kernel.local_ask import AskActor
 from rookery.actors.messages import (
     ActiveRunQuery,
     ActiveRunView,
@@ -107,9 +105,9 @@ class RunExecutor:
 
     async def execute(self, effect: ExecuteRun) -> None:
         """Execute the run until it ends or parks."""
-        turn, run_id = self._session_lock(effect.session), effect.view.run_id
-        stale = turn.locked() or run_id in self._failed_runs
-        async with turn:
+        lock, run_id = self._session_lock(effect.session), effect.view.run_id
+        stale = lock.locked() or run_id in self._failed_runs
+        async with lock:
             view = effect.view
             if stale:  # The run may have progressed since.
                 self._failed_runs.discard(run_id)
@@ -148,20 +146,20 @@ class RunExecutor:
         """Let the session fail its run if the turn's history is broken, and the turn its run for
         any other family."""
         session, family = effect.session, effect.family
-        said = ReportBrokenHistory(family=family, code=effect.code, message=effect.message)
+        report = ReportBrokenHistory(family=family, code=effect.code, message=effect.message)
         if family == "turn":
-            await self.ask("session", session, said, RunEndRecorded)
+            await self.ask("session", session, report, RunEndRecorded)
             return
-        view = await self.ask("turn", session, said, ActiveRunView)
-        work = self._executions.get(view.run_id)
-        if view.ended and work is not None:
-            await work.stop()
+        view = await self.ask("turn", session, report, ActiveRunView)
+        execution = self._executions.get(view.run_id)
+        if view.ended and execution is not None:
+            await execution.stop()
 
     async def stop(self, effect: StopRun) -> None:
         """End the run now."""
-        work = self._executions.get(effect.run_id)
-        if work is not None:
-            await work.stop()
+        execution = self._executions.get(effect.run_id)
+        if execution is not None:
+            await execution.stop()
             return
         query = ActiveRunQuery(run_id=effect.run_id)
         view = await self.ask("turn", effect.session, query, ActiveRunView)
@@ -187,7 +185,7 @@ class RunExecutor:
         except CodedError as error:
             if CODES[error.code].retryable:
                 raise
-            log.warning("a run cannot go on", extra={"run": run_id, "code": error.code})
+            log.warning("run cannot continue", extra={"run": run_id, "code": error.code})
             async with self._session_lock(session):
                 await RunExecution(self, self.driver(), session, view).fail(error)
             return False
@@ -206,15 +204,15 @@ class RunExecutor:
             ready = UnparkRun(run_id=effect.run_id)
             await self.ask("turn", effect.session, ready, ActiveRunView)
             return
-        who = ReplySubjectsQuery(run_id=effect.run_id)
-        waiting = await self.ask("session", effect.session, who, ReplySubjectsView)
+        subjects = ReplySubjectsQuery(run_id=effect.run_id)
+        clients = await self.ask("session", effect.session, subjects, ReplySubjectsView)
         view = await self.ask(
             "turn", effect.session, ActiveRunQuery(run_id=effect.run_id), ActiveRunView
         )
         offered = () if view.offer is UNSET else view.offer.tools
-        touches = {tool.name: tool.side_effect for tool in offered}
-        said = encode_json(interim_reply(effect, touches, len(known)))
-        self.send_replies([ReplyMessage(reply_to, said) for reply_to in waiting.reply_to])
+        side_effects = {tool.name: tool.side_effect for tool in offered}
+        reply = encode_json(interim_reply(effect, side_effects, len(known)))
+        self.send_replies([ReplyMessage(reply_to, reply) for reply_to in clients.reply_to])
 
     async def _evict_surplus(self, surplus: Sequence[str]) -> None:
         """Evict sessions without blocking runs; an evicted session is restored when needed."""
@@ -229,23 +227,23 @@ class RunExecutor:
             lock = self._session_locks[session] = asyncio.Lock()
         return lock
 
-    async def _execute(self, session: str, view: ActiveRunView, offer: RunEnvironment) -> None:
+    async def _execute(
+        self, session: str, view: ActiveRunView, environment: RunEnvironment
+    ) -> None:
         """Execute with a fresh ``RunExecution``. Retryable failures are raised; any other one fails
         the run."""
-        work = self._executions[view.run_id] = RunExecution(self, self.driver(), session, view)
+        execution = self._executions[view.run_id] = RunExecution(self, self.driver(), session, view)
         try:
             try:
-                self.require_tools(offer)
-                await work.run()
+                self.require_tools(environment)
+                await execution.run()
             except CodedError as error:
                 if error.code == NOT_OURS or CODES[error.code].retryable:
                     raise
-                log.warning(
-                    "a run cannot be driven", extra={"run": view.run_id, "code": error.code}
-                )
-                await work.fail(error)
+                log.warning("run not executable", extra={"run": view.run_id, "code": error.code})
+                await execution.fail(error)
         except BaseException:
-            await work.abandon()
+            await execution.abandon()
             raise
         finally:
             del self._executions[view.run_id]
@@ -255,26 +253,29 @@ class RunExecutor:
         await self.ask("turn", session, end_unexecuted(view), ActiveRunView)
 
 
-def interim_reply(effect: SendInterim, touches: Mapping[str, SideEffect], calls: int) -> RunAnswer:
-    """A parked run's state in the form of a result, with the calls it waits for. ``touches``: the
+def interim_reply(
+    effect: SendInterim, side_effects: Mapping[str, SideEffect], calls: int
+) -> RunAnswer:
+    """A parked run's state in the form of a result, with the calls it waits for. ``side_effects``:
+    the
     side effect of each tool; ``calls``: the number of calls made."""
     for_approval = effect.code == "WAITING_FOR_APPROVAL"
     status = RunStatus.WAITING_FOR_APPROVAL if for_approval else RunStatus.INTERRUPTED
     names = ", ".join(call.name for call in effect.calls)
     error = ErrorObject(
         code=effect.code,
-        message=f"the run waits, and nothing of it is held in memory: {names}",
+        message=f"the run is parked and waits for: {names}",
         hint=f"rookery runs show {effect.run_id}",
     )
     result = RunResult.failed(status, error, "", Metrics(external_calls_count=calls))
     records = tuple(
         ExternalCallRecord(
             name=call.name,
-            side_effect=touches.get(call.name, SideEffect.NONE),
+            side_effect=side_effects.get(call.name, SideEffect.NONE),
             status=CallStatus.APPROVAL_PENDING if for_approval else CallStatus.ERROR,
             request_digest=call.digest,
         )
         for call in effect.calls
     )
-    told = msgspec.structs.replace(result, external_calls=records, snapshot_id=effect.snapshot_id)
-    return RunAnswer.of(told, effect.run_id, effect.session)
+    shown = msgspec.structs.replace(result, external_calls=records, snapshot_id=effect.snapshot_id)
+    return RunAnswer.of(shown, effect.run_id, effect.session)

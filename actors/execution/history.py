@@ -98,9 +98,9 @@ class StepInputs:
         calls = sorted(
             (self._requested[operation] for operation in barrier), key=lambda c: c.number
         )
-        at = [self._answered_at[operation] for operation in barrier] if whole else []
+        sequences = [self._answered_at[operation] for operation in barrier] if whole else []
         earlier = self._batches[-1].boundary if self._batches else 0
-        boundary = max(earlier, max(at, default=sequence))
+        boundary = max(earlier, max(sequences, default=sequence))
         self._batches.append(AnsweredBatch(tuple(calls), passed_ms, whole, boundary))
 
 
@@ -165,8 +165,10 @@ class RunHistoryReader:
         stored = await self._journal.last(EntityId("sandbox", session))
         if stored is None:
             return None
-        kept = _CODECS["sandbox"].decode(stored.body)[-1]
-        return kept if isinstance(kept, SnapshotFact) and kept.generation == generation else None
+        snapshot = _CODECS["sandbox"].decode(stored.body)[-1]
+        if isinstance(snapshot, SnapshotFact) and snapshot.generation == generation:
+            return snapshot
+        return None
 
     async def snapshot_before(self, session: str, run: PastRun) -> SnapshotFact | None:
         """The last snapshot that contains nothing of the run."""
@@ -185,7 +187,7 @@ class RunHistoryReader:
         for stored, fact in await self._facts("turn", session, 0):
             if isinstance(fact, turn.Started) and fact.run == run_id and fact.offer is not UNSET:
                 return await self._past_run(stored.sequence, fact, fact.offer)
-        raise Refused("RUN_NOT_FOUND", f"no node has driven a run {run_id} in session {session}")
+        raise Refused("RUN_NOT_FOUND", f"no node has executed a run {run_id} in session {session}")
 
     async def history(self, session: str, generation: int) -> SessionHistory:
         """Everything needed to rebuild the session."""
@@ -199,17 +201,17 @@ class RunHistoryReader:
         may be unfinished."""
         after = 0 if base is None else base.after_sequence
         outcomes = await self._outcomes(session, after)
-        answered_at = {operation: at for operation, (at, _) in outcomes.items()}
+        answered_at = {operation: sequence for operation, (sequence, _) in outcomes.items()}
         runs: list[PastRun] = []
         steps: list[StepInputs] = []
         for stored, fact in await self._facts("turn", session, after):
             if fact.generation != generation:
                 continue
             match fact:
-                case turn.Started(offer=RunEnvironment() as offer):
+                case turn.Started(offer=RunEnvironment() as environment):
                     if runs and runs[-1].run_id == until:
                         break
-                    runs.append(await self._past_run(stored.sequence, fact, offer))
+                    runs.append(await self._past_run(stored.sequence, fact, environment))
                     steps.append(StepInputs(answered_at))
                 case turn.Completed() | turn.Failed() | turn.Cancelled() if (
                     runs and runs[-1].run_id == fact.run
@@ -218,8 +220,8 @@ class RunHistoryReader:
                     runs[-1].result, runs[-1].result_blob = fact.result, fact.result_blob
             if steps:
                 steps[-1].add_fact(stored.sequence, fact)
-        for run, taken in zip(runs, steps, strict=True):
-            for given in taken.batches():
+        for run, inputs in zip(runs, steps, strict=True):
+            for given in inputs.batches():
                 run.batches.append(await self._batch(given, outcomes))
                 run.boundaries.append(given.boundary)
         return runs
@@ -228,8 +230,8 @@ class RunHistoryReader:
         """The results that a forked run continues with."""
         if forked is UNSET:
             return []
-        told = await self._blobs.get(forked.known_blob)
-        batches = msgspec.json.decode(told, type=list[ResultBatch | tuple[RecordedCall, ...]])
+        data = await self._blobs.get(forked.known_blob)
+        batches = msgspec.json.decode(data, type=list[ResultBatch | tuple[RecordedCall, ...]])
         return [one if isinstance(one, ResultBatch) else ResultBatch(calls=one) for one in batches]
 
     async def request(self, request: Any, blob: Any) -> RunRequest:
@@ -254,9 +256,9 @@ class RunHistoryReader:
             failure = ToolFailure(outcome.error.code, outcome.error.message)
         return ToolResult(value, failure, max(1, outcome.duration_ms))
 
-    async def tools(self, offer: RunEnvironment) -> tuple[Tool, ...]:
+    async def tools(self, environment: RunEnvironment) -> tuple[Tool, ...]:
         """The run's tools, as declared when it started."""
-        declared = await self._catalogue(offer.catalogue)
+        declared = await self._catalogue(environment.catalogue)
         return tuple(
             Tool(
                 name=offered.name,
@@ -265,7 +267,7 @@ class RunHistoryReader:
                 schema_digest=offered.schema_digest,
                 capability=declared.get(offered.name),
             )
-            for offered in offer.tools
+            for offered in environment.tools
         )
 
     async def to_recorded(self, run: PastRun) -> RecordedRun:
@@ -278,18 +280,20 @@ class RunHistoryReader:
             batches=tuple(run.batches),
         )
 
-    async def _past_run(self, sequence: int, fact: turn.Started, offer: RunEnvironment) -> PastRun:
-        known = await self.forked_answers(fact.forked)
+    async def _past_run(
+        self, sequence: int, fact: turn.Started, environment: RunEnvironment
+    ) -> PastRun:
+        recorded = await self.forked_answers(fact.forked)
         return PastRun(
             run_id=fact.run,
-            environment=offer,
+            environment=environment,
             request=await self.request(fact.request, fact.request_blob),
             request_blob=fact.request_blob,
             now_ms=fact.at_ms if fact.forked is UNSET else fact.forked.begun_at_ms,
             generation=fact.generation,
             started_at_sequence=sequence,
-            batches=known,
-            boundaries=[sequence] * len(known),
+            batches=recorded,
+            boundaries=[sequence] * len(recorded),
         )
 
     async def _catalogue(self, digest: str) -> dict[str, Capability]:

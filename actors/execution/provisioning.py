@@ -47,34 +47,34 @@ class RunProvisioner:
     def __call__(
         self, request: RunRequest, session_limits: SessionLimits | UnsetType = UNSET
     ) -> RunEnvironment:
-        own = SessionLimits() if session_limits is UNSET else session_limits
+        session = SessionLimits() if session_limits is UNSET else session_limits
         return RunEnvironment(
             language=request.language,
             build=self._build(request.language),
             seed=self._entropy(SEED_BYTES).hex(),
-            limits=self._cap(limits_in_force(request, own)),
+            limits=self._cap(limits_in_force(request, session)),
             session_limits=session_limits,
             tools=self._tools,
             catalogue=self._catalogue,
         )
 
-    def require_tools(self, offer: RunEnvironment) -> None:
+    def require_tools(self, environment: RunEnvironment) -> None:
         """Check the tools before a run continues: ``NotExecutableHere`` for a missing tool,
         ``Refused`` for a tool with another schema."""
-        if missing := [tool.name for tool in offer.tools if tool.name not in self._digests]:
+        if missing := [tool.name for tool in environment.tools if tool.name not in self._digests]:
             raise NotExecutableHere(
-                f"a run needs tools that are not here: {', '.join(missing)[:400]}"
+                f"a run needs tools that this node lacks: {', '.join(missing)[:400]}"
             )
-        self.require_same_schemas(offer)
+        self.require_same_schemas(environment)
 
-    def require_same_schemas(self, offer: RunEnvironment) -> None:
+    def require_same_schemas(self, environment: RunEnvironment) -> None:
         """Raise ``Refused`` if a tool is missing or has another schema."""
-        for tool in offer.tools:
+        for tool in environment.tools:
             if self._digests.get(tool.name) != tool.schema_digest:
                 raise Refused(
                     "SNAPSHOT_CAPABILITY_MISMATCH",
-                    f"the run was given a tool {tool.name} with other schemas than there are now",
-                    hint="go on with it where it was started, or start it anew",
+                    f"tool {tool.name} has other schemas than when the run started",
+                    hint="continue it on a node with the old schemas, or start a new run",
                 )
 
     def _build(self, language: Language) -> str:
@@ -82,7 +82,7 @@ class RunProvisioner:
         if build is None:
             raise Refused(
                 "UNSUPPORTED_FEATURE",
-                f"there is no {language} here",
+                f"this node does not execute {language}",
                 hint=f"languages: {', '.join(sorted(self._builds))}",
             )
         return build

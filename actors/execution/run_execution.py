@@ -26,7 +26,7 @@ from rookery.actors.execution.driver import (
 )
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.step_recorder import RunEnded, StepRecorder
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox.contract import ProgramCall, Tool, ToolResult
 from rookery.actors.sandbox.sessions.recorded_runs import ResultBatch
@@ -53,7 +53,7 @@ class SessionCachePort(Protocol):
     ) -> Sequence[ResultBatch]:
         """Bring the session to the run's beginning; the run's earlier results."""
 
-    async def require(self, offer: RunEnvironment) -> None:
+    async def require(self, environment: RunEnvironment) -> None:
         """Raise ``Refused`` if no guest here can continue such a run."""
 
     async def restore_parked(
@@ -61,10 +61,12 @@ class SessionCachePort(Protocol):
     ) -> None:
         """Bring the session to the point where the run was parked."""
 
-    async def park(self, session: str, offer: RunEnvironment) -> tuple[str, str]:
+    async def park(self, session: str, environment: RunEnvironment) -> tuple[str, str]:
         """Store the session with its waiting run and evict it; the snapshot's id and blob."""
 
-    async def store_snapshot(self, session: str, offer: RunEnvironment) -> tuple[str, str, int]:
+    async def store_snapshot(
+        self, session: str, environment: RunEnvironment
+    ) -> tuple[str, str, int]:
         """Store the session; the snapshot's id, blob and size."""
 
     async def on_run_ended(
@@ -90,14 +92,14 @@ class RunExecution:
     """Lives on the bus's loop."""
 
     def __init__(
-        self, works: ExecutionServices, driver: Driver, session: str, view: ActiveRunView
+        self, services: ExecutionServices, driver: Driver, session: str, view: ActiveRunView
     ) -> None:
         assert view.offer is not UNSET
-        self._services, self._driver, self._session, self._view = works, driver, session, view
+        self._services, self._driver, self._session, self._view = services, driver, session, view
         self._environment, self._limit_ms = view.offer, view.offer.limits.wall_ms
-        self._recorder = StepRecorder(works.ask, works.blobs, session, view)
+        self._recorder = StepRecorder(services.ask, services.blobs, session, view)
         self._calls = CallCoordinator(
-            self._recorder, works.call_notifier, works.reader, self._limit_ms
+            self._recorder, services.call_notifier, services.reader, self._limit_ms
         )
         self._call_error: Exception | None = None
         """Why a synchronous call failed."""
@@ -105,7 +107,7 @@ class RunExecution:
 
     async def run(self) -> None:
         """Execute the run until it ends or parks."""
-        goes_on = False
+        continues = False
         try:
             step = await self._begin()
             while not isinstance(step, Finished):
@@ -113,14 +115,14 @@ class RunExecution:
         except RunEnded:
             await self._end_stopped()
             return
-        except ParkRequested as parks:
-            goes_on = await self._park(parks)
+        except ParkRequested as request:
+            continues = await self._park(request)
             return
         finally:
-            if not goes_on:  # A call may have begun while the run was being parked.
+            if not continues:  # A call may have begun while the run was being parked.
                 self._services.call_notifier.cancel_run(self._view.run_id)
-            for making in self._sync_calls:
-                making.cancel()
+            for task in self._sync_calls:
+                task.cancel()
         await self._end(step)
 
     async def stop(self) -> None:
@@ -143,25 +145,25 @@ class RunExecution:
     # --- steps ------------------------------------------------------------------------------------
 
     async def _begin(self) -> Step:
-        works, session, view = self._services, self._session, self._view
-        tools = await works.reader.tools(self._environment)
-        request = await works.reader.request(view.request, view.request_blob)
-        given = RunInput(
+        services, session, view = self._services, self._session, self._view
+        tools = await services.reader.tools(self._environment)
+        request = await services.reader.request(view.request, view.request_blob)
+        run_input = RunInput(
             view.run_id, session, request, self._environment, tools, view.started_at_ms, ()
         )
         if view.snapshot_blob and view.calls:
-            await works.session_cache.restore_parked(session, view, tools)
+            await services.session_cache.restore_parked(session, view, tools)
             self._recorder.resume_at(view.steps, answered=False)
             await self._calls.resume((*view.calls, *view.beside), split=view.split)
             timer_ms = None if view.timer_ms is UNSET else view.timer_ms
             numbers = [call.number for call in view.calls]
             answers, advance_ms = await self._calls.wait(numbers, timer_ms)
-            return await self._driver.resume_parked(given, answers, self._sync_call, advance_ms)
-        known = await works.session_cache.prepare(session, view, tools)
-        steps = len(known) - (0 if view.forked is UNSET else view.forked.batches)
+            return await self._driver.resume_parked(run_input, answers, self._sync_call, advance_ms)
+        recorded = await services.session_cache.prepare(session, view, tools)
+        steps = len(recorded) - (0 if view.forked is UNSET else view.forked.batches)
         self._recorder.resume_at(steps, answered=steps == view.steps)
-        await self._calls.resume(view.beside, split=any(not batch.whole for batch in known))
-        return await self._driver.begin(given._replace(recorded=known), self._sync_call)
+        await self._calls.resume(view.beside, split=any(not batch.whole for batch in recorded))
+        return await self._driver.begin(run_input._replace(recorded=recorded), self._sync_call)
 
     async def _next(self, step: CallsRequested | TurnInputs) -> Step:
         if self._call_error is not None:
@@ -206,7 +208,7 @@ class RunExecution:
     async def _end(self, last: Finished) -> None:
         """Record the end. The run's changes to its session are valid if the turn accepted the
         result."""
-        memory, session, result, kept = (
+        cache, session, result, kept = (
             self._services.session_cache,
             self._session,
             last.result,
@@ -214,12 +216,12 @@ class RunExecution:
         )
         if kept and result.snapshot_id is not None:
             result = await self._with_snapshot(result)
-        said = await self._recorder.end(result, kept=kept, moves=last.inputs)
-        stands = kept and said.ended in ("Completed", "Failed")
-        if kept and not stands:
-            await memory.evict(session)
+        view = await self._recorder.end(result, kept=kept, moves=last.inputs)
+        is_valid = kept and view.ended in ("Completed", "Failed")
+        if kept and not is_valid:
+            await cache.evict(session)
         else:
-            await memory.on_run_ended(session, self._view, result, kept=stands)
+            await cache.on_run_ended(session, self._view, result, kept=is_valid)
 
     async def _with_snapshot(self, result: RunResult) -> RunResult:
         """Add a snapshot to the result. If the session is too large to store, the result gets a
@@ -229,13 +231,13 @@ class RunExecution:
                 self._session, self._environment
             )
         except Refused as refusal:
-            said = Diagnostic(
+            warning = Diagnostic(
                 severity=Severity.WARNING,
                 code=refusal.code,
                 message=refusal.message,
                 hint=refusal.hint or None,
             )
-            diagnostics = (*result.diagnostics, said)
+            diagnostics = (*result.diagnostics, warning)
             return msgspec.structs.replace(result, snapshot_id=None, diagnostics=diagnostics)
         return msgspec.structs.replace(result, snapshot_id=snapshot_id)
 
@@ -245,7 +247,9 @@ class RunExecution:
         await self._services.session_cache.evict(self._session)
         await self._recorder.end_stopped(result)
 
-    async def _park(self, parks: ParkRequested) -> bool:
+    async def _park(self, request: ParkRequested) -> bool:
         """Park the run. True if it is still to continue when a call ends."""
         snapshot = await self._services.session_cache.park(self._session, self._environment)
-        return await self._recorder.park(parks.code, parks.operations, snapshot, split=parks.split)
+        return await self._recorder.park(
+            request.code, request.operations, snapshot, split=request.split
+        )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from rookery.actors.execution.history import PastRun, RunHistoryReader, SessionHistory
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox.contract import Tool
 from rookery.actors.sandbox.sandbox import Sandbox
@@ -82,22 +82,24 @@ class SessionCache:
         self, session: str, view: ActiveRunView, tools: Sequence[Tool]
     ) -> Sequence[ResultBatch]:
         """Bring the sandbox's session to the run's beginning; the run's earlier results."""
-        stand = self._positions.get(session)
-        if stand and stand[:2] == (view.generation, view.runs_before) and not view.steps:
+        position = self._positions.get(session)
+        if position and position[:2] == (view.generation, view.runs_before) and not view.steps:
             return await self._reader.forked_answers(view.forked)
         self._positions[session] = _UNKNOWN
         history = await self._history(session, view)
         past = [run for run in history.runs if run.run_id != view.run_id]
         await self._rebuild(session, view, tools, history, past)
-        kept_bytes = 0 if history.base is None else history.base.size_bytes
-        stand = _CachedPosition(view.generation, view.runs_before, 0, len(past), kept_bytes)
-        self._positions[session] = stand
+        snapshot_bytes = 0 if history.base is None else history.base.size_bytes
+        position = _CachedPosition(view.generation, view.runs_before, 0, len(past), snapshot_bytes)
+        self._positions[session] = position
         running = [run for run in history.runs if run.run_id == view.run_id]
         return running[-1].batches if running else await self._reader.forked_answers(view.forked)
 
-    async def require(self, offer: RunEnvironment) -> None:
+    async def require(self, environment: RunEnvironment) -> None:
         """Raise ``Refused`` if the guest build of the run's session is unavailable."""
-        await self._sandbox.in_thread(self._sandbox.require, offer.language, offer.build)
+        await self._sandbox.in_thread(
+            self._sandbox.require, environment.language, environment.build
+        )
 
     async def restore_parked(
         self, session: str, view: ActiveRunView, tools: Sequence[Tool]
@@ -108,23 +110,27 @@ class SessionCache:
         await self._sandbox.in_thread(self._sandbox.restore, data, tools=tools, session_id=session)
         self._positions[session] = _CachedPosition(view.generation, view.runs_before)
 
-    async def park(self, session: str, offer: RunEnvironment) -> tuple[str, str]:
+    async def park(self, session: str, environment: RunEnvironment) -> tuple[str, str]:
         """Store the session with its waiting run and evict it; the snapshot's id and blob."""
-        snapshot_id, blob, _ = await self.store_snapshot(session, offer)
+        snapshot_id, blob, _ = await self.store_snapshot(session, environment)
         await self.evict(session)
         return snapshot_id, blob
 
-    async def store_snapshot(self, session: str, offer: RunEnvironment) -> tuple[str, str, int]:
+    async def store_snapshot(
+        self, session: str, environment: RunEnvironment
+    ) -> tuple[str, str, int]:
         """Store the session as a blob; the snapshot's id, blob and size."""
         sandbox = self._sandbox
-        snapshot = await sandbox.in_thread(sandbox.snapshot, session, limits=offer.session_limits)
+        snapshot = await sandbox.in_thread(
+            sandbox.snapshot, session, limits=environment.session_limits
+        )
         try:
             blob = await self._blobs.put(snapshot.data, self._snapshot_bytes_max)
         except Refused as refusal:
             raise Refused(
                 refusal.code,
-                f"session {session} cannot be kept: {refusal.message}",
-                hint="delete what its programs hold in their variables and need no more",
+                f"session {session} cannot be stored: {refusal.message}",
+                hint="delete variables that its programs need no longer",
             ) from None
         return snapshot.id, blob, len(snapshot.data)
 
@@ -132,34 +138,34 @@ class SessionCache:
         self, session: str, view: ActiveRunView, result: RunResult, *, kept: bool
     ) -> None:
         """Note a recorded end, and store a snapshot if a rebuild would take long by now."""
-        stand = self._positions.pop(session, None)
-        if stand is None:
+        position = self._positions.pop(session, None)
+        if position is None:
             return
-        stand = stand._replace(runs=view.runs_before + 1)
+        position = position._replace(runs=view.runs_before + 1)
         if kept:
             tools_ms = sum(call.duration_ms for call in result.external_calls)
             used_ms = max(0, result.metrics.duration_ms - tools_ms)
-            stand = stand._replace(
-                since_ms=stand.since_ms + used_ms, since_runs=stand.since_runs + 1
+            position = position._replace(
+                since_ms=position.since_ms + used_ms, since_runs=position.since_runs + 1
             )
-        self._positions[session] = stand
-        if stand.is_snapshot_due:
-            self._positions[session] = await self._try_record_snapshot(session, view, stand)
+        self._positions[session] = position
+        if position.is_snapshot_due:
+            self._positions[session] = await self._try_record_snapshot(session, view, position)
 
     async def _try_record_snapshot(
-        self, session: str, view: ActiveRunView, stand: _CachedPosition
+        self, session: str, view: ActiveRunView, position: _CachedPosition
     ) -> _CachedPosition:
         """Store a snapshot. After a failure, which loses nothing, the next run tries again; a
         session that is too large waits for more runs."""
         try:
-            kept_bytes = await self._record_snapshot(session, view)
+            snapshot_bytes = await self._record_snapshot(session, view)
         except CodedError as error:
-            said = {"session": session, "code": error.code}
-            log.warning("a session could not be kept", extra=said)
+            fields = {"session": session, "code": error.code}
+            log.warning("session snapshot not stored", extra=fields)
             if error.code != TOO_LARGE:
-                return stand
-            kept_bytes = self._snapshot_bytes_max
-        return stand._replace(since_ms=0, since_runs=0, snapshot_bytes=kept_bytes)
+                return position
+            snapshot_bytes = self._snapshot_bytes_max
+        return position._replace(since_ms=0, since_runs=0, snapshot_bytes=snapshot_bytes)
 
     async def _record_snapshot(self, session: str, view: ActiveRunView) -> int:
         """Store the session as the run left it and record the snapshot; its size."""
@@ -168,19 +174,19 @@ class SessionCache:
         ended = [run for run in runs if run.run_id == view.run_id and run.ended_at_sequence]
         if not ended:
             raise Failed("FACT_UNKNOWN", f"run {view.run_id} has no end in the journal")
-        offer = ended[0].environment
-        snapshot_id, blob, size = await self.store_snapshot(session, offer)
-        keep = RecordSnapshot(
+        environment = ended[0].environment
+        snapshot_id, blob, size = await self.store_snapshot(session, environment)
+        command = RecordSnapshot(
             generation=view.generation,
             snapshot_id=snapshot_id,
             blob=blob,
-            language=offer.language,
+            language=environment.language,
             build=self._sandbox.build_of(session),
             after_sequence=ended[0].ended_at_sequence,
             size_bytes=size,
-            limits=offer.session_limits,
+            limits=environment.session_limits,
         )
-        await self._ask("sandbox", session, keep, SnapshotState)
+        await self._ask("sandbox", session, command, SnapshotState)
         return size
 
     async def evict(self, session: str) -> None:
@@ -193,12 +199,12 @@ class SessionCache:
 
     def eviction_candidates(self, busy: Callable[[str], bool]) -> Sequence[str]:
         """Idle sessions to evict, to stay within the memory limit."""
-        ours = self._positions
+        positions = self._positions
 
-        def spared(session: str) -> bool:
-            return session not in ours or busy(session)
+        def is_spared(session: str) -> bool:
+            return session not in positions or busy(session)
 
-        return self._sandbox.eviction_candidates(self._idle_bytes_max, spared)
+        return self._sandbox.eviction_candidates(self._idle_bytes_max, is_spared)
 
     async def _history(self, session: str, view: ActiveRunView) -> SessionHistory:
         """The session's history; a new generation has only its initial snapshot."""
@@ -216,20 +222,20 @@ class SessionCache:
         history: SessionHistory,
         past: list[PastRun],
     ) -> None:
-        offer = past[0].environment if past else view.offer
-        assert offer is not UNSET
+        environment = past[0].environment if past else view.offer
+        assert environment is not UNSET
         base = None if history.base is None else await self._blobs.get(history.base.blob)
         recorded = [await self._reader.to_recorded(run) for run in past if run.kept]
         created_ms = past[0].now_ms if past else view.started_at_ms
         await self._sandbox.in_thread(
             self._sandbox.rebuild,
             session,
-            seed=bytes.fromhex(offer.seed),
+            seed=bytes.fromhex(environment.seed),
             created_ms=created_ms,
-            language=offer.language,
+            language=environment.language,
             tools=tools,
-            limits=offer.limits,
-            build=offer.build,
+            limits=environment.limits,
+            build=environment.build,
             base=base,
             runs=recorded,
         )

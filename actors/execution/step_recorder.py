@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel import AskActor
 from rookery.actors.messages import (
     ActiveRunView,
     CallProgress,
@@ -70,17 +70,17 @@ class StepRecorder:
 
     async def to_requested_calls(self, calls: Sequence[ProgramCall]) -> tuple[RequestedCall, ...]:
         """The calls as facts hold them; large arguments become blobs."""
-        room = min(IN_FACT_BYTES_MAX, BATCH_BYTES_MAX // max(1, len(calls)))
-        return tuple([await self._to_requested_call(call, room) for call in calls])
+        bytes_max = min(IN_FACT_BYTES_MAX, BATCH_BYTES_MAX // max(1, len(calls)))
+        return tuple([await self._to_requested_call(call, bytes_max) for call in calls])
 
     async def fetch_calls(self) -> tuple[CallProgress, ...]:
         """The progress of all calls the run has requested."""
         query = CallsQuery(run_id=self.run_id)
         return (await self._ask("tool", self._session, query, CallsView)).calls
 
-    async def _to_requested_call(self, call: ProgramCall, room: int) -> RequestedCall:
+    async def _to_requested_call(self, call: ProgramCall, bytes_max: int) -> RequestedCall:
         arguments = CallArguments(args=call.args, kwargs=call.kwargs)
-        asked = RequestedCall(
+        requested = RequestedCall(
             operation_id=self.operation_id(call.id),
             number=call.id,
             name=call.name,
@@ -89,10 +89,10 @@ class StepRecorder:
             arguments=arguments,
         )
         text = encode_json(arguments)
-        if len(text) <= room:
-            return asked
+        if len(text) <= bytes_max:
+            return requested
         blob = await self._blobs.put(text)
-        return msgspec.structs.replace(asked, arguments=UNSET, arguments_blob=blob)
+        return msgspec.structs.replace(requested, arguments=UNSET, arguments_blob=blob)
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class StepRecorder:
         """Park the run; true if it is still to continue. ``snapshot``: its id and blob; ``split``:
         calls of several steps are open."""
         snapshot_id, blob = snapshot
-        parked = ParkRun(
+        command = ParkRun(
             run_id=self.run_id,
             code=code,
             snapshot_id=snapshot_id,
@@ -162,7 +162,7 @@ class StepRecorder:
             waits_for=waits_for,
             split=split,
         )
-        view = await self._ask("turn", self._session, parked, ActiveRunView)
+        view = await self._ask("turn", self._session, command, ActiveRunView)
         if view.cancelling:
             await self._ask("turn", self._session, end_unexecuted(view), ActiveRunView)
         return not view.cancelling and not view.ended
@@ -204,11 +204,11 @@ class StepRecorder:
         text = encode_json(result)
         if len(text) <= IN_FACT_BYTES_MAX:
             return step
-        told = msgspec.structs.replace(
+        trimmed = msgspec.structs.replace(
             result, result=None, stdout="", stderr="", external_calls=(), diagnostics=()
         )
         blob = await self._blobs.put(text)
-        return msgspec.structs.replace(step, result=told, result_blob=blob)
+        return msgspec.structs.replace(step, result=trimmed, result_blob=blob)
 
     @property
     def _next_number(self) -> int:

@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.completions import Completions
+from rookery.actors.kernel.committer import Commit, Completions
 from rookery.actors.kernel.context import ActorContext
 from rookery.actors.kernel.decider import Decider, Effect, ReadsBeforeDeciding, ReadScope
 from rookery.actors.kernel.entity import Entity, PendingCommand

@@ -10,7 +10,7 @@ from time import perf_counter
 
 import msgspec
 
-from rookery.actors.kernel.completions import Completions
+from rookery.actors.kernel.committer import Completions
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.delivery_decoder import error_reply
 from rookery.actors.kernel.entity import PendingCommand

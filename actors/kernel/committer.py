@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from rookery.actors.kernel.completions import Completions
 from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel.delivery_decoder import error_reply
 from rookery.actors.kernel.effect_runner import EffectRunner
 from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.fact_router import FactRouter
@@ -23,14 +24,63 @@ from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.metrics import KernelMetrics
 from rookery.actors.kernel.watermark import Watermark
-from rookery.bus.ports import Appended, AppendOutcome, AppendRequest, Journal, Superseded
+from rookery.bus.ports import (
+    Appended,
+    AppendOutcome,
+    AppendRequest,
+    Delivery,
+    InboxPosition,
+    Journal,
+    ReplyMessage,
+    Superseded,
+)
 from rookery.schemas.envelope import Fact
+from rookery.schemas.errors import CodedError
 
-__all__ = ["Commit", "CommitResults", "Committer"]
+__all__ = ["Commit", "CommitResults", "Committer", "Completions"]
 
 GROUPS_MAX = 2
 GROUP_MESSAGES_MAX = 1_000
 GROUP_BYTES_MAX = 8 << 20
+
+
+@dataclass(slots=True)
+class Completions:
+    """How any number of commands ended: replies, acknowledgements, dead letters. Those that depend
+    on a commit wait for its ack."""
+
+    replies: list[ReplyMessage] = field(default_factory=list)
+    positions: list[InboxPosition] = field(default_factory=list)
+    dead_letters: list[tuple[Delivery, CodedError]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.replies or self.positions or self.dead_letters)
+
+    def merge(self, other: Completions) -> None:
+        """Add another's entries to this one."""
+        self.replies += other.replies
+        self.positions += other.positions
+        self.dead_letters += other.dead_letters
+
+    def only_unowned(self) -> Completions:
+        """Keep only the PARTITION_UNOWNED replies: they are valid whichever node owns the
+        partition."""
+        return Completions(
+            [answer for answer in self.replies if answer.code == "PARTITION_UNOWNED"]
+        )
+
+    def ack(self, delivery: Delivery | None) -> None:
+        """Acknowledge a command, so that the inbox does not deliver it again."""
+        if delivery is not None and delivery.position is not None:
+            self.positions.append(delivery.position)
+
+    def refuse(self, delivery: Delivery, error: CodedError) -> None:
+        """Reply with the error; a command without a waiting client becomes a dead letter."""
+        if delivery.reply_to:
+            self.replies.append(error_reply(delivery.reply_to, error))
+            self.ack(delivery)
+        elif delivery.position is not None:
+            self.dead_letters.append((delivery, error))
 
 
 class Commit(AppendRequest, eq=False, kw_only=True):

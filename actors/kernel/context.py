@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.completions import Completions
+from rookery.actors.kernel.committer import Commit, Completions
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.failpoints import Failpoints

@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from rookery.actors.kernel import state_codec
+from rookery.actors.kernel.state_codec import decode_state, encode_state
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError
@@ -118,11 +118,11 @@ class Decider(ABC):
 
     def dump(self, state: Any) -> bytes:
         """Encode a state for a snapshot."""
-        return state_codec.encode_state(state)
+        return encode_state(state)
 
     def load(self, data: bytes) -> Any:
         """Decode a state that ``dump`` encoded."""
-        return state_codec.decode_state(data, type(self.initial_state))
+        return decode_state(data, type(self.initial_state))
 
 
 @runtime_checkable

@@ -20,8 +20,7 @@ from msgspec import UNSET
 
 from rookery.actors.kernel.actor import FamilyActor
 from rookery.actors.kernel.command_router import CommandRouter, QueryHandler
-from rookery.actors.kernel.committer import Commit, CommitResults, Committer
-from rookery.actors.kernel.completions import Completions
+from rookery.actors.kernel.committer import Commit, CommitResults, Committer, Completions
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.kernel.effect_runner import EffectHandler, EffectRunner
 from rookery.actors.kernel.entity import Entity, PendingCommand

@@ -17,7 +17,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict, force_setattr, replace
 
 from rookery.actors.admission.admission_machine import evolve_host
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel import Effect
 from rookery.actors.kernel.history_restart import OTHER_VERSIONS, history_broken_effects
 from rookery.actors.kernel.machines.decider import (
     MachineBinding,
@@ -111,34 +111,37 @@ class TurnsDecider(SessionMachineDecider):
     fenced_facts = (facts.Started, facts.ImmediateAppendStarted, facts.ImmediateContextStarted)
 
     def __init__(
-        self, offers: Provisioner | None = None, let_go: Callable[[str], object] | None = None
+        self,
+        provisioner: Provisioner | None = None,
+        on_evicted: Callable[[str], object] | None = None,
     ) -> None:
-        """``offers``: the environment that this node gives to runs; without it, the node executes
-        none. ``let_go`` is called with the key of an evicted session."""
+        """``provisioner``: the environment that this node gives to runs; without it, the node
+        executes
+        none. ``on_evicted`` is called with the key of an evicted session."""
         super().__init__()
-        self._on_evicted = let_go
-        self.has_effects = offers is not None
-        self.reacts_to = frozenset() if offers is None else frozenset({"session", "tool"})
-        self._run_rules = RunRules(self, offers)
+        self._on_evicted = on_evicted
+        self.has_effects = provisioner is not None
+        self.reacts_to = frozenset() if provisioner is None else frozenset({"session", "tool"})
+        self._run_rules = RunRules(self, provisioner)
 
     def decide(self, state: SessionTurns, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
-        driven = self._run_rules
-        left: Sequence[Fact] = ()
+        rules = self._run_rules
+        decided: Sequence[Fact] = ()
         match command.body:
             case HandleInput():
-                left = super().decide(state, command, now_ms=now_ms)
-                left = (*left, *driven.end_from_outside(state, command.key, left))
+                decided = super().decide(state, command, now_ms=now_ms)
+                decided = (*decided, *rules.end_from_outside(state, command.key, decided))
             case RecordStep() as step:
-                left = driven.record_step(state, command.key, step)
+                decided = rules.record_step(state, command.key, step)
             case ParkRun() as parked:
-                left = driven.park(state, parked)
+                decided = rules.park(state, parked)
             case UnparkRun() as ready:
-                left = driven.unpark(state, ready.run_id)
-            case ReportBrokenHistory() as said:
-                left = driven.end_lost_run(state, command.key, said)
+                decided = rules.unpark(state, ready.run_id)
+            case ReportBrokenHistory() as report:
+                decided = rules.end_lost_run(state, command.key, report)
             case Fact() as fact:
-                left = driven.react(state, command.key, fact)
-        return left
+                decided = rules.react(state, command.key, fact)
+        return decided
 
     def reply(
         self, state: SessionTurns, command: Command[Any], facts: Sequence[Fact]
@@ -173,14 +176,16 @@ class TurnsDecider(SessionMachineDecider):
     def evolve_host(self, host: SessionHost, fact: Any) -> SessionHost:
         return evolve_host(host, fact)
 
-    def fill_in(self, state: SessionTurns, part: MachineBinding, draft: Any) -> Any:
+    def fill_in(self, state: SessionTurns, binding: MachineBinding, candidate: Any) -> Any:
         """Add the run that a step belongs to; for a start, whether admission had prepared the
         run."""
-        if isinstance(draft, Start):
-            force_setattr(draft, "direct", bind_run(state.host, draft.run) is not state.host)
-        elif part.machine is TURN and draft.run is UNSET:
-            force_setattr(draft, "run", state.turn.host.current_run_id or UNSET)
-        return super().fill_in(state, part, draft)
+        if isinstance(candidate, Start):
+            force_setattr(
+                candidate, "direct", bind_run(state.host, candidate.run) is not state.host
+            )
+        elif binding.machine is TURN and candidate.run is UNSET:
+            force_setattr(candidate, "run", state.turn.host.current_run_id or UNSET)
+        return super().fill_in(state, binding, candidate)
 
     def evolve(self, state: SessionTurns, fact: Any) -> SessionTurns:
         if isinstance(fact, facts.HistoryRestarted):

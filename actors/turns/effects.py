@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel import Effect
 from rookery.actors.messages import ActiveRunView
 from rookery.schemas.calls import RequestedCall
 from rookery.schemas.run import (

@@ -179,6 +179,6 @@ class TurnStateHandle:
         with self._authority as authority:
             self._apply(on, run_id=run_id, **params)
             of_input = run_id == authority.input_run_id
-            asked = close_direct_run(authority.host, run_id, of_input=of_input)
-            if asked is not None:
-                authority.set_host(apply_input(authority.host, asked))
+            command = close_direct_run(authority.host, run_id, of_input=of_input)
+            if command is not None:
+                authority.set_host(apply_input(authority.host, command))

@@ -46,12 +46,12 @@ class ModelRoutingStatusChanged(TransitionEffect, frozen=True, kw_only=True):
     topology_epoch: int
 
 
-def set_baseline(routing: ModelRouting, asked: facts.BaselineSet) -> ModelRouting:
+def set_baseline(routing: ModelRouting, fact: facts.BaselineSet) -> ModelRouting:
     return replace(
         routing,
         phase=RoutingPhase.SET,
-        baseline_model=asked.model,
-        baseline_realtime=asked.realtime_capable,
+        baseline_model=fact.model,
+        baseline_realtime=fact.realtime_capable,
         topology_epoch=routing.topology_epoch + 1,
     )
 

@@ -146,16 +146,16 @@ def to_phase(
 
 
 def mark_stale(freshness: RealtimeProjectionFreshness) -> Callable[[ProductTurn, Any], ProductTurn]:
-    return lambda turn, asked: replace(turn, freshness=freshness, frontier_ms=asked.advanced_at_ms)
+    return lambda turn, fact: replace(turn, freshness=freshness, frontier_ms=fact.advanced_at_ms)
 
 
 def refresh(turn: ProductTurn, as_of_ms: int) -> ProductTurn:
     return replace(turn, freshness=CLEAN, frontier_ms=max(turn.frontier_ms, as_of_ms))
 
 
-def advances(turn: ProductTurn, asked: facts.ProjectionAdvanced) -> bool:
+def advances(turn: ProductTurn, fact: facts.ProjectionAdvanced) -> bool:
     """A guard: the time is later than the frontier."""
-    return asked.advanced_at_ms > turn.frontier_ms and reachable(turn)
+    return fact.advanced_at_ms > turn.frontier_ms and reachable(turn)
 
 
 def cleans(turn: ProductTurn, as_of_ms: int) -> bool:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import UNSET
 from msgspec.structs import force_setattr, replace
 
-from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.fact_builder import FactBuilder
+from rookery.actors.kernel import Effect, FactBuilder
 from rookery.actors.messages import (
     ActiveRunView,
     ParkRun,
@@ -68,8 +67,8 @@ BOUNDARIES: Final = ("boundary_continue", "boundary_complete", "primitive_applie
 class RunRules:
     """The rules of ``TurnsDecider`` for the runs that its node executes."""
 
-    def __init__(self, concern: TurnsDecider, offers: Provisioner | None) -> None:
-        self._decider, self._provisioner = concern, offers
+    def __init__(self, decider: TurnsDecider, provisioner: Provisioner | None) -> None:
+        self._decider, self._provisioner = decider, provisioner
 
     def react(self, state: SessionTurns, key: str, fact: Any) -> Sequence[Fact]:
         """React to a fact of admission or of the tools. Facts of an ended generation have no
@@ -95,37 +94,38 @@ class RunRules:
         return left
 
     def end_lost_run(
-        self, state: SessionTurns, key: str, said: ReportBrokenHistory
+        self, state: SessionTurns, key: str, report: ReportBrokenHistory
     ) -> Sequence[Fact]:
         """Fail the run because the history of its calls or approvals cannot be folded."""
-        driving = state.driving
-        if driving is None or driving.run_id != state.host.current_run_id:
+        run = state.driving
+        if run is None or run.run_id != state.host.current_run_id:
             return ()
         if state.turn.phase.is_terminal:
             return ()
-        text = f"the history of {said.family} cannot be folded: {said.message}"
-        refusal = Refused(said.code, text, hint=f"rookery sessions destroy {key}")
-        (failed,) = self._fail_unstarted(state, key, driving.run_id, refusal)
-        force_setattr(failed, "step", driving.steps + 1)
+        text = f"the history of {report.family} cannot be folded: {report.message}"
+        refusal = Refused(report.code, text, hint=f"rookery sessions destroy {key}")
+        (failed,) = self._fail_unstarted(state, key, run.run_id, refusal)
+        force_setattr(failed, "step", run.steps + 1)
         return (failed,)
 
     def record_step(self, state: SessionTurns, key: str, step: RecordStep) -> Sequence[Fact]:
         """Record a driver's step, unless the run is over. Each number is recorded once: a second
         driver gets CONFLICT and restarts from the recorded steps."""
-        driving = state.driving
-        if driving is None or driving.run_id != step.run_id or state.turn.phase.is_terminal:
+        run = state.driving
+        if run is None or run.run_id != step.run_id or state.turn.phase.is_terminal:
             return ()
-        if step.number <= driving.steps:
+        if step.number <= run.steps:
             raise Failed(
-                "CONFLICT", f"step {step.number} of run {step.run_id} was taken by another driver"
+                "CONFLICT",
+                f"step {step.number} of run {step.run_id} was recorded by another driver",
             )
-        taken = StepFacts(self._decider, state, key, step)
+        step_facts = StepFacts(self._decider, state, key, step)
         if state.turn.phase is TurnPhase.CANCELLING:
-            taken.cancel()
+            step_facts.cancel()
         else:
-            waited = driving.calls if step.answered else ()
-            taken.apply_inputs(*resolve_calls(waited, step.given), *step.moves)
-        return taken.facts
+            waited = run.calls if step.answered else ()
+            step_facts.apply_inputs(*resolve_calls(waited, step.given), *step.moves)
+        return step_facts.facts
 
     def end_from_outside(
         self, state: SessionTurns, key: str, left: Sequence[Fact] = ()
@@ -134,32 +134,32 @@ class RunRules:
         or earlier."""
         for fact in left:
             state = self._decider.evolve(state, fact)
-        driving, phase = state.driving, state.turn.phase
-        if driving is None or driving.over is not False or not phase.is_terminal:
+        run, phase = state.driving, state.turn.phase
+        if run is None or run.over is not False or not phase.is_terminal:
             return ()
-        if self._provisioner is None or driving.run_id != state.host.current_run_id:
+        if self._provisioner is None or run.run_id != state.host.current_run_id:
             return ()
         cause = state.turn.terminal_cause_kind or TurnTerminalCauseKind.FATAL_FAILURE
         outcome = state.turn.terminal_outcome or TurnTerminalOutcome.FAILED
         on = _END_INPUTS[phase]
-        params: dict[str, Any] = {"run_id": driving.run_id}
+        params: dict[str, Any] = {"run_id": run.run_id}
         if on == "run_failed":
             params |= {
                 "apply_cause": None,
                 "apply_message": None,
                 "outcome": outcome.variant,
                 "cause_kind": cause.variant,
-                "error": f"{cause.variant}: by somebody outside",
+                "error": f"{cause.variant}: by an input of a client",
             }
         (end,) = self._decider.decide_input(state, key, on, params)
         force_setattr(end, "result", external_result(phase))
-        force_setattr(end, "step", driving.steps + 1)
+        force_setattr(end, "step", run.steps + 1)
         return (end,)
 
     def park(self, state: SessionTurns, parked: ParkRun) -> Sequence[Fact]:
         """Park the run, unless it is about to end."""
-        driving, phase = state.driving, state.turn.phase
-        if driving is None or driving.run_id != parked.run_id or driving.parked:
+        run, phase = state.driving, state.turn.phase
+        if run is None or run.run_id != parked.run_id or run.parked:
             return ()
         if phase.is_terminal or phase is TurnPhase.CANCELLING:
             return ()
@@ -175,31 +175,31 @@ class RunRules:
 
     def unpark(self, state: SessionTurns, run_id: str) -> Sequence[Fact]:
         """Unpark the run, because a call it waits for has ended."""
-        driving = state.driving
-        if driving is None or driving.run_id != run_id or not driving.parked:
+        run = state.driving
+        if run is None or run.run_id != run_id or not run.parked:
             return ()
         return (self._stamp_generation(state, facts.Unparked(run=run_id)),)
 
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
         """The effects of ``fact``. ``state`` may be a later one: an ended run needs no driver."""
-        driving = state.driving
+        run = state.driving
         if isinstance(fact, End) and fact.result is not UNSET and fact.result_blob is UNSET:
             return (SendResult(key=f"end/{fact.id}", run_id=fact.run, result=fact.result),)
-        if driving is None or fact.run != driving.run_id or state.turn.phase.is_terminal:
+        if run is None or fact.run != run.run_id or state.turn.phase.is_terminal:
             return ()
         match fact:
-            case facts.PrimitiveApplied() | facts.Unparked() if not driving.parked:
-                view = active_run_view(state, driving.run_id)
+            case facts.PrimitiveApplied() | facts.Unparked() if not run.parked:
+                view = active_run_view(state, run.run_id)
                 return (ExecuteRun(key=f"drive/{fact.id}", session=fact.session, view=view),)
-            case facts.Parked() if driving.parked:
-                return (_interim_effect(driving, f"parked/{fact.id}", fact.session),)
+            case facts.Parked() if run.parked:
+                return (_interim_effect(run, f"parked/{fact.id}", fact.session),)
             case facts.CancelRequested():
                 return (StopRun(key=f"stop/{fact.id}", session=fact.session, run_id=fact.run),)
         return ()
 
     def pending_effects(self, state: SessionTurns, session: str) -> Sequence[Effect]:
         """The effects that the session's run calls for, from its state alone."""
-        driving, phase = state.driving, state.turn.phase
+        run, phase = state.driving, state.turn.phase
         if self._provisioner is None:
             return ()
         if phase.is_terminal:
@@ -208,39 +208,41 @@ class RunRules:
             return (
                 () if run_id is None else (ReportTurnOver(key=key, session=session, run_id=run_id),)
             )
-        if driving is None or driving.run_id != state.host.current_run_id:
+        if run is None or run.run_id != state.host.current_run_id:
             return ()
-        run_id = driving.run_id
+        run_id = run.run_id
         if phase is TurnPhase.CANCELLING:
             return (StopRun(key=f"stop/{run_id}", session=session, run_id=run_id),)
-        if not driving.parked:
+        if not run.parked:
             return (ContinueRun(key=f"drive/{run_id}", session=session, run_id=run_id),)
-        return (_interim_effect(driving, f"parked/{run_id}", session),)
+        return (_interim_effect(run, f"parked/{run_id}", session),)
 
     # --- reactions --------------------------------------------------------------------------------
 
     def _start(self, state: SessionTurns, key: str, run_id: str) -> Sequence[Fact]:
         """Start a prepared run. If that is impossible it fails at once: every input gets an end."""
-        asked, driving = state.asked.get(run_id), state.driving
-        if self._provisioner is None or asked is None or (driving and driving.run_id == run_id):
+        requested, run = state.asked.get(run_id), state.driving
+        if self._provisioner is None or requested is None or (run and run.run_id == run_id):
             return ()
-        forked, left = asked.forked, TurnFacts(self._decider, state, key)
+        forked, builder = requested.forked, TurnFacts(self._decider, state, key)
         try:
-            offer = forked.offer if forked is not UNSET else self._provision(state, asked.request)
-            if isinstance(offer, ImmediateKind):
-                return self._run_immediate(state, key, run_id, offer)
-            left.transition(
+            environment = (
+                forked.offer if forked is not UNSET else self._provision(state, requested.request)
+            )
+            if isinstance(environment, ImmediateKind):
+                return self._run_immediate(state, key, run_id, environment)
+            builder.transition(
                 "start_conversation_run",
                 start_params(run_id),
-                offer=offer,
-                request=asked.request,
-                request_blob=asked.request_blob,
+                offer=environment,
+                request=requested.request,
+                request_blob=requested.request_blob,
                 forked=forked,
             )
         except Refused as refusal:
             return self._fail_unstarted(state, key, run_id, refusal)
-        left.transition("primitive_applied", {})
-        return left.facts
+        builder.transition("primitive_applied", {})
+        return builder.facts
 
     def _provision(
         self, state: SessionTurns, request: RunRequest
@@ -248,23 +250,23 @@ class RunRules:
         """The environment of a run. A session keeps the guest it began with on every node, because
         memory fits only its own build."""
         assert self._provisioner is not None
-        offer = self._provisioner(request, state.limits)
-        began = state.began if state.driving is None else state.driving.offer
-        if began is UNSET or isinstance(offer, ImmediateKind):
-            return offer
-        return replace(offer, language=began.language, build=began.build)
+        environment = self._provisioner(request, state.limits)
+        inherited = state.began if state.driving is None else state.driving.offer
+        if inherited is UNSET or isinstance(environment, ImmediateKind):
+            return environment
+        return replace(environment, language=inherited.language, build=inherited.build)
 
     def _run_immediate(
-        self, state: SessionTurns, key: str, run_id: str, how: ImmediateKind
+        self, state: SessionTurns, key: str, run_id: str, kind: ImmediateKind
     ) -> Sequence[Fact]:
         """Start and complete a run that only adds to the session."""
         params = {"run_id": run_id}
-        left = TurnFacts(self._decider, state, key)
-        left.transition(how.value, params)
-        if how is ImmediateKind.APPEND:
-            left.transition("primitive_applied", {})
-        left.transition("run_completed", params, result=RunResult())
-        return left.facts
+        builder = TurnFacts(self._decider, state, key)
+        builder.transition(kind.value, params)
+        if kind is ImmediateKind.APPEND:
+            builder.transition("primitive_applied", {})
+        builder.transition("run_completed", params, result=RunResult())
+        return builder.facts
 
     def _fail_unstarted(
         self, state: SessionTurns, key: str, run_id: str, refusal: Refused
@@ -282,8 +284,8 @@ class RunRules:
         return (failed,)
 
     def _request_end(self, state: SessionTurns, key: str, on: str) -> Sequence[Fact]:
-        driving = state.driving
-        if driving is None or driving.run_id != state.host.current_run_id:
+        run = state.driving
+        if run is None or run.run_id != state.host.current_run_id:
             return ()
         try:
             return self._decider.decide_input(state, key, on, {})
@@ -293,10 +295,10 @@ class RunRules:
     def _on_call_ended(
         self, state: SessionTurns, fact: tool.Completed | tool.Failed
     ) -> Sequence[Fact]:
-        driving = state.driving
-        if driving is None or fact.operation_id not in driving.waits_for:
+        run = state.driving
+        if run is None or fact.operation_id not in run.waits_for:
             return ()
-        return self.unpark(state, driving.run_id)
+        return self.unpark(state, run.run_id)
 
     def _stamp_generation(self, state: SessionTurns, fact: Fact) -> Fact:
         force_setattr(fact, "generation", state.generation)
@@ -373,39 +375,39 @@ class StepFacts(TurnFacts):
             force_setattr(last, "timer_ms", self._step.timer_ms)
 
 
-def _interim_effect(driving: ActiveRun, key: str, session: str) -> SendInterim:
-    waits = tuple(call for call in driving.calls if call.operation_id in driving.waits_for)
+def _interim_effect(run: ActiveRun, key: str, session: str) -> SendInterim:
+    waits = tuple(call for call in run.calls if call.operation_id in run.waits_for)
     return SendInterim(
         key=key,
         session=session,
-        run_id=driving.run_id,
-        code=driving.parked,
-        snapshot_id=driving.snapshot_id,
+        run_id=run.run_id,
+        code=run.parked,
+        snapshot_id=run.snapshot_id,
         calls=waits,
     )
 
 
 def active_run_view(state: SessionTurns, run_id: str) -> ActiveRunView:
     """The active run as its driver needs it; ``Forgotten`` if the run is not the active one."""
-    driving, phase = state.driving, state.turn.phase
-    if driving is None or driving.run_id != run_id:
+    run, phase = state.driving, state.turn.phase
+    if run is None or run.run_id != run_id:
         return ActiveRunView(run_id=run_id, ended="Forgotten")
     return ActiveRunView(
         run_id=run_id,
-        steps=driving.steps,
-        started_at_ms=driving.started_at_ms,
+        steps=run.steps,
+        started_at_ms=run.started_at_ms,
         generation=state.generation,
         runs_before=state.runs_ended - phase.is_terminal,
-        request=driving.request,
-        request_blob=driving.request_blob,
-        calls=driving.calls,
-        beside=() if driving.beside is UNSET else driving.beside,
-        timer_ms=driving.timer_ms,
-        offer=driving.offer,
+        request=run.request,
+        request_blob=run.request_blob,
+        calls=run.calls,
+        beside=() if run.beside is UNSET else run.beside,
+        timer_ms=run.timer_ms,
+        offer=run.offer,
         cancelling=phase is TurnPhase.CANCELLING,
         ended=phase.value if phase.is_terminal else "",
-        parked=driving.parked,
-        snapshot_blob=driving.snapshot_blob,
-        split=driving.split is True,
-        forked=driving.forked,
+        parked=run.parked,
+        snapshot_blob=run.snapshot_blob,
+        split=run.split is True,
+        forked=run.forked,
     )

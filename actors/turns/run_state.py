@@ -126,22 +126,22 @@ def resolve_calls(
     if not calls:
         return ()
     operations = sorted(call.operation_id for call in calls)
-    moves: list[TurnInput] = []
+    inputs: list[TurnInput] = []
     if given is not UNSET:
-        moves, operations = [_register_ops(operations, given)], sorted(given)
+        inputs, operations = [_register_ops(operations, given)], sorted(given)
     if operations:
-        moves.append(TurnInput("ops_barrier_satisfied", {"operation_ids": operations}))
-    return (*moves, TurnInput("tool_calls_resolved"), TurnInput("boundary_continue"))
+        inputs.append(TurnInput("ops_barrier_satisfied", {"operation_ids": operations}))
+    return (*inputs, TurnInput("tool_calls_resolved"), TurnInput("boundary_continue"))
 
 
 def request_calls(
     calls: Sequence[RequestedCall], barrier: Iterable[str], under_way: Iterable[str]
 ) -> tuple[TurnInput, ...]:
     """The inputs for new calls; the driver waits for the operations of the barrier."""
-    moves = (_register_ops(under_way, barrier),)
+    inputs = (_register_ops(under_way, barrier),)
     if not calls:
-        return moves
-    return (TurnInput("llm_returned_tool_calls", {"tool_count": len(calls)}), *moves)
+        return inputs
+    return (TurnInput("llm_returned_tool_calls", {"tool_count": len(calls)}), *inputs)
 
 
 def _register_ops(operations: Iterable[str], barrier: Iterable[str]) -> TurnInput:
@@ -198,9 +198,11 @@ _CAUSES: Final = {
 def cancelled_result(of: RunResult | UnsetType, reason: str = "") -> RunResult:
     """The result of a cancelled run, with the output it had so far."""
     error = ErrorObject(code="CANCELLED", message=reason or "the run was cancelled")
-    told = RunResult() if of is UNSET else of
-    made = RunResult.failed(RunStatus.CANCELLED, error, told.stdout, told.metrics)
-    return msgspec.structs.replace(made, stderr=told.stderr, external_calls=told.external_calls)
+    output = RunResult() if of is UNSET else of
+    cancelled = RunResult.failed(RunStatus.CANCELLED, error, output.stdout, output.metrics)
+    return msgspec.structs.replace(
+        cancelled, stderr=output.stderr, external_calls=output.external_calls
+    )
 
 
 def end_unexecuted(view: ActiveRunView) -> RecordStep:
@@ -215,7 +217,9 @@ def external_result(phase: TurnPhase) -> RunResult:
         return RunResult()
     if phase is TurnPhase.CANCELLED:
         return cancelled_result(UNSET)
-    error = ErrorObject(code="RUNTIME_ERROR", message="somebody outside let the run's turn fail")
+    error = ErrorObject(
+        code="RUNTIME_ERROR", message="an input of a client made the run's turn fail"
+    )
     return RunResult.failed(RunStatus.RUNTIME_ERROR, error, "", Metrics())
 
 

@@ -144,32 +144,32 @@ NOTHING_TO_RUN = (
 # --- when rows hold -------------------------------------------------------------------------------
 
 
-def explicit(asked: facts.SlotDispositionResolved, kind: ExecutionKind) -> bool:
-    return asked.execution_kind_present and asked.execution_kind is kind
+def explicit(fact: facts.SlotDispositionResolved, kind: ExecutionKind) -> bool:
+    return fact.execution_kind_present and fact.execution_kind is kind
 
 
-def prompted(asked: facts.SlotDispositionResolved) -> bool:
-    return asked.prompt_trimmed_text_byte_count > 0 or asked.prompt_non_text_block_count > 0
+def prompted(fact: facts.SlotDispositionResolved) -> bool:
+    return fact.prompt_trimmed_text_byte_count > 0 or fact.prompt_non_text_block_count > 0
 
 
-def resumes(asked: facts.SlotDispositionResolved) -> bool:
+def resumes(fact: facts.SlotDispositionResolved) -> bool:
     """A guard: the start resumes; the prompt is irrelevant then."""
-    return explicit(asked, ExecutionKind.RESUME_PENDING)
+    return explicit(fact, ExecutionKind.RESUME_PENDING)
 
 
-def unprompted(asked: facts.SlotDispositionResolved) -> bool:
-    return not asked.execution_kind_present and not prompted(asked)
+def unprompted(fact: facts.SlotDispositionResolved) -> bool:
+    return not fact.execution_kind_present and not prompted(fact)
 
 
-def pending(asked: facts.SlotDispositionResolved) -> bool:
-    return asked.pending_continuation is PendingContinuation.RUN_PENDING
+def pending(fact: facts.SlotDispositionResolved) -> bool:
+    return fact.pending_continuation is PendingContinuation.RUN_PENDING
 
 
 def keep_alive(name: str, request: KeepAliveRequest, decision: str) -> Transition:
     return Transition(
         name,
         "resolve_runtime_keep_alive",
-        lambda slot, asked: slot.phase is ADMITTED and asked.keep_alive_request is request,
+        lambda slot, fact: slot.phase is ADMITTED and fact.keep_alive_request is request,
         effects=(RuntimeKeepAliveResolved(decision=decision),),
     )
 

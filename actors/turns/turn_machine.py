@@ -104,8 +104,8 @@ class TurnCheckCompaction(TransitionEffect, frozen=True, kw_only=True):
 COMPACT = TurnCheckCompaction()
 
 
-def run_started(_: Turn, asked: Any) -> TurnRunStarted:
-    return TurnRunStarted(run_id=asked.run)
+def run_started(_: Turn, fact: Any) -> TurnRunStarted:
+    return TurnRunStarted(run_id=fact.run)
 
 
 def boundary_applied(turn: Turn, _: object) -> TurnBoundaryApplied:
@@ -122,9 +122,9 @@ def run_cancelled(turn: Turn, _: object) -> TurnRunCancelled:
     return TurnRunCancelled(run_id=turn.host.current_run_id, reason="Observed")
 
 
-def run_failed(turn: Turn, asked: facts.FatallyFailed) -> TurnRunFailed:
+def run_failed(turn: Turn, fact: facts.FatallyFailed) -> TurnRunFailed:
     return TurnRunFailed(
-        run_id=turn.host.current_run_id, terminal_cause_kind=asked.cause_kind, error=asked.error
+        run_id=turn.host.current_run_id, terminal_cause_kind=fact.cause_kind, error=fact.error
     )
 
 
@@ -147,13 +147,13 @@ def may_start(turn: Turn) -> bool:
     )
 
 
-def is_current(turn: Turn, asked: Any) -> bool:
+def is_current(turn: Turn, fact: Any) -> bool:
     """A guard: the ended run is the host's current one, in whatever phase its turn is."""
-    return turn.host.phase is RUNNING and turn.host.current_run_id == asked.run
+    return turn.host.phase is RUNNING and turn.host.current_run_id == fact.run
 
 
-def is_conversation(asked: facts.Started) -> bool:
-    return asked.primitive_kind_in is CONVERSATION and asked.shape in CONVERSATIONAL
+def is_conversation(fact: facts.Started) -> bool:
+    return fact.primitive_kind_in is CONVERSATION and fact.shape in CONVERSATIONAL
 
 
 def limit(

@@ -192,7 +192,7 @@ def test_a_session_is_begun_once_and_left_as_it_is_when_it_is_asked_for_again(cl
 def test_what_is_validated_is_given_what_the_run_would_be(client: SyncClient):
     client.create("judged", limits={"cpu_ms": 900})
     assert client.validate("judged", "1").status == "ok"
-    with pytest.raises(Refused, match="judged speaks python"):
+    with pytest.raises(Refused, match="judged executes python"):
         client.validate("judged", "1", language="typescript")
     client.destroy("judged")
     assert client.validate("judged", "1", language="typescript").status == "ok"

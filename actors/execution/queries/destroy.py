@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from rookery.actors.kernel import AskActor
 from rookery.actors.kernel.history_restart import (
     HistoryCheck,
     HistoryView,
     RestartHistory,
     last_fact_number,
 )
-from rookery.actors.kernel.local_ask import AskActor
 from rookery.actors.kernel.machines.session_host import DESTROYED
 from rookery.actors.messages import ActiveRunView, ReportBrokenHistory, RunEndRecorded
 from rookery.bus.ports import Delivery, Journal
@@ -49,25 +49,25 @@ class SessionDestroyer:
         """End the session's generation; ``Refused`` if a run in progress can still end."""
         if await self._damage("session", session):
             await self._restart_history("session", session, await self._last_generation(session))
-        life = await self._session_view(session)
+        view = await self._session_view(session)
         broken = {f: why for f in FAMILIES if (why := await self._damage(f, session))}
-        if life.current_run_id is not None and life.phase != DESTROYED:
+        if view.current_run_id is not None and view.phase != DESTROYED:
             await self._end_run(session, broken)
-        if life.phase != DESTROYED:
+        if view.phase != DESTROYED:
             destroy = HandleInput(input="Destroy", params={"session_id_in": session})
-            life = await self._ask("session", session, destroy, SessionView)
+            view = await self._ask("session", session, destroy, SessionView)
         for family in broken:
-            await self._restart_history(family, session, life.generation + 1)
-        return life
+            await self._restart_history(family, session, view.generation + 1)
+        return view
 
     async def _end_run(self, session: str, broken: dict[str, HistoryView]) -> None:
         """End a run that has no other end."""
         for family, why in broken.items():
-            said = ReportBrokenHistory(family=family, code=why.code, message=why.message)
+            report = ReportBrokenHistory(family=family, code=why.code, message=why.message)
             if family == "turn":
-                await self._ask("session", session, said, RunEndRecorded)
+                await self._ask("session", session, report, RunEndRecorded)
             elif "turn" not in broken and family != "sandbox":
-                await self._ask("turn", session, said, ActiveRunView)
+                await self._ask("turn", session, report, ActiveRunView)
 
     async def _restart_history(self, family: str, session: str, generation: int) -> None:
         """Restart a family's history; the other families' facts count as handled."""
@@ -85,8 +85,8 @@ class SessionDestroyer:
 
     async def _last_generation(self, session: str) -> int:
         """The highest generation that can still be read."""
-        found = await self._journal.read(EntityId("session", session))
-        return max((int(n) for one in found for n in _GENERATION.findall(one.body)), default=1)
+        messages = await self._journal.read(EntityId("session", session))
+        return max((int(n) for one in messages for n in _GENERATION.findall(one.body)), default=1)
 
     async def _session_view(self, session: str) -> SessionView:
         return await self._ask("session", session, SessionQuery(), SessionView)

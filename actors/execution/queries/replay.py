@@ -61,14 +61,14 @@ class RunReplayer:
 
     def __init__(
         self,
-        past: SessionRebuilder,
-        patience_s: float = POLL_S,
+        rebuilder: SessionRebuilder,
+        poll_s: float = POLL_S,
         *,
-        held_max: int = REPLAYS_MAX,
-        unasked_s: float = IDLE_S,
+        replays_max: int = REPLAYS_MAX,
+        idle_s: float = IDLE_S,
     ) -> None:
-        self._rebuilder, self._poll_s = past, patience_s
-        self._replays_max, self._idle_s = held_max, unasked_s
+        self._rebuilder, self._poll_s = rebuilder, poll_s
+        self._replays_max, self._idle_s = replays_max, idle_s
         self._replays: dict[tuple[str, str], _Replay] = {}
         """Running replays, and ended ones whose report has not been sent."""
 
@@ -76,17 +76,17 @@ class RunReplayer:
         """The query ``replay``: the report, or the progress. A replay without requests is
         cancelled."""
         session = check_session_id(delivery.key)
-        asked = decode_command(delivery.body, ReplayQuery, content_type=delivery.content_type)
-        key = session, asked.run_id
+        query = decode_command(delivery.body, ReplayQuery, content_type=delivery.content_type)
+        key = session, query.run_id
         replay = self._replays.get(key)
         if replay is None:
             if len(self._replays) >= self._replays_max:
                 raise Refused(
                     "QUOTA_EXCEEDED",
-                    f"this node replays {self._replays_max} runs already, which is all it does",
-                    hint="ask again when one of them is over",
+                    f"this node replays {self._replays_max} runs, which is the limit",
+                    hint="ask again when one of them has ended",
                 )
-            replay = self._replays[key] = _Replay(self._rebuilder, session, asked.run_id)
+            replay = self._replays[key] = _Replay(self._rebuilder, session, query.run_id)
             replay.start()
         replay.expire_after(self._idle_s, lambda: self._drop(key, replay))
         done, _ = await asyncio.wait({replay.task}, timeout=self._poll_s)
@@ -109,8 +109,8 @@ class RunReplayer:
 
 
 class _Replay:
-    def __init__(self, past: SessionRebuilder, session: str, run_id: str) -> None:
-        self._rebuilder, self._session = past, session
+    def __init__(self, rebuilder: SessionRebuilder, session: str, run_id: str) -> None:
+        self._rebuilder, self._session = rebuilder, session
         self.report = ReplayReport(run_id=run_id, session_id=session, state="replaying", runs=1)
         self.task: asyncio.Future[ReplayReport]
         self._expiry: asyncio.TimerHandle | None = None
@@ -120,11 +120,11 @@ class _Replay:
         # No request may be left to receive a failure.
         self.task.add_done_callback(lambda over: over.cancelled() or over.exception())
 
-    def expire_after(self, unasked_s: float, forget: Callable[[], None]) -> None:
+    def expire_after(self, idle_s: float, forget: Callable[[], None]) -> None:
         """Restart the timer of requests."""
         if self._expiry is not None:
             self._expiry.cancel()
-        self._expiry = asyncio.get_running_loop().call_later(unasked_s, forget)
+        self._expiry = asyncio.get_running_loop().call_later(idle_s, forget)
 
     def cancel(self) -> None:
         """Cancel the replay if it is running."""
@@ -150,12 +150,12 @@ class _Replay:
                 outcome = await self._rerun(name, run, recorded)
                 same_build = self._rebuilder.sandbox.build_of(name) == run.environment.build
             self._compare(run, recorded, outcome, same_build=same_build)
-        except _Difference as differs:
+        except _Difference as difference:
             self._update_report(
                 state="different",
-                difference=differs.what,
-                recorded=differs.recorded,
-                replayed=differs.replayed,
+                difference=difference.what,
+                recorded=difference.recorded,
+                replayed=difference.replayed,
             )
         else:
             self._update_report(state="equal", runs_done=self.report.runs)
@@ -163,25 +163,31 @@ class _Replay:
 
     async def _rerun(self, name: str, run: PastRun, recorded: RunResult) -> Outcome:
         """Execute a run as far as its record goes."""
-        sandbox, told = self._rebuilder.sandbox, _RecordedAnswers(run)
+        sandbox, recorded_answers = self._rebuilder.sandbox, _RecordedAnswers(run)
         tools = await self._rebuilder.reader.tools(run.environment)
         request = _replay_request(name, run, open_ended=recorded.status in OPEN_ENDED)
-        going = sandbox.submit(request, now_ms=run.now_ms, answer=told.answer, tools=tools)
+        going = sandbox.submit(
+            request, now_ms=run.now_ms, answer=recorded_answers.answer, tools=tools
+        )
         outcome = await asyncio.wrap_future(going)
         while isinstance(outcome, SuspendedRun):
-            batch = told.answers(outcome.calls)
+            batch = recorded_answers.answers(outcome.calls)
             if batch is None:
                 break
             answers = {call.number: call.answer for call in batch.calls}
             for advance_ms in batch.passed_ms[:-1]:
-                going = sandbox.submit_resume(name, {}, advance_ms=advance_ms, answer=told.answer)
+                going = sandbox.submit_resume(
+                    name, {}, advance_ms=advance_ms, answer=recorded_answers.answer
+                )
                 await asyncio.wrap_future(going)
             advance_ms = batch.passed_ms[-1] if batch.passed_ms else 0
-            going = sandbox.submit_resume(name, answers, advance_ms=advance_ms, answer=told.answer)
+            going = sandbox.submit_resume(
+                name, answers, advance_ms=advance_ms, answer=recorded_answers.answer
+            )
             outcome = await asyncio.wrap_future(going)
             if run.run_id == self.report.run_id:
-                self._update_report(calls=told.calls)
-        told.check_complete()
+                self._update_report(calls=recorded_answers.calls)
+        recorded_answers.check_complete()
         return outcome
 
     def _compare(
@@ -227,8 +233,8 @@ class _RecordedAnswers:
             return None
         try:
             batch = self._match([call])
-        except _Difference as differs:
-            self._difference = differs
+        except _Difference as difference:
+            self._difference = difference
             return None
         return None if batch is None else batch.calls[0].answer
 
@@ -256,7 +262,7 @@ class _RecordedAnswers:
             [_request_of(call) for call in calls],
         )
         if not batch.whole:
-            now = [asked for asked in now if asked in before]
+            now = [one for one in now if one in before]
         if before != now:
             numbers = ", ".join(str(call.number) for call in batch.calls)
             raise _Difference(f"request of call {numbers} of run {self._run_id}", before, now)
@@ -285,12 +291,12 @@ def _comparable(run: PastRun, recorded: RunResult) -> RunResult:
     if not run.ended_at_sequence or (run.result is UNSET and run.result_blob is UNSET):
         raise Refused(
             "GUARD_REJECTED",
-            f"run {run.run_id} has not come to a result yet",
+            f"run {run.run_id} has no result yet",
             hint=f"rookery runs show {run.run_id}",
         )
     error = recorded.error
     if error is not None and error.code not in STATUS_OF_CODE:
-        text = f"run {run.run_id} was ended with {error.code}, and not by its program"
+        text = f"run {run.run_id} was ended with {error.code} by its node and not by its program"
         raise Refused("GUARD_REJECTED", text)
     return recorded
 

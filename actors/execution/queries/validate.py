@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rookery.actors.admission.commands import check_language, with_session_id
 from rookery.actors.execution.history import RunHistoryReader, without_limits
 from rookery.actors.execution.provisioning import RunProvisioner
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel import AskActor
 from rookery.actors.kernel.machines.session_host import DESTROYED, INITIALIZING
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.bus.ports import Delivery
@@ -33,13 +33,14 @@ class RequestValidator:
     def __init__(
         self,
         sandbox: Sandbox,
-        offers: RunProvisioner,
+        provisioner: RunProvisioner,
         reader: RunHistoryReader,
         ask: AskActor,
         *,
         bytes_max: int,
     ) -> None:
-        self._sandbox, self._provisioner, self._reader, self._ask = sandbox, offers, reader, ask
+        self._sandbox, self._provisioner = sandbox, provisioner
+        self._reader, self._ask = reader, ask
         self._bytes_max = bytes_max
 
     async def reply(self, delivery: Delivery) -> RunAnswer:
@@ -58,12 +59,12 @@ class RequestValidator:
         self._provisioner.validate(request)
         meta = await self._meta(session, request)
         check_language(meta, request.language)
-        offer = self._provisioner(request, meta.limits)
-        tools = await self._reader.tools(offer)
-        asked = replace(
-            without_limits(request), validate_only=True, limits=offer.limits, timeout_ms=None
+        environment = self._provisioner(request, meta.limits)
+        tools = await self._reader.tools(environment)
+        checked_request = replace(
+            without_limits(request), validate_only=True, limits=environment.limits, timeout_ms=None
         )
-        checked = self._sandbox.submit(asked, now_ms=0, tools=tools)
+        checked = self._sandbox.submit(checked_request, now_ms=0, tools=tools)
         outcome = await asyncio.wrap_future(checked)
         assert isinstance(outcome, RunResult), "what is not run does not wait"
         return outcome

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.kernel.decider import Decider
+from rookery.actors.kernel import Decider
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused

@@ -107,7 +107,7 @@ def test_a_run_of_a_realm_that_is_driven_from_outside_has_no_result_here(serving
             handle.result(PATIENCE_S)
         with pytest.raises(Refused, match="UNKNOWN_VERB"):
             client.validate("from-outside", "1")
-        with pytest.raises(Refused, match="UNSUPPORTED_FEATURE: nothing is validated here"):
+        with pytest.raises(Refused, match="UNSUPPORTED_FEATURE: this node executes no runs"):
             client.run("from-outside", {"code": "1", "validate_only": True})
 
 

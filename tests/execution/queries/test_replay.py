@@ -211,7 +211,7 @@ def test_a_run_that_nobody_drove_is_not_found(sandbox: Sandbox):
 def test_a_long_replay_says_how_far_it_is_and_goes_on(sandbox: Sandbox):
     async def told() -> None:
         bus = await recorded()
-        replaying = RunReplayer(past_of(bus, sandbox), patience_s=0)
+        replaying = RunReplayer(past_of(bus, sandbox), poll_s=0)
         reports = [await replaying.reply(asked(*STARTED[6]))]
         while reports[-1].state == "replaying":
             await asyncio.sleep(0.001)
@@ -226,7 +226,7 @@ def test_a_long_replay_says_how_far_it_is_and_goes_on(sandbox: Sandbox):
 
 def test_replays_end_with_their_node(sandbox: Sandbox):
     async def told() -> None:
-        replaying = RunReplayer(past_of(await recorded(), sandbox), patience_s=0)
+        replaying = RunReplayer(past_of(await recorded(), sandbox), poll_s=0)
         assert (await replaying.reply(asked(*STARTED[5]))).state == "replaying"
         await replaying.close()
 
@@ -260,7 +260,7 @@ def test_what_a_fork_was_told_is_read_as_it_was_written_then_and_now(kept: list[
 def test_a_replay_nobody_asks_for_is_forgotten_and_makes_room(sandbox: Sandbox):
     async def told() -> None:
         past = past_of(await recorded(), sandbox)
-        replaying = RunReplayer(past, patience_s=0, held_max=1, unasked_s=0.5)
+        replaying = RunReplayer(past, poll_s=0, replays_max=1, idle_s=0.5)
         first, second = asked(*STARTED[0]), asked(*STARTED[1])
         assert (await replaying.reply(first)).state == "replaying"
         for left, right in ((first, second), (second, first)):
