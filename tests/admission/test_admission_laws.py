@@ -115,7 +115,7 @@ def test_a_session_left_to_its_turns_comes_to_rest(history: list[tuple[str, Any]
 
 @settings(max_examples=100)
 @given(histories)
-def test_everybody_who_asked_is_told_once_how_it_ended(history: list[tuple[str, Any]]) -> None:
+def test_every_client_gets_one_reply_at_the_end(history: list[tuple[str, Any]]) -> None:
     session = lived(history)
     ended = {to: found.state for found in session.endings for to in found.reply_to}
     assert sorted(session.answers) == sorted(ended.items())
@@ -123,7 +123,7 @@ def test_everybody_who_asked_is_told_once_how_it_ended(history: list[tuple[str, 
 
 @settings(max_examples=100)
 @given(histories)
-def test_nobody_is_overtaken_by_their_own_kind(history: list[tuple[str, Any]]) -> None:
+def test_inputs_of_one_kind_keep_their_order(history: list[tuple[str, Any]]) -> None:
     """When a run starts, nobody of its kind who came before still waits, and no urgent one does
     unless it is urgent itself."""
     waiting: dict[str, bool] = {}
@@ -162,7 +162,7 @@ def test_a_repeat_adds_nothing_but_a_listener(history: list[tuple[str, Any]], wh
 
 @settings(max_examples=100)
 @given(histories)
-def test_whoever_follows_the_facts_sees_the_host_as_admission_does(
+def test_a_follower_of_the_facts_sees_admissions_host(
     history: list[tuple[str, Any]],
 ) -> None:
     session, copy = lived(history), SessionHost()

@@ -22,7 +22,7 @@ def test_a_failed_actor_has_a_successor_that_knows_everything(world: World):
     assert world.told("add", by=2).total.numbers == (1, 2)
 
 
-def test_what_a_failed_actor_had_in_hand_comes_again(world: World):
+def test_a_successor_decides_the_commands_of_its_failed_actor(world: World):
     node = world.start()
     node.journal.hold_acks()
     for by in (1, 2, 3):
@@ -36,7 +36,7 @@ def test_what_a_failed_actor_had_in_hand_comes_again(world: World):
     assert world.told("look").total.numbers == (1, 2, 3)
 
 
-def test_reactions_and_effects_of_what_was_under_way_are_not_lost(world: World):
+def test_reactions_and_effects_of_commits_in_flight_survive_an_actor_failure(world: World):
     node = world.start()
     node.journal.hold_acks()
     patient = Patient(world, "a", "x", 10)

@@ -40,7 +40,7 @@ def snapshot(world: World, key: str = "a", schema: int = 1) -> EntitySnapshot | 
     return world.run(snapshots.load(EntityId("tally", key), schema))
 
 
-def test_an_idle_entity_leaves_and_comes_back_equal(world: World):
+def test_an_idle_entity_is_evicted_and_loaded_equal(world: World):
     node = world.start()
     world.told("add", id="x", by=1)
     world.told("add", by=2)
@@ -54,7 +54,7 @@ def test_an_idle_entity_leaves_and_comes_back_equal(world: World):
     world.until(lambda: world.numbers("echo") == [1, 2, 3])
 
 
-def test_what_is_busy_does_not_leave(world: World):
+def test_a_busy_entity_is_not_evicted(world: World):
     node = world.start()
     node.journal.hold_acks()
     asked = world.ask("add", by=1)
@@ -66,7 +66,7 @@ def test_what_is_busy_does_not_leave(world: World):
     world.until(lambda: asked.answers)
 
 
-def test_entities_leave_by_themselves_after_a_while(world: World):
+def test_entities_are_evicted_after_the_idle_time(world: World):
     node = world.start(passivate_after_ms=60_000)
     world.told("add", by=1)
     world.pass_s(50)
@@ -106,7 +106,7 @@ def test_a_snapshot_of_another_schema_is_ignored(world: World):
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x96\xa0\xa0\x01\x01\x80\x90"])
-def test_a_snapshot_that_makes_no_sense_is_ignored(world: World, body: bytes):
+def test_an_invalid_snapshot_is_ignored(world: World, body: bytes):
     world.start()
     numbers = filled(world)
     world.nodes[0].stop()
@@ -146,7 +146,7 @@ def test_a_broken_chain_breaks_one_entity_only(world: World):
     assert second.stop()
 
 
-def test_an_outage_while_an_entity_is_read_is_waited_out(world: World):
+def test_an_entity_is_loaded_after_an_outage(world: World):
     node = world.start()
     node.weather.away = True
     asked = world.ask("add", by=1)
@@ -157,7 +157,7 @@ def test_an_outage_while_an_entity_is_read_is_waited_out(world: World):
     assert asked.total.total == 1
 
 
-def test_a_large_body_is_kept_before_its_fact_names_it_and_order_holds(world: World):
+def test_a_large_body_is_stored_before_its_fact_and_order_is_preserved(world: World):
     node = world.start()
     padding = "x" * (65 << 10)
     node.weather.away = True
@@ -182,7 +182,7 @@ def test_a_large_body_survives_a_conflict(world: World):
     assert world.facts()[1].blob
 
 
-def test_a_body_nobody_can_keep_is_refused_and_the_entity_goes_on(world: World):
+def test_a_body_that_cannot_be_stored_is_refused_and_the_entity_continues(world: World):
     node = world.start()
     node.bus.blobs = FullBlobs()
     asked = [world.ask("add", by=2, padding="x" * (65 << 10)), world.ask("add", by=3)]

@@ -89,7 +89,7 @@ def test_an_entity_that_cannot_be_folded_answers_with_the_reason(world: World):
     assert world.told("add", "b", by=2).total.total == 3
 
 
-def test_what_an_unfoldable_entity_should_react_to_is_left_to_a_version_that_can(world: World):
+def test_reactions_of_an_unfoldable_entity_are_left_to_another_version(world: World):
     class Stubborn(EchoConcern):
         def evolve(self, state, fact):
             raise RuntimeError("never heard of it")

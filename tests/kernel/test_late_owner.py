@@ -28,7 +28,7 @@ def rings(world: World) -> list[tuple[str, int]]:
     return [(node, ring.total) for node, ring in world.rings]
 
 
-def test_a_machine_that_slept_acts_on_no_ack_of_before(world: World):
+def test_a_node_that_slept_acts_on_no_earlier_ack(world: World):
     first = world.start()
     first.journal.hold_acks()
     world.ask("add", "k0", by=10)
@@ -42,7 +42,7 @@ def test_a_machine_that_slept_acts_on_no_ack_of_before(world: World):
     assert first.journal.held == 0, "no reaction was decided either"
 
 
-def test_what_it_did_not_act_on_is_acted_on_by_the_owner_that_follows(world: World):
+def test_the_next_owner_acts_on_the_acks_that_a_sleeping_node_missed(world: World):
     first = world.start()
     first.journal.hold_acks()
     world.ask("add", "k0", by=10)
@@ -56,7 +56,7 @@ def test_what_it_did_not_act_on_is_acted_on_by_the_owner_that_follows(world: Wor
     shared(world, 8, 8)
 
 
-def test_a_node_that_sleeps_alone_does_itself_what_it_left(world: World):
+def test_a_node_that_slept_alone_continues_its_own_work(world: World):
     node = world.start()
     node.journal.hold_acks()
     world.ask("add", "k0", by=10)
@@ -103,7 +103,7 @@ def test_an_append_that_arrives_before_the_takeover_is_read_by_it(world: World):
     assert served(second) == [PARTITIONS]
 
 
-def test_certainty_ends_by_the_clock_though_a_beat_hangs(world: World):
+def test_certainty_ends_by_the_clock_while_a_heartbeat_hangs(world: World):
     node = world.start()
     node.weather.pause_back_s = 60.0  # Whatever is asked is answered, much later.
     world.pass_s(CLAIM_ENDED_S + 2)
@@ -130,7 +130,7 @@ def test_no_answer_is_waited_for_longer_than_the_claim_lives(world: World):
     assert world.told("add", "k0", by=2).total.numbers == (2,)
 
 
-def test_a_turn_taken_unseen_is_noticed_by_the_next_append(world: World):
+def test_a_term_begun_unseen_is_noticed_by_the_next_append(world: World):
     first, other = world.start(), world.node()
     world.told("add", "k0", by=1)
     world.run(other.bus.journal.begin_terms(EVERY))
@@ -141,7 +141,7 @@ def test_a_turn_taken_unseen_is_noticed_by_the_next_append(world: World):
     assert world.told("add", "k0", by=2).total.numbers == (1, 2)
 
 
-def test_a_turn_taken_unseen_is_noticed_before_a_horizon_is_kept_over_it(world: World):
+def test_a_term_begun_unseen_is_noticed_before_a_watermark_is_saved(world: World):
     """Nothing is appended here meanwhile, and the other one's fact is missed by nobody."""
     first, other = world.start(), world.node()
     world.told("add", "k0", by=1)
@@ -197,7 +197,7 @@ def test_a_process_whose_name_was_taken_while_it_slept_serves_nothing(world: Wor
     assert world.told("add", "k0", by=2).total.numbers == (1, 2)
 
 
-def test_a_node_says_what_it_has_taken_before_it_does_anything_there(world: World):
+def test_a_node_records_gained_partitions_before_it_serves_them(world: World):
     first = world.start()
     world.told("add", "k0", by=1)
     journal = world.server.realm("default").log.page(0, 1 << 30)
@@ -223,7 +223,7 @@ def test_a_journal_that_is_replaced_is_noticed_and_all_of_the_new_one_is_followe
     assert served(node) == [PARTITIONS]
 
 
-def test_a_horizon_of_another_journal_hides_nothing_of_this_one(world: World):
+def test_a_watermark_of_another_journal_hides_no_fact_of_this_one(world: World):
     first = world.start()
     for number in range(1, 9):
         world.told("add", "k0", by=number)

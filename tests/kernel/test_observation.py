@@ -98,7 +98,7 @@ def look(world: World) -> Watched:
     return watched(world.told("watched"))
 
 
-def test_what_stands_is_known_to_whoever_asks_next_and_journaled_once(world: World):
+def test_a_committed_fact_is_known_to_the_next_query_and_journaled_once(world: World):
     started(world)
     look(world)
     for by in (1, 2, 3):
@@ -109,7 +109,7 @@ def test_what_stands_is_known_to_whoever_asks_next_and_journaled_once(world: Wor
     assert len(world.stored("tally")) == 3
 
 
-def test_what_nobody_asks_for_opens_no_entity(world: World):
+def test_an_observed_fact_loads_no_entity(world: World):
     node = started(world)
     for by in (1, 2, 3):
         world.told("add", by=by)
@@ -119,7 +119,7 @@ def test_what_nobody_asks_for_opens_no_entity(world: World):
 
 @pytest.mark.parametrize("marks", [1, SNAPSHOT_FACTS], ids=["without snapshot", "with snapshot"])
 @pytest.mark.parametrize("fate", ["passivated", "stopped", "crashed"])
-def test_who_comes_back_knows_the_same(world: World, marks: int, fate: str):
+def test_a_reloaded_entity_knows_the_same(world: World, marks: int, fate: str):
     node = started(world)
     world.told("add", by=1)
     for _ in range(marks):
@@ -144,7 +144,7 @@ def test_who_comes_back_knows_the_same(world: World, marks: int, fate: str):
     assert look(world) == Watched((1, 2, 3, 4), before.marks)
 
 
-def test_what_was_never_handed_over_is_found_in_the_journal(world: World):
+def test_an_undelivered_fact_is_found_in_the_journal(world: World):
     started(world)
     world.told("add", by=1)
     assert look(world).observed == (1,)
@@ -153,7 +153,7 @@ def test_what_was_never_handed_over_is_found_in_the_journal(world: World):
     assert look(world).observed == (1, 2, 3, 4)
 
 
-def test_a_fenced_commit_knows_everything_that_stands(world: World):
+def test_a_fenced_commit_knows_every_committed_fact(world: World):
     started(world, FencedWatch())
     world.told("add", by=1)
     assert look(world).observed == (1,)
@@ -161,7 +161,7 @@ def test_a_fenced_commit_knows_everything_that_stands(world: World):
     assert watched(world.told("mark")).marks == ((1, 2),)
 
 
-def test_what_comes_while_a_commit_is_under_way_counts_after_it(world: World):
+def test_a_fact_observed_during_a_commit_counts_after_it(world: World):
     node = started(world)
     look(world)
     node.journal.hold_appends("watch")
@@ -212,7 +212,7 @@ def test_a_family_may_observe_and_react_and_does_each_once(world: World):
     ("error", "code"),
     [(RuntimeError("thirteen"), "NODE_FAILED"), (Failed("FACT_UNKNOWN", "13"), "FACT_UNKNOWN")],
 )
-def test_what_cannot_be_folded_stops_those_who_observe_it_and_nobody_else(
+def test_an_unfoldable_fact_stops_only_the_entities_that_observe_it(
     world: World, error: Exception, code: str
 ):
     started(world, FrailWatch(error))
@@ -227,7 +227,7 @@ def test_what_cannot_be_folded_stops_those_who_observe_it_and_nobody_else(
 
 
 @given(st.lists(st.sampled_from(["add", "mark", "add", "mark", "passivate", "rival"]), max_size=12))
-def test_whatever_happens_when_the_same_is_known_after_reloading(steps: list[str]):
+def test_any_order_of_events_gives_the_same_state_after_a_reload(steps: list[str]):
     with World() as world:
         node = started(world)
         asked = []

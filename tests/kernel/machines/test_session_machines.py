@@ -117,7 +117,7 @@ def lived(kind: type[SessionMachineDecider], rng: random.Random) -> Life:
 
 
 @pytest.mark.parametrize("kind", OWN, ids=lambda kind: kind.family)
-def test_own_facts_may_be_folded_before_everything_that_was_heard(
+def test_own_facts_may_be_folded_before_all_observed_ones(
     kind: type[SessionMachineDecider],
 ) -> None:
     generations, directs = set(), 0
@@ -137,7 +137,7 @@ def test_own_facts_may_be_folded_before_everything_that_was_heard(
 
 
 @pytest.mark.parametrize("kind", OWN, ids=lambda kind: kind.family)
-def test_every_machine_stands_at_the_host_but_a_turn_that_has_the_session_itself(
+def test_every_machine_has_the_observed_host_except_a_direct_turn(
     kind: type[SessionMachineDecider],
 ) -> None:
     for seed in range(50):
