@@ -1,4 +1,4 @@
-"""What admission owes its inputs, rule by rule."""
+"""The rules of admission's commands, one test per rule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refusal(code: str) -> Any:
 
 
 def given(*modes: Mode) -> Driven:
-    """A session with a run going and these inputs sent after it."""
+    """A session with an active run, and these inputs sent after it."""
     session = Driven()
     session.run()
     for mode in modes:
@@ -122,7 +122,7 @@ def test_a_quota_that_is_used_up_is_named_with_its_value(
 
 
 def finish(session: Driven) -> list[str]:
-    """Let every run end; the order in which they started, by the number of their command."""
+    """End every run; the order in which they started, by the number of their command."""
     while session.state.current is not None:
         session.commit()
     numbers = {command.id: str(n) for n, command in enumerate(session.commands)}
@@ -439,7 +439,7 @@ def test_asking_a_run_to_yield_says_which_run() -> None:
 
 
 def test_history_is_not_judged_again() -> None:
-    """A fact whose row today's guards would refuse still makes the state it always made."""
+    """A fact that today's guards would refuse still gives the state it always gave."""
     session = Driven()
     session.fold(facts.RunPrepared(row="PrepareIdle", run="r", generation=1))
     assert session.state.host.phase is HostPhase.RUNNING

@@ -1,8 +1,8 @@
-"""Laws of the queue, for any history: whatever is asked, ``Driven.check`` holds after each step.
+"""Laws of the queue for any history: ``Driven.check`` holds after each step.
 
-Goal: every accepted input comes to exactly one end, one turn runs at a time, nobody is overtaken
-by their own kind, and no wake-up is lost. Method: Hypothesis invents histories out of everything
-admission can be asked; refusals are allowed, broken promises are not.
+Goal: every accepted input gets exactly one end, one run is active at a time, inputs of one kind
+keep their order, and no wake-up is lost. Method: Hypothesis generates histories of all admission
+commands; a command may be refused, a law may not be broken.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def test_every_client_gets_one_reply_at_the_end(history: list[tuple[str, Any]]) 
 @settings(max_examples=100)
 @given(histories)
 def test_inputs_of_one_kind_keep_their_order(history: list[tuple[str, Any]]) -> None:
-    """When a run starts, nobody of its kind who came before still waits, and no urgent one does
-    unless it is urgent itself."""
+    """When a run starts, no earlier input of its kind waits, and no urgent one does unless the run
+    itself is urgent."""
     waiting: dict[str, bool] = {}
     for fact in lived(history).history:
         if isinstance(fact, facts.InputAccepted) and fact.run:

@@ -1,4 +1,4 @@
-"""session_claim: judged by machines.json, and its registry under threads."""
+"""session_claim against machines.json, and its registry under threads."""
 
 from __future__ import annotations
 

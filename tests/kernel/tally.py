@@ -1,8 +1,8 @@
-"""Two small concerns for tests of the kernel: ``tally`` adds numbers, ``echo`` reacts to it.
+"""Two small deciders for tests of the kernel: ``tally`` adds numbers, ``echo`` reacts to it.
 
-``add {by}`` leaves one fact; ``look`` none; ``close`` one that is fenced. Reaching a multiple of
-ten calls for an effect. ``echo`` repeats every number it hears; ``hush`` is its fenced end. The
-other concerns here are these with a flaw, at thirteen.
+``add {by}`` leaves one fact, ``look`` none, ``close`` a fenced one. A total that is a multiple of
+ten causes an effect. ``echo`` repeats every number it gets; ``hush`` is its fenced end. The other
+deciders here have a fault at thirteen.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Added(Fact, frozen=True, kw_only=True, tag="tally.added.v1"):
 
 
 class Closed(Fact, frozen=True, kw_only=True, tag="tally.closed.v1"):
-    """Nothing is added any more; fenced over the key's families."""
+    """No number is added after it; fenced over the key's families."""
 
 
 class Heard(Fact, frozen=True, kw_only=True, tag="echo.heard.v1"):
@@ -33,7 +33,7 @@ class Heard(Fact, frozen=True, kw_only=True, tag="echo.heard.v1"):
 
 
 class Hushed(Fact, frozen=True, kw_only=True, tag="echo.hushed.v1"):
-    """Fenced: it knows everything that was to be heard."""
+    """Fenced: it follows every fact of the tally."""
 
     total: int
 
@@ -44,7 +44,7 @@ class Add(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of verbs without arguments."""
+    """The body of verbs without arguments."""
 
 
 class Total(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class Ring(Effect, frozen=True, kw_only=True):
 
 
 class SmallConcern(Decider):
-    """What the concerns of the tests have in common."""
+    """The members that the tests' deciders share."""
 
     initial_state: msgspec.Struct = Total()
     stores_large_bodies = True
@@ -130,7 +130,7 @@ class EchoConcern(SmallConcern):
 
 
 class PickyEcho(EchoConcern):
-    """Will not repeat thirteen."""
+    """Refuses thirteen."""
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         if command.verb == "tally" and command.body.by == 13:
@@ -139,7 +139,7 @@ class PickyEcho(EchoConcern):
 
 
 class FrailEcho(EchoConcern):
-    """Cannot take thirteen."""
+    """Fails at thirteen."""
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         if command.verb == "tally" and command.body.by == 13:
@@ -148,7 +148,7 @@ class FrailEcho(EchoConcern):
 
 
 class FrailTally(TallyConcern):
-    """Fails at thirteen, in one of its rules. In ``check_key``, at the key ``thirteen``."""
+    """Fails at thirteen in one of its rules; in ``check_key`` at the key ``thirteen``."""
 
     def __init__(self, rule: str) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ def _is_thirteen(fact: Any) -> bool:
 
 
 class PunctualTally(TallyConcern):
-    """Keeps when every command arrived, and when it was decided."""
+    """Notes when every command arrived and was decided."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class PunctualTally(TallyConcern):
 
 
 class AskingTally(TallyConcern):
-    """``look`` is a question for ``greet``, and so is any ``add`` of nothing."""
+    """``look`` is redirected to the query ``greet``, and so is an ``add`` of 0."""
 
     def redirects_to(self, command: Command[Any]) -> str:
         asks = command.verb == "look" or (isinstance(command.body, Add) and command.body.by == 0)

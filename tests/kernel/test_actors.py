@@ -1,4 +1,4 @@
-"""The kernel's own failure: an actor dies, its successor goes on from the journal."""
+"""A failure of the kernel itself: an actor dies, and its successor continues from the journal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.kernel.world import Node, World
 
 
 def kill(node: Node, family: str = "tally") -> None:
-    """What no actor understands."""
+    """A message that no actor knows."""
     node.kernel._mailboxes[family].post(object())
 
 

@@ -1,4 +1,5 @@
-"""What comes through the doors: refused with a code, answered, buried, and finished at the end."""
+"""Deliveries: refused with a code, answered, stored as dead letters, and finished when the node
+stops."""
 
 from __future__ import annotations
 
@@ -174,7 +175,7 @@ def test_a_dead_letter_is_stored_after_an_outage(world: World):
 
 
 def test_a_failing_reply_costs_no_commit(world: World):
-    """Not even where the door breaks its word: answers before commits, after them, and of none."""
+    """Even if the endpoint raises: for replies before commits, after them, and without one."""
     node = world.start()
 
     def break_off(answers: object) -> None:

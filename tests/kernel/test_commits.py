@@ -1,4 +1,4 @@
-"""Decided in order, durable before it is told, decided again when somebody else was first."""
+"""Commands are decided in order, answered when durable, and decided again after a conflict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.kernel.world import Node, World
 
 
 def rival_at(world: World, node: Node, times: int, family: str = "tally") -> None:
-    """Let somebody else write first, so many times."""
+    """Let another writer append first, this many times."""
     left = times
 
     def write_first(append: AppendRequest) -> None:
@@ -226,7 +226,7 @@ def test_every_command_is_counted_once_by_its_outcome(world: World):
 
     observer = Counting()
     node = world.start([TallyConcern()], observer=observer)
-    observer.outcomes.clear()  # The node has said what it owns.
+    observer.outcomes.clear()  # The node has recorded its partitions.
     rival_at(world, node, 1)
     for verb in ("add", "add", "close", "add", "look"):
         asked = world.ask(verb, id="x" if verb == "add" else "")

@@ -1,4 +1,5 @@
-"""Effects: after the ack, once while their node lives, and again if it died before their end."""
+"""Effects start after the ack, once while their node lives, and again if it dies before their
+end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entities leave memory and come back as the journal says, with and without a snapshot."""
+"""Entities are evicted and loaded from the journal, with and without a snapshot."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.kernel.tally import Added, EchoConcern, TallyConcern
 from tests.kernel.world import World
 
 SNAPSHOT_FACTS = 70
-"""Enough for a snapshot to be worth it."""
+"""Enough for a snapshot to be stored."""
 
 
 class FullBlobs(MemoryBlobs):
-    """A store that takes nothing of that size."""
+    """A store that rejects blobs of that size."""
 
     async def put(self, data: bytes) -> str:
         raise Refused("PAYLOAD_TOO_LARGE", f"{len(data)} bytes")

@@ -1,4 +1,4 @@
-"""A rule that raises what it may not raise: its command is set aside, and nobody else suffers."""
+"""A rule raises what it must not raise: only its command is set aside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What performers ask of their own node's actors, and what becomes of effects that move away."""
+"""What executors ask the actors of their node, and what happens to effects of a moved partition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kernel.world import Node, World
 
 
 class Asked(TallyConcern):
-    """A tally that hears of sums from inside."""
+    """A tally that gets sums from inside the node."""
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         if isinstance(command.body, Add) and state.closed:
@@ -44,7 +44,7 @@ def test_a_local_reply_waits_until_its_facts_are_durable(world: World):
 
 
 def test_a_repeated_local_ask_is_decided_twice(world: World):
-    """Whoever asks from inside says in the question itself what it is about."""
+    """A local ask has a new id each time; its body says what it is about."""
     node = world.start([Asked()])
     tasks = [asking(world, node, 2) for _ in range(2)]
     world.until(lambda: all(task.done() for task in tasks))

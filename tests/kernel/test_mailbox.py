@@ -1,4 +1,4 @@
-"""A mailbox wakes its actor once a batch, and never forgets to."""
+"""A mailbox wakes its actor once per batch, and always does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Drainer(pykka.ThreadingActor):
 
 
 class Sleeper:
-    """A reference nobody answers behind; counts what it is told."""
+    """An actor reference without an actor; it counts the wake-ups."""
 
     def __init__(self) -> None:
         self.told = 0

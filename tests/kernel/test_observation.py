@@ -1,4 +1,4 @@
-"""What one family knows of another: folded into its states, journaled by nobody twice."""
+"""An observed family: its facts are folded into another's states and journaled once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.kernel.tally import Added, Ask, SmallConcern, TallyConcern
 from tests.kernel.world import Asked, World
 
 SNAPSHOT_FACTS = 70
-"""Enough for a snapshot to be worth it."""
+"""Enough for a snapshot to be stored."""
 TAKEN_OVER_S = 10.0
-"""By then the claims of a dead node have expired and are somebody else's."""
+"""After this time another node holds the claims of a dead one."""
 
 
 class Marked(Fact, frozen=True, kw_only=True, tag="watch.marked.v1"):
-    """Somebody looked; this was known then."""
+    """A query was made; these numbers were known then."""
 
     known: tuple[int, ...]
 
@@ -36,7 +36,7 @@ class Watched(msgspec.Struct, frozen=True):
 
 
 class WatchConcern(SmallConcern):
-    """Knows all numbers of the tally, and writes them down when asked."""
+    """Knows all numbers of the tally and records them on request."""
 
     family = "watch"
     initial_state = Watched()
@@ -55,14 +55,14 @@ class WatchConcern(SmallConcern):
 
 
 class FencedWatch(WatchConcern):
-    """Writes down only what is all there is."""
+    """Its facts are fenced, so they contain every number."""
 
     def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
         return True
 
 
 class EagerWatch(WatchConcern):
-    """Writes down every tenth number unasked."""
+    """Records every tenth number without a request."""
 
     reacts_to = frozenset({"tally"})
 
@@ -73,7 +73,7 @@ class EagerWatch(WatchConcern):
 
 
 class FrailWatch(WatchConcern):
-    """Cannot take thirteen; or will not, by code."""
+    """Fails at thirteen, or refuses it by code."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ def test_any_order_of_events_gives_the_same_state_after_a_reload(steps: list[str
             else:
                 asked.append(world.ask(step, **({"by": number} if step == "add" else {})))
         world.until(lambda: all(one.answers for one in asked))
-        world.told("add", by=99)  # Whoever missed something of a rival hears of it now.
+        world.told("add", by=99)  # A node that missed a rival's fact gets it now.
         before = look(world)
         assert before.observed == tuple(world.numbers())
         for known in before.marks:

@@ -1,4 +1,4 @@
-"""Nodes share the partitions, hand them over, and take over from the dead."""
+"""Nodes share the partitions, move them, and take over those of dead nodes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tests.kernel.tally import Total
 from tests.kernel.world import Node, World, called
 
 KEYS = [f"k{number}" for number in range(24)]
-"""Enough to fall into every partition, or nearly."""
+"""Enough to fall into nearly every partition."""
 
 
 def served(*nodes: Node) -> list[int]:
-    """How many partitions each node works for."""
+    """How many partitions each node serves."""
     return [len(node.kernel.partitions.served) for node in nodes]
 
 
 def shared(world: World, *shares: int) -> None:
-    """Every partition comes to be served once, so many by each node."""
+    """Wait until every partition is served once, this many by each node."""
 
     def fairly() -> bool:
         everything = frozenset[int]().union(*(n.kernel.partitions.served for n in world.nodes))
@@ -152,12 +152,12 @@ def test_a_node_whose_machine_slept_replies_nothing_until_it_has_reacquired_all(
     world.start()
     world.told("add", "k0", by=1)
     world.sleep_s(10)
-    second = world.start()  # It was not asleep, and finds the claims free.
+    second = world.start()  # It was awake and finds the claims free.
     assert served(second) == [PARTITIONS]
     added = Delivery(verb="add", key="k0", id="x", body=b'{"by":2}')
     world.run(called(lambda: second.kernel._command_router.deliver([added])))
     world.until(lambda: world.numbers("tally", "k0") == [1, 2])
-    looked = world.ask("look", "k0")  # Both nodes hear it.
+    looked = world.ask("look", "k0")  # Both nodes get it.
     world.settle()
     (told,) = (answer.body for answer in looked.answers if not answer.code)
     assert msgspec.json.decode(told, type=Total).numbers == (1, 2)
@@ -173,7 +173,7 @@ def test_a_node_cut_off_from_its_claims_sends_no_outdated_reply(world: World):
     added = Delivery(verb="add", key="k0", id="x", body=b'{"by":2}')
     world.run(called(lambda: second.kernel._command_router.deliver([added])))
     world.until(lambda: world.numbers("tally", "k0") == [1, 2])
-    looked = world.ask("look", "k0")  # Both nodes hear it.
+    looked = world.ask("look", "k0")  # Both nodes get it.
     world.pass_s(1)
     (told,) = (answer.body for answer in looked.answers if not answer.code)
     assert msgspec.json.decode(told, type=Total).numbers == (1, 2)
@@ -271,7 +271,8 @@ def test_commands_withheld_during_a_slow_heartbeat_are_decided_again(world: Worl
     first = world.start()
     world.told("look", "k0")
     world.pass_s(3.9)
-    first.weather.pause_back_s = 5.0  # The next beat renews in time and hears of it too late.
+    # The next heartbeat renews in time and gets the reply too late.
+    first.weather.pause_back_s = 5.0
     world.pass_s(4.5)
     heard = world.listen("answers")
     world.submit("look", "k0", reply_to="answers")

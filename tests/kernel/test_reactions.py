@@ -1,4 +1,4 @@
-"""What one family does to the facts of another: each fact once, in order, whoever dies between."""
+"""Reactions to another family's facts: each fact once, in order, whichever node dies in between."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.kernel.tally import Added, FrailEcho, Heard, PickyEcho, TallyConcern
 from tests.kernel.world import World
 
 TAKEN_OVER_S = 10.0
-"""By then the claims of a dead node have expired and are somebody else's."""
+"""After this time another node holds the claims of a dead one."""
 
 
 def quarantined(world: World) -> list[str]:
@@ -142,7 +142,7 @@ def test_an_unreadable_fact_stops_only_the_entities_that_react_to_it(world: Worl
     world.start()
     world.told("add", by=1)
     world.until(lambda: world.numbers("echo") == [1])
-    world.write([Heard(by=7)])  # No fact of a tally.
+    world.write([Heard(by=7)])  # Not a fact of the tally.
     world.told("add", "b", by=1)
     assert world.told("hush").code == "FACT_UNKNOWN"
     assert world.told("hush", "b").total.numbers == (1,)

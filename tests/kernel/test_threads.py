@@ -1,4 +1,4 @@
-"""The same kernel as it runs: actors on threads, the bus on its own, asked from many more."""
+"""The kernel as in production: actors on threads, the bus on its own, clients on many more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of the horizon: nothing that is open is lost sight of, and all that is not is passed."""
+"""Laws of the watermark: it passes nothing unfinished and everything finished."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ steps = st.lists(
 def test_the_watermark_never_passes_work_in_flight_or_unfinished_facts(
     story: list[tuple[str, int]],
 ):
-    """Appends get their sequence when they are stored and are heard of in any order."""
+    """Appends get their sequence when they are stored; acks arrive in any order."""
     horizon = Watermark()
     end, before = 0, 0
     under_way: list[tuple[object, int]] = []

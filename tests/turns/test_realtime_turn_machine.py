@@ -1,4 +1,4 @@
-"""realtime_product_turn and model_routing, judged by machines.json, and what is not obvious."""
+"""realtime_product_turn and model_routing against machines.json, and the rules that surprise."""
 
 from __future__ import annotations
 

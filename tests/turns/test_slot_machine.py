@@ -1,4 +1,4 @@
-"""session_turn_admission, judged by machines.json, and what is not obvious of it."""
+"""session_turn_admission against machines.json, and its rules that surprise."""
 
 from __future__ import annotations
 

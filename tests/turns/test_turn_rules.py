@@ -1,4 +1,4 @@
-"""What a reader of turn_execution would not guess, a rule a test."""
+"""The rules of turn_execution that surprise, one test per rule."""
 
 from __future__ import annotations
 

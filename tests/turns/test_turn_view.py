@@ -1,4 +1,4 @@
-"""A turn from outside: its snapshot, the names of its failures, what its end counts as."""
+"""A turn from outside: its snapshot, the names of its failures, the class of its end."""
 
 from __future__ import annotations
 

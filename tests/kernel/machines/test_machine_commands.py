@@ -1,4 +1,4 @@
-"""Every handle method as a command: decided by an actor, answered with where its machine stands."""
+"""Every handle method as a command: decided by an actor, answered with the machine's view."""
 
 from __future__ import annotations
 
