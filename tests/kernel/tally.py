@@ -57,7 +57,7 @@ class Ring(Effect, frozen=True, kw_only=True):
     total: int
 
 
-class SmallConcern(Decider):
+class SmallDecider(Decider):
     """The members that the tests' deciders share."""
 
     initial_state: msgspec.Struct = Total()
@@ -80,7 +80,7 @@ class SmallConcern(Decider):
         return msgspec.json.decode(data, type=type(self.initial_state))
 
 
-class TallyConcern(SmallConcern):
+class TallyDecider(SmallDecider):
     family = "tally"
     has_effects = True
     verbs: Mapping[str, type[msgspec.Struct]] = {"add": Add, "look": Ask, "close": Ask}
@@ -108,7 +108,7 @@ class TallyConcern(SmallConcern):
         return ()
 
 
-class EchoConcern(SmallConcern):
+class EchoDecider(SmallDecider):
     family = "echo"
     reacts_to = frozenset({"tally"})
     verbs: Mapping[str, type[msgspec.Struct]] = {"echo": Ask, "hush": Ask}
@@ -129,7 +129,7 @@ class EchoConcern(SmallConcern):
         return Total(state.total + fact.by, (*state.numbers, fact.by), state.closed)
 
 
-class PickyEcho(EchoConcern):
+class PickyEcho(EchoDecider):
     """Refuses thirteen."""
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
@@ -138,7 +138,7 @@ class PickyEcho(EchoConcern):
         return super().decide(state, command, now_ms=now_ms)
 
 
-class FrailEcho(EchoConcern):
+class FrailEcho(EchoDecider):
     """Fails at thirteen."""
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
@@ -147,7 +147,7 @@ class FrailEcho(EchoConcern):
         return super().decide(state, command, now_ms=now_ms)
 
 
-class FrailTally(TallyConcern):
+class FrailTally(TallyDecider):
     """Fails at thirteen in one of its rules; in ``check_key`` at the key ``thirteen``."""
 
     def __init__(self, rule: str) -> None:
@@ -198,7 +198,7 @@ def _is_thirteen(fact: Any) -> bool:
     return isinstance(fact, Added) and fact.by == 13
 
 
-class PunctualTally(TallyConcern):
+class PunctualTally(TallyDecider):
     """Notes when every command arrived and was decided."""
 
     def __init__(self) -> None:
@@ -210,7 +210,7 @@ class PunctualTally(TallyConcern):
         return super().decide(state, command, now_ms=now_ms)
 
 
-class AskingTally(TallyConcern):
+class AskingTally(TallyDecider):
     """``look`` is redirected to the query ``greet``, and so is an ``add`` of 0."""
 
     def redirects_to(self, command: Command[Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.kernel.clients import Patient
-from tests.kernel.tally import TallyConcern
+from tests.kernel.tally import TallyDecider
 from tests.kernel.world import Node, World
 
 
@@ -64,7 +64,7 @@ def test_reactions_that_waited_in_a_failed_actor_happen(world: World):
 
 
 def test_a_rule_that_fails_at_first_sight_of_a_key_does_not_kill_its_actor_for_ever(world: World):
-    class Shy(TallyConcern):
+    class Shy(TallyDecider):
         def initial(self, key: str):
             if key == "thirteen":
                 raise RuntimeError("thirteen")

@@ -10,7 +10,7 @@ import pytest
 
 from rookery.bus.ports import Delivery, ReplyMessage
 from rookery.schemas.errors import Failed, Refused
-from tests.kernel.tally import AskingTally, EchoConcern, FrailTally, PunctualTally, Total
+from tests.kernel.tally import AskingTally, EchoDecider, FrailTally, PunctualTally, Total
 from tests.kernel.world import World
 
 
@@ -247,7 +247,7 @@ def test_commands_of_the_node_itself_are_never_rejected(
 
 def test_every_ended_request_leaves_the_limit(world: World, monkeypatch: pytest.MonkeyPatch):
     small(monkeypatch, requests=2)
-    node = world.start([FrailTally("decide"), EchoConcern()])
+    node = world.start([FrailTally("decide"), EchoDecider()])
     ends: list[dict[str, Any]] = [
         {"verb": "add", "id": "x"},  # Committed, then repeated.
         {"verb": "add", "id": "x", "by": 2},  # The id is used.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rookery.actors.kernel.metrics import NoMetrics
 from rookery.bus.ports import AppendRequest
-from tests.kernel.tally import Added, TallyConcern
+from tests.kernel.tally import Added, TallyDecider
 from tests.kernel.world import Node, World
 
 
@@ -225,7 +225,7 @@ def test_every_command_is_counted_once_by_its_outcome(world: World):
             self.outcomes.append((verb, outcome))
 
     observer = Counting()
-    node = world.start([TallyConcern()], observer=observer)
+    node = world.start([TallyDecider()], observer=observer)
     observer.outcomes.clear()  # The node has recorded its partitions.
     rival_at(world, node, 1)
     for verb in ("add", "add", "close", "add", "look"):

@@ -12,7 +12,7 @@ from rookery.actors.kernel import recovery
 from rookery.bus.subjects import partition_of
 from rookery.schemas.errors import Failed
 from rookery.schemas.ids import parse_fact_id
-from tests.kernel.tally import Added, EchoConcern, Ring, TallyConcern
+from tests.kernel.tally import Added, EchoDecider, Ring, TallyDecider
 from tests.kernel.test_partition_ownership import KEYS
 from tests.kernel.test_reactions import TAKEN_OVER_S
 from tests.kernel.world import World, called
@@ -91,17 +91,17 @@ def test_an_effect_recovered_twice_is_found_a_third_time(world: World):
 def test_an_effect_committed_during_a_recovery_is_started_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    class Watchful(TallyConcern):
+    class Watchful(TallyDecider):
         observes = frozenset({"echo"})
 
-    first = world.start([Watchful(), EchoConcern()])
+    first = world.start([Watchful(), EchoDecider()])
     world.hold_rings = True
     world.told("add", by=10)
     world.told("add", by=10)
     first.crash()
     monkeypatch.setattr(recovery, "SLICE_MESSAGES", 1)
     monkeypatch.setattr(recovery, "HELD_MAX", 0)
-    second = world.node([Watchful(), EchoConcern()])
+    second = world.node([Watchful(), EchoDecider()])
     second.journal.hold_catch_ups()
     second.start()
     world.pass_s(TAKEN_OVER_S)
@@ -124,11 +124,11 @@ def test_a_watermark_of_the_former_schema_is_used(world: World):
 
 
 def test_an_effect_is_not_started_again_while_its_end_is_in_flight(world: World):
-    class Hasty(TallyConcern):
+    class Hasty(TallyDecider):
         def effects(self, state: Any, fact: Any) -> Any:
             return super().effects(state, fact) if state.total == fact.total else ()
 
-    node = world.start([Hasty(), EchoConcern()])
+    node = world.start([Hasty(), EchoDecider()])
     world.told("add", by=10)
     world.until(lambda: rings(world) == [("n1", 10)])
     node.journal.hold_appends("tally")
@@ -229,7 +229,7 @@ def test_a_failing_effect_is_left_to_the_next_owner_and_delays_nothing(world: Wo
 
 
 def test_effects_that_cannot_be_known_after_a_crash_are_left_to_a_version_that_knows(world: World):
-    class Forgetful(TallyConcern):
+    class Forgetful(TallyDecider):
         def effects(self, state: Any, fact: Any) -> Any:
             raise RuntimeError("what was that for?")
 

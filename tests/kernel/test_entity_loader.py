@@ -15,7 +15,7 @@ from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, fill_envelope
 from rookery.schemas.errors import Refused
-from tests.kernel.tally import Added, EchoConcern, TallyConcern
+from tests.kernel.tally import Added, EchoDecider, TallyDecider
 from tests.kernel.world import World
 
 SNAPSHOT_FACTS = 70
@@ -100,7 +100,7 @@ def test_a_snapshot_of_another_schema_is_ignored(world: World):
     first = world.start()
     numbers = filled(world)
     first.stop()
-    world.start([TallyConcern(schema=2), EchoConcern()])
+    world.start([TallyDecider(schema=2), EchoDecider()])
     assert world.told("look").total.numbers == numbers
     assert snapshot(world, schema=2) is None
 
@@ -215,7 +215,7 @@ def messages(batches: Batches) -> list[StoredMessage]:
 
 
 def folded(snapshot: EntitySnapshot | None, tail: list[StoredMessage]) -> Entity:
-    concern = TallyConcern()
+    concern = TallyDecider()
     entity = Entity(EntityId("tally", "k"), concern)
     entity.fold(concern, snapshot, tail)
     assert entity.load_error is None
@@ -238,7 +238,7 @@ commands = st.tuples(
 def test_a_snapshot_and_the_facts_after_it_make_what_all_facts_make(batches: Batches, data: Any):
     history = messages(batches)
     cut = data.draw(st.integers(0, len(history)))
-    early = folded(None, history[:cut]).snapshot(TallyConcern()) if cut else None
+    early = folded(None, history[:cut]).snapshot(TallyDecider()) if cut else None
     assert shown(folded(early, history[cut:])) == shown(folded(None, history))
 
 
@@ -253,7 +253,7 @@ def test_a_message_that_was_changed_or_left_out_is_noticed(batches: Batches, dat
         history[place] = StoredMessage(
             one.sequence, one.entity, one.message_id, one.chain, one.body + b" ", one.stored_at_ms
         )
-    concern = TallyConcern()
+    concern = TallyDecider()
     entity = Entity(EntityId("tally", "k"), concern)
     entity.fold(concern, None, history)
     assert entity.load_error is not None

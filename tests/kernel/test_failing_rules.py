@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernel.tally import EchoConcern, FrailTally
+from tests.kernel.tally import EchoDecider, FrailTally
 from tests.kernel.world import Node, World
 
 BEFORE_COMMIT = ("decide", "evolve", "answer", "fenced", "effects")
 
 
 def frail(world: World, rule: str) -> Node:
-    return world.start([FrailTally(rule), EchoConcern()])
+    return world.start([FrailTally(rule), EchoDecider()])
 
 
 @pytest.mark.parametrize("rule", BEFORE_COMMIT)
@@ -90,7 +90,7 @@ def test_an_entity_that_cannot_be_folded_answers_with_the_reason(world: World):
 
 
 def test_reactions_of_an_unfoldable_entity_are_left_to_another_version(world: World):
-    class Stubborn(EchoConcern):
+    class Stubborn(EchoDecider):
         def evolve(self, state, fact):
             raise RuntimeError("never heard of it")
 
@@ -109,7 +109,7 @@ def test_reactions_of_an_unfoldable_entity_are_left_to_another_version(world: Wo
 
 def test_a_snapshot_that_cannot_be_made_or_read_costs_nothing_but_time(world: World):
     for rule in ("dump", "load"):
-        node = world.start([FrailTally(rule), EchoConcern()])
+        node = world.start([FrailTally(rule), EchoDecider()])
         key = f"key-{rule}"
         for by in [13, *range(70)]:
             world.ask("add", key, by=by)

@@ -16,7 +16,7 @@ from rookery.actors.kernel.decider import Effect
 from rookery.bus.ports import PARTITIONS
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
-from tests.kernel.tally import Added, EchoConcern, TallyConcern, Total
+from tests.kernel.tally import Added, EchoDecider, TallyDecider, Total
 from tests.kernel.test_partition_ownership import served, shared
 from tests.kernel.world import World, called
 
@@ -155,14 +155,14 @@ def test_a_term_begun_unseen_is_noticed_before_a_watermark_is_saved(world: World
 
 
 def test_effects_of_a_fact_wait_for_a_state_that_knows_it(world: World):
-    class Careful(TallyConcern):
+    class Careful(TallyDecider):
         """Its effects depend on the state and not on the fact."""
 
         def effects(self, state: Total, fact: Any) -> Sequence[Effect]:
             assert fact.by in state.numbers, "the state is behind its facts"
             return super().effects(state, fact)
 
-    node = world.start([Careful(), EchoConcern()])
+    node = world.start([Careful(), EchoDecider()])
     world.told("look", "k0")
     world.write([Added(by=10, total=10)], key="k0")
     (stored,) = world.stored("tally", "k0")

@@ -10,11 +10,11 @@ import pytest
 
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
-from tests.kernel.tally import Add, Added, Ask, TallyConcern, Total
+from tests.kernel.tally import Add, Added, Ask, TallyDecider, Total
 from tests.kernel.world import Node, World
 
 
-class Asked(TallyConcern):
+class Asked(TallyDecider):
     """A tally that gets sums from inside the node."""
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:

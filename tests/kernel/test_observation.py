@@ -15,7 +15,7 @@ from rookery.bus.ports import AppendRequest
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import Failed
-from tests.kernel.tally import Added, Ask, SmallConcern, TallyConcern
+from tests.kernel.tally import Added, Ask, SmallDecider, TallyDecider
 from tests.kernel.world import Asked, World
 
 SNAPSHOT_FACTS = 70
@@ -35,7 +35,7 @@ class Watched(msgspec.Struct, frozen=True):
     marks: tuple[tuple[int, ...], ...] = ()
 
 
-class WatchConcern(SmallConcern):
+class WatchDecider(SmallDecider):
     """Knows all numbers of the tally and records them on request."""
 
     family = "watch"
@@ -54,14 +54,14 @@ class WatchConcern(SmallConcern):
         return Watched((*state.observed, fact.by), state.marks)
 
 
-class FencedWatch(WatchConcern):
+class FencedWatch(WatchDecider):
     """Its facts are fenced, so they contain every number."""
 
     def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
         return True
 
 
-class EagerWatch(WatchConcern):
+class EagerWatch(WatchDecider):
     """Records every tenth number without a request."""
 
     reacts_to = frozenset({"tally"})
@@ -72,7 +72,7 @@ class EagerWatch(WatchConcern):
         return super().decide(state, command, now_ms=now_ms)
 
 
-class FrailWatch(WatchConcern):
+class FrailWatch(WatchDecider):
     """Fails at thirteen, or refuses it by code."""
 
     def __init__(self, error: Exception) -> None:
@@ -86,7 +86,7 @@ class FrailWatch(WatchConcern):
 
 
 def started(world: World, watch: Decider | None = None):
-    return world.start([TallyConcern(), watch or WatchConcern()])
+    return world.start([TallyDecider(), watch or WatchDecider()])
 
 
 def watched(asked: Asked) -> Watched:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rookery.bus.ports import AppendRequest
-from tests.kernel.tally import Added, FrailEcho, Heard, PickyEcho, TallyConcern
+from tests.kernel.tally import Added, FrailEcho, Heard, PickyEcho, TallyDecider
 from tests.kernel.world import World
 
 TAKEN_OVER_S = 10.0
@@ -51,14 +51,14 @@ def test_a_conflict_does_not_make_a_reaction_happen_twice_or_never(world: World)
 
 
 def test_a_refused_reaction_does_not_delay_later_ones(world: World):
-    world.start([TallyConcern(), PickyEcho()])
+    world.start([TallyDecider(), PickyEcho()])
     for by in (1, 13, 2):
         world.told("add", by=by)
     world.until(lambda: world.numbers("echo") == [1, 2])
 
 
 def test_a_failing_reaction_is_set_aside_and_later_ones_continue(world: World):
-    world.start([TallyConcern(), FrailEcho()])
+    world.start([TallyDecider(), FrailEcho()])
     for by in (1, 13, 2):
         world.told("add", by=by)
     world.until(lambda: world.numbers("echo") == [1, 2])
@@ -66,7 +66,7 @@ def test_a_failing_reaction_is_set_aside_and_later_ones_continue(world: World):
 
 
 def test_a_reaction_that_cannot_be_stored_does_not_delay_later_ones(world: World):
-    node = world.start([TallyConcern(), PickyEcho()])
+    node = world.start([TallyDecider(), PickyEcho()])
     world.told("echo")
     node.journal.hold_acks()
     world.ask("add", by=1)

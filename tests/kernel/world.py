@@ -42,12 +42,12 @@ from rookery.schemas.envelope import EntityId, Fact, fill_envelope
 from rookery.schemas.ids import fact_id
 from tests.kernel.clients import Asked
 from tests.kernel.fault_schedule import Exposed, ExposedJournal, Weather
-from tests.kernel.tally import EchoConcern, Ring, TallyConcern
+from tests.kernel.tally import EchoDecider, Ring, TallyDecider
 from tests.kernel.virtual_clock import Clockwork, DrivenActor, DrivenKernel
 
 T = TypeVar("T")
 
-CODECS = {c.family: c.codec for c in (TallyConcern, EchoConcern, NodeDecider)}
+CODECS = {c.family: c.codec for c in (TallyDecider, EchoDecider, NodeDecider)}
 BEGAN_MS = 1_800_000_000_000
 PATIENCE_S = 60.0
 _node: ContextVar[Node | None] = ContextVar("_node", default=None)
@@ -229,7 +229,7 @@ class World:
         self, concerns: Sequence[Decider] | None = None, *, name: str = "", **settings: Any
     ) -> Node:
         name = name or f"n{len(self.nodes) + 1}"
-        node = Node(self, name, concerns or [TallyConcern(), EchoConcern()], **settings)
+        node = Node(self, name, concerns or [TallyDecider(), EchoDecider()], **settings)
         self.nodes.append(node)
         return node
 
