@@ -62,8 +62,8 @@ class FamilyActor(pykka.ThreadingActor):
     3. A: ``_on_commands`` decodes each delivery to a ``PendingCommand`` and appends it to its
        ``Entity``. An invalid delivery is refused; a query is passed on to the node.
     4. A, L: an entity that is not in memory is loaded. ``EntityLoader`` reads its snapshot and the
-       messages after it, ``Entity.fold`` restores the state, and a catch-up brings the facts of
-       other families. The entity's commands wait; other entities proceed.
+       messages after it, ``Entity.fold`` restores the state, and if the decider observes other
+       families a catch-up brings their facts. Meanwhile the entity's commands wait.
     5. A: ``CommandProcessor.process`` decides the reactions of an entity, then its commands. It
        answers duplicates, calls ``Decider.decide``, and adds the facts to a ``UnitOfWork``, which
        fills in their envelopes, folds them, and derives effects and replies.
