@@ -1,8 +1,8 @@
-"""Every state machine of Rookery by its name, and the small worlds in which it can be explored.
+"""Every state machine of Rookery by its name, with a small world in which it can be explored.
 
-For tools and tests that look at all of them: traces, diagrams, exploration, tables, benches. It
-alone may know every concern, and no concern may know it. The rules are the machines' own; a world
-is a few values of every parameter, the hosts a session may be at, and how far counters go.
+It is for tools and tests that need all machines: traces, diagrams, exploration, tables, benches. It
+imports every machine; no decider imports it. A small world consists of a few values per parameter,
+the hosts a session may have, and limits for counters.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from rookery.actors.turns.turn_machine import TURN
 __all__ = ["MACHINE_CATALOGUE", "MachineEntry", "Pools", "candidate", "candidates", "observed_turn"]
 
 Pools = Mapping[str, tuple[Any, ...]]
-"""Values of a parameter by its name, or by ``input.parameter`` where one input wants others."""
+"""Values of a parameter by its name, or by ``input.parameter`` for one input only."""
 
 FLAG: Final = (False, True)
 FREE: Final = {
@@ -64,20 +64,20 @@ class MachineEntry(NamedTuple):
     machine: Machine[Any]
     pools: Pools
     hosts: tuple[SessionHost, ...] = ()
-    """Where the session may come to between two inputs; none where no host matters."""
+    """The session hosts between two inputs; empty if no host matters."""
     companions: tuple[Machine[Any], ...] = ()
-    """Machines that move the same state, and whose pools these are too."""
+    """Machines that change the same state; the pools apply to them too."""
     observed: Mapping[str, Pools] = NOTHING_ELSE
-    """What an input looks at elsewhere, beside its parameters."""
+    """What an input reads elsewhere, beside its parameters."""
     within: Callable[[Any], bool] = lambda _: True
-    """Whether a state is still of the small world."""
+    """Whether a state belongs to the small world."""
 
 
 # --- what machines look at elsewhere ------------------------------------------------------------
 
 
 def observed_turn(machine: Machine[Any], on: str, turn: Turn) -> dict[str, Any]:
-    """What an input of ``machine`` looks at of the session's turn."""
+    """The part of the session's turn that an input of ``machine`` reads."""
     if machine is not ADMISSION or on != "fail_run":
         return {}
     cause = turn.terminal_cause_kind
@@ -90,13 +90,13 @@ def observed_turn(machine: Machine[Any], on: str, turn: Turn) -> dict[str, Any]:
 def candidate(
     machine: Machine[Any], on: str, params: Mapping[str, Any], seen: Mapping[str, Any]
 ) -> Any:
-    """The fact ``on`` would leave, with what it has seen elsewhere."""
+    """The fact that ``on`` would leave, with what it read elsewhere."""
     made = machine.candidate(on, params)
     return replace(made, **seen) if seen else made
 
 
 def candidates(entry: MachineEntry, machine: Machine[Any], on: str) -> list[Any]:
-    """Everything an input can ask in the small world."""
+    """All candidate facts of the small world."""
     names = machine.inputs[on].params
     values = (entry.pools.get(f"{on}.{name}", entry.pools.get(name, ())) for name in names)
     seen = entry.observed.get(on, {})
@@ -104,10 +104,10 @@ def candidates(entry: MachineEntry, machine: Machine[Any], on: str) -> list[Any]
         candidate(
             machine,
             on,
-            dict(zip(names, asked, strict=True)),
+            dict(zip(names, combination, strict=True)),
             dict(zip(seen, looked_at, strict=True)),
         )
-        for asked in itertools.product(*values)
+        for combination in itertools.product(*values)
         for looked_at in itertools.product(*seen.values())
     ]
 

@@ -1,6 +1,6 @@
-"""What the actors and executors of one node say to each other.
+"""The messages between the actors and executors of one node.
 
-None of it is journaled, and none of it leaves the process.
+They are neither journaled nor sent to other processes.
 """
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ __all__ = [
 
 
 class TurnInput(msgspec.Struct, frozen=True):
-    """One input of turn_execution, by the names of ``machines.md``."""
+    """One input of turn_execution, named as in ``machines.md``."""
 
     input: str
     params: dict[str, Any] = {}
 
 
 class RecordStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What a driver has come to: the next step of its run, put on record as a whole."""
+    """Record the next step of a run, as its driver took it."""
 
     run_id: str
     number: int
-    """Counts from 1 in every run; one that is on record already is a conflict."""
+    """Counts from 1 in every run; a number recorded before is a conflict."""
     moves: tuple[TurnInput, ...] = ()
     answered: bool = True
-    """Whether what the step before waited for has come; not if the run ends meanwhile."""
+    """Whether the calls of the previous step have ended; false if the run ends first."""
     given: tuple[str, ...] | UnsetType = UNSET
-    """The operations that were answered, if a time of the program's came before the others."""
+    """The operations with an outcome, if the program's timer fired before the others ended."""
     passed_ms: tuple[int, ...] = ()
-    """How far the program's clock went on, each time a time of its own came first; with the last
-    came the answers."""
+    """By how much the program's clock advanced at each timer; the last entry came with the
+    outcomes."""
     timer_ms: int | UnsetType = UNSET
-    """What is wanted next is waited for so long, and then the program goes on without."""
+    """The program waits at most this long for the calls of this step."""
     calls: tuple[RequestedCall, ...] = ()
-    """Of the move ``llm_returned_tool_calls``."""
+    """For the input ``llm_returned_tool_calls``."""
     result: RunResult | UnsetType = UNSET
-    """Of a step that ends the run."""
+    """For a step that ends the run."""
     result_blob: str | UnsetType = UNSET
     kept: bool = False
-    """Whether what the run did to its session stands."""
+    """Whether the run's changes to its session are valid."""
 
 
 class ParkRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run waits for somebody, and its program's memory is in the blob store."""
+    """Park a run: it waits for an approver or a long call, and its snapshot is stored."""
 
     run_id: str
     code: str
@@ -78,56 +78,56 @@ class ParkRun(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_blob: str
     waits_for: tuple[str, ...]
     split: bool = False
-    """Whether calls of several steps are open: the first that comes is told."""
+    """Whether calls of several steps are open; the first outcome resumes the run."""
 
 
 class UnparkRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What a parked run waited for has come."""
+    """Unpark a run: a call it waits for has ended."""
 
     run_id: str
 
 
 class ActiveRunQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask how far a run has come; leaves no fact."""
+    """A query: how far is a run?"""
 
     run_id: str
 
 
 class ActiveRunView(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a run has come: the answer to ``ActiveRunQuery``, ``RecordStep`` and ``ParkRun``."""
+    """How far a run is: the reply to ``ActiveRunQuery``, ``RecordStep`` and ``ParkRun``."""
 
     run_id: str
     steps: int = 0
-    """Taken so far."""
+    """Number of recorded steps."""
     started_at_ms: int = 0
     generation: int = 1
     runs_before: int = 0
-    """How many runs of this life of the session have ended."""
+    """Runs of this session generation that ended before."""
     request: RunRequest | UnsetType = UNSET
-    """Without code and inputs where they stand in the blob."""
+    """Without code and inputs if they are in the blob."""
     request_blob: str | UnsetType = UNSET
     offer: RunEnvironment | UnsetType = UNSET
     calls: tuple[RequestedCall, ...] = ()
-    """What the last step waits for."""
+    """The calls that the last step waits for."""
     beside: tuple[RequestedCall, ...] = ()
-    """Under way since earlier steps, and not waited for."""
+    """Calls of earlier steps that still run and are not waited for."""
     timer_ms: int | UnsetType = UNSET
-    """How long it waits at most."""
+    """The longest time the step waits."""
     cancelling: bool = False
-    """Somebody wants the run to end now."""
+    """The run was asked to end now."""
     ended: str = ""
-    """How it ended: the phase of its turn; empty if it has not."""
+    """The phase in which the turn ended; empty if it has not."""
     parked: str = ""
-    """The code of what the run waits for."""
+    """The code of what the parked run waits for."""
     snapshot_blob: str = ""
-    """Where a run that was parked goes on."""
+    """The snapshot that a parked run resumes from."""
     split: bool = False
-    """Whether it was parked with calls of several steps open."""
+    """Whether it was parked with open calls of several steps."""
     forked: ForkedRun | UnsetType = UNSET
 
 
 class ReplySubjectsQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask who holds the line for a run's end; leaves no fact."""
+    """A query: which clients wait for a run's end?"""
 
     run_id: str
 
@@ -137,13 +137,13 @@ class ReplySubjectsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordRunEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """Tell the session that a run of it has ended on record, should it not know that."""
+    """Record in the session that its run has ended, if the session does not know it yet."""
 
     run_id: str
 
 
 class ReportBrokenHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """Tell the session, or its turn, that a family of it cannot be folded any more."""
+    """Report to a session or its turn that the history of one of its families cannot be folded."""
 
     family: str
     code: str
@@ -151,11 +151,11 @@ class ReportBrokenHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunEndRecorded(msgspec.Struct, frozen=True):
-    """The session knows of it."""
+    """The run's end is recorded."""
 
 
 class CallsQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask what came of a run's calls so far; leaves no fact."""
+    """A query: the progress of a run's calls."""
 
     run_id: str
 
@@ -163,13 +163,13 @@ class CallsQuery(msgspec.Struct, frozen=True, kw_only=True):
 class CallProgress(msgspec.Struct, frozen=True, kw_only=True):
     operation_id: str
     outcome: CallOutcome | UnsetType = UNSET
-    """Unset: nothing yet."""
+    """Unset while the call is unfinished."""
     waits_for: str = ""
-    """The code of what it waits for, if that may take long."""
+    """The code of what the call waits for, if that may take long."""
 
 
 class RequestApproval(msgspec.Struct, frozen=True, kw_only=True):
-    """A call wants an approval: what approvals are told of it."""
+    """Request an approval for a call."""
 
     operation_id: str
     run_id: str
@@ -187,17 +187,17 @@ class RequestApproval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WithdrawApproval(msgspec.Struct, frozen=True, kw_only=True):
-    """The run has ended, and nobody wants the call any more."""
+    """Withdraw an approval request because its run has ended."""
 
     operation_id: str
 
 
 class ApprovalAcknowledged(msgspec.Struct, frozen=True):
-    """Approvals know of it."""
+    """The request or withdrawal is committed."""
 
 
 class AllowCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A grant for exactly this call was consumed: it may be made."""
+    """Allow a call: a grant for exactly this call was consumed."""
 
     operation_id: str
     request_digest: str
@@ -205,7 +205,7 @@ class AllowCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DenyCall(msgspec.Struct, frozen=True, kw_only=True):
-    """The call may not be made."""
+    """Deny a call."""
 
     operation_id: str
     fault: ToolFault

@@ -178,7 +178,7 @@ class Node:
             self._loop,
             self._deciders(runs),
             self._settings(here, epoch),
-            performers=handlers(bus.request_endpoint, None if runs is None else runs.replies),
+            effect_handlers=handlers(bus.request_endpoint, None if runs is None else runs.replies),
             queries={
                 **views.queries,
                 "tools": ToolQueryHandler(() if runs is None else runs.catalogue).handle,

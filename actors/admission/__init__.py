@@ -1,1 +1,1 @@
-"""Session admission: lifecycle, claims, and the inputs a session owes an end."""
+"""Session admission: the lifecycle of sessions, their claims, and the queue of their inputs."""

@@ -1,13 +1,13 @@
-"""session_admission: inputs are taken in, runs are prepared and come to their end.
+"""session_admission: accepts inputs, prepares their runs and ends them; and the session's host from
+admission's facts.
 
-The phase is the host's and there are no variables of its own. These are the seed's rows in every
-edition: HEAD's four admission rows are not ours. Accepting is signalling only; which input runs
-when is ``decision``'s, the care that no run is committed in the middle of its turn ``queue``'s.
+The phase is the host's; the machine has no variables. Its transitions are the seed's in every
+edition: HEAD's four admission transitions are not part of Rookery. Accepting an input only signals;
+``facts`` decides which input runs next, and ``commands`` refuses to commit a run whose turn has not
+ended.
 
-The session's host from admission's facts: for admission itself, and for whoever keeps a copy.
-
-A copy may lag behind by what its keeper has not yet been handed; where that would matter, a commit
-is fenced over the session's subjects.
+Other deciders follow the host from admission's facts by ``evolve_host``. Their copy may lag behind;
+where that matters, a commit is fenced over the session's subjects.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["ADMISSION", "PostAdmissionSignalKind", "apply_input", "evolve_host"]
 
 
 class PostAdmissionSignalKind(StrEnum):
-    """How strongly an accepted input knocks, weakest first."""
+    """How strongly an accepted input signals the session, weakest first."""
 
     WAKE_LOOP = "WakeLoop"
     INTERRUPT_YIELDING = "InterruptYielding"
@@ -59,25 +59,25 @@ class PostAdmissionSignalKind(StrEnum):
 
 
 class ResolveAdmission(TransitionEffect, frozen=True, kw_only=True):
-    """The work that arrived is to be classified."""
+    """Classify the work that arrived."""
 
 
 class IngressAccepted(TransitionEffect, frozen=True, kw_only=True):
-    """The input is ours to end."""
+    """Admission has accepted the input and will end it."""
 
 
 class PostAdmissionSignal(TransitionEffect, frozen=True, kw_only=True):
-    """The session's loop is to look at its queue."""
+    """The session's loop should look at its queue."""
 
     signal: PostAdmissionSignalKind
 
 
 class InitiateRecycle(TransitionEffect, frozen=True, kw_only=True):
-    """The runtime is to be set up anew."""
+    """Set up the runtime again."""
 
 
 class RecordTerminalOutcome(TransitionEffect, frozen=True, kw_only=True):
-    """The failed turn's outcome is to be kept."""
+    """Store the failed turn's outcome."""
 
 
 ACCEPTED = IngressAccepted()
@@ -96,36 +96,36 @@ Guard = Callable[[SessionHost, Any], bool]
 RunEndFact = facts.RunCommitted | facts.RunFailed | facts.RunRolledBack
 
 
-def queued(asked: facts.InputAccepted) -> bool:
-    return not asked.immediate and not asked.interrupt_yielding
+def queued(fact: facts.InputAccepted) -> bool:
+    return not fact.immediate and not fact.interrupt_yielding
 
 
-def immediate(asked: facts.InputAccepted) -> bool:
-    return asked.immediate and not asked.interrupt_yielding
+def immediate(fact: facts.InputAccepted) -> bool:
+    return fact.immediate and not fact.interrupt_yielding
 
 
-def interrupt_yielding(asked: facts.InputAccepted) -> bool:
-    return asked.interrupt_yielding and not asked.immediate
+def interrupt_yielding(fact: facts.InputAccepted) -> bool:
+    return fact.interrupt_yielding and not fact.immediate
 
 
-def turn_failed_with_cause(_: SessionHost, asked: facts.RunFailed) -> bool:
-    return asked.turn_phase == "Failed" and asked.terminal_cause_kind not in (None, "Unknown")
+def turn_failed_with_cause(_: SessionHost, fact: facts.RunFailed) -> bool:
+    return fact.turn_phase == "Failed" and fact.terminal_cause_kind not in (None, "Unknown")
 
 
 def ends_here(home: HostPhase, also: Guard | None) -> Guard:
-    """Whether this ends the current run, and the run came from ``home``."""
+    """A guard: the input ends the current run, and the run came from phase ``home``."""
 
-    def when(host: SessionHost, asked: RunEndFact) -> bool:
+    def guard(host: SessionHost, fact: RunEndFact) -> bool:
         if host.phase is not RUNNING or host.pre_run_phase is not home:
             return False
-        return host.current_run_id == asked.run and (also is None or also(host, asked))
+        return host.current_run_id == fact.run and (also is None or also(host, fact))
 
-    return when
+    return guard
 
 
 def prepare_from(home: HostPhase) -> Callable[[SessionHost, facts.RunPrepared], SessionHost]:
-    return lambda host, asked: replace(
-        host, phase=RUNNING, current_run_id=asked.run, pre_run_phase=home
+    return lambda host, fact: replace(
+        host, phase=RUNNING, current_run_id=fact.run, pre_run_phase=home
     )
 
 
@@ -150,7 +150,8 @@ _INPUTS = {
 def _endings(
     on: str, name: str, also: Guard | None = None, effects: tuple[TransitionEffect, ...] = ()
 ) -> list[Transition]:
-    """The three rows of an input that ends the current run: back to where the run came from."""
+    """The three transitions of an input that ends the current run, back to the phase it came
+    from."""
     return [
         Transition(
             f"{name}To{home}",
@@ -230,12 +231,13 @@ ADMISSION = Machine(
 
 
 _MACHINES: dict[type, Machine[SessionHost]] = {
-    asked.fact: machine for machine in (LIFECYCLE, ADMISSION) for asked in machine.inputs.values()
+    one.fact: machine for machine in (LIFECYCLE, ADMISSION) for one in machine.inputs.values()
 }
 
 
 def evolve_host(host: SessionHost, fact: facts.SessionFact) -> SessionHost:
-    """The host after ``fact``. Total. A destroyed host takes nothing: what comes is a new one's."""
+    """The host after ``fact``. Total. A destroyed host ignores facts; only a new generation
+    follows."""
     if isinstance(fact, facts.HistoryRestarted):
         return SessionHost(phase=DESTROYED)
     machine = _MACHINES.get(type(fact))
@@ -244,7 +246,8 @@ def evolve_host(host: SessionHost, fact: facts.SessionFact) -> SessionHost:
     return machine.evolve(SessionHost() if host.phase is DESTROYED else host, fact)
 
 
-def apply_input(host: SessionHost, asked: HandleInput) -> SessionHost:
-    """The host after an input of admission's, for whoever has a host of its own; or a rejection."""
-    draft = ADMISSION.candidate(asked.input, asked.params)
-    return ADMISSION.evolve(host, ADMISSION.decide(host, asked.input, draft))
+def apply_input(host: SessionHost, command: HandleInput) -> SessionHost:
+    """The host after an admission input, for callers that hold a host themselves; or a
+    rejection."""
+    draft = ADMISSION.candidate(command.input, command.params)
+    return ADMISSION.evolve(host, ADMISSION.decide(host, command.input, draft))

@@ -1,7 +1,7 @@
-"""Admission as the kernel sees it: the family ``session``, its verbs, its answers.
+"""The decider of the family ``session``.
 
-The rules are ``queue``'s and ``decision``'s, the folding is ``fold``'s. Here a command finds its
-rule, and whoever asked gets a receipt: of a run at its end, of everything else at once.
+A command finds its rule in ``commands``. The reply to a run is sent at its end; every other command
+is answered at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from rookery.actors.admission.state import (
     decode_state,
     encode_state,
 )
-from rookery.actors.kernel.decider import Effect, ReadScope
+from rookery.actors.kernel import Decider, Effect
+from rookery.actors.kernel.decider import ReadScope
 from rookery.actors.messages import (
     RecordRunEnd,
     ReplySubjectsQuery,
@@ -58,7 +59,6 @@ from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
-from rookery.schemas.ids import check_session_id
 from rookery.schemas.limits import check_run_limits
 from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import RunRequest, SessionMeta
@@ -75,24 +75,22 @@ _RULES: dict[type, Callable[..., Sequence[facts.SessionFact]]] = {
     SnapshotRestored: open_from_snapshot,
     ReportBrokenHistory: end_lost_run,
 }
-"""What needs to know nothing but the session's state."""
+"""Rules that need only the session's state."""
 
 _READS_FIRST = frozenset((Cancel, RecordRunEnd, HandleInput, ReportBrokenHistory, SessionQuery))
-"""What may rest on more than was handed over."""
+"""Commands that may depend on facts not yet delivered here."""
 VERBS = ("run", "create", "limits", "cancel", "admission", "session")
 FENCED = (facts.Retired, facts.Destroyed, facts.Reset)
-"""What closes a session may only stand if no family of it has moved on unseen."""
+"""Facts that close a session; committed only while no family of it has unseen facts."""
 
 
-class AdmissionDecider:
+class AdmissionDecider(Decider):
     """The rules of the family ``session``."""
 
     family = "session"
     schema = STATE_SCHEMA
     verbs: Mapping[str, type[msgspec.Struct]] = {verb: COMMANDS[verb] for verb in VERBS}
     codec: FactCodec[facts.SessionFact] = FactCodec(facts.SESSION_FACTS)
-    reacts_to: frozenset[str] = frozenset()
-    observes: frozenset[str] = frozenset()
     has_effects = True
     handles_duplicates = True
     stores_large_bodies = True
@@ -108,30 +106,28 @@ class AdmissionDecider:
         driven: bool = False,
         judge: Callable[[RunRequest], None] = check_run_limits,
     ) -> None:
-        """``driven``: the node takes the steps of its runs; else somebody outside ends them.
-        ``judge``: ``Refused`` if no run could be made of a request, in whatever session."""
+        """``driven``: this node executes the runs of its sessions; without it, clients end them.
+        ``judge`` raises ``Refused`` for a request that no session could execute."""
         self._executes_runs, self._validate = driven, judge
         self.reacts_to = frozenset({"turn", "sandbox"}) if driven else frozenset()
         self._queued_max, self._in_flight_max = queued_max, in_flight_max
         self._in_flight, self._claims = realm_load, claims
         self._claimed: dict[str, SessionClaim] = {}
-        """Of the sessions in memory here: inside one runtime nobody else may act as them."""
-
-    def check_key(self, key: str) -> None:
-        check_session_id(key)
+        """The claims of the sessions in memory; within one runtime no other holder can act as
+        them."""
 
     def initial(self, key: str) -> Admission:
         return Admission(meta=SessionMeta(id=key))
 
     def redirects_to(self, command: Command[Any]) -> str:
-        """A request that is only to be validated is nothing to admit."""
+        """Redirect a request with ``validate_only`` to the query ``validate``."""
         body = command.body
         asks = isinstance(body, RunRequest) and body.validate_only
         return "validate" if asks and self._executes_runs else ""
 
     def read_scope(self, state: Admission, command: Command[Any]) -> ReadScope | None:
-        """The current run may have ended, and that was never handed over; so may a memory have been
-        given to a session that does not know of it. A run that is known to somebody else stands."""
+        """Read other families' facts if the current run may have ended, or if a snapshot may have
+        opened the session. A run id unknown here requires a full read."""
         if not self._executes_runs or type(command.body) not in _READS_FIRST:
             return None
         found: object = None
@@ -151,7 +147,7 @@ class AdmissionDecider:
     def effects_when_damaged(
         self, key: str, command: Command[Any], error: CodedError
     ) -> Sequence[Effect]:
-        """Whoever asked is told; nobody else waits for a session."""
+        """None: the client gets the error, and no other entity waits for a session."""
         del key, command, error
         return ()
 
@@ -167,8 +163,8 @@ class AdmissionDecider:
             case RunRequest(validate_only=True):
                 raise Refused(
                     "UNSUPPORTED_FEATURE",
-                    "nothing is validated here: whoever drives the runs of this node is outside",
-                    hint="ask a node whose driver is its sandbox",
+                    "this node executes no runs and so validates none",
+                    hint="send it to a node with driver = sandbox",
                 )
             case RunRequest() as request:
                 self._check(
@@ -186,7 +182,7 @@ class AdmissionDecider:
                 return [] if rule is None else rule(state, command, now_ms=now_ms)
 
     def _check(self, state: Admission, request: RunRequest, *, repeated: bool) -> None:
-        """What was taken in once is not judged again."""
+        """Validate a request. A duplicate was validated the first time."""
         if repeated:
             return
         self._validate(request)
@@ -196,15 +192,12 @@ class AdmissionDecider:
     def evolve(self, state: Admission, fact: facts.SessionFact) -> Admission:
         return evolve(state, fact)
 
-    def observe(self, state: Admission, fact: Fact) -> Admission:
-        del fact
-        return state
-
     def reply(
-        self, state: Admission, command: Command[Any], left: Sequence[Fact]
+        self, state: Admission, command: Command[Any], decided: Sequence[Fact]
     ) -> msgspec.Struct | None:
-        """A run's receipt waits for its end, which for a repeated one may be long past."""
-        del left
+        """The receipt of a run follows at its end; a duplicate of an unstarted run gets it at
+        once."""
+        del decided
         match command.body:
             case RecordRunEnd() | ReportBrokenHistory():
                 return RunEndRecorded()

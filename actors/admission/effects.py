@@ -1,4 +1,4 @@
-"""What admission may ask of the world: replies to the clients of a run."""
+"""The effects of admission: replies to the clients of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from rookery.actors.admission.evolve import ENDED_STATES
 from rookery.actors.admission.state import Admission, EndedInput, PendingInput
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel import Effect
 from rookery.schemas.facts import session as facts
 from rookery.schemas.replies import RunReceipt
 
@@ -14,7 +14,7 @@ __all__ = ["AwaitResult", "SendPastResult", "SendReceipt", "effects"]
 
 
 class AwaitResult(Effect, frozen=True, kw_only=True):
-    """``reply_to`` holds the line until the run has ended, and is to hear of it at once."""
+    """A client at ``reply_to`` waits for the run's end and gets the result without delay."""
 
     reply_to: str
     session: str
@@ -22,14 +22,14 @@ class AwaitResult(Effect, frozen=True, kw_only=True):
 
 
 class SendReceipt(Effect, frozen=True, kw_only=True):
-    """Tell ``reply_to`` how the input it asked about ended. Telling it twice is harmless."""
+    """Send the receipt of an input that never ran. A repetition is harmless."""
 
     reply_to: str
     receipt: RunReceipt
 
 
 class SendPastResult(Effect, frozen=True, kw_only=True):
-    """Tell ``reply_to`` what the run came to, which the turn's last fact says."""
+    """Send a run's result, which is stored in the turn's last fact."""
 
     reply_to: str
     session: str
@@ -38,17 +38,17 @@ class SendPastResult(Effect, frozen=True, kw_only=True):
 
 
 def effects(state: Admission, fact: facts.SessionFact) -> tuple[Effect, ...]:
-    """Whom to tell because of ``fact``; ``state`` is the one after it, or a later one."""
+    """The effects of ``fact``; ``state`` is the one after it, or a later one."""
     if isinstance(fact, facts.InputAccepted):
         return _await_effects(state, fact)
-    again = isinstance(fact, facts.ReplyRequested)
-    if (type(fact) not in ENDED_STATES and not again) or fact.run is UNSET:
+    is_repeat = isinstance(fact, facts.ReplyRequested)
+    if (type(fact) not in ENDED_STATES and not is_repeat) or fact.run is UNSET:
         return ()
     ended = state.ended.input_of_run(str(fact.run))
     if ended is None:
         return ()
-    asking = (fact.reply_to,) if isinstance(fact, facts.ReplyRequested) else ended.reply_to
-    return tuple(_reply_effect(state, ended, reply_to) for reply_to in asking)
+    subjects = (fact.reply_to,) if isinstance(fact, facts.ReplyRequested) else ended.reply_to
+    return tuple(_reply_effect(state, ended, reply_to) for reply_to in subjects)
 
 
 def _await_effects(state: Admission, fact: facts.InputAccepted) -> tuple[Effect, ...]:

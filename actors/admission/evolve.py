@@ -1,8 +1,7 @@
-"""What a fact makes of a session, and who is to be told because of it.
+"""Facts to state: a session's host, queue and ended inputs.
 
-Both are pure and total. Rows move the host; the queue follows from which row it was. A fact with a
-row nobody here knows is the one thing that fails, by code: guessing would rebuild a state that
-never was.
+Pure and total. Transitions move the host; the queue follows from the fact. Only a fact with an
+unknown transition fails, by code: guessing would produce a state that never existed.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def evolve(state: Admission, fact: facts.SessionFact) -> Admission:
 
 
 def _restart(state: Admission, fact: facts.HistoryRestarted) -> Admission:
-    """All that is known is that there was such a life."""
+    """A destroyed session of this generation: nothing else is known of it."""
     meta = SessionMeta(id=state.meta.id, created_at=fact.at_ms, last_used_at=fact.at_ms)
     return Admission(meta=meta, host=SessionHost(phase=DESTROYED), generation=fact.generation)
 
@@ -70,17 +69,17 @@ def _enqueue(state: Admission, fact: facts.InputAccepted) -> Admission:
         waits=(str(fact.reply_to),) if fact.reply_waits else (),
     )
     queue = state.queue
-    if (same := _find_queued(queue, fact.input_id)) is not None:
-        queue = _without(queue, same)
-    place = sum(waiting.urgent for waiting in queue) if urgent else len(queue)
+    if (earlier := _find_queued(queue, fact.input_id)) is not None:
+        queue = _without(queue, earlier)
+    index = sum(waiting.urgent for waiting in queue) if urgent else len(queue)
     meta = replace(state.meta, last_used_at=fact.at_ms)
     if fact.request is not UNSET:
         meta = replace(meta, language=fact.request.language)
-    return replace(state, meta=meta, queue=(*queue[:place], accepted, *queue[place:]))
+    return replace(state, meta=meta, queue=(*queue[:index], accepted, *queue[index:]))
 
 
 def _make_current(state: Admission, fact: facts.RunPrepared | facts.QueuedRunDrained) -> Admission:
-    """The run is the current one; so is its input, unless somebody prepared a run of their own."""
+    """Make the run current, and its input. A run that a client prepared by hand has no input."""
     if state.current is not None and state.current.input_id == fact.input_id:
         return state
     found = None if fact.input_id is UNSET else _find_queued(state.queue, fact.input_id)
@@ -91,22 +90,22 @@ def _make_current(state: Admission, fact: facts.RunPrepared | facts.QueuedRunDra
 def _end_run(
     state: Admission, fact: facts.RunCommitted | facts.RunFailed | facts.RunRolledBack
 ) -> Admission:
-    """The current input's run is over. A run of somebody's own ends the input it names."""
-    owed = state.current
+    """End the current input's run; a run prepared by hand ends the input it names."""
+    pending = state.current
     why = fact.error if isinstance(fact, facts.RunFailed) else UNSET
     error = None if why is UNSET else why
-    if owed is None and isinstance(fact, facts.RunCommitted):
-        named = _find_queued(state.queue, fact.input_id)
-        owed = named if named is not None and not named.run_id else None
-    return state if owed is None else _end(state, owed, fact, error)
+    if pending is None and isinstance(fact, facts.RunCommitted):
+        bare = _find_queued(state.queue, fact.input_id)
+        pending = bare if bare is not None and not bare.run_id else None
+    return state if pending is None else _end(state, pending, fact, error)
 
 
 def _end_unstarted(state: Admission, fact: facts.InputCancelled | facts.InputRefused) -> Admission:
     current = state.current
-    ours = current is not None and current.input_id == fact.input_id
-    owed = current if ours else _find_queued(state.queue, fact.input_id)
+    is_current = current is not None and current.input_id == fact.input_id
+    pending = current if is_current else _find_queued(state.queue, fact.input_id)
     error = fact.error if isinstance(fact, facts.InputRefused) else None
-    return state if owed is None else _end(state, owed, fact, error)
+    return state if pending is None else _end(state, pending, fact, error)
 
 
 def _sequence(fact: facts.SessionFact) -> int:
@@ -115,43 +114,43 @@ def _sequence(fact: facts.SessionFact) -> int:
 
 
 def _end(
-    state: Admission, owed: PendingInput, fact: facts.SessionFact, error: ErrorObject | None
+    state: Admission, pending: PendingInput, fact: facts.SessionFact, error: ErrorObject | None
 ) -> Admission:
-    """``owed`` leaves the queue, or the host's side, for the memory."""
+    """Move ``pending`` from the queue, or from the current run, to the ended inputs."""
     ended = EndedInput(
-        input_id=owed.input_id,
-        run_id=owed.run_id,
-        command_id=owed.command_id,
+        input_id=pending.input_id,
+        run_id=pending.run_id,
+        command_id=pending.command_id,
         state=ENDED_STATES[type(fact)],
         ended_at_ms=fact.at_ms,
         error=error,
-        reply_to=owed.reply_to,
+        reply_to=pending.reply_to,
         at_sequence=_sequence(fact),
     )
-    remembered = state.ended.add(ended)
-    if owed is state.current:
-        return replace(state, current=None, ended=remembered)
-    return replace(state, queue=_without(state.queue, owed), ended=remembered)
+    ended_inputs = state.ended.add(ended)
+    if pending is state.current:
+        return replace(state, current=None, ended=ended_inputs)
+    return replace(state, queue=_without(state.queue, pending), ended=ended_inputs)
 
 
 def _add_reply_subject(state: Admission, fact: facts.ReplyRequested) -> Admission:
-    def told(owed: PendingInput) -> PendingInput:
-        ours = owed.input_id == fact.input_id
-        waits = (*owed.waits, fact.reply_to) if fact.reply_waits else owed.waits
-        reply_to = (*owed.reply_to, fact.reply_to)
-        return replace(owed, reply_to=reply_to, waits=waits) if ours else owed
+    def add(pending: PendingInput) -> PendingInput:
+        is_current = pending.input_id == fact.input_id
+        waits = (*pending.waits, fact.reply_to) if fact.reply_waits else pending.waits
+        reply_to = (*pending.reply_to, fact.reply_to)
+        return replace(pending, reply_to=reply_to, waits=waits) if is_current else pending
 
-    current = None if state.current is None else told(state.current)
-    return replace(state, current=current, queue=tuple(told(owed) for owed in state.queue))
+    current = None if state.current is None else add(state.current)
+    return replace(state, current=current, queue=tuple(add(pending) for pending in state.queue))
 
 
 def _find_queued(queue: tuple[PendingInput, ...], input_id: str) -> PendingInput | None:
     return next((waiting for waiting in queue if waiting.input_id == input_id), None)
 
 
-def _without(queue: tuple[PendingInput, ...], owed: PendingInput) -> tuple[PendingInput, ...]:
-    place = queue.index(owed)
-    return queue[:place] + queue[place + 1 :]
+def _without(queue: tuple[PendingInput, ...], pending: PendingInput) -> tuple[PendingInput, ...]:
+    index = queue.index(pending)
+    return queue[:index] + queue[index + 1 :]
 
 
 _FOLDS: dict[type, Callable[[Admission, Any], Admission]] = {

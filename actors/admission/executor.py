@@ -1,9 +1,9 @@
-"""Telling whoever asked how a run ended: what admission's effects come to.
+"""``RunReplies``: replies with the results of runs; performs admission's effects.
 
-A result stands in the turn's last fact and nowhere else; it is fetched from there, unless this node
-has just come to it. One that is too large for an answer is named by it, as it is by the fact: a run
-that was executed is never told as refused. Who holds the line is told as soon as that fact stands;
-everybody else when the session knows of it, which no crash prevents.
+A result is stored in the turn's last fact and read from there, unless this node has just published
+it. A result too large for a reply is replaced by its blob's digest, so that an executed run never
+looks refused. A waiting client gets its reply right after the turn's end; all others after
+session.run_committed, also after a crash.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.actors.admission.effects import AwaitResult, SendPastResult, SendReceipt
-from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.effect_runner import EffectHandler
+from rookery.actors.kernel import Effect, EffectHandler
 from rookery.bus.ports import Blobs, Journal, ReplyMessage, RequestEndpoint
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.errors import Failed
@@ -32,42 +31,42 @@ T = TypeVar("T")
 RECENT_MAX = 256
 AWAITED_MAX = 10_000
 ENVELOPE_BYTES = 1 << 10
-"""For what an answer says beside its result: whose it is."""
+"""Room in a reply for the fields beside the result."""
 CODEC: FactCodec[TurnFact] = FactCodec(TURN_FACTS)
 
 
 class RunReplies:
-    """What runs came to. Lives on the bus's loop."""
+    """The recent results and the waiting clients. Lives on the bus's loop."""
 
-    def __init__(self, journal: Journal, blobs: Blobs, door: RequestEndpoint) -> None:
-        self._journal, self._blobs, self._request_endpoint = journal, blobs, door
+    def __init__(self, journal: Journal, blobs: Blobs, request_endpoint: RequestEndpoint) -> None:
+        self._journal, self._blobs, self._request_endpoint = journal, blobs, request_endpoint
         self._recent: OrderedDict[str, RunResult] = OrderedDict()
         self._waiting: OrderedDict[str, AwaitResult] = OrderedDict()
         """By run."""
         self._replied: OrderedDict[str, AwaitResult] = OrderedDict()
-        """By reply."""
+        """By reply subject."""
 
-    def add_waiting(self, awaited: AwaitResult) -> None:
-        """Somebody holds the line."""
-        _put_bounded(self._waiting, awaited.run_id, awaited, AWAITED_MAX)
+    def add_waiting(self, waiting: AwaitResult) -> None:
+        """Register a waiting client."""
+        _put_bounded(self._waiting, waiting.run_id, waiting, AWAITED_MAX)
 
     def publish(self, run_id: str, result: RunResult) -> None:
-        """This is what the run has come to, and stands."""
+        """Send a run's result, which is committed, to its waiting client."""
         _put_bounded(self._recent, run_id, result, RECENT_MAX)
-        awaited = self._waiting.pop(run_id, None)
-        if awaited is not None:
-            said = RunAnswer.of(result, run_id, awaited.session)
-            self._request_endpoint.reply([ReplyMessage(awaited.reply_to, encode_json(said))])
-            _put_bounded(self._replied, awaited.reply_to, awaited, AWAITED_MAX)
+        waiting = self._waiting.pop(run_id, None)
+        if waiting is not None:
+            answer = RunAnswer.of(result, run_id, waiting.session)
+            self._request_endpoint.reply([ReplyMessage(waiting.reply_to, encode_json(answer))])
+            _put_bounded(self._replied, waiting.reply_to, waiting, AWAITED_MAX)
 
     def pop_replied(self, reply_to: str) -> bool:
-        """Whoever held the line knows; asked once."""
+        """Whether the client at ``reply_to`` got the result already; the entry is removed."""
         return self._replied.pop(reply_to, None) is not None
 
     async def result_of(self, session: str, run_id: str, at_sequence: int) -> RunAnswer:
-        """The result in the fact at ``at_sequence``, as much of it as goes into an answer."""
-        if (known := self._recent.get(run_id)) is not None:
-            return RunAnswer.of(known, run_id, session)
+        """The result from the fact at ``at_sequence``, as far as it fits into a reply."""
+        if (recent := self._recent.get(run_id)) is not None:
+            return RunAnswer.of(recent, run_id, session)
         stored = await self._journal.at(at_sequence)
         for fact in () if stored is None else CODEC.decode(stored.body):
             if isinstance(fact, Completed | TurnFailed | Cancelled) and fact.run == run_id:
@@ -77,27 +76,27 @@ class RunReplies:
     async def _to_reply(
         self, fact: Completed | TurnFailed | Cancelled, run_id: str, session: str
     ) -> RunAnswer:
-        told = RunResult() if fact.result is UNSET else fact.result
+        result = RunResult() if fact.result is UNSET else fact.result
         if fact.result_blob is UNSET:
-            return RunAnswer.of(told, run_id, session)
+            return RunAnswer.of(result, run_id, session)
         whole = await self._blobs.get(fact.result_blob)
         if len(whole) + ENVELOPE_BYTES <= self._request_endpoint.reply_bytes_max:
             return RunAnswer.of(msgspec.json.decode(whole, type=RunResult), run_id, session)
-        named = RunAnswer.of(told, run_id, session)
-        return msgspec.structs.replace(named, result_blob=fact.result_blob)
+        answer = RunAnswer.of(result, run_id, session)
+        return msgspec.structs.replace(answer, result_blob=fact.result_blob)
 
 
 def handlers(
-    door: RequestEndpoint, results: RunReplies | None
+    request_endpoint: RequestEndpoint, results: RunReplies | None
 ) -> Mapping[type[Effect], EffectHandler]:
-    """What admission's effects come to. Without ``results``, nobody here drives runs."""
+    """The handlers of admission's effects. Without ``results`` this node executes no runs."""
 
     async def send_answer(effect: SendReceipt) -> None:
         receipt = effect.receipt
         _send(effect.reply_to, receipt if results is None else RunAnswer.of_unstarted(receipt))
 
     async def send_result(effect: SendPastResult) -> None:
-        assert results is not None, "a result stands only where a node drove the run"
+        assert results is not None, "only an executed run has a result"
         if not results.pop_replied(effect.reply_to):
             answer = await results.result_of(effect.session, effect.run_id, effect.at_sequence)
             _send(effect.reply_to, answer)
@@ -106,14 +105,15 @@ def handlers(
         if results is not None:
             results.add_waiting(effect)
 
-    def _send(reply_to: str, said: msgspec.Struct) -> None:
-        door.reply([ReplyMessage(reply_to, encode_json(said))])
+    def _send(reply_to: str, answer: msgspec.Struct) -> None:
+        request_endpoint.reply([ReplyMessage(reply_to, encode_json(answer))])
 
     return {AwaitResult: expect, SendReceipt: send_answer, SendPastResult: send_result}
 
 
-def _put_bounded(known: OrderedDict[str, T], key: str, value: T, count_max: int) -> None:
-    """Those of late are enough: who is not told at once is told soon."""
-    known[key] = value
-    if len(known) > count_max:
-        known.popitem(last=False)
+def _put_bounded(entries: OrderedDict[str, T], key: str, value: T, count_max: int) -> None:
+    """Add an entry and drop the oldest beyond the limit: its client gets the reply a little
+    later."""
+    entries[key] = value
+    if len(entries) > count_max:
+        entries.popitem(last=False)

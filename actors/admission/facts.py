@@ -1,11 +1,11 @@
-"""One decision of admission's: the facts of a command, and what follows from them for who waits.
+"""``AdmissionFacts``: the facts of one command to a session, and what follows for its queue.
 
-One run at a time; the first that waits is the next. A passive input starts nothing, but keeps its
-place once a waking one comes. Whatever a command did, the next run is prepared, or who can never
-start is told so, in the same commit.
+A session executes one run at a time, in the queue's order. A passive input starts no run, but keeps
+its place once a waking one arrives. Every decision ends by preparing the next run and refusing the
+inputs that can never start, in the same commit.
 
-Pure: the rows are ``lifecycle``'s and ``machine``'s, the folding and with it the order of those who
-wait is ``fold``'s. Which commands there are, and what is refused, is ``queue``'s.
+Pure: ``commands`` has the commands' rules, ``lifecycle_machine`` and ``admission_machine`` the
+transitions, ``evolve`` the order of the queue.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.admission.state import Admission, PendingInput
+from rookery.actors.kernel import FactBuilder
 from rookery.actors.kernel.machines.machine import Machine
 from rookery.actors.kernel.machines.session_host import (
     ATTACHED,
@@ -38,26 +39,26 @@ from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionLimits
 __all__ = ["AdmissionFacts"]
 
 
-class AdmissionFacts:
-    """The facts of one command, each folded before the next is decided."""
+class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
+    """The facts of one command to a session."""
 
     def __init__(self, state: Admission, command: Command[Any], now_ms: int) -> None:
-        self.state, self.facts = state, list[facts.SessionFact]()
+        super().__init__(state, evolve)
         self._command, self._now_ms = command, now_ms
         self._generation = state.generation
 
-    def add(self, fact: facts.SessionFact) -> None:
-        """Add a fact nobody has seen yet; what else is to be stamped on it is the kernel's."""
+    def add(self, fact: facts.SessionFact) -> facts.SessionFact:
+        """Add a new fact with the session's generation and the phase after it."""
         force_setattr(fact, "generation", self._generation)
-        self.facts.append(fact)
-        self.state = evolve(self.state, fact)
+        super().add(fact)
         force_setattr(fact, "phase", self.state.host.phase)
+        return fact
 
-    def transition(self, machine: Machine[SessionHost], on: str, draft: Any) -> None:
-        self.add(machine.decide(self.state.host, on, draft))
+    def transition(self, machine: Machine[SessionHost], on: str, candidate: Any) -> None:
+        self.add(machine.decide(self.state.host, on, candidate))
 
     def open(self, language: Language | UnsetType = UNSET, build: str | UnsetType = UNSET) -> None:
-        """Make the session one that takes inputs; a destroyed one begins another life."""
+        """Open the session; a destroyed one begins its next generation."""
         if not self.state.is_open:
             self._generation += self.state.host.phase == DESTROYED
             begun = facts.Initialized(language=language, build=build)
@@ -74,13 +75,14 @@ class AdmissionFacts:
             self.add(facts.LimitsSet(limits=limits))
 
     def accept(self, command: Command[RunRequest], request: RunRequest) -> None:
-        """Draining is Running on the way back to Retired: to new inputs it is Retired already."""
+        """Accept an input. A Draining session counts as Retired: it is Running only until its queue
+        is empty."""
         host = self.state.host
         if host.pre_run_phase == RETIRED:
             host = replace(host, phase=RETIRED)
         running, mode = host.phase == RUNNING, command.mode
         unwoken = mode is Mode.PASSIVE and not running
-        draft = facts.InputAccepted(
+        candidate = facts.InputAccepted(
             run=self._derive_id("run"),
             input_id=self._derive_id("input"),
             mode=mode,
@@ -93,57 +95,59 @@ class AdmissionFacts:
             reply_waits=command.caller_waits,
         )
         on = "accept_without_wake" if unwoken else "accept_with_completion"
-        self.add(ADMISSION.decide(host, on, draft))
+        self.add(ADMISSION.decide(host, on, candidate))
 
     def accept_forked(self, fact: SnapshotRestored) -> None:
-        """Take in the run that a fork begins with."""
-        draft = facts.InputAccepted(
+        """Accept the run that a fork begins with."""
+        candidate = facts.InputAccepted(
             run=fact.run,
             input_id=self._derive_id("input"),
             request=fact.request,
             request_blob=fact.request_blob,
             forked=fact.forked,
         )
-        self.add(ADMISSION.decide(self.state.host, "accept_with_completion", draft))
+        self.add(ADMISSION.decide(self.state.host, "accept_with_completion", candidate))
 
     def finish(self) -> list[facts.SessionFact]:
-        """Then what is owed to those who wait: no free session leaves a waking input waiting."""
-        for owed in self._unable_to_start():
+        """Refuse the inputs that can never start and prepare the next run; all facts of the
+        command."""
+        for pending in self._unable_to_start():
             error = ErrorObject(
                 code="SESSION_CLOSED",
                 message=f"session {self._command.key} is {self.state.host.phase}: "
-                "the input cannot come to its end",
+                "the input can never run",
                 hint="send it again under a new id",
             )
-            run = owed.run_id or UNSET
-            self.add(facts.InputRefused(run=run, input_id=owed.input_id, error=error))
+            run = pending.run_id or UNSET
+            self.add(facts.InputRefused(run=run, input_id=pending.input_id, error=error))
         self._start_next()
         return self.facts
 
     def _unable_to_start(self) -> tuple[PendingInput, ...]:
-        """Who can never start, or has lost the host."""
+        """The inputs that can never start, and a current one whose run the host has lost."""
         state, host, current = self.state, self.state.host, self.state.current
         lost = () if current is None or host.current_run_id == current.run_id else (current,)
         closed = host.phase in (STOPPED, DESTROYED) or host.session_id is None
         return (*lost, *state.queue) if closed else lost
 
     def _start_next(self) -> None:
-        """Start whose turn it is, if the session is free and somebody woke it."""
+        """Prepare the next run if the session is free and a waking input is in the queue."""
         host, queue = self.state.host, self.state.queue
-        following = next((waiting for waiting in queue if waiting.run_id), None)
+        next_input = next((queued for queued in queue if queued.run_id), None)
         if host.phase == RETIRED and host.current_run_id is not None:
             self._drain(host.current_run_id, self.state.current)
-        elif following is None:
+        elif next_input is None:
             return
         elif host.phase == RETIRED:
-            self._drain(following.run_id, following)
+            self._drain(next_input.run_id, next_input)
         elif host.phase in (IDLE, ATTACHED) and any(w.waking and w.run_id for w in queue):
-            prepared = facts.RunPrepared(run=following.run_id, input_id=following.input_id)
+            prepared = facts.RunPrepared(run=next_input.run_id, input_id=next_input.input_id)
             self.transition(ADMISSION, "prepare", prepared)
 
-    def _drain(self, run_id: str, owed: PendingInput | None) -> None:
-        """Also for a run the session was retired under: as a drained one it can be committed."""
-        input_id = UNSET if owed is None else owed.input_id
+    def _drain(self, run_id: str, pending: PendingInput | None) -> None:
+        """Drain a run; also the one that was current when the session was retired, so that it can
+        be committed."""
+        input_id = UNSET if pending is None else pending.input_id
         self.transition(
             LIFECYCLE, "DrainQueuedRun", facts.QueuedRunDrained(run=run_id, input_id=input_id)
         )

@@ -1,7 +1,7 @@
-"""SessionAdmissionHandle, and the inputs that move a session's host.
+"""``SessionAdmissionHandle``, and the inputs that move a session's host.
 
-For machines that run beside their driver, without a journal: what the actor of admission decides
-by the same rules is on record, what is decided here is not. Which input runs next is the caller's.
+The machines of a handle live in memory without a journal; their rules are those of the actor. The
+caller chooses which input runs next.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["SessionAdmissionHandle", "SessionLifecycle"]
 
 
 class SessionLifecycle:
-    """The host inputs, by their names; no handle of the seed has them."""
+    """The host inputs by their names; no handle of the seed has them."""
 
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
@@ -33,7 +33,7 @@ class SessionLifecycle:
 
 
 class SessionAdmissionHandle:
-    """Takes inputs in and bounds their runs."""
+    """Accepts inputs and ends their runs."""
 
     def __init__(self, authority: Authority | None = None) -> None:
         self._authority = authority or Authority()
@@ -49,13 +49,13 @@ class SessionAdmissionHandle:
         interrupt_yielding: bool,
         wake_if_idle: bool,
     ) -> None:
-        asked = {
+        params = {
             "input_id": input_id,
             "immediate": request_immediate_processing,
             "interrupt_yielding": interrupt_yielding,
             "wake_if_idle": wake_if_idle,
         }
-        self._authority.apply(ADMISSION, "accept_with_completion", asked)
+        self._authority.apply(ADMISSION, "accept_with_completion", params)
 
     def accept_without_wake(self, input_id: str) -> None:
         self._authority.apply(ADMISSION, "accept_without_wake", {"input_id": input_id})

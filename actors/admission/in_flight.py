@@ -1,8 +1,8 @@
-"""How many inputs the realm owes an end, as one node sees it: the load its quotas look at.
+"""``InFlightCounter``: the realm's unfinished inputs as one node sees them, for its quotas.
 
-What this node decided counts at once, drafts included; what other nodes did counts when the view
-of all sessions has seen it, some seconds later. So the quota is exact on one node, and on several
-it may be overshot by what they accept within those seconds.
+This node's decisions count at once, even before their commit. Other nodes' inputs count once the
+projection of sessions has read them, some seconds later. So the quota is exact on one node; on
+several it can be exceeded by what they accept within those seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["InFlightCounter"]
 
 
 class InFlightCounter:
-    """Told by the admission actor and by the view, from their threads."""
+    """Called by the admission actor and by the projection, on their threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,29 +25,29 @@ class InFlightCounter:
     def total(self) -> int:
         return self._total
 
-    def total_with(self, session: str, owed: int) -> int:
-        """The total, should ``session`` owe so many."""
-        return self._total - self._count(session) + owed
+    def total_with(self, session: str, pending: int) -> int:
+        """The realm's total if ``session`` had ``pending`` unfinished inputs."""
+        return self._total - self._count(session) + pending
 
-    def set_local(self, session: str, owed: int) -> None:
-        """This node has decided, or read, that the session owes so many."""
+    def set_local(self, session: str, pending: int) -> None:
+        """Set a session's count as this node decided or read it."""
         with self._lock:
-            self._total += owed - self._count(session)
-            self._local[session] = owed
+            self._total += pending - self._count(session)
+            self._local[session] = pending
 
-    def set_seen(self, session: str, owed: int) -> None:
-        """The journal says so; this node's own word is newer where there is one."""
+    def set_seen(self, session: str, pending: int) -> None:
+        """Set a session's count as the projection read it; this node's own count precedes it."""
         with self._lock:
             before = self._count(session)
-            self._seen[session] = owed
+            self._seen[session] = pending
             self._total += self._count(session) - before
 
     def drop_local(self, session: str) -> None:
-        """The session has left this node's memory: its word stands until the view knows more."""
+        """Treat an evicted session's count as seen, until the projection reads a newer one."""
         with self._lock:
             if session in self._local:
                 self._seen[session] = self._local.pop(session)
 
     def _count(self, session: str) -> int:
-        own = self._local.get(session)
-        return self._seen.get(session, 0) if own is None else own
+        local = self._local.get(session)
+        return self._seen.get(session, 0) if local is None else local

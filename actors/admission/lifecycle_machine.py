@@ -1,8 +1,8 @@
-"""session_lifecycle: where a session's host stands, and what may move it there.
+"""session_lifecycle: the phases of a session's host and their transitions.
 
-The host is the one record all machines of a session look at; admission is its only writer and the
-others keep what admission's facts say. The phase is the host phase itself. What is queued is
-``fold``'s, who runs next ``decision``'s; taking inputs in is ``machine``'s.
+All machines of a session read the host; admission alone writes it. The machine's phase is the
+host's. The queue is ``evolve``'s state, the next run is chosen in ``facts``, inputs are accepted in
+``admission_machine``.
 """
 
 from __future__ import annotations
@@ -51,33 +51,33 @@ class RuntimeBound(_BindingEffect, frozen=True, kw_only=True):
 
 
 class RuntimeRetired(_BindingEffect, frozen=True, kw_only=True):
-    """The runtime gets no new input."""
+    """The runtime gets no more inputs."""
 
 
 class RuntimeDestroyed(_BindingEffect, frozen=True, kw_only=True):
-    """The runtime's session is over."""
+    """The runtime's session has ended."""
 
 
 class RuntimeNotice(TransitionEffect, frozen=True, kw_only=True):
-    """Something people may want to know of the runtime."""
+    """An operator's notice about the runtime."""
 
     kind: str
     detail: str
 
 
 class RuntimeEffectFact(TransitionEffect, frozen=True, kw_only=True):
-    """Something the runtime is told to do."""
+    """A request to the runtime."""
 
     kind: str
     reason: str
 
 
 class WakeInterrupt(TransitionEffect, frozen=True, kw_only=True):
-    """The current run is to yield now."""
+    """The current run should yield now."""
 
 
 class RequestCancellationAtBoundary(TransitionEffect, frozen=True, kw_only=True):
-    """The current run is to end at its next boundary."""
+    """The current run should end at its next boundary."""
 
 
 class SubmitRunPrimitive(TransitionEffect, frozen=True, kw_only=True):
@@ -90,14 +90,12 @@ def of_binding(effect: type[_BindingEffect]) -> Callable[[SessionHost, object], 
     )
 
 
-def stop_executor(_: SessionHost, asked: facts.ExecutorStopRequested) -> RuntimeEffectFact:
-    return RuntimeEffectFact(kind="StopRuntimeExecutor", reason=asked.reason)
+def stop_executor(_: SessionHost, fact: facts.ExecutorStopRequested) -> RuntimeEffectFact:
+    return RuntimeEffectFact(kind="StopRuntimeExecutor", reason=fact.reason)
 
 
-def cancel_after_boundary(
-    _: SessionHost, asked: facts.BoundaryCancelRequested
-) -> RuntimeEffectFact:
-    return RuntimeEffectFact(kind="CancelAfterBoundary", reason=asked.reason)
+def cancel_after_boundary(_: SessionHost, fact: facts.BoundaryCancelRequested) -> RuntimeEffectFact:
+    return RuntimeEffectFact(kind="CancelAfterBoundary", reason=fact.reason)
 
 
 STOP_NOTICE = RuntimeNotice(kind="Stop", detail="runtime executor stopped")
@@ -109,9 +107,9 @@ RECOVER_NOTICE = RuntimeNotice(kind="Recover", detail="runtime recovered")
 # --- what rows make of a host -------------------------------------------------------------------
 
 
-def bind(host: SessionHost, asked: facts.BindingsPrepared) -> SessionHost:
+def bind(host: SessionHost, fact: facts.BindingsPrepared) -> SessionHost:
     return replace(
-        host, active_runtime_id=asked.agent_runtime_id, active_fence_token=asked.fence_token
+        host, active_runtime_id=fact.agent_runtime_id, active_fence_token=fact.fence_token
     )
 
 

@@ -1,9 +1,9 @@
-"""session_claim: inside one registry, a session identity has at most one holder.
+"""session_claim: within one registry a session id has at most one holder.
 
-A claim is handed out as a token. Closing a token frees the identity only while the token is still
-its holder's: after a release by hand it may belong to somebody newer. Each runtime has a registry
-of its own and a process has one for everybody else; they do not see each other. Across nodes the
-owner of the partition is the only one to ask, so nothing here is journaled.
+A claim has a token. Closing it frees the id only while the token is the holder's, because after an
+explicit release another claim may hold it. Each runtime has a registry of its own, and the process
+has one for all other callers. Across nodes the partition's owner decides, so claims are not
+journaled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FREE, HELD = "Free", "Held"
 
 
 class HeldClaims(msgspec.Struct, frozen=True, kw_only=True):
-    """The identities that are held."""
+    """The session ids that are held."""
 
     claims: Map[str, str] = Map()
 
@@ -42,23 +42,23 @@ class _ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimAcquired(_ClaimParams, frozen=True, kw_only=True):
-    """The identity is held from now on."""
+    """The id is now held."""
 
 
 class ClaimReleased(_ClaimParams, frozen=True, kw_only=True):
-    """The identity is free."""
+    """The id is now free."""
 
 
 class ClaimGiven(TransitionEffect, frozen=True, kw_only=True, tag="SessionClaim"):
-    """A token for the identity is to be handed out."""
+    """Give the caller a token for the id."""
 
     session_id: str
 
 
-def free_claim(held: HeldClaims, asked: ClaimReleased) -> HeldClaims:
-    if asked.session_id not in held.claims:
+def free_claim(held: HeldClaims, fact: ClaimReleased) -> HeldClaims:
+    if fact.session_id not in held.claims:
         return held
-    return HeldClaims(claims=held.claims.delete(asked.session_id))
+    return HeldClaims(claims=held.claims.delete(fact.session_id))
 
 
 CLAIM = Machine(
@@ -74,28 +74,28 @@ CLAIM = Machine(
         Transition(
             "TryAcquire",
             "try_acquire",
-            lambda held, asked: asked.session_id not in held.claims,
-            lambda held, asked: HeldClaims(claims=held.claims.set(asked.session_id, HELD)),
-            (lambda _, asked: ClaimGiven(session_id=asked.session_id),),
+            lambda held, fact: fact.session_id not in held.claims,
+            lambda held, fact: HeldClaims(claims=held.claims.set(fact.session_id, HELD)),
+            (lambda _, fact: ClaimGiven(session_id=fact.session_id),),
         ),
         Transition("Release", "release", lambda *_: True, free_claim),
     ),
-    phase=lambda held, asked: held.claims.get(asked.session_id, FREE),
+    phase=lambda held, fact: held.claims.get(fact.session_id, FREE),
 )
 
 
 class SessionClaim:
-    """A held session identity. Close it, or use it as a context; closing twice is harmless. One
-    that is dropped is closed."""
+    """A held session id. Close it or use it as a context manager; closing twice is harmless, and
+    garbage collection closes it."""
 
     def __init__(self, session_id: str, registry: ClaimRegistry) -> None:
         self.session_id = session_id
         self.token = object()
-        """What tells this claim from any other on the same identity."""
+        """Distinguishes this claim from any other on the same id."""
         self._registry = registry
 
     def close(self) -> None:
-        """Free the identity, unless it is no longer ours."""
+        """Free the id, unless another claim holds it by now."""
         self._registry.release_token(self.session_id, self.token)
 
     def __del__(self) -> None:
@@ -117,7 +117,7 @@ class SessionClaim:
 
 
 class ClaimRegistry:
-    """Who holds which session identity; safe to use from any thread."""
+    """The holders of session ids. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -126,7 +126,7 @@ class ClaimRegistry:
         self._late_releases: deque[tuple[str, object]] = deque()
 
     def try_acquire(self, session_id: str) -> SessionClaim:
-        """The claim on ``session_id``, or ``SESSION_IDENTITY_IN_USE``."""
+        """Claim ``session_id``; ``Refused`` with ``SESSION_IDENTITY_IN_USE`` if it is held."""
         with self._lock:
             self._release_late()
             try:
@@ -143,18 +143,18 @@ class ClaimRegistry:
             return claim
 
     def release(self, session_id: str) -> None:
-        """Free ``session_id`` whoever holds it; no error if nobody does."""
+        """Free ``session_id``, whichever claim holds it; a free one stays free."""
         with self._lock:
             self._release(session_id)
 
     def release_token(self, session_id: str, token: object) -> None:
-        """Free the identity if the claim with this token is the one that holds it."""
+        """Free the id if the claim with this token holds it."""
         with self._lock:
             self._release_token(session_id, token)
 
     def release_later(self, session_id: str, token: object) -> None:
-        """The same for a claim that is no more, as soon as anybody asks for one: memory is tidied
-        at any moment, also while this thread holds the lock."""
+        """Free the id of a garbage-collected claim at the next ``try_acquire``. Collection may
+        happen while this thread holds the lock."""
         self._late_releases.append((session_id, token))
 
     def _release_late(self) -> None:
@@ -172,4 +172,4 @@ class ClaimRegistry:
 
 
 PROCESS_CLAIMS: Final = ClaimRegistry()
-"""The registry of those who were given none."""
+"""The registry of callers without a runtime."""

@@ -1,8 +1,7 @@
-"""What admission keeps of a session: its host, the inputs it owes an end, and those that ended.
+"""The state of a session: its host, its unfinished inputs and those that ended.
 
-Data and how to look things up in it; the rules are ``queue``'s, ``decision``'s and ``fold``'s.
-Ended inputs are remembered for a day and for at most 10,000, counted in the time of facts, so that
-a repeated command is told how its first sending ended.
+Ended inputs are remembered for one day and at most 10,000, in the time of facts, so that a repeated
+command gets the outcome of its first sending.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ class PendingInput(msgspec.Struct, frozen=True, kw_only=True):
 
     input_id: str
     run_id: str = ""
-    """Empty for a bare input: whoever announced it runs it by hand, the queue never does."""
+    """Empty for a bare input: its client runs it by hand, and the queue never starts it."""
     command_id: str = ""
     urgent: bool = False
-    """It steers or interrupts: it goes before the ordinary ones."""
+    """It steers or interrupts, so it precedes ordinary inputs."""
     waking: bool = True
-    """It starts an idle session; a passive one only rides along."""
+    """It starts an idle session; a passive input waits for one that does."""
     reply_to: tuple[str, ...] = ()
-    """Who wants to be told how it ends."""
+    """Reply subjects for the input's end."""
     waits: tuple[str, ...] = ()
-    """Those of them who hold the line."""
+    """Those of them whose clients wait on the connection."""
 
 
 class EndedInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,14 +61,14 @@ class EndedInput(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorObject | None = None
     reply_to: tuple[str, ...] = ()
     at_sequence: int = 0
-    """Where its turn's last fact stands, which has the result; 0 where no node drove it."""
+    """Sequence of the turn's last fact, which has the result; 0 if no node executed the run."""
 
 
 _NONE: Final[Map[Any, Any]] = Map()
 
 
 class InputHistory:
-    """A persistent memory in the order of ending: adding makes a new one and leaves the old."""
+    """A persistent list in the order of ending: ``add`` returns a new one."""
 
     __slots__ = ("_by_command", "_by_run", "_first", "_inputs", "_next")
 
@@ -104,7 +103,7 @@ class InputHistory:
         return None if number is None else self._inputs[number]
 
     def add(self, ended: EndedInput) -> InputHistory:
-        """With ``ended``, and without what is too old or too many by now."""
+        """A history with ``ended``, without entries beyond the age and size limits."""
         inputs, number = self._inputs.set(self._next, ended), self._next
         by_command = self._by_command.set(ended.command_id, number)
         by_run = self._by_run.set(ended.run_id, number) if ended.run_id else self._by_run
@@ -119,45 +118,45 @@ class InputHistory:
 
 
 def _drop_index(index: Map[str, int], key: str, number: int) -> Map[str, int]:
-    """An id that was used again belongs to its later use."""
+    """Remove an index entry, unless a later input uses the same id."""
     return index.delete(key) if index.get(key) == number else index
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """One session as admission knows it."""
+    """One session."""
 
     meta: SessionMeta
     host: SessionHost = SessionHost()
     generation: int = 1
-    """Which life of the session this is; destroying it ends one."""
+    """The session's generation: it begins when the session opens and ends when it is destroyed."""
     queue: tuple[PendingInput, ...] = ()
-    """In the order of their turns: urgent ones first, each kind as it arrived."""
+    """In the order of execution: urgent inputs first, each kind in order of arrival."""
     current: PendingInput | None = None
-    """The input whose run is the host's current one."""
+    """The input of the host's current run."""
     ended: InputHistory = InputHistory()
 
     @property
     def is_open(self) -> bool:
-        """Whether a life of the session has begun and not ended."""
+        """Whether the present generation has begun and not ended."""
         return self.host.phase not in (INITIALIZING, DESTROYED)
 
     @property
     def pending_count(self) -> int:
-        """How many inputs still have to come to an end."""
+        """The number of unfinished inputs."""
         return len(self.queue) + (self.current is not None)
 
     def input_of_run(self, run_id: str) -> PendingInput | EndedInput | None:
-        """The input behind a run; a bare input has none to be found by."""
+        """The input of a run; a bare input has no run."""
         if not run_id:
             return None
         return _find(self, "run_id", run_id) or self.ended.input_of_run(run_id)
 
     def input_of_command(self, command_id: str) -> PendingInput | EndedInput | None:
-        """The input a command brought."""
+        """The input of a command."""
         return _find(self, "command_id", command_id) or self.ended.input_of_command(command_id)
 
     def receipt(self, found: PendingInput | EndedInput) -> RunReceipt:
-        """How far an input has come."""
+        """The receipt of an input: its present state."""
         if isinstance(found, EndedInput):
             state, error = found.state, found.error
         else:
@@ -171,7 +170,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def view(self) -> SessionView:
-        """The session for people; who knows its sequence fills that in."""
+        """The session as clients see it; the caller fills in the sequence."""
         return SessionView(
             meta=self.meta,
             phase=self.host.phase,
@@ -182,18 +181,18 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _find(state: Admission, field: str, value: str) -> PendingInput | None:
-    """Latest first: whoever was just accepted is asked for most."""
-    owed = state.queue if state.current is None else (state.current, *state.queue)
-    return next((found for found in reversed(owed) if getattr(found, field) == value), None)
+    """The newest match first: it is the most likely one."""
+    unfinished = state.queue if state.current is None else (state.current, *state.queue)
+    return next((found for found in reversed(unfinished) if getattr(found, field) == value), None)
 
 
 def encode_state(state: Admission) -> bytes:
-    """The state as a snapshot's bytes."""
+    """Encode a state for a snapshot."""
     return msgspec.msgpack.encode(state, enc_hook=list)
 
 
 def decode_state(data: bytes) -> Admission:
-    """The state ``encode_state`` wrote."""
+    """Decode a state that ``encode_state`` encoded."""
     return msgspec.msgpack.decode(data, type=Admission, dec_hook=_decode_history)
 
 

@@ -205,7 +205,7 @@ class AnswerRules(NamedTuple):
                 run=asked.run,
                 generation=asked.generation,
             )
-            story.facts.append(granted)
+            story.add(granted)
         return story.facts
 
     def _verify(self, answer: DecideApproval) -> bool:
@@ -306,11 +306,11 @@ class DispatchResultRules(NamedTuple):
     ) -> Sequence[Fact]:
         story, answer = ApprovalFacts(state, session, asked), said.answer
         if answer is None:
-            story.add(facts.DispatchResulted, record=story.renumbered(said.record))
+            story.add_for_call(facts.DispatchResulted, record=story.renumbered(said.record))
             return story.add_closed(said.outcome).facts
         counted = self.answers.check_dispatched(state, session, answer, arrived_ms=said.arrived_ms)
         ruling = ruling_of(story.request, Decision(counted.decision))
         if ruling.outcome.decision == counted.decision:
             story.add_answer(answer, counted)
-        story.add(facts.DispatchResulted, record=story.renumbered(said.record))
+        story.add_for_call(facts.DispatchResulted, record=story.renumbered(said.record))
         return self.answers.consequences(story, ruling.outcome, answer, counted, now_ms=now_ms)

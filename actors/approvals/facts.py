@@ -12,9 +12,10 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from rookery.actors.approvals.broker import Ruling, intent_record, record_base, result_record
-from rookery.actors.approvals.lifecycle_machine import APPROVALS
+from rookery.actors.approvals.lifecycle_machine import APPROVALS, ApprovalStatuses
 from rookery.actors.approvals.request_record import to_request
 from rookery.actors.approvals.state import ApprovalRequestState, SessionApprovals
+from rookery.actors.kernel import FactBuilder
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.lifecycle import ApprovalAnswer
 from rookery.schemas.approvals.records import (
@@ -35,6 +36,7 @@ from rookery.schemas.typed_ids import ApprovalRequestId
 __all__ = ["ApprovalFacts", "ValidAnswer"]
 
 REASON_MAX: Final = 1_000
+_LIFECYCLE_FACTS: Final = frozenset(one.fact for one in APPROVALS.inputs.values())
 
 
 class ValidAnswer(NamedTuple):
@@ -46,17 +48,18 @@ class ValidAnswer(NamedTuple):
     arrived_ms: int
 
 
-class ApprovalFacts:
-    """Grows by one step after the other."""
+class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
+    """The facts of one decision about one approval request. Of the state only approval_lifecycle's
+    part is folded: no step of a decision reads the rest."""
 
     def __init__(self, state: SessionApprovals, session: str, asked: ApprovalRequestState) -> None:
-        self.facts: list[Fact] = []
+        super().__init__(state.approvals, _evolve_statuses)
         self.request = to_request(session, asked)
-        self._machine, self._request_state = state.approvals, asked
+        self._request_state = asked
         self._seq = state.records if state.run == asked.run else 0
 
-    def add(self, kind: type[Any], **fields: Any) -> ApprovalFacts:
-        """One more fact of this asking."""
+    def add_for_call(self, kind: type[Any], **fields: Any) -> ApprovalFacts:
+        """Add a fact with the ids of this request, its call and its run."""
         asked = self._request_state
         fact = kind(
             approval_id=asked.approval_id,
@@ -65,13 +68,13 @@ class ApprovalFacts:
             generation=asked.generation,
             **fields,
         )
-        self.facts.append(fact)
+        self.add(fact)
         return self
 
     def add_request(self, dispatchers: Sequence[str], why: str) -> ApprovalFacts:
         """Somebody's word is asked for; before they are, that they will be is on record."""
         record = self._record("requested", RequestedRecord(request=self.request))
-        self.add(
+        self.add_for_call(
             facts.Requested,
             **_call_fields(self._request_state),
             due_ms=self._request_state.due_ms,
@@ -80,11 +83,13 @@ class ApprovalFacts:
         )
         self._add_transition("create_approval", approve_ok=True, deny_ok=True, expiry=True)
         intent = intent_record(self.request, self._next_seq())
-        return self.add(facts.DispatchIntended, dispatchers=tuple(dispatchers), record=intent)
+        return self.add_for_call(
+            facts.DispatchIntended, dispatchers=tuple(dispatchers), record=intent
+        )
 
     def add_auto_allowed(self, **by: str) -> ApprovalFacts:
         """Nobody has to be asked."""
-        return self.add(facts.AutoAllowed, **_call_fields(self._request_state), **by)
+        return self.add_for_call(facts.AutoAllowed, **_call_fields(self._request_state), **by)
 
     def add_answer(self, answer: DecideApproval, counted: ValidAnswer) -> ApprovalFacts:
         """Somebody's answer counts."""
@@ -93,7 +98,7 @@ class ApprovalFacts:
         record = self._record(
             "responded", RespondedRecord(request_id=request_id, decision=decision)
         )
-        return self.add(
+        return self.add_for_call(
             facts.Answered,
             decision=token_of(decision),
             actor=answer.actor,
@@ -109,11 +114,11 @@ class ApprovalFacts:
     def add_result(self, ruling: Ruling) -> ApprovalFacts:
         """Asking has ended so."""
         record = result_record(self.request, self._next_seq(), ruling)
-        return self.add(facts.DispatchResulted, record=record)
+        return self.add_for_call(facts.DispatchResulted, record=record)
 
     def add_recovery(self, record: JournalRecord) -> ApprovalFacts:
         """Nobody knows how asking ended."""
-        return self.add(facts.RecoveryRequired, record=self.renumbered(record))
+        return self.add_for_call(facts.RecoveryRequired, record=self.renumbered(record))
 
     def renumbered(self, record: JournalRecord) -> JournalRecord:
         """A record from outside, as this run counts: several of its calls may be asked about."""
@@ -128,7 +133,7 @@ class ApprovalFacts:
             request_id=ApprovalRequestId(self._request_state.approval_id),
             reason_code=outcome.reason_code,
         )
-        self.add(
+        self.add_for_call(
             facts.Closed,
             status=outcome.status,
             reason_code=outcome.reason_code,
@@ -141,7 +146,7 @@ class ApprovalFacts:
 
     def add_grant(self, expires_at_ms: int, session_grant_id: str = "") -> ApprovalFacts:
         """The call may be made, once, as it was shown."""
-        return self.add(
+        return self.add_for_call(
             facts.GrantIssued,
             grant_id=f"grant.{self._request_state.approval_id}",
             request_digest=self._request_state.request_digest,
@@ -155,11 +160,10 @@ class ApprovalFacts:
     def _add_transition(self, on: str, **params: Any) -> ApprovalFacts:
         """A row of approval_lifecycle, which takes every input."""
         params["approval_id"] = self._request_state.approval_id
-        fact = APPROVALS.decide(self._machine, on, APPROVALS.candidate(on, params))
-        self._machine = APPROVALS.evolve(self._machine, fact)
+        fact = APPROVALS.decide(self.state, on, APPROVALS.candidate(on, params))
         force_setattr(fact, "run", self._request_state.run)
         force_setattr(fact, "generation", self._request_state.generation)
-        self.facts.append(fact)
+        self.add(fact)
         return self
 
     def _record(
@@ -179,6 +183,10 @@ class ApprovalFacts:
     def _next_seq(self) -> int:
         self._seq += 1
         return self._seq
+
+
+def _evolve_statuses(statuses: ApprovalStatuses, fact: Fact) -> ApprovalStatuses:
+    return APPROVALS.evolve(statuses, fact) if type(fact) in _LIFECYCLE_FACTS else statuses
 
 
 def _call_fields(asked: ApprovalRequestState) -> dict[str, Any]:

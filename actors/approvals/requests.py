@@ -55,7 +55,7 @@ def request_approval(
         if now_ms < grant.expires_at_ms:
             story.add_auto_allowed(session_grant_id=grant.grant_id)
             return story.add_grant(now_ms + settings.grant_ttl_ms, grant.grant_id).facts
-        story.facts.append(facts.GrantExpired(grant_id=grant.grant_id, generation=asked.generation))
+        story.add(facts.GrantExpired(grant_id=grant.grant_id, generation=asked.generation))
     why = "a grant of the session has expired" if story.facts else ""
     if isinstance(said.policy, AutoApproval):
         why = _rule_refusal(state, session, said)
@@ -103,7 +103,7 @@ def escalate_request(
     if asked.escalated or not settings.escalate_to:
         return ()
     story = ApprovalFacts(state, session, asked)
-    return story.add(facts.Escalated, dispatchers=settings.escalate_to).facts
+    return story.add_for_call(facts.Escalated, dispatchers=settings.escalate_to).facts
 
 
 def withdraw_request(

@@ -26,4 +26,26 @@ fact is one commit.
     execution/step_recorder.py StepRecorder.end                 loop    the program has ended
     turns/run_rules.py         RunRules.record_step             turn    turn.completed
     admission/commands.py      end_run                          session session.run_committed
+
+If the call needs an approval, these steps follow ``turn.tool_calls_returned``: the run parks while
+it waits, and resumes when the call has ended. Then the program continues as above.
+
+    tools/call_rules.py        CallRules.on_requested          tool     tool.requested
+    tools/executor.py          CallExecutor.request_approval   loop     it asks for the approval
+    approvals/requests.py      request_approval                approval approval.dispatch_intended
+    approvals/executor.py      ApprovalExecutor.dispatch       loop     dispatchers ask approvers
+    approvals/executor.py      ApprovalExecutor.notify_waiting loop     the run learns why it waits
+    execution/calls.py         CallCoordinator.wait            loop     all open calls wait: park
+    execution/session_cache.py SessionCache.park               loop     the session becomes a blob
+    turns/run_rules.py         RunRules.park                   turn     turn.parked
+    execution/executor.py      RunExecutor.send_interim        loop     a first reply to the client
+    approvals/answers.py       AnswerRules.decide              approval approval.grant_issued
+    approvals/executor.py      ApprovalExecutor.release_call   loop     it may use the grant now
+    approvals/grants.py        consume                         approval approval.grant_consumed
+    tools/call_rules.py        CallRules.on_allowed            tool     tool.intent_recorded
+    tools/executor.py          CallExecutor.execute            loop     the executor calls the tool
+    tools/call_rules.py        CallRules.on_outcome            tool     tool.completed or .failed
+    turns/run_rules.py         RunRules.unpark                 turn     turn.unparked
+    execution/session_cache.py SessionCache.restore_parked     loop     the blob becomes the session
+    execution/driver.py        SandboxDriver.resume_parked     loop     the program gets the outcome
 """

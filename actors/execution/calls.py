@@ -1,13 +1,10 @@
-"""What comes of the calls a run wants, and when its driver is told.
+"""``CallCoordinator``: the calls of one run, from their request to the step that gets their
+outcomes.
 
-What is wanted is put on record before anybody waits for it. Then answers come, or the time of one
-of the program's timers, or the run's own; somebody wants the run to end; or all that is left waits
-for somebody and may take long. Which calls are under way is ``open_calls``' to know, what goes on
-record is ``on_record``'s. It makes no call, and takes no step of the driver's.
-
-A run's calls that are under way: which there are, what they wait for, and what came of them.
-
-In memory, for as long as somebody drives the run. It makes no call and ends none.
+Requested calls are recorded first, then awaited. The wait ends with the outcomes, a timer of the
+program, the run's time limit, a cancellation, or ``ParkRequested`` if every open call waits for an
+approver or another slow event. ``PendingCalls`` holds the open calls in memory while the run has a
+driver.
 """
 
 from __future__ import annotations
@@ -32,26 +29,26 @@ __all__ = ["CallCoordinator", "CallNotifierPort", "ParkRequested", "PendingCalls
 
 
 class CallNotifierPort(Protocol):
-    """Where outcomes of calls are told as soon as they stand."""
+    """Notifies of the outcomes of calls once they are committed."""
 
     def future(self, operation_id: str) -> asyncio.Future[CallProgress]:
-        """What comes of the call."""
+        """A future for the call's next progress."""
 
-    def notify(self, known: CallProgress) -> None:
-        """The call has come to this."""
+    def notify(self, progress: CallProgress) -> None:
+        """Resolve the call's future."""
 
     def drop(self, run_id: str, operation_id: str) -> None:
-        """Nobody waits for the call any more."""
+        """Drop a call that its run no longer waits for."""
 
     def cancel_run(self, run_id: str) -> None:
-        """Nobody waits for the run's calls any more."""
+        """Cancel all calls of a run."""
 
 
 class PendingCalls:
-    """One run's. Used on the loop."""
+    """The open calls of one run. Used on the loop."""
 
-    def __init__(self, board: CallNotifierPort) -> None:
-        self._notifier = board
+    def __init__(self, call_notifier: CallNotifierPort) -> None:
+        self._notifier = call_notifier
         self._calls: dict[int, RequestedCall] = {}
         self._futures: dict[int, asyncio.Future[CallProgress]] = {}
         self._waits_for: dict[int, str] = {}
@@ -69,68 +66,68 @@ class PendingCalls:
 
     @property
     def futures(self) -> list[asyncio.Future[CallProgress]]:
-        """Done as soon as there is something to listen to."""
+        """The futures of unfinished calls."""
         return list(self._futures.values())
 
     @property
     def any_running(self) -> bool:
-        """Whether any that is not answered waits for nobody."""
+        """Whether an unfinished call runs now and does not wait for a slow event."""
         return len(self._futures) > len(self._waits_for)
 
     def add(self, calls: Iterable[RequestedCall]) -> None:
-        """To be said before anything can come of them."""
+        """Add calls; must precede their recording, so that no outcome is missed."""
         for call in calls:
             self._calls[call.number] = call
             self._futures[call.number] = self._notifier.future(call.operation_id)
 
     def collect(self) -> None:
-        """Take in what has been told."""
-        for number, told in tuple(self._futures.items()):
-            if not told.done():
+        """Move the results of resolved futures to the outcomes."""
+        for number, future in tuple(self._futures.items()):
+            if not future.done():
                 continue
-            known = told.result()
-            if known.outcome is UNSET:
-                self._waits_for[number] = known.waits_for
-                self._futures[number] = self._notifier.future(known.operation_id)
+            progress = future.result()
+            if progress.outcome is UNSET:
+                self._waits_for[number] = progress.waits_for
+                self._futures[number] = self._notifier.future(progress.operation_id)
             else:
-                self._outcomes[number] = known.outcome
+                self._outcomes[number] = progress.outcome
                 self._waits_for.pop(number, None)
                 del self._futures[number]
 
     def answered(self, numbers: Iterable[int]) -> list[int]:
-        """Those of which something has come."""
+        """Those of the calls that have an outcome."""
         return sorted(number for number in numbers if number in self._outcomes)
 
     def are_awaited(self, numbers: Iterable[int]) -> bool:
-        """Not so of a synchronous call, which stands alone."""
+        """Whether the program awaits the calls; a synchronous call is never awaited."""
         return all(self._calls[number].awaited for number in numbers)
 
     def waiting_codes(self, numbers: Iterable[int]) -> dict[str, str]:
-        """Those that wait for somebody: by operation, the code of what they wait for."""
+        """By operation, the code of the slow event that each waiting call waits for."""
         found = self._waits_for
         return {self._calls[n].operation_id: found[n] for n in numbers if n in found}
 
     def pop(self, numbers: Iterable[int]) -> list[tuple[int, CallOutcome]]:
-        """What came of these, which are not open any more."""
+        """Remove these calls and return their outcomes."""
         return [(self._calls.pop(number).number, self._outcomes.pop(number)) for number in numbers]
 
     def drop_except(self, kept: Container[int]) -> list[RequestedCall]:
-        """All others are not open any more; those of which nothing has come."""
+        """Remove all other calls; those without an outcome."""
         self.collect()
-        gone = [self._calls.pop(number) for number in tuple(self._calls) if number not in kept]
-        for call in gone:
+        dropped = [self._calls.pop(number) for number in tuple(self._calls) if number not in kept]
+        for call in dropped:
             self._waits_for.pop(call.number, None)
             self._futures.pop(call.number, None)
-        return [call for call in gone if self._outcomes.pop(call.number, None) is None]
+        return [call for call in dropped if self._outcomes.pop(call.number, None) is None]
 
 
 BATCH_CALLS_MAX = 500
 SLACK_MS = 20
-"""A run whose time is up is ended by its sandbox; this is for the case that it is at rest."""
+"""The sandbox ends a run whose time is up; this slack covers a run that is suspended."""
 
 
 class ParkRequested(Exception):
-    """The run waits for something that may take long."""
+    """The run's open calls all wait for slow events."""
 
     def __init__(self, code: str, operations: tuple[str, ...], *, split: bool) -> None:
         super().__init__(code)
@@ -138,24 +135,28 @@ class ParkRequested(Exception):
 
 
 class CallCoordinator:
-    """One run's. Used on the loop. Whoever waits hears of the run's end as ``RunEnded``, of its
-    time being up as ``TimeoutError``, and that it is to be parked as ``ParkRequested``."""
+    """One per run; used on the loop. Waiting raises ``RunEnded`` when the run has ended,
+    ``TimeoutError`` when its time is up, and ``ParkRequested`` when it should park."""
 
     def __init__(
-        self, record: StepRecorder, board: CallNotifierPort, reader: RunHistoryReader, limit_ms: int
+        self,
+        record: StepRecorder,
+        call_notifier: CallNotifierPort,
+        reader: RunHistoryReader,
+        limit_ms: int,
     ) -> None:
-        self._recorder, self._notifier, self._reader = record, board, reader
+        self._recorder, self._notifier, self._reader = record, call_notifier, reader
         self._limit_ms, self._started_s = limit_ms, 0.0
-        self._pending = PendingCalls(board)
+        self._pending = PendingCalls(call_notifier)
         self._has_mixed_steps = False
         """Whether calls of several steps may be open."""
         self._has_resumed_calls = False
-        """Whether calls are open that the driver has waited for before."""
+        """Whether calls are open that an earlier step waited for."""
         self._stopping = asyncio.Event()
 
     async def resume(self, calls: Sequence[RequestedCall], *, split: bool = False) -> None:
-        """The run's time begins. These calls are under way since before; ``split``: the driver was
-        not always told of all it waited for."""
+        """Start the run's clock with these open calls. ``split``: an earlier step continued before
+        all its calls had ended."""
         self._started_s = _now_s()
         self._has_mixed_steps = self._has_resumed_calls = split
         if calls:
@@ -163,72 +164,75 @@ class CallCoordinator:
             await self._reload_outcomes()
 
     def stop(self) -> None:
-        """Nobody is to wait any more."""
+        """Make every wait raise ``RunEnded``."""
         self._stopping.set()
 
-    # --- what is wanted ---------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
-    async def request_and_wait(self, wants: CallsRequested) -> tuple[dict[int, ToolResult], int]:
-        """Put what is wanted on record, unless it is, and wait for what comes of it: the answers,
-        and how far the driver's clock goes on with them. Calls that are wanted no more are given
-        up."""
-        if len(wants.calls) > BATCH_CALLS_MAX:
+    async def request_and_wait(
+        self, requested: CallsRequested
+    ) -> tuple[dict[int, ToolResult], int]:
+        """Record the requested calls and wait; the outcomes, and by how many ms the driver's clock
+        advances. Calls that the program no longer wants are dropped."""
+        if len(requested.calls) > BATCH_CALLS_MAX:
             text = (
-                f"{len(wants.calls)} calls are awaited together, at most {BATCH_CALLS_MAX} can be"
+                f"{len(requested.calls)} calls are awaited together, the limit is {BATCH_CALLS_MAX}"
             )
             raise Refused("EXTERNAL_CALLS_EXCEEDED", text)
-        gone = self._dropped(wants)
-        new = [call for call in wants.calls if call.id not in self._pending]
-        stands = bool(new or gone) or not self._recorder.has_only_time_passed
-        if stands:
-            await self._record_request(wants, new)
-        for call in gone:
+        dropped = self._dropped(requested)
+        new = [call for call in requested.calls if call.id not in self._pending]
+        must_record = bool(new or dropped) or not self._recorder.has_only_time_passed
+        if must_record:
+            await self._record_request(requested, new)
+        for call in dropped:
             self._notifier.drop(self._recorder.run_id, call.operation_id)
         try:
-            return await self.wait([call.id for call in wants.calls], wants.timer_ms)
+            return await self.wait([call.id for call in requested.calls], requested.timer_ms)
         except ParkRequested:
-            if not stands:
-                await self._record_request(wants, [])
+            if not must_record:
+                await self._record_request(requested, [])
             raise
 
-    def _dropped(self, wants: CallsRequested) -> list[RequestedCall]:
-        """A synchronous call says nothing of those that are awaited."""
-        if not all(call.awaited for call in wants.calls):
+    def _dropped(self, requested: CallsRequested) -> list[RequestedCall]:
+        """The calls that the program no longer waits for; none if this is a synchronous call."""
+        if not all(call.awaited for call in requested.calls):
             return []
-        return self._pending.drop_except({call.id for call in wants.calls})
+        return self._pending.drop_except({call.id for call in requested.calls})
 
-    async def _record_request(self, wants: CallsRequested, new: Sequence[ProgramCall]) -> None:
+    async def _record_request(self, requested: CallsRequested, new: Sequence[ProgramCall]) -> None:
         calls = await self._recorder.to_requested_calls(new)
         self._has_mixed_steps |= len(self._pending) > 0 and any(call.awaited for call in calls)
         self._pending.add(calls)
-        barrier = [self._recorder.operation_id(call.id) for call in wants.calls]
-        moves = (*wants.inputs, *request_calls(calls, barrier, self._pending.operations))
+        barrier = [self._recorder.operation_id(call.id) for call in requested.calls]
+        inputs = (*requested.inputs, *request_calls(calls, barrier, self._pending.operations))
         recovering = self._recorder.is_recovering
-        await self._recorder.record_request(moves, calls, wants.timer_ms)
+        await self._recorder.record_request(inputs, calls, requested.timer_ms)
         if recovering:
             await self._reload_outcomes()
 
     async def _reload_outcomes(self) -> None:
-        """Of what was asked before, something may have come already."""
+        """Collect outcomes that were committed before this wait began."""
         operations = set(self._pending.operations)
-        for known in await self._recorder.fetch_calls():
-            if known.operation_id in operations and (known.outcome is not UNSET or known.waits_for):
-                self._notifier.notify(known)
+        for progress in await self._recorder.fetch_calls():
+            if progress.operation_id in operations and (
+                progress.outcome is not UNSET or progress.waits_for
+            ):
+                self._notifier.notify(progress)
 
-    # --- what comes of it -------------------------------------------------------------------------
+    # --- outcomes ---------------------------------------------------------------------------------
 
     async def wait(
         self, numbers: Sequence[int], timer_ms: int | None
     ) -> tuple[dict[int, ToolResult], int]:
-        """What came of the calls, and how far the driver's clock goes on with that."""
+        """Wait for the calls; their outcomes, and by how many ms the driver's clock advances."""
         began_s = _now_s()
         answered = await self._wait_answered(numbers, began_s, timer_ms)
         passed_ms = 0
         if self._pending.are_awaited(numbers) and (timer_ms is not None or self._has_resumed_calls):
             passed_ms = _passed_ms(began_s, timer_ms, some=bool(answered))
         whole = len(answered) == len(numbers)
-        given = UNSET if whole else tuple(map(self._recorder.operation_id, answered))
-        self._recorder.set_answers(given, passed_ms)
+        operations = UNSET if whole else tuple(map(self._recorder.operation_id, answered))
+        self._recorder.set_answers(operations, passed_ms)
         answers = {
             number: await self._reader.to_tool_result(outcome)
             for number, outcome in self._pending.pop(answered)
@@ -240,8 +244,8 @@ class CallCoordinator:
     async def _wait_answered(
         self, numbers: Sequence[int], began_s: float, timer_ms: int | None
     ) -> list[int]:
-        """Calls of one step are answered together, unless the driver's time comes first; once there
-        are calls of several steps, whatever comes is told at once."""
+        """Wait until all calls have ended or the timer fires. If calls of several steps are open,
+        the first outcome ends the wait."""
         open_calls = self._pending
         while True:
             open_calls.collect()
@@ -249,20 +253,20 @@ class CallCoordinator:
             if len(answered) == len(numbers) or (self._has_mixed_steps and answered):
                 return answered
             if not open_calls.any_running:
-                waiting = open_calls.waiting_codes(numbers)
-                code = next(iter(waiting.values()))
-                raise ParkRequested(code, tuple(waiting), split=self._has_mixed_steps)
+                codes = open_calls.waiting_codes(numbers)
+                code = next(iter(codes.values()))
+                raise ParkRequested(code, tuple(codes), split=self._has_mixed_steps)
             left_s = None if timer_ms is None else began_s + timer_ms / 1000 - _now_s()
             if left_s is not None and left_s <= 0:
                 return answered
-            told = asyncio.wait(
+            progress = asyncio.wait(
                 open_calls.futures, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
             )
-            await self._wait(told)
+            await self._wait(progress)
 
-    async def _wait(self, told: Coroutine[Any, Any, Any]) -> None:
-        """For this, but no longer than the run may take, nor than anybody wants it to go on."""
-        waiting = asyncio.ensure_future(told)
+    async def _wait(self, progress: Coroutine[Any, Any, Any]) -> None:
+        """Await ``progress``, at most for the run's remaining time and until it is stopped."""
+        waiting = asyncio.ensure_future(progress)
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             async with asyncio.timeout((self._left_ms + SLACK_MS) / 1000):
@@ -281,7 +285,7 @@ class CallCoordinator:
 
 
 def _passed_ms(began_s: float, timer_ms: int | None, *, some: bool) -> int:
-    """If there are answers, the program's time has not come."""
+    """An outcome implies that the timer has not fired."""
     passed_ms = ceil((_now_s() - began_s) * 1000)
     if some and timer_ms is not None:
         passed_ms = min(passed_ms, timer_ms - 1)

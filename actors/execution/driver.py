@@ -1,8 +1,7 @@
-"""What takes a turn's steps: a program in the sandbox, or whoever else stands in its place.
+"""``Driver``: takes a run's steps; in a node, ``SandboxDriver`` with a program in the sandbox.
 
-A driver is told what its run was given, then what its calls came to, and each time says what it
-wants next. It knows no facts and no journal; its synchronous calls it makes itself, through
-``SyncCall``, in the middle of a step.
+A driver gets the run's input, then the outcomes of its calls, and returns what it wants next. It
+does not know the journal. Synchronous calls are made through ``SyncCall`` during a step.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ __all__ = [
 ]
 
 SyncCall = Callable[[ProgramCall], Awaitable[ToolResult | None]]
-"""Make a synchronous call on the bus's loop; ``None``: not now, the step is to end here."""
+"""Make a synchronous call on the bus's loop; ``None``: the step must end here."""
 
 
 class RunInput(NamedTuple):
-    """What a run is given."""
+    """The input of a run."""
 
     run_id: str
     session: str
@@ -54,23 +53,22 @@ class RunInput(NamedTuple):
     tools: Sequence[Tool]
     now_ms: int
     recorded: Sequence[ResultBatch]
-    """What it was told before it was interrupted, step by step; of moves alone, nothing."""
+    """The results of earlier steps, to be replayed; an empty batch for a step of inputs only."""
 
 
 class CallsRequested(NamedTuple):
-    """These calls, answered together."""
+    """The driver waits for these calls."""
 
     calls: tuple[ProgramCall, ...]
-    """All that it waits for, also those it has waited for before."""
+    """All calls it waits for, including those of earlier steps."""
     inputs: tuple[TurnInput, ...] = ()
-    """What the turn does before, beside what wanting calls is anyway."""
+    """Machine inputs that precede those of the calls."""
     timer_ms: int | None = None
-    """It goes on after this time, whatever is answered by then."""
+    """The driver continues after this time with the outcomes by then."""
 
 
 class TurnInputs(NamedTuple):
-    """Something has happened to the turn that calls for nothing, and is to stand before it goes
-    on."""
+    """Machine inputs to record before the driver continues."""
 
     inputs: tuple[TurnInput, ...]
 
@@ -80,20 +78,20 @@ class Finished(NamedTuple):
 
     result: RunResult
     kept: bool
-    """Whether what it did to its session stands."""
+    """Whether its changes to the session are valid."""
     inputs: tuple[TurnInput, ...] | None = None
-    """How the turn gets there, if not as its result says."""
+    """The inputs that end the turn; by default those of the result."""
 
 
 Step = CallsRequested | TurnInputs | Finished
 
 
 class Driver(Protocol):
-    """Takes one run's steps. Used on the bus's loop. While a step is under way, the run's time is
-    the driver's to mind."""
+    """Takes the steps of one run. Used on the bus's loop. During a step the driver enforces the
+    run's time limit."""
 
     async def begin(self, given: RunInput, call: SyncCall) -> Step:
-        """The first step."""
+        """Take the first step."""
 
     async def resume_parked(
         self,
@@ -102,15 +100,15 @@ class Driver(Protocol):
         call: SyncCall,
         advance_ms: int = 0,
     ) -> Step:
-        """The next step of a run that was parked."""
+        """Take the next step of a run that was parked."""
 
     async def next_step(self, answers: Mapping[int, ToolResult], advance_ms: int = 0) -> Step:
-        """The next step, ``advance_ms`` later by the driver's clock. Without answers, moves stand
-        now, or time has passed and nothing else happened."""
+        """Take the next step with these outcomes, ``advance_ms`` later on the driver's clock. No
+        outcomes: the inputs are recorded, or only time has passed."""
 
     async def stop(self) -> RunResult | None:
-        """End the run now; what it had come to, if the driver itself was at rest. A step under way
-        comes back at once, whatever it is."""
+        """End the run now; its output so far if the driver was suspended. A step in progress
+        returns at once."""
 
 
 class SandboxDriver:
@@ -158,13 +156,13 @@ class SandboxDriver:
     def _set_run(self, given: RunInput, call: SyncCall) -> None:
         self._session = given.session
 
-        def answer(asked: ProgramCall) -> ToolResult | None:
-            """In the sandbox's thread, which stands still meanwhile."""
-            if asked.awaited:
-                return None  # They go out together.
-            made = asyncio.run_coroutine_threadsafe(_await_result(call(asked)), self._loop)
+        def answer(call_request: ProgramCall) -> ToolResult | None:
+            """Runs on the sandbox's thread, which blocks meanwhile."""
+            if call_request.awaited:
+                return None  # Awaited calls are sent together at the end of the step.
+            future = asyncio.run_coroutine_threadsafe(_await_result(call(call_request)), self._loop)
             try:
-                return made.result()
+                return future.result()
             except (FutureCancelled, asyncio.CancelledError):
                 return None
 
@@ -176,8 +174,8 @@ class SandboxDriver:
         return Finished(outcome, self._sandbox.last_run_kept(self._session))
 
 
-async def _await_result(made: Awaitable[ToolResult | None]) -> ToolResult | None:
-    return await made
+async def _await_result(future: Awaitable[ToolResult | None]) -> ToolResult | None:
+    return await future
 
 
 def _no_answer(_call: ProgramCall) -> ToolResult | None:

@@ -1,8 +1,7 @@
-"""Driving a node's runs: what the effects of turns come to.
+"""``RunExecutor``: performs the effects of turns: it executes the runs of a node.
 
-One run a session at a time; each is a ``RunExecution``. Runs whose partition is lost are dropped as
-they stand, for the next owner takes them up from the record. It owns no rule of turns and no memory
-of sessions.
+A session executes one run at a time; each is a ``RunExecution``. When the node loses a partition
+its runs are dropped, and the next owner continues them from their recorded steps.
 """
 
 from __future__ import annotations
@@ -21,10 +20,8 @@ from rookery.actors.execution.calls import CallNotifierPort
 from rookery.actors.execution.driver import Driver
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.run_execution import RunExecution, SessionCachePort
-from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.effect_runner import EffectHandler
+from rookery.actors.kernel import AskActor, Effect, EffectHandler
 from rookery.actors.kernel.history_restart import NotifyHistoryBroken
-from rookery.actors.kernel.local_ask import AskActor
 from rookery.actors.messages import (
     ActiveRunQuery,
     ActiveRunView,
@@ -70,7 +67,7 @@ NOT_OURS: Final = "PARTITION_UNOWNED"
 
 @dataclass(kw_only=True)
 class RunExecutor:
-    """One a node; lives on the bus's loop."""
+    """One per node; lives on the bus's loop."""
 
     ask: AskActor
     call_notifier: CallNotifierPort
@@ -79,16 +76,16 @@ class RunExecutor:
     session_cache: SessionCachePort
     driver: Callable[[], Driver]
     require_tools: Callable[[RunEnvironment], None]
-    """``Refused`` if what a run was given is no more, ``NotExecutableHere`` if it only is not
-    here."""
+    """Raises ``Refused`` if a tool of the run no longer exists, ``NotExecutableHere`` if this node
+    lacks it."""
     publish_result: Callable[[str, RunResult], None]
-    """What a run has come to, for those who are about to ask."""
+    """Publishes a run's result to waiting clients."""
     send_replies: Callable[[Sequence[ReplyMessage]], None]
     eviction_candidates: Callable[[Callable[[str], bool]], Sequence[str]]
-    """Sessions the memory should do without, but for those that are busy."""
+    """Idle sessions to evict from memory."""
     _executions: dict[str, RunExecution] = field(default_factory=dict)
     _failed_runs: set[str] = field(default_factory=set)
-    """Runs whose driving has failed, and is to be tried again."""
+    """Runs whose execution failed and is retried."""
     _session_locks: WeakValueDictionary[str, asyncio.Lock] = field(
         default_factory=WeakValueDictionary
     )
@@ -107,12 +104,12 @@ class RunExecutor:
         }
 
     async def execute(self, effect: ExecuteRun) -> None:
-        """Take the run's steps until it has ended or is parked."""
-        turn, run_id = self._session_lock(effect.session), effect.view.run_id
-        stale = turn.locked() or run_id in self._failed_runs
-        async with turn:
+        """Execute the run until it ends or parks."""
+        lock, run_id = self._session_lock(effect.session), effect.view.run_id
+        stale = lock.locked() or run_id in self._failed_runs
+        async with lock:
             view = effect.view
-            if stale:  # The run may have gone on since.
+            if stale:  # The run may have progressed since.
                 self._failed_runs.discard(run_id)
                 query = ActiveRunQuery(run_id=run_id)
                 view = await self.ask("turn", effect.session, query, ActiveRunView)
@@ -131,7 +128,7 @@ class RunExecutor:
             self._evicting = asyncio.create_task(self._evict_surplus(surplus))
 
     async def continue_run(self, effect: ContinueRun) -> None:
-        """Whoever was to drive the run may be gone, or may be doing so here."""
+        """Continue a run after a reload, unless this node executes it already."""
         run_id = effect.run_id
         if run_id not in self._executions:
             view = await self.ask(
@@ -146,22 +143,23 @@ class RunExecutor:
         )
 
     async def notify_history_broken(self, effect: NotifyHistoryBroken) -> None:
-        """The session can do without its turn, and the turn without everybody else."""
+        """Let the session fail its run if the turn's history is broken, and the turn its run for
+        any other family."""
         session, family = effect.session, effect.family
-        said = ReportBrokenHistory(family=family, code=effect.code, message=effect.message)
+        report = ReportBrokenHistory(family=family, code=effect.code, message=effect.message)
         if family == "turn":
-            await self.ask("session", session, said, RunEndRecorded)
+            await self.ask("session", session, report, RunEndRecorded)
             return
-        view = await self.ask("turn", session, said, ActiveRunView)
-        work = self._executions.get(view.run_id)
-        if view.ended and work is not None:
-            await work.stop()
+        view = await self.ask("turn", session, report, ActiveRunView)
+        execution = self._executions.get(view.run_id)
+        if view.ended and execution is not None:
+            await execution.stop()
 
     async def stop(self, effect: StopRun) -> None:
-        """Somebody wants the run to end now."""
-        work = self._executions.get(effect.run_id)
-        if work is not None:
-            await work.stop()
+        """End the run now."""
+        execution = self._executions.get(effect.run_id)
+        if execution is not None:
+            await execution.stop()
             return
         query = ActiveRunQuery(run_id=effect.run_id)
         view = await self.ask("turn", effect.session, query, ActiveRunView)
@@ -169,13 +167,13 @@ class RunExecutor:
             await self._end_unexecuted(effect.session, view)
 
     async def evict(self, session: str) -> None:
-        """The session leaves the node's memory: it is idle, another node's, or one too many."""
+        """Evict a session from memory: it is idle, surplus, or belongs to another node."""
         async with self._session_lock(session):
             await self.session_cache.evict(session)
 
     async def can_continue(self, session: str, run_id: str) -> bool:
-        """Before a call of the run is made that somebody has allowed: whether there is anything for
-        it to go on with. If there never will be, the run ends, and nothing was executed."""
+        """Whether the run can continue after an approved call. If it never can, the run fails and
+        the call is not made."""
         if run_id in self._executions:
             return True
         view = await self.ask("turn", session, ActiveRunQuery(run_id=run_id), ActiveRunView)
@@ -187,7 +185,7 @@ class RunExecutor:
         except CodedError as error:
             if CODES[error.code].retryable:
                 raise
-            log.warning("a run cannot go on", extra={"run": run_id, "code": error.code})
+            log.warning("run cannot continue", extra={"run": run_id, "code": error.code})
             async with self._session_lock(session):
                 await RunExecution(self, self.driver(), session, view).fail(error)
             return False
@@ -197,8 +195,8 @@ class RunExecutor:
         self.publish_result(effect.run_id, effect.result)
 
     async def send_interim(self, effect: SendInterim) -> None:
-        """Not an end: who wants that is told it later, too. What came while the run was on its way
-        to rest has woken nobody."""
+        """Send the interim result; the final result follows later. If a call ended while the run
+        was being parked, resume the run instead."""
         query = CallsQuery(run_id=effect.run_id)
         known = (await self.ask("tool", effect.session, query, CallsView)).calls
         waited = {call.operation_id for call in effect.calls}
@@ -206,74 +204,78 @@ class RunExecutor:
             ready = UnparkRun(run_id=effect.run_id)
             await self.ask("turn", effect.session, ready, ActiveRunView)
             return
-        who = ReplySubjectsQuery(run_id=effect.run_id)
-        waiting = await self.ask("session", effect.session, who, ReplySubjectsView)
+        subjects = ReplySubjectsQuery(run_id=effect.run_id)
+        clients = await self.ask("session", effect.session, subjects, ReplySubjectsView)
         view = await self.ask(
             "turn", effect.session, ActiveRunQuery(run_id=effect.run_id), ActiveRunView
         )
         offered = () if view.offer is UNSET else view.offer.tools
-        touches = {tool.name: tool.side_effect for tool in offered}
-        said = encode_json(interim_reply(effect, touches, len(known)))
-        self.send_replies([ReplyMessage(reply_to, said) for reply_to in waiting.reply_to])
+        side_effects = {tool.name: tool.side_effect for tool in offered}
+        reply = encode_json(interim_reply(effect, side_effects, len(known)))
+        self.send_replies([ReplyMessage(reply_to, reply) for reply_to in clients.reply_to])
 
     async def _evict_surplus(self, surplus: Sequence[str]) -> None:
-        """Beside the runs. Whoever wants a session meanwhile has it, or has it brought back."""
+        """Evict sessions without blocking runs; an evicted session is restored when needed."""
         for session in surplus:
             if session not in self._session_locks:
                 await self.evict(session)
 
     def _session_lock(self, session: str) -> asyncio.Lock:
-        """Whoever has it may use the session's sandbox."""
+        """The lock on the session's sandbox."""
         lock = self._session_locks.get(session)
         if lock is None:
             lock = self._session_locks[session] = asyncio.Lock()
         return lock
 
-    async def _execute(self, session: str, view: ActiveRunView, offer: RunEnvironment) -> None:
-        """What is ours to mend is tried again; what no trying again would mend ends the run."""
-        work = self._executions[view.run_id] = RunExecution(self, self.driver(), session, view)
+    async def _execute(
+        self, session: str, view: ActiveRunView, environment: RunEnvironment
+    ) -> None:
+        """Execute with a fresh ``RunExecution``. Retryable failures are raised; any other one fails
+        the run."""
+        execution = self._executions[view.run_id] = RunExecution(self, self.driver(), session, view)
         try:
             try:
-                self.require_tools(offer)
-                await work.run()
+                self.require_tools(environment)
+                await execution.run()
             except CodedError as error:
                 if error.code == NOT_OURS or CODES[error.code].retryable:
                     raise
-                log.warning(
-                    "a run cannot be driven", extra={"run": view.run_id, "code": error.code}
-                )
-                await work.fail(error)
+                log.warning("run not executable", extra={"run": view.run_id, "code": error.code})
+                await execution.fail(error)
         except BaseException:
-            await work.abandon()
+            await execution.abandon()
             raise
         finally:
             del self._executions[view.run_id]
 
     async def _end_unexecuted(self, session: str, view: ActiveRunView) -> None:
-        """Nobody drives it: it is parked, or was about to begin."""
+        """End a run that has no driver: it is parked or has not begun."""
         await self.ask("turn", session, end_unexecuted(view), ActiveRunView)
 
 
-def interim_reply(effect: SendInterim, touches: Mapping[str, SideEffect], calls: int) -> RunAnswer:
-    """How a parked run stands, as its result would look if that were its end: of its calls, those
-    it waits for. ``touches``: what each tool may touch; ``calls``: how many it has made."""
+def interim_reply(
+    effect: SendInterim, side_effects: Mapping[str, SideEffect], calls: int
+) -> RunAnswer:
+    """A parked run's state in the form of a result, with the calls it waits for. ``side_effects``:
+    the
+    side effect of each tool; ``calls``: the number of calls made."""
     for_approval = effect.code == "WAITING_FOR_APPROVAL"
     status = RunStatus.WAITING_FOR_APPROVAL if for_approval else RunStatus.INTERRUPTED
     names = ", ".join(call.name for call in effect.calls)
     error = ErrorObject(
         code=effect.code,
-        message=f"the run waits, and nothing of it is held in memory: {names}",
+        message=f"the run is parked and waits for: {names}",
         hint=f"rookery runs show {effect.run_id}",
     )
     result = RunResult.failed(status, error, "", Metrics(external_calls_count=calls))
     records = tuple(
         ExternalCallRecord(
             name=call.name,
-            side_effect=touches.get(call.name, SideEffect.NONE),
+            side_effect=side_effects.get(call.name, SideEffect.NONE),
             status=CallStatus.APPROVAL_PENDING if for_approval else CallStatus.ERROR,
             request_digest=call.digest,
         )
         for call in effect.calls
     )
-    told = msgspec.structs.replace(result, external_calls=records, snapshot_id=effect.snapshot_id)
-    return RunAnswer.of(told, effect.run_id, effect.session)
+    shown = msgspec.structs.replace(result, external_calls=records, snapshot_id=effect.snapshot_id)
+    return RunAnswer.of(shown, effect.run_id, effect.session)

@@ -1,14 +1,8 @@
-"""A session's runs, read back from the journal: what its memory is rebuilt from.
+"""``RunHistoryReader``: a session's past runs, read from the journal to rebuild its memory.
 
-Three families tell of a run: ``turn`` what it was given, what it asked for and how it ended,
-``tool`` what its calls were told, ``sandbox`` where the session's memory was last kept. Reading
-only; running again is the sandbox's.
-
-What a run went on with, step after step, as the facts of its turn and of its calls tell.
-
-The turn's facts say what each step waited for, what it went on with, and how far its program's time
-had gone on; what came of a call, the calls' own facts say. It reads nothing itself and fetches
-nothing: answers are ``history``'s.
+Three families tell the history of a run: ``turn`` has its environment, requests and end, ``tool``
+the outcomes of its calls, ``sandbox`` the snapshots of its session. ``StepInputs`` derives the
+results that each step continued with.
 """
 
 from __future__ import annotations
@@ -44,22 +38,22 @@ __all__ = [
 
 
 class AnsweredBatch(NamedTuple):
-    """What a step went on with."""
+    """The results that a step continued with."""
 
     calls: tuple[RequestedCall, ...]
-    """By number."""
+    """In order of their numbers."""
     passed_ms: tuple[int, ...]
     whole: bool
-    """Nothing else was under way."""
+    """All open calls had ended."""
     boundary: int
-    """Where the last of the answers stands, or that it went on without."""
+    """Sequence of the last outcome, or of the fact that the step continued without one."""
 
 
 class StepInputs:
-    """One run's steps, from its turn's facts in their order."""
+    """The steps of one run, from its turn's facts in order."""
 
     def __init__(self, answered_at: Mapping[str, int]) -> None:
-        """``answered_at``: where the outcome of each operation stands."""
+        """``answered_at``: the sequence of each operation's outcome."""
         self._answered_at = answered_at
         self._requested: dict[str, RequestedCall] = {}
         self._registered: tuple[str, ...] = ()
@@ -68,7 +62,7 @@ class StepInputs:
         self._batches: list[AnsweredBatch] = []
 
     def add_fact(self, sequence: int, fact: Fact) -> None:
-        """The next fact, which stands at ``sequence``."""
+        """Add the next fact, committed at ``sequence``."""
         match fact:
             case turn.ToolCallsReturned(calls=calls):
                 self._requested |= {call.operation_id: call for call in calls}
@@ -85,15 +79,15 @@ class StepInputs:
                 self._steps, self._step_at = self._steps + 1, sequence
 
     def batches(self) -> list[AnsweredBatch]:
-        """One a step, but for the last if it still waits. If all that it waits for has come, that
-        is what it goes on with."""
+        """One batch per step, except for a last step that still waits. If its calls have all ended,
+        it continues with them."""
         if self._is_open:
             self._close_step(self._step_at)
         return self._batches
 
     @property
     def _is_open(self) -> bool:
-        """Nothing says yet what the last step went on with."""
+        """Whether the last step has no recorded results yet."""
         return len(self._batches) < self._steps
 
     def _close_step(self, sequence: int, passed_ms: tuple[int, ...] = ()) -> None:
@@ -104,14 +98,14 @@ class StepInputs:
         calls = sorted(
             (self._requested[operation] for operation in barrier), key=lambda c: c.number
         )
-        at = [self._answered_at[operation] for operation in barrier] if whole else []
+        sequences = [self._answered_at[operation] for operation in barrier] if whole else []
         earlier = self._batches[-1].boundary if self._batches else 0
-        boundary = max(earlier, max(at, default=sequence))
+        boundary = max(earlier, max(sequences, default=sequence))
         self._batches.append(AnsweredBatch(tuple(calls), passed_ms, whole, boundary))
 
 
 def _empty_batch(sequence: int) -> AnsweredBatch:
-    """The step at ``sequence`` wanted nothing."""
+    """The batch of a step that requested no calls."""
     return AnsweredBatch((), (), whole=True, boundary=sequence)
 
 
@@ -125,7 +119,7 @@ SnapshotFact = sandbox.SnapshotKept | sandbox.SnapshotRestored
 
 @dataclass(kw_only=True)
 class PastRun:
-    """One driven run."""
+    """A run that a node executed."""
 
     run_id: str
     environment: RunEnvironment
@@ -135,11 +129,11 @@ class PastRun:
     generation: int
     started_at_sequence: int
     batches: list[ResultBatch] = field(default_factory=list)
-    """One a step, but for the last: what it went on with, nothing where it wanted nothing. Those of
-    the run it was forked from come first."""
+    """The results per step, except for the last; empty for a step without calls. The results of the
+    run it was forked from come first."""
     boundaries: list[int] = field(default_factory=list)
-    """Where the last answer to each batch stands, or that it went on without; of another run's,
-    where this one began."""
+    """Per batch, the sequence of its last outcome or of the fact that the step continued without
+    one. For batches of a forked run, the sequence where this run began."""
     ended_at_sequence: int = 0
     kept: bool = False
     result: RunResult | UnsetType = UNSET
@@ -147,13 +141,13 @@ class PastRun:
 
     @property
     def calls(self) -> int:
-        """How many calls were answered."""
+        """The number of ended calls."""
         return sum(len(batch.calls) for batch in self.batches)
 
 
 @dataclass(kw_only=True)
 class SessionHistory:
-    """A session's life from where its memory was last kept."""
+    """A session generation from its last snapshot on."""
 
     base: SnapshotFact | None
     runs: list[PastRun]
@@ -167,15 +161,17 @@ class RunHistoryReader:
         self._catalogues: dict[str, dict[str, Capability]] = {}
 
     async def last_snapshot(self, session: str, generation: int) -> SnapshotFact | None:
-        """Where the memory of this life of the session was kept."""
+        """The last snapshot of this session generation."""
         stored = await self._journal.last(EntityId("sandbox", session))
         if stored is None:
             return None
-        kept = _CODECS["sandbox"].decode(stored.body)[-1]
-        return kept if isinstance(kept, SnapshotFact) and kept.generation == generation else None
+        snapshot = _CODECS["sandbox"].decode(stored.body)[-1]
+        if isinstance(snapshot, SnapshotFact) and snapshot.generation == generation:
+            return snapshot
+        return None
 
     async def snapshot_before(self, session: str, run: PastRun) -> SnapshotFact | None:
-        """Where the memory was kept last, of those places that know nothing of the run."""
+        """The last snapshot that contains nothing of the run."""
         of_life = [
             fact
             for _, fact in await self._facts("sandbox", session, 0)
@@ -186,35 +182,36 @@ class RunHistoryReader:
         return of_life[-1] if of_life else None
 
     async def find(self, session: str, run_id: str) -> PastRun:
-        """How a driven run began; ``Refused`` if there was none of this id in the session."""
+        """The beginning of a run; ``Refused`` if the session has no such run that a node
+        executed."""
         for stored, fact in await self._facts("turn", session, 0):
             if isinstance(fact, turn.Started) and fact.run == run_id and fact.offer is not UNSET:
                 return await self._past_run(stored.sequence, fact, fact.offer)
-        raise Refused("RUN_NOT_FOUND", f"no node has driven a run {run_id} in session {session}")
+        raise Refused("RUN_NOT_FOUND", f"no node has executed a run {run_id} in session {session}")
 
     async def history(self, session: str, generation: int) -> SessionHistory:
-        """All that is needed to bring the session back as it stands."""
+        """Everything needed to rebuild the session."""
         base = await self.last_snapshot(session, generation)
         return SessionHistory(base=base, runs=await self.runs(session, generation, base))
 
     async def runs(
         self, session: str, generation: int, base: SnapshotFact | None, until: str = ""
     ) -> list[PastRun]:
-        """The driven runs after ``base``, oldest first, the run ``until`` last, if it is given; the
-        last may not have ended."""
+        """The executed runs after ``base``, oldest first, up to ``until`` if given; the last one
+        may be unfinished."""
         after = 0 if base is None else base.after_sequence
         outcomes = await self._outcomes(session, after)
-        answered_at = {operation: at for operation, (at, _) in outcomes.items()}
+        answered_at = {operation: sequence for operation, (sequence, _) in outcomes.items()}
         runs: list[PastRun] = []
         steps: list[StepInputs] = []
         for stored, fact in await self._facts("turn", session, after):
             if fact.generation != generation:
                 continue
             match fact:
-                case turn.Started(offer=RunEnvironment() as offer):
+                case turn.Started(offer=RunEnvironment() as environment):
                     if runs and runs[-1].run_id == until:
                         break
-                    runs.append(await self._past_run(stored.sequence, fact, offer))
+                    runs.append(await self._past_run(stored.sequence, fact, environment))
                     steps.append(StepInputs(answered_at))
                 case turn.Completed() | turn.Failed() | turn.Cancelled() if (
                     runs and runs[-1].run_id == fact.run
@@ -223,35 +220,35 @@ class RunHistoryReader:
                     runs[-1].result, runs[-1].result_blob = fact.result, fact.result_blob
             if steps:
                 steps[-1].add_fact(stored.sequence, fact)
-        for run, taken in zip(runs, steps, strict=True):
-            for given in taken.batches():
+        for run, inputs in zip(runs, steps, strict=True):
+            for given in inputs.batches():
                 run.batches.append(await self._batch(given, outcomes))
                 run.boundaries.append(given.boundary)
         return runs
 
     async def forked_answers(self, forked: ForkedRun | UnsetType) -> list[ResultBatch]:
-        """What a run was told before it began, as the one it goes on from."""
+        """The results that a forked run continues with."""
         if forked is UNSET:
             return []
-        told = await self._blobs.get(forked.known_blob)
-        batches = msgspec.json.decode(told, type=list[ResultBatch | tuple[RecordedCall, ...]])
+        data = await self._blobs.get(forked.known_blob)
+        batches = msgspec.json.decode(data, type=list[ResultBatch | tuple[RecordedCall, ...]])
         return [one if isinstance(one, ResultBatch) else ResultBatch(calls=one) for one in batches]
 
     async def request(self, request: Any, blob: Any) -> RunRequest:
-        """A run's request, whole."""
+        """A run's complete request."""
         if blob is not UNSET:
             return msgspec.json.decode(await self._blobs.get(blob), type=RunRequest)
         return RunRequest() if request is UNSET else request
 
     async def result(self, run: PastRun) -> RunResult:
-        """What an ended run has come to, whole."""
+        """An ended run's complete result."""
         if run.result_blob is not UNSET:
             return msgspec.json.decode(await self._blobs.get(run.result_blob), type=RunResult)
         return RunResult() if run.result is UNSET else run.result
 
     async def to_tool_result(self, outcome: CallOutcome) -> ToolResult:
-        """What a program is told of an outcome. No call takes no time: then a sandbox would take
-        its own, which another one could not repeat."""
+        """An outcome as the program gets it. The duration is at least 1 ms: for 0 a sandbox would
+        use its own clock, and a replay would differ."""
         value, failure = outcome.value, None
         if outcome.value_blob is not UNSET:
             value = msgspec.json.decode(await self._blobs.get(outcome.value_blob))
@@ -259,9 +256,9 @@ class RunHistoryReader:
             failure = ToolFailure(outcome.error.code, outcome.error.message)
         return ToolResult(value, failure, max(1, outcome.duration_ms))
 
-    async def tools(self, offer: RunEnvironment) -> tuple[Tool, ...]:
-        """The tools a run was offered, with what was declared of them then."""
-        declared = await self._catalogue(offer.catalogue)
+    async def tools(self, environment: RunEnvironment) -> tuple[Tool, ...]:
+        """The run's tools, as declared when it started."""
+        declared = await self._catalogue(environment.catalogue)
         return tuple(
             Tool(
                 name=offered.name,
@@ -270,11 +267,11 @@ class RunHistoryReader:
                 schema_digest=offered.schema_digest,
                 capability=declared.get(offered.name),
             )
-            for offered in offer.tools
+            for offered in environment.tools
         )
 
     async def to_recorded(self, run: PastRun) -> RecordedRun:
-        """The run as the sandbox runs it again."""
+        """The run in the form that the sandbox replays."""
         return RecordedRun(
             request=without_limits(run.request),
             limits=run.environment.limits,
@@ -283,18 +280,20 @@ class RunHistoryReader:
             batches=tuple(run.batches),
         )
 
-    async def _past_run(self, sequence: int, fact: turn.Started, offer: RunEnvironment) -> PastRun:
-        known = await self.forked_answers(fact.forked)
+    async def _past_run(
+        self, sequence: int, fact: turn.Started, environment: RunEnvironment
+    ) -> PastRun:
+        recorded = await self.forked_answers(fact.forked)
         return PastRun(
             run_id=fact.run,
-            environment=offer,
+            environment=environment,
             request=await self.request(fact.request, fact.request_blob),
             request_blob=fact.request_blob,
             now_ms=fact.at_ms if fact.forked is UNSET else fact.forked.begun_at_ms,
             generation=fact.generation,
             started_at_sequence=sequence,
-            batches=known,
-            boundaries=[sequence] * len(known),
+            batches=recorded,
+            boundaries=[sequence] * len(recorded),
         )
 
     async def _catalogue(self, digest: str) -> dict[str, Capability]:
@@ -321,7 +320,7 @@ class RunHistoryReader:
         return ResultBatch(calls=tuple(calls), passed_ms=given.passed_ms, whole=given.whole)
 
     async def _outcomes(self, session: str, after: int) -> dict[str, tuple[int, CallOutcome]]:
-        """By operation; with each, where it stands."""
+        """By operation: the sequence and the outcome."""
         outcomes: dict[str, tuple[int, CallOutcome]] = {}
         for stored, fact in await self._facts("tool", session, after):
             match fact:
@@ -348,5 +347,5 @@ class RunHistoryReader:
 
 
 def without_limits(request: RunRequest) -> RunRequest:
-    """The request with nothing in it that its offer has settled already."""
+    """The request without the limits, which the run's environment contains."""
     return msgspec.structs.replace(request, limits=None, timeout_ms=None)

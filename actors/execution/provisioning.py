@@ -1,7 +1,8 @@
-"""What a node gives to the runs it starts: a guest, chance, limits and tools.
+"""``RunProvisioner``: the environment of the runs that a node starts: guest, seed, limits and
+tools.
 
-It is decided when a run starts and stands in the run's first fact; whoever goes on with the run
-has to have the same tools.
+It is decided when a run starts and stored in the run's first fact. A node that continues the run
+must have the same tools.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SEED_BYTES = 32
 
 
 class RunProvisioner:
-    """One a node; called on any thread."""
+    """One per node; called on any thread."""
 
     def __init__(
         self,
@@ -33,47 +34,47 @@ class RunProvisioner:
         limits_max: SessionLimits,
         entropy: Callable[[int], bytes],
     ) -> None:
-        """``limits_max`` caps whatever a request or a session asks for."""
+        """``limits_max`` caps the limits of requests and sessions."""
         self._builds, self._tools, self._catalogue = dict(builds), tools, catalogue
         self._max, self._entropy = limits_max, entropy
         self._digests = {tool.name: tool.schema_digest for tool in tools}
 
     def validate(self, request: RunRequest) -> None:
-        """Whether there could be a run of this here, in whatever session."""
+        """Raise ``Refused`` if this node could execute the request in no session."""
         check_new_request(request)
         self._build(request.language)
 
     def __call__(
         self, request: RunRequest, session_limits: SessionLimits | UnsetType = UNSET
     ) -> RunEnvironment:
-        own = SessionLimits() if session_limits is UNSET else session_limits
+        session = SessionLimits() if session_limits is UNSET else session_limits
         return RunEnvironment(
             language=request.language,
             build=self._build(request.language),
             seed=self._entropy(SEED_BYTES).hex(),
-            limits=self._cap(limits_in_force(request, own)),
+            limits=self._cap(limits_in_force(request, session)),
             session_limits=session_limits,
             tools=self._tools,
             catalogue=self._catalogue,
         )
 
-    def require_tools(self, offer: RunEnvironment) -> None:
-        """Before a run that was given this goes on: what is missing here may be elsewhere, but
-        where a tool has become another one, the run cannot go on at all."""
-        if missing := [tool.name for tool in offer.tools if tool.name not in self._digests]:
+    def require_tools(self, environment: RunEnvironment) -> None:
+        """Check the tools before a run continues: ``NotExecutableHere`` for a missing tool,
+        ``Refused`` for a tool with another schema."""
+        if missing := [tool.name for tool in environment.tools if tool.name not in self._digests]:
             raise NotExecutableHere(
-                f"a run needs tools that are not here: {', '.join(missing)[:400]}"
+                f"a run needs tools that this node lacks: {', '.join(missing)[:400]}"
             )
-        self.require_same_schemas(offer)
+        self.require_same_schemas(environment)
 
-    def require_same_schemas(self, offer: RunEnvironment) -> None:
-        """Whether what was given this can go on here."""
-        for tool in offer.tools:
+    def require_same_schemas(self, environment: RunEnvironment) -> None:
+        """Raise ``Refused`` if a tool is missing or has another schema."""
+        for tool in environment.tools:
             if self._digests.get(tool.name) != tool.schema_digest:
                 raise Refused(
                     "SNAPSHOT_CAPABILITY_MISMATCH",
-                    f"the run was given a tool {tool.name} with other schemas than there are now",
-                    hint="go on with it where it was started, or start it anew",
+                    f"tool {tool.name} has other schemas than when the run started",
+                    hint="continue it on a node with the old schemas, or start a new run",
                 )
 
     def _build(self, language: Language) -> str:
@@ -81,7 +82,7 @@ class RunProvisioner:
         if build is None:
             raise Refused(
                 "UNSUPPORTED_FEATURE",
-                f"there is no {language} here",
+                f"this node does not execute {language}",
                 hint=f"languages: {', '.join(sorted(self._builds))}",
             )
         return build

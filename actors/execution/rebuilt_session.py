@@ -1,7 +1,6 @@
-"""A session as it stood at some moment of its past, in a sandbox session of nobody's.
+"""``SessionRebuilder``: a past state of a session, rebuilt in a temporary sandbox session.
 
-It is brought back from facts and blobs alone: the live session, if this node has it at all, is
-neither used nor disturbed. What is done with it is for others to say.
+It uses facts and blobs only, and leaves the live session alone.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = ["SessionRebuilder"]
 
 
 class SessionRebuilder:
-    """One a node; lives on the bus's loop. ``key`` seals the realm's snapshots."""
+    """One per node; lives on the bus's loop. ``key`` signs the realm's snapshots."""
 
     def __init__(
         self,
@@ -53,9 +52,9 @@ class SessionRebuilder:
         *,
         anyhow: bool = False,
     ) -> AsyncIterator[str]:
-        """The name of a sandbox session that stands as after ``runs``, which followed ``base``.
-        ``begun`` is the first run of its life, if there is no base. ``anyhow``: where the guest
-        build that it began with is nowhere to be had, the own one will do for its runs."""
+        """Rebuild the session as after ``runs``, which followed ``base``; the sandbox session's
+        name. ``begun`` is the first run of its generation, if there is no base. ``anyhow``: use
+        this node's guest build if the original one is unavailable."""
         data = None if base is None else await self._blobs.get(base.blob)
         recorded = [await self.reader.to_recorded(run) for run in runs if run.kept]
         tools = await self.reader.tools((runs[-1] if runs else begun).environment)
@@ -80,7 +79,7 @@ class SessionRebuilder:
             await asyncio.shield(opened)
             yield name
         finally:
-            await asyncio.wait({opened})  # A thread cannot be called off.
+            await asyncio.wait({opened})  # A running thread cannot be cancelled.
             if opened.exception() is None:
                 await self.sandbox.in_thread(self.sandbox.destroy, name)
 
@@ -92,17 +91,17 @@ class SessionRebuilder:
         begun: PastRun,
         limits: SessionLimits | UnsetType,
     ) -> Snapshot:
-        """The session as it stood after ``runs``, and with these limits."""
+        """A snapshot of the session as after ``runs``, with these limits."""
         async with self.rebuilt(base, runs, begun) as name:
             taken = await self.sandbox.in_thread(self.sandbox.snapshot, name)
         return await self.relabel(taken.data, session_id=session, limits=limits)
 
     async def relabel(self, data: bytes, **changed: object) -> Snapshot:
-        """The snapshot, with another header."""
+        """The snapshot with another header."""
         return await asyncio.to_thread(partial(relabelled, self._key, data, **changed))
 
     async def inspect(self, data: bytes, offered: Sequence[Tool]) -> SnapshotHeader:
-        """What a snapshot says of itself; ``Refused`` unless a session may go on from it here."""
+        """The snapshot's header; ``Refused`` if no session can start from it here."""
         tools = {tool.name: tool for tool in offered}
         header, _ = await self.sandbox.in_thread(
             open_snapshot, self._key, data, self.sandbox.require, tools

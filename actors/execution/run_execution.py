@@ -1,11 +1,9 @@
-"""One run from its first step to its last: between its driver, which wants calls, and its actors,
-which keep the record.
+"""``RunExecution``: one run from its first step to its last, between its driver and its actors.
 
-What the driver wants is put on record before it is asked for, and what it is told was on record
-before. Taken up again, on any node, the driver is told the same once more and asks the same, which
-is then not put on record twice. Whoever ends the run from outside is noticed at the next record,
-or, if it is urgent, at once. What comes of calls is ``calling``'s, what stands ``on_record``'s;
-what the node remembers of the session is told here how the run went.
+Every request of the driver is recorded before it is performed, and every outcome before the driver
+gets it. When a run is resumed on any node, the driver gets the recorded outcomes again and repeats
+its requests, which are not recorded twice. A cancellation takes effect at the next recorded step,
+an urgent one at once.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from rookery.actors.execution.driver import (
 )
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.step_recorder import RunEnded, StepRecorder
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox.contract import ProgramCall, Tool, ToolResult
 from rookery.actors.sandbox.sessions.recorded_runs import ResultBatch
@@ -48,38 +46,40 @@ __all__ = ["ExecutionServices", "RunExecution", "SessionCachePort"]
 
 
 class SessionCachePort(Protocol):
-    """What the drivers of a node remember of sessions from one run to the next."""
+    """The sessions that a node holds in memory between runs."""
 
     async def prepare(
         self, session: str, view: ActiveRunView, tools: Sequence[Tool]
     ) -> Sequence[ResultBatch]:
-        """The session stands where the run begins; what the run was told before."""
+        """Bring the session to the run's beginning; the run's earlier results."""
 
-    async def require(self, offer: RunEnvironment) -> None:
-        """``Refused`` if there is nothing here that could go on with such a run."""
+    async def require(self, environment: RunEnvironment) -> None:
+        """Raise ``Refused`` if no guest here can continue such a run."""
 
     async def restore_parked(
         self, session: str, view: ActiveRunView, tools: Sequence[Tool]
     ) -> None:
-        """The session stands where the run was parked."""
+        """Bring the session to the point where the run was parked."""
 
-    async def park(self, session: str, offer: RunEnvironment) -> tuple[str, str]:
-        """Keep the session with its waiting run, and let it go; the snapshot's id and blob."""
+    async def park(self, session: str, environment: RunEnvironment) -> tuple[str, str]:
+        """Store the session with its waiting run and evict it; the snapshot's id and blob."""
 
-    async def store_snapshot(self, session: str, offer: RunEnvironment) -> tuple[str, str, int]:
-        """Keep the session as it stands; the snapshot's id, blob and size."""
+    async def store_snapshot(
+        self, session: str, environment: RunEnvironment
+    ) -> tuple[str, str, int]:
+        """Store the session; the snapshot's id, blob and size."""
 
     async def on_run_ended(
         self, session: str, view: ActiveRunView, result: RunResult, *, kept: bool
     ) -> None:
-        """The run is over, and so it stands."""
+        """Note that the run's end is recorded."""
 
     async def evict(self, session: str) -> None:
-        """Whatever is remembered of the session is not to be trusted any more."""
+        """Drop the session from memory, because it may be outdated."""
 
 
 class ExecutionServices(Protocol):
-    """What every run on its way needs of its node."""
+    """What a run needs of its node."""
 
     ask: AskActor
     call_notifier: CallNotifierPort
@@ -92,22 +92,22 @@ class RunExecution:
     """Lives on the bus's loop."""
 
     def __init__(
-        self, works: ExecutionServices, driver: Driver, session: str, view: ActiveRunView
+        self, services: ExecutionServices, driver: Driver, session: str, view: ActiveRunView
     ) -> None:
         assert view.offer is not UNSET
-        self._services, self._driver, self._session, self._view = works, driver, session, view
+        self._services, self._driver, self._session, self._view = services, driver, session, view
         self._environment, self._limit_ms = view.offer, view.offer.limits.wall_ms
-        self._recorder = StepRecorder(works.ask, works.blobs, session, view)
+        self._recorder = StepRecorder(services.ask, services.blobs, session, view)
         self._calls = CallCoordinator(
-            self._recorder, works.call_notifier, works.reader, self._limit_ms
+            self._recorder, services.call_notifier, services.reader, self._limit_ms
         )
         self._call_error: Exception | None = None
-        """Why a synchronous call could not be made."""
+        """Why a synchronous call failed."""
         self._sync_calls: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
-        """Until the run has ended or is parked."""
-        goes_on = False
+        """Execute the run until it ends or parks."""
+        continues = False
         try:
             step = await self._begin()
             while not isinstance(step, Finished):
@@ -115,28 +115,28 @@ class RunExecution:
         except RunEnded:
             await self._end_stopped()
             return
-        except ParkRequested as parks:
-            goes_on = await self._park(parks)
+        except ParkRequested as request:
+            continues = await self._park(request)
             return
         finally:
-            if not goes_on:  # What it waits for may have begun while it was being parked.
+            if not continues:  # A call may have begun while the run was being parked.
                 self._services.call_notifier.cancel_run(self._view.run_id)
-            for making in self._sync_calls:
-                making.cancel()
+            for task in self._sync_calls:
+                task.cancel()
         await self._end(step)
 
     async def stop(self) -> None:
-        """Somebody wants the run to end now."""
+        """End the run now."""
         self._calls.stop()
         await self._driver.stop()
 
     async def abandon(self) -> None:
-        """The run is another node's, or begins anew: nothing here counts any more."""
+        """Drop the run: another node owns it, or it is executed again."""
         self._calls.stop()
         await self._services.session_cache.evict(self._session)
 
     async def fail(self, why: CodedError) -> None:
-        """The run cannot be driven: it ends without having been."""
+        """End the run with ``why`` as its error; it cannot be executed."""
         error = ErrorObject(code=why.code, message=why.message, hint=why.hint or None)
         await self._services.session_cache.evict(self._session)
         failed = RunResult.failed(RunStatus.VALIDATION_ERROR, error, "", Metrics())
@@ -145,25 +145,25 @@ class RunExecution:
     # --- steps ------------------------------------------------------------------------------------
 
     async def _begin(self) -> Step:
-        works, session, view = self._services, self._session, self._view
-        tools = await works.reader.tools(self._environment)
-        request = await works.reader.request(view.request, view.request_blob)
-        given = RunInput(
+        services, session, view = self._services, self._session, self._view
+        tools = await services.reader.tools(self._environment)
+        request = await services.reader.request(view.request, view.request_blob)
+        run_input = RunInput(
             view.run_id, session, request, self._environment, tools, view.started_at_ms, ()
         )
         if view.snapshot_blob and view.calls:
-            await works.session_cache.restore_parked(session, view, tools)
+            await services.session_cache.restore_parked(session, view, tools)
             self._recorder.resume_at(view.steps, answered=False)
             await self._calls.resume((*view.calls, *view.beside), split=view.split)
             timer_ms = None if view.timer_ms is UNSET else view.timer_ms
             numbers = [call.number for call in view.calls]
             answers, advance_ms = await self._calls.wait(numbers, timer_ms)
-            return await self._driver.resume_parked(given, answers, self._sync_call, advance_ms)
-        known = await works.session_cache.prepare(session, view, tools)
-        steps = len(known) - (0 if view.forked is UNSET else view.forked.batches)
+            return await self._driver.resume_parked(run_input, answers, self._sync_call, advance_ms)
+        recorded = await services.session_cache.prepare(session, view, tools)
+        steps = len(recorded) - (0 if view.forked is UNSET else view.forked.batches)
         self._recorder.resume_at(steps, answered=steps == view.steps)
-        await self._calls.resume(view.beside, split=any(not batch.whole for batch in known))
-        return await self._driver.begin(given._replace(recorded=known), self._sync_call)
+        await self._calls.resume(view.beside, split=any(not batch.whole for batch in recorded))
+        return await self._driver.begin(run_input._replace(recorded=recorded), self._sync_call)
 
     async def _next(self, step: CallsRequested | TurnInputs) -> Step:
         if self._call_error is not None:
@@ -179,8 +179,8 @@ class RunExecution:
         return await self._driver.next_step(answers, advance_ms)
 
     async def _sync_call(self, call: ProgramCall) -> ToolResult | None:
-        """A synchronous call, in the middle of a step. If the run's time is up meanwhile, the
-        sandbox ends the run, and with it whoever waits here."""
+        """Make a synchronous call during a step. If the run's time ends meanwhile, the sandbox ends
+        the run and cancels this task."""
         task = asyncio.current_task()
         assert task is not None
         self._sync_calls.add(task)
@@ -196,7 +196,7 @@ class RunExecution:
             self._sync_calls.discard(task)
 
     async def _wall_timeout(self) -> Finished:
-        """The driver does not see it."""
+        """The result of a run whose time is up although its driver has not noticed."""
         stopped = await self._driver.stop() or RunResult()
         text = f"the run took longer than {self._limit_ms} ms"
         error = ErrorObject(code="TIMEOUT_WALL", message=text)
@@ -206,8 +206,9 @@ class RunExecution:
     # --- the last of them, and what the node remembers --------------------------------------------
 
     async def _end(self, last: Finished) -> None:
-        """What the run did to its session stands if the record says so."""
-        memory, session, result, kept = (
+        """Record the end. The run's changes to its session are valid if the turn accepted the
+        result."""
+        cache, session, result, kept = (
             self._services.session_cache,
             self._session,
             last.result,
@@ -215,38 +216,40 @@ class RunExecution:
         )
         if kept and result.snapshot_id is not None:
             result = await self._with_snapshot(result)
-        said = await self._recorder.end(result, kept=kept, moves=last.inputs)
-        stands = kept and said.ended in ("Completed", "Failed")
-        if kept and not stands:
-            await memory.evict(session)
+        view = await self._recorder.end(result, kept=kept, moves=last.inputs)
+        is_valid = kept and view.ended in ("Completed", "Failed")
+        if kept and not is_valid:
+            await cache.evict(session)
         else:
-            await memory.on_run_ended(session, self._view, result, kept=stands)
+            await cache.on_run_ended(session, self._view, result, kept=is_valid)
 
     async def _with_snapshot(self, result: RunResult) -> RunResult:
-        """A run that has come to its end has done what it did, also if its session is too large
-        to be kept."""
+        """Add a snapshot to the result. If the session is too large to store, the result gets a
+        warning instead: the run has ended normally."""
         try:
             snapshot_id, _, _ = await self._services.session_cache.store_snapshot(
                 self._session, self._environment
             )
         except Refused as refusal:
-            said = Diagnostic(
+            warning = Diagnostic(
                 severity=Severity.WARNING,
                 code=refusal.code,
                 message=refusal.message,
                 hint=refusal.hint or None,
             )
-            diagnostics = (*result.diagnostics, said)
+            diagnostics = (*result.diagnostics, warning)
             return msgspec.structs.replace(result, snapshot_id=None, diagnostics=diagnostics)
         return msgspec.structs.replace(result, snapshot_id=snapshot_id)
 
     async def _end_stopped(self) -> None:
-        """The run has ended by itself, or is to; its driver goes no further."""
+        """End a run that was stopped."""
         result = await self._driver.stop()
         await self._services.session_cache.evict(self._session)
         await self._recorder.end_stopped(result)
 
-    async def _park(self, parks: ParkRequested) -> bool:
-        """Whether the run is to go on when what it waits for has come."""
+    async def _park(self, request: ParkRequested) -> bool:
+        """Park the run. True if it is still to continue when a call ends."""
         snapshot = await self._services.session_cache.park(self._session, self._environment)
-        return await self._recorder.park(parks.code, parks.operations, snapshot, split=parks.split)
+        return await self._recorder.park(
+            request.code, request.operations, snapshot, split=request.split
+        )

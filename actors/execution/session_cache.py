@@ -1,9 +1,8 @@
-"""What a node's sandbox remembers of sessions, and how it is brought to where a session stands.
+"""``SessionCache``: the sessions in a node's sandbox, and how they are brought up to date.
 
-The sandbox's own memory of a session is a shortcut that is trusted only while it is known to stand
-where the journal does; else the session is rebuilt from where it was last kept and the runs after
-that. Keeping it anew, now and then, bounds what a rebuild has to run again; so what sessions hold
-that rest is bounded, too, and those that rest for longest are forgotten first.
+The sandbox's copy of a session is used only while it is known to match the journal; otherwise the
+session is rebuilt from its last snapshot and the runs after that. Occasional snapshots bound what a
+rebuild replays. Idle sessions have a memory limit; the longest idle are evicted first.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from rookery.actors.execution.history import PastRun, RunHistoryReader, SessionHistory
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox.contract import Tool
 from rookery.actors.sandbox.sandbox import Sandbox
@@ -33,22 +32,22 @@ log = logging.getLogger(__name__)
 TOO_LARGE = "PAYLOAD_TOO_LARGE"
 SNAPSHOT_AFTER_MS = 200
 SNAPSHOT_AFTER_MS_PER_MIB = 25
-"""What keeping a large one takes: less of its programs than that is sooner run again."""
+"""The cost of storing a large snapshot; a shorter run time is replayed faster."""
 SNAPSHOT_AFTER_RUNS = 100
 IDLE_BYTES_MAX = 256 << 20
-"""Some hundred sessions that did much, or forty thousand that did little."""
+"""About a hundred busy sessions or 40,000 small ones."""
 
 
 class _CachedPosition(NamedTuple):
-    """Where the sandbox's session stands."""
+    """What the sandbox's copy of a session contains."""
 
     generation: int
     runs: int
     since_ms: int = 0
-    """Time that the programs of the runs since it was last kept have used."""
+    """Program time of the runs since the last snapshot."""
     since_runs: int = 0
     snapshot_bytes: int = 0
-    """How large it was when it was last kept."""
+    """Size of the last snapshot."""
 
     @property
     def is_snapshot_due(self) -> bool:
@@ -57,11 +56,11 @@ class _CachedPosition(NamedTuple):
 
 
 _UNKNOWN = _CachedPosition(-1, -1)
-"""It may be there, and is not to be trusted."""
+"""The sandbox may have the session, in an unknown state."""
 
 
 class SessionCache:
-    """One a node; lives on the bus's loop."""
+    """One per node; lives on the bus's loop."""
 
     def __init__(
         self,
@@ -77,132 +76,138 @@ class SessionCache:
         self._idle_bytes_max = resting_bytes_max
         self._snapshot_bytes_max = snapshot_bytes_max
         self._positions: dict[str, _CachedPosition] = {}
-        """Of all sessions that were given to the sandbox and not forgotten since."""
+        """The sessions given to the sandbox and not evicted since."""
 
     async def prepare(
         self, session: str, view: ActiveRunView, tools: Sequence[Tool]
     ) -> Sequence[ResultBatch]:
-        """The sandbox's session stands where the run begins; what the run was told before."""
-        stand = self._positions.get(session)
-        if stand and stand[:2] == (view.generation, view.runs_before) and not view.steps:
+        """Bring the sandbox's session to the run's beginning; the run's earlier results."""
+        position = self._positions.get(session)
+        if position and position[:2] == (view.generation, view.runs_before) and not view.steps:
             return await self._reader.forked_answers(view.forked)
         self._positions[session] = _UNKNOWN
         history = await self._history(session, view)
         past = [run for run in history.runs if run.run_id != view.run_id]
         await self._rebuild(session, view, tools, history, past)
-        kept_bytes = 0 if history.base is None else history.base.size_bytes
-        stand = _CachedPosition(view.generation, view.runs_before, 0, len(past), kept_bytes)
-        self._positions[session] = stand
+        snapshot_bytes = 0 if history.base is None else history.base.size_bytes
+        position = _CachedPosition(view.generation, view.runs_before, 0, len(past), snapshot_bytes)
+        self._positions[session] = position
         running = [run for run in history.runs if run.run_id == view.run_id]
         return running[-1].batches if running else await self._reader.forked_answers(view.forked)
 
-    async def require(self, offer: RunEnvironment) -> None:
-        """``Refused`` if the guest that the run's session began with is nowhere to be had."""
-        await self._sandbox.in_thread(self._sandbox.require, offer.language, offer.build)
+    async def require(self, environment: RunEnvironment) -> None:
+        """Raise ``Refused`` if the guest build of the run's session is unavailable."""
+        await self._sandbox.in_thread(
+            self._sandbox.require, environment.language, environment.build
+        )
 
     async def restore_parked(
         self, session: str, view: ActiveRunView, tools: Sequence[Tool]
     ) -> None:
-        """The sandbox's session stands where the run was parked."""
+        """Restore the session from the parked run's snapshot."""
         self._positions[session] = _UNKNOWN
         data = await self._blobs.get(view.snapshot_blob)
         await self._sandbox.in_thread(self._sandbox.restore, data, tools=tools, session_id=session)
         self._positions[session] = _CachedPosition(view.generation, view.runs_before)
 
-    async def park(self, session: str, offer: RunEnvironment) -> tuple[str, str]:
-        """Keep the session with its waiting run, and let it go; the snapshot's id and blob."""
-        snapshot_id, blob, _ = await self.store_snapshot(session, offer)
+    async def park(self, session: str, environment: RunEnvironment) -> tuple[str, str]:
+        """Store the session with its waiting run and evict it; the snapshot's id and blob."""
+        snapshot_id, blob, _ = await self.store_snapshot(session, environment)
         await self.evict(session)
         return snapshot_id, blob
 
-    async def store_snapshot(self, session: str, offer: RunEnvironment) -> tuple[str, str, int]:
-        """Put the session as it stands into the blob store; the snapshot's id, blob and size."""
+    async def store_snapshot(
+        self, session: str, environment: RunEnvironment
+    ) -> tuple[str, str, int]:
+        """Store the session as a blob; the snapshot's id, blob and size."""
         sandbox = self._sandbox
-        snapshot = await sandbox.in_thread(sandbox.snapshot, session, limits=offer.session_limits)
+        snapshot = await sandbox.in_thread(
+            sandbox.snapshot, session, limits=environment.session_limits
+        )
         try:
             blob = await self._blobs.put(snapshot.data, self._snapshot_bytes_max)
         except Refused as refusal:
             raise Refused(
                 refusal.code,
-                f"session {session} cannot be kept: {refusal.message}",
-                hint="delete what its programs hold in their variables and need no more",
+                f"session {session} cannot be stored: {refusal.message}",
+                hint="delete variables that its programs need no longer",
             ) from None
         return snapshot.id, blob, len(snapshot.data)
 
     async def on_run_ended(
         self, session: str, view: ActiveRunView, result: RunResult, *, kept: bool
     ) -> None:
-        """The run is over and stands; keep the session if a rebuild would take long by now."""
-        stand = self._positions.pop(session, None)
-        if stand is None:
+        """Note a recorded end, and store a snapshot if a rebuild would take long by now."""
+        position = self._positions.pop(session, None)
+        if position is None:
             return
-        stand = stand._replace(runs=view.runs_before + 1)
+        position = position._replace(runs=view.runs_before + 1)
         if kept:
             tools_ms = sum(call.duration_ms for call in result.external_calls)
             used_ms = max(0, result.metrics.duration_ms - tools_ms)
-            stand = stand._replace(
-                since_ms=stand.since_ms + used_ms, since_runs=stand.since_runs + 1
+            position = position._replace(
+                since_ms=position.since_ms + used_ms, since_runs=position.since_runs + 1
             )
-        self._positions[session] = stand
-        if stand.is_snapshot_due:
-            self._positions[session] = await self._try_record_snapshot(session, view, stand)
+        self._positions[session] = position
+        if position.is_snapshot_due:
+            self._positions[session] = await self._try_record_snapshot(session, view, position)
 
     async def _try_record_snapshot(
-        self, session: str, view: ActiveRunView, stand: _CachedPosition
+        self, session: str, view: ActiveRunView, position: _CachedPosition
     ) -> _CachedPosition:
-        """If that fails, the session and the log of its runs are still here. It is tried again
-        after the next run, or after many if it was too large."""
+        """Store a snapshot. After a failure, which loses nothing, the next run tries again; a
+        session that is too large waits for more runs."""
         try:
-            kept_bytes = await self._record_snapshot(session, view)
+            snapshot_bytes = await self._record_snapshot(session, view)
         except CodedError as error:
-            said = {"session": session, "code": error.code}
-            log.warning("a session could not be kept", extra=said)
+            fields = {"session": session, "code": error.code}
+            log.warning("session snapshot not stored", extra=fields)
             if error.code != TOO_LARGE:
-                return stand
-            kept_bytes = self._snapshot_bytes_max
-        return stand._replace(since_ms=0, since_runs=0, snapshot_bytes=kept_bytes)
+                return position
+            snapshot_bytes = self._snapshot_bytes_max
+        return position._replace(since_ms=0, since_runs=0, snapshot_bytes=snapshot_bytes)
 
     async def _record_snapshot(self, session: str, view: ActiveRunView) -> int:
-        """Keep the session as the run has left it, and say so in a fact; its size."""
+        """Store the session as the run left it and record the snapshot; its size."""
         base = await self._reader.last_snapshot(session, view.generation)
         runs = await self._reader.runs(session, view.generation, base)
         ended = [run for run in runs if run.run_id == view.run_id and run.ended_at_sequence]
         if not ended:
             raise Failed("FACT_UNKNOWN", f"run {view.run_id} has no end in the journal")
-        offer = ended[0].environment
-        snapshot_id, blob, size = await self.store_snapshot(session, offer)
-        keep = RecordSnapshot(
+        environment = ended[0].environment
+        snapshot_id, blob, size = await self.store_snapshot(session, environment)
+        command = RecordSnapshot(
             generation=view.generation,
             snapshot_id=snapshot_id,
             blob=blob,
-            language=offer.language,
+            language=environment.language,
             build=self._sandbox.build_of(session),
             after_sequence=ended[0].ended_at_sequence,
             size_bytes=size,
-            limits=offer.session_limits,
+            limits=environment.session_limits,
         )
-        await self._ask("sandbox", session, keep, SnapshotState)
+        await self._ask("sandbox", session, command, SnapshotState)
         return size
 
     async def evict(self, session: str) -> None:
-        """Whatever the sandbox remembers of the session is not to be trusted any more."""
+        """Drop the session from the sandbox, because it may be outdated or must make room."""
         if self._positions.pop(session, None) is not None:
             try:
                 await self._sandbox.in_thread(self._sandbox.destroy, session)
-            except Refused:  # It has gone by itself.
+            except Refused:  # The sandbox has dropped it already.
                 return
 
     def eviction_candidates(self, busy: Callable[[str], bool]) -> Sequence[str]:
-        """Sessions to forget, so that those that rest do not hold too much."""
-        ours = self._positions
+        """Idle sessions to evict, to stay within the memory limit."""
+        positions = self._positions
 
-        def spared(session: str) -> bool:
-            return session not in ours or busy(session)
+        def is_spared(session: str) -> bool:
+            return session not in positions or busy(session)
 
-        return self._sandbox.eviction_candidates(self._idle_bytes_max, spared)
+        return self._sandbox.eviction_candidates(self._idle_bytes_max, is_spared)
 
     async def _history(self, session: str, view: ActiveRunView) -> SessionHistory:
-        """Of a life that has just begun, only where it comes from is to be asked."""
+        """The session's history; a new generation has only its initial snapshot."""
         if view.runs_before or view.steps:
             return await self._reader.history(session, view.generation)
         return SessionHistory(
@@ -217,20 +222,20 @@ class SessionCache:
         history: SessionHistory,
         past: list[PastRun],
     ) -> None:
-        offer = past[0].environment if past else view.offer
-        assert offer is not UNSET
+        environment = past[0].environment if past else view.offer
+        assert environment is not UNSET
         base = None if history.base is None else await self._blobs.get(history.base.blob)
         recorded = [await self._reader.to_recorded(run) for run in past if run.kept]
         created_ms = past[0].now_ms if past else view.started_at_ms
         await self._sandbox.in_thread(
             self._sandbox.rebuild,
             session,
-            seed=bytes.fromhex(offer.seed),
+            seed=bytes.fromhex(environment.seed),
             created_ms=created_ms,
-            language=offer.language,
+            language=environment.language,
             tools=tools,
-            limits=offer.limits,
-            build=offer.build,
+            limits=environment.limits,
+            build=environment.build,
             base=base,
             runs=recorded,
         )

@@ -1,9 +1,8 @@
-"""What one run leaves on record: its steps, its calls, that it is parked, and its one end.
+"""``StepRecorder``: records one run in the actors: its steps, its calls, its parking and its end.
 
-Steps are numbered from the first one ever taken. A driver that is taken up again takes some that
-stand already: these are counted, and not put on record twice. That the run has ended meanwhile, or
-is to, is noticed here at the next step. It waits for nothing but the record, knows no driver, and
-makes no fact: what a step comes to is ``turns``' to decide.
+Steps are numbered from the run's first one. A resumed driver repeats steps that are recorded: these
+are counted and not recorded twice. A cancellation or an end in the meantime is noticed at the next
+step. The ``turns`` decide which facts a step leaves.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel import AskActor
 from rookery.actors.messages import (
     ActiveRunView,
     CallProgress,
@@ -34,53 +33,54 @@ from rookery.schemas.run import RunResult, RunStatus
 __all__ = ["RunEnded", "StepRecorder"]
 
 BATCH_BYTES_MAX = 128 << 10
-"""Of arguments in one step: two families put them into facts, and these have their limit."""
+"""Limit for the arguments of one step, as two families store them in facts."""
 TIME_STEPS_MAX = 1_000
-"""So often a program may see that time has passed before that stands."""
+"""How many timers may fire before the elapsed time is recorded."""
 
 
 class RunEnded(Exception):
-    """The run has ended on record, or is to end now."""
+    """The run's end is recorded, or it must end now."""
 
 
 class StepRecorder:
-    """One run's, for as long as somebody drives it."""
+    """One per run, while the run has a driver."""
 
     def __init__(self, ask: AskActor, blobs: Blobs, session: str, view: ActiveRunView) -> None:
         self._ask, self._blobs, self._session, self._view = ask, blobs, session, view
         self.run_id = view.run_id
         self._steps = 0
-        """How many steps the driver has taken, those of before included, but for its last."""
+        """The number of steps taken, including repeated ones, without the last."""
         self._answered = not view.calls
         self._answered_operations: tuple[str, ...] | UnsetType = UNSET
-        """What the driver was given since the last step, if that was not all it waited for."""
+        """The operations answered since the last step, if they were not all it waited for."""
         self._passed_ms: list[int] = []
-        """How far its clock went on since then."""
+        """By how much the clock advanced since then."""
 
     def resume_at(self, steps: int, *, answered: bool) -> None:
-        """The driver stands where it has taken so many; whether it was told what it waited for."""
+        """Continue after this many steps. ``answered``: whether the driver got the last step's
+        results."""
         self._steps, self._answered = steps, answered
 
     # --- calls ------------------------------------------------------------------------------------
 
     def operation_id(self, number: int) -> str:
-        """The same call has the same id, whoever makes it and how often."""
+        """The call's id, equal whenever and wherever the call is made."""
         view = self._view
         return derived_uuid7(view.started_at_ms, self._session, view.run_id, str(number))
 
     async def to_requested_calls(self, calls: Sequence[ProgramCall]) -> tuple[RequestedCall, ...]:
-        """The calls of one step as they go on record: large arguments stand in the blob store."""
-        room = min(IN_FACT_BYTES_MAX, BATCH_BYTES_MAX // max(1, len(calls)))
-        return tuple([await self._to_requested_call(call, room) for call in calls])
+        """The calls as facts hold them; large arguments become blobs."""
+        bytes_max = min(IN_FACT_BYTES_MAX, BATCH_BYTES_MAX // max(1, len(calls)))
+        return tuple([await self._to_requested_call(call, bytes_max) for call in calls])
 
     async def fetch_calls(self) -> tuple[CallProgress, ...]:
-        """What the run has asked for so far, and what came of it."""
+        """The progress of all calls the run has requested."""
         query = CallsQuery(run_id=self.run_id)
         return (await self._ask("tool", self._session, query, CallsView)).calls
 
-    async def _to_requested_call(self, call: ProgramCall, room: int) -> RequestedCall:
+    async def _to_requested_call(self, call: ProgramCall, bytes_max: int) -> RequestedCall:
         arguments = CallArguments(args=call.args, kwargs=call.kwargs)
-        asked = RequestedCall(
+        requested = RequestedCall(
             operation_id=self.operation_id(call.id),
             number=call.id,
             name=call.name,
@@ -89,27 +89,27 @@ class StepRecorder:
             arguments=arguments,
         )
         text = encode_json(arguments)
-        if len(text) <= room:
-            return asked
+        if len(text) <= bytes_max:
+            return requested
         blob = await self._blobs.put(text)
-        return msgspec.structs.replace(asked, arguments=UNSET, arguments_blob=blob)
+        return msgspec.structs.replace(requested, arguments=UNSET, arguments_blob=blob)
 
     # --- steps ------------------------------------------------------------------------------------
 
     @property
     def is_recovering(self) -> bool:
-        """Whether the next step stands already."""
+        """Whether the next step is recorded already."""
         return self._steps < self._view.steps
 
     @property
     def has_only_time_passed(self) -> bool:
-        """The driver saw this since its last step, nothing else, and not too often: it need not
-        stand before something follows from it."""
+        """Only timers have fired since the last step, fewer than the limit: the time is recorded
+        with the next request."""
         return self._answered_operations == () and len(self._passed_ms) < TIME_STEPS_MAX
 
     def set_answers(self, given: tuple[str, ...] | UnsetType, passed_ms: int) -> None:
-        """What the driver is told, for its next step to say. ``given``: operations, if these are
-        not all it waited for; ``passed_ms``: nothing, if its clock stands still."""
+        """Set the results for the next recorded step. ``given``: the operations, if not all had
+        ended; ``passed_ms``: 0 if the clock did not advance."""
         self._answered_operations, self._answered = given, True
         if passed_ms:
             self._passed_ms.append(passed_ms)
@@ -117,7 +117,7 @@ class StepRecorder:
     async def record_request(
         self, moves: tuple[TurnInput, ...], calls: tuple[RequestedCall, ...], timer_ms: int | None
     ) -> None:
-        """The next step stands, after which the driver waits for calls."""
+        """Record the next step, after which the driver waits for calls."""
         await self.record(moves, calls, timer_ms)
         self._answered = False
 
@@ -127,7 +127,7 @@ class StepRecorder:
         calls: tuple[RequestedCall, ...] = (),
         timer_ms: int | None = None,
     ) -> None:
-        """The next step stands, if it did not already, unless the run has ended meanwhile."""
+        """Record the next step, unless it is recorded; raises ``RunEnded`` if the run has ended."""
         self._steps += 1
         given, passed_ms = self._answered_operations, tuple(self._passed_ms)
         self._answered_operations, self._passed_ms = UNSET, []
@@ -151,10 +151,10 @@ class StepRecorder:
     async def park(
         self, code: str, waits_for: tuple[str, ...], snapshot: tuple[str, str], *, split: bool
     ) -> bool:
-        """Whether the run is to go on when what it waits for has come; ``snapshot``: its id and
-        blob; ``split``: whether calls of several steps are open."""
+        """Park the run; true if it is still to continue. ``snapshot``: its id and blob; ``split``:
+        calls of several steps are open."""
         snapshot_id, blob = snapshot
-        parked = ParkRun(
+        command = ParkRun(
             run_id=self.run_id,
             code=code,
             snapshot_id=snapshot_id,
@@ -162,7 +162,7 @@ class StepRecorder:
             waits_for=waits_for,
             split=split,
         )
-        view = await self._ask("turn", self._session, parked, ActiveRunView)
+        view = await self._ask("turn", self._session, command, ActiveRunView)
         if view.cancelling:
             await self._ask("turn", self._session, end_unexecuted(view), ActiveRunView)
         return not view.cancelling and not view.ended
@@ -170,7 +170,8 @@ class StepRecorder:
     async def end(
         self, result: RunResult, *, kept: bool, moves: tuple[TurnInput, ...] | None = None
     ) -> ActiveRunView:
-        """The run's last step, as its driver took it. It may have ended otherwise meanwhile."""
+        """Record the last step as the driver took it. The run may have ended differently
+        meanwhile."""
         step = RecordStep(
             run_id=self.run_id,
             number=self._next_number,
@@ -184,7 +185,7 @@ class StepRecorder:
         return await self._ask("turn", self._session, await self._with_blobs(step), ActiveRunView)
 
     async def end_stopped(self, result: RunResult | None) -> None:
-        """The run's last step, if its driver was stopped: that has come to nothing that counts."""
+        """Record the last step of a stopped driver as a cancellation."""
         step = RecordStep(
             run_id=self.run_id,
             number=self._next_number,
@@ -195,7 +196,7 @@ class StepRecorder:
         await self._ask("turn", self._session, await self._with_blobs(step), ActiveRunView)
 
     async def _with_blobs(self, step: RecordStep) -> RecordStep:
-        """A large result stands in the blob store."""
+        """Replace a large result by a blob."""
         result = step.result
         assert result is not UNSET, "only a last step has one"
         if result.status is RunStatus.CANCELLED:
@@ -203,13 +204,13 @@ class StepRecorder:
         text = encode_json(result)
         if len(text) <= IN_FACT_BYTES_MAX:
             return step
-        told = msgspec.structs.replace(
+        trimmed = msgspec.structs.replace(
             result, result=None, stdout="", stderr="", external_calls=(), diagnostics=()
         )
         blob = await self._blobs.put(text)
-        return msgspec.structs.replace(step, result=told, result_blob=blob)
+        return msgspec.structs.replace(step, result=trimmed, result_blob=blob)
 
     @property
     def _next_number(self) -> int:
-        """The number of the step that ends the run, wherever its driver stands."""
+        """The number of the run's last step, whatever its driver's progress."""
         return max(self._steps, self._view.steps) + 1

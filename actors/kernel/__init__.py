@@ -1,1 +1,8 @@
-"""The kernel: what makes a concern's pure rules an actor. It knows no rule of any concern."""
+"""The kernel: turns the pure rules of a decider into an actor. It contains no decider's rules."""
+
+from rookery.actors.kernel.decider import Decider, Effect
+from rookery.actors.kernel.effect_runner import EffectHandler
+from rookery.actors.kernel.fact_builder import FactBuilder
+from rookery.actors.kernel.local_ask import AskActor
+
+__all__ = ["AskActor", "Decider", "Effect", "EffectHandler", "FactBuilder"]

@@ -1,9 +1,4 @@
-"""The one way to be an actor: a family's entities, decided in batches, committed before they count.
-
-Per wake: drain the mailbox, decide what can be decided, hand it over; on the ack the draft becomes
-the state. It owns entities and their order. It refuses to own storage (``ActorContext``), rules
-(``Decider``) and waiting: it never blocks on anything.
-"""
+"""``FamilyActor``: the actor that owns one family's entities on a node."""
 
 from __future__ import annotations
 
@@ -49,26 +44,57 @@ log = logging.getLogger(__name__)
 
 CONFLICTS_MAX = 3
 SNAPSHOT_FACTS_MIN = 64
-"""Below this many new facts, folding the tail is quicker than keeping a snapshot."""
+"""With fewer new facts, folding the tail is faster than storing a snapshot."""
 
 
 class FamilyActor(pykka.ThreadingActor):
-    """Owns every entity of one family on this node."""
+    """The actor that owns every entity of one family on a node.
+
+    It holds the entities and their order, and never blocks. The rules are the ``Decider``'s; reads
+    and appends run on the bus's loop behind ``ActorContext``. The story of a command, step by step
+    (L: the bus's loop, A: this actor's thread):
+
+    1. L: the request endpoint or the inbox passes a batch of deliveries to ``CommandRouter``, which
+       posts the commands of this family to its ``Mailbox``. The first post of a batch wakes the
+       actor by pykka's ``tell``.
+    2. A: ``on_receive`` drains the mailbox and calls the handler of each message. All messages
+       posted since the last wake are processed together.
+    3. A: ``_on_commands`` decodes each delivery to a ``PendingCommand`` and appends it to its
+       ``Entity``. An invalid delivery is refused; a query is passed on to the node.
+    4. A, L: an entity that is not in memory is loaded. ``EntityLoader`` reads its snapshot and the
+       messages after it, ``Entity.fold`` restores the state, and if the decider observes other
+       families a catch-up brings their facts. Meanwhile the entity's commands wait.
+    5. A: ``CommandProcessor.process`` decides the reactions of an entity, then its commands. It
+       answers duplicates, calls ``Decider.decide``, and adds the facts to a ``UnitOfWork``, which
+       fills in their envelopes, folds them, and derives effects and replies.
+    6. A: ``flush`` passes the wake's commits to the ``Committer``. Until a commit is acknowledged,
+       the entity decides nothing more, and nothing of the commit leaves the node.
+    7. L: the ``Committer`` appends commits in groups. A watermark hold ensures that a crash from
+       here on loses no reaction and no effect.
+    8. L: on the ack, in this order: ``FactRouter`` posts the facts to the families that react,
+       this mailbox gets the ``CommitResults``, clients get their replies (the inbox its acks), and
+       ``EffectRunner`` starts the effects.
+    9. A: ``_on_results`` makes the state after the facts the entity's state. After a conflict the
+       entity is loaded and its commands are decided again; a rejected commit refuses its command.
+
+    Idle entities are evicted (``Passivate``), as are those whose partition moves to another node
+    (``ReleaseEntities``).
+    """
 
     use_daemon_thread = True
 
-    def __init__(self, concern: Decider, mailbox: Mailbox, hub: ActorContext) -> None:
+    def __init__(self, decider: Decider, mailbox: Mailbox, context: ActorContext) -> None:
         super().__init__()
-        self._decider, self._mailbox, self._context = concern, mailbox, hub
+        self._decider, self._mailbox, self._context = decider, mailbox, context
         self._redirects_to = (
-            concern.redirects_to if isinstance(concern, RedirectsToQuery) else _no_redirect
+            decider.redirects_to if isinstance(decider, RedirectsToQuery) else _no_redirect
         )
-        self._resumes = concern if isinstance(concern, ResumesFromState) else None
+        self._resumes = decider if isinstance(decider, ResumesFromState) else None
         self._entities: dict[str, Entity] = {}
         mailbox.entities = self._entities
-        self._now_ms = hub.now_ms()
+        self._now_ms = context.now_ms()
         self._processor = CommandProcessor(
-            concern, hub, mailbox, reload=self._load, catch_up=self._catch_up
+            decider, context, mailbox, reload=self._load, catch_up=self._catch_up
         )
         self._message_count = 0
         self._on_quiet: Callable[[int], None] | None = None
@@ -90,11 +116,11 @@ class FamilyActor(pykka.ThreadingActor):
 
     @staticmethod
     def _create_actor_inbox() -> SimpleQueue[Any]:
-        """Each wake-up passes through here; pykka's own queue takes half as long again to do so."""
+        """Every wake-up passes through this queue; pykka's own queue takes 1.5 times as long."""
         return SimpleQueue()
 
     def on_receive(self, message: Any) -> None:
-        """One wake: everything that was posted meanwhile, worked off together."""
+        """Process everything posted since the last wake."""
         del message
         self._now_ms = self._context.now_ms()
         touched: dict[Entity, None] = {}
@@ -120,17 +146,18 @@ class FamilyActor(pykka.ThreadingActor):
         exception_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """The kernel itself failed here: a successor starts from the journal."""
+        """Ask the node for a successor, which starts from the journal: this is a bug of the
+        kernel."""
         del exception_type, exception_value, traceback  # pykka has logged them.
         self._context.actor_failed(self._decider)
 
     def _handle(self, item: object) -> Sequence[Entity]:
-        """Each message has its method; those that concern entities say which."""
-        take = self._handlers.get(type(item))
-        if take is None:
-            raise TypeError(f"{type(item).__name__} is no message for an actor")
+        """Call the message's handler; it returns the entities that may now be ready."""
+        handler = self._handlers.get(type(item))
+        if handler is None:
+            raise TypeError(f"{type(item).__name__} is not an actor message")
         self._message_count += not isinstance(item, DrainActor)
-        return take(item) or ()
+        return handler(item) or ()
 
     # --- commands and history -------------------------------------------------------------------
 
@@ -139,30 +166,30 @@ class FamilyActor(pykka.ThreadingActor):
         touched: list[Entity] = []
         now_s, bytes_max = perf_counter(), self._context.payload_bytes_max
         for delivery in deliveries:
-            room = deliveries.in_flight_limit if delivery.position is None else None
+            limit = deliveries.in_flight_limit if delivery.position is None else None
             try:
-                work = decode_delivery(delivery, self._decider, now_s, bytes_max)
-                query = self._redirects_to(work.command)
+                pending = decode_delivery(delivery, self._decider, now_s, bytes_max)
+                query = self._redirects_to(pending.command)
             except CodedError as error:
                 self._processor.refuse_undecoded(delivery, error)
-            except Exception as error:  # A rule that raises anything else is a bug of ours.
-                log.exception("a command made its actor fail", extra={"id": delivery.id})
+            except Exception as error:  # A rule may raise only CodedError; anything else is a bug.
+                log.exception("command failed its actor", extra={"id": delivery.id})
                 self._processor.quarantine(wrap_undecoded(delivery, now_s), error)
             else:
                 if not query:
-                    work.in_flight_limit = room
-                    touched.append(self._enqueue(work, len(delivery.body)))
+                    pending.in_flight_limit = limit
+                    touched.append(self._enqueue(pending, len(delivery.body)))
                     continue
                 self._context.redirect(delivery, query)
-            if room is not None:
-                room.exit(len(delivery.body))
+            if limit is not None:
+                limit.exit(len(delivery.body))
         return touched
 
-    def _enqueue(self, work: PendingCommand, size_bytes: int) -> Entity:
-        entity = self._add_pending(work)
+    def _enqueue(self, pending: PendingCommand, size_bytes: int) -> Entity:
+        entity = self._add_pending(pending)
         if size_bytes > IN_FACT_BYTES_MAX and self._decider.stores_large_bodies:
             entity.reads_in_flight += 1
-            self._context.store_body(entity, work, self._mailbox)
+            self._context.store_body(entity, pending, self._mailbox)
         return entity
 
     def _on_body_stored(self, item: BodyStored) -> Sequence[Entity]:
@@ -172,9 +199,9 @@ class FamilyActor(pykka.ThreadingActor):
     def _on_local_command(self, item: LocalCommand) -> Sequence[Entity]:
         return (self._add_pending(PendingCommand(item.command, "", perf_counter(), item.delivery)),)
 
-    def _add_pending(self, work: PendingCommand) -> Entity:
-        entity = self._entity(work.command.key)
-        entity.commands.append(work)
+    def _add_pending(self, pending: PendingCommand) -> Entity:
+        entity = self._entity(pending.command.key)
+        entity.commands.append(pending)
         return entity
 
     def _entity(self, key: str) -> Entity:
@@ -192,7 +219,8 @@ class FamilyActor(pykka.ThreadingActor):
         self._context.load(self._decider, entity, self._mailbox, whole=whole)
 
     def _on_read_done(self, entity: Entity) -> Sequence[Entity]:
-        """A read is back; an entity that was let go of meanwhile has no use for it."""
+        """Count a finished read; an entity evicted in the meantime releases its commands
+        instead."""
         entity.reads_in_flight -= 1
         if self._holds(entity):
             self._restart_effects(entity)
@@ -205,57 +233,58 @@ class FamilyActor(pykka.ThreadingActor):
 
     def _on_loaded(self, item: HistoryLoaded) -> Sequence[Entity]:
         entity = item.entity
-        before = frozenset[object]() if entity.load_error else self._required_effects(entity)
+        known = frozenset[object]() if entity.load_error else self._required_effects(entity)
         entity.fold(self._decider, item.snapshot, item.tail)
         if not self._holds(entity):
             pass
         elif entity.load_error is not None and item.snapshot is not None:
-            log.warning("a snapshot is not used", extra={"code": entity.load_error.code})
+            log.warning("snapshot ignored, history loaded", extra={"code": entity.load_error.code})
             self._load(entity, whole=True)
         else:
             self._processor.report_state(entity.id.key, entity.state)
             entity.was_reloaded = entity.load_error is None and self._resumes is not None
-            entity.required_effects = self._required_effects(entity) - before
+            entity.required_effects = self._required_effects(entity) - known
             others = self._decider.reacts_to | self._decider.observes
-            behind = entity.needs_catch_up or bool(others and entity.required_effects)
-            if entity.load_error is None and behind:
+            must_catch_up = entity.needs_catch_up or bool(others and entity.required_effects)
+            if entity.load_error is None and must_catch_up:
                 self._catch_up(entity)
         return self._on_read_done(entity)
 
     def _on_load_failed(self, item: LoadFailed) -> Sequence[Entity]:
-        """What was asked for will not come. Without its body one command is lost, without its
-        history the whole entity."""
-        entity, work = item.entity, item.pending
-        if work is None:
+        """Handle a read that failed for good. Without its body one command is refused; without its
+        history every command of the entity is."""
+        entity, pending = item.entity, item.pending
+        if pending is None:
             entity.load_error = item.error
-        elif work in entity.commands:
-            entity.commands.remove(work)
-            self._processor.refuse(entity, work, item.error)
+        elif pending in entity.commands:
+            entity.commands.remove(pending)
+            self._processor.refuse(entity, pending, item.error)
         return self._on_read_done(entity)
 
     def _restart_effects(self, entity: Entity) -> None:
-        """Effects that waited for the state, whatever was read last: what is on its way may be what
-        ends them. What cannot be folded keeps its tickets: a version that can finds them again."""
+        """Start the effects that waited for the state, once no read and no append is in flight:
+        either may end them. An entity that cannot be folded keeps its holds, so that a version that
+        can fold it finds the effects again."""
         if entity.reads_in_flight or entity.committing:
             return
         newest = max((sequence for sequence, _, _ in entity.effects_to_resume), default=0)
         if newest > max(entity.sequence, entity.reread_sequence) and not entity.load_error:
-            entity.reread_sequence = newest  # It was read before this fact came to be stored.
+            entity.reread_sequence = newest  # The read was older than this fact.
             self._load(entity)
             return
-        resuming, entity.effects_to_resume = entity.effects_to_resume, []
-        for sequence, facts, ticket in () if entity.load_error else resuming:
+        resumed, entity.effects_to_resume = entity.effects_to_resume, []
+        for sequence, facts, hold in () if entity.load_error else resumed:
             try:
                 effects = [e for fact in facts for e in self._decider.effects(entity.state, fact)]
             except Exception:
-                log.exception("effects are left to a version that knows them")
+                log.exception("effects not derived, left to another version")
             else:
-                self._context.resume_effects(entity.id.key, sequence, effects, ticket)
+                self._context.resume_effects(entity.id.key, sequence, effects, hold)
 
     def _ensure_effects(self, entity: Entity) -> None:
-        """What was read calls for something, whoever was to see to it. It is begun when nothing is
-        left to be decided: that may be what ends it. Where others are observed, only then is known
-        what it is; begun twice, it comes to the same."""
+        """Start the effects that the reloaded state calls for. The actor waits until no command is
+        pending, because a pending one may end them. If the decider observes other families, their
+        facts complete the state first. The effects are idempotent."""
         if entity.load_error is not None or not self._holds(entity):
             entity.was_reloaded = False
         elif entity.is_idle:
@@ -275,53 +304,56 @@ class FamilyActor(pykka.ThreadingActor):
         try:
             return self._resumes.pending_effects(entity.state, entity.id.key)
         except Exception:
-            log.exception("what is unfinished is left to a version that knows it")
+            log.exception("pending effects not derived, left to another version")
             return ()
 
     # --- reactions and effects ------------------------------------------------------------------
 
     def _on_facts(self, item: FactsCommitted) -> Sequence[Entity]:
-        """Queue a reaction to each fact; whether it is due is asked when its turn comes. What is
-        only observed waits in the journal for an entity that is not here."""
+        """Queue a reaction to each fact; ``CommandProcessor`` checks the order when it decides. If
+        the family only observes the facts and the entity is not in memory, a later load reads them
+        from the journal."""
         family, key = item.source
         if key not in self._entities and family not in self._decider.reacts_to:
-            for _, _, ticket in item.numbered:
-                ticket.release()
+            for _, _, hold in item.numbered:
+                hold.release()
             return ()
         entity = self._entity(key)
         entity.reactions.extend(_to_reactions(item, self._decider.family))
         return (entity,)
 
     def _catch_up(self, entity: Entity) -> None:
-        """Fetch what other families did under this key since the last fact handled."""
+        """Read the facts of other families under this key since the last one handled."""
         entity.reads_in_flight += 1
         entity.needs_catch_up = False
-        looking, entity.skips_unreadable = entity.skips_unreadable, False
-        self._context.catch_up(self._decider, entity, self._mailbox, looking=looking)
+        skip_unreadable, entity.skips_unreadable = entity.skips_unreadable, False
+        self._context.catch_up(
+            self._decider, entity, self._mailbox, skip_unreadable=skip_unreadable
+        )
 
     def _on_caught_up(self, item: FactsCaughtUp) -> Sequence[Entity]:
         entity = item.entity
         missed = [
             w for handover in item.missed for w in _to_reactions(handover, self._decider.family)
         ]
-        for work in missed:
-            work.from_journal = True
+        for pending in missed:
+            pending.from_journal = True
         entity.requeue(missed)
         entity.key_sequence = max(entity.key_sequence, item.key_sequence)
         return self._on_read_done(entity)
 
     def _on_resume_effects(self, item: ResumeEffects) -> Sequence[Entity]:
-        """After a takeover: start again the effects of facts whose effects may not have ended."""
+        """Start the effects of facts that the partition's previous owner may not have finished."""
         entity = self._entity(item.key)
         entity.effects_to_resume.append((item.sequence, item.facts, item.hold))
         self._restart_effects(entity)
         return (entity,)
 
-    # --- what became of commits -----------------------------------------------------------------
+    # --- results of commits ---------------------------------------------------------------------
 
-    def _on_results(self, outcomes: CommitResults) -> list[Entity]:
+    def _on_results(self, results: CommitResults) -> list[Entity]:
         touched: list[Entity] = []
-        for outcome in outcomes:
+        for outcome in results:
             commit = outcome.append
             assert isinstance(commit, Commit)
             entity = commit.entity_record
@@ -329,7 +361,7 @@ class FamilyActor(pykka.ThreadingActor):
             if isinstance(outcome, Appended):
                 entity.apply_commit(commit.state, outcome.sequence, commit.chain, commit.facts)
                 entity.finish(commit.commands)
-                if entity.load_error is not None:  # It begins anew.
+                if entity.load_error is not None:  # A restart fact was committed.
                     self._load(entity)
             elif not self._holds(entity):
                 self._processor.release(commit.commands)
@@ -344,33 +376,38 @@ class FamilyActor(pykka.ThreadingActor):
         self._context.failpoints.hit("evolved")
         return touched
 
-    def _reject(self, entity: Entity, works: list[PendingCommand], error: Failed) -> None:
-        """Nobody could store this message. What only was too much together goes one by one."""
+    def _reject(
+        self, entity: Entity, pending_commands: list[PendingCommand], error: Failed
+    ) -> None:
+        """Refuse a command whose message the journal rejected. Commands rejected together are
+        decided again, each in a message of its own."""
         self._processor.report_state(entity.id.key, entity.state)
-        if len(works) == 1:
-            self._processor.refuse(entity, works[0], error)
+        if len(pending_commands) == 1:
+            self._processor.refuse(entity, pending_commands[0], error)
             return
-        for work in works:
-            work.commit_alone = True
-        entity.requeue(works)
+        for pending in pending_commands:
+            pending.commit_alone = True
+        entity.requeue(pending_commands)
 
     def _retry_conflicted(self, entity: Entity, commit: Commit) -> None:
-        """Somebody else wrote meanwhile. Who asked is told when it happens too often; to what
-        stands one must react in any case."""
+        """Decide again after another node wrote to the key. A client's command fails after 3
+        conflicts; a reaction is repeated until it is committed."""
         self._context.metrics.conflict(self._decider.family)
-        again: list[PendingCommand] = []
-        for work in commit.commands:
-            work.conflicts += 1
-            if work.delivery is not None and work.conflicts > CONFLICTS_MAX:
-                error = Failed("CONFLICT", f"{entity.id} changed {work.conflicts} times meanwhile")
-                self._processor.refuse(entity, work, error)
+        retried: list[PendingCommand] = []
+        for pending in commit.commands:
+            pending.conflicts += 1
+            if pending.delivery is not None and pending.conflicts > CONFLICTS_MAX:
+                error = Failed(
+                    "CONFLICT", f"{entity.id} changed {pending.conflicts} times meanwhile"
+                )
+                self._processor.refuse(entity, pending, error)
             else:
-                again.append(work)
-        entity.requeue(again)
+                retried.append(pending)
+        entity.requeue(retried)
         entity.needs_catch_up = entity.needs_catch_up or commit.fence is not None
         self._load(entity)
 
-    # --- keeping house --------------------------------------------------------------------------
+    # --- eviction -------------------------------------------------------------------------------
 
     def _on_release(self, item: ReleaseEntities) -> None:
         self._on_released.append(item.on_done)
@@ -379,7 +416,7 @@ class FamilyActor(pykka.ThreadingActor):
             self._processor.report_state(key, None)
 
     def _on_passivate(self, item: Passivate) -> None:
-        """Let go of idle entities; those with a long tail leave a snapshot behind."""
+        """Evict idle entities; those with a long tail store a snapshot."""
         for key, entity in list(self._entities.items()):
             if entity.is_idle and entity.touched_ms < item.before_ms:
                 del self._entities[key]
@@ -392,7 +429,7 @@ class FamilyActor(pykka.ThreadingActor):
         try:
             snapshot = entity.snapshot(self._decider)
         except Exception:
-            log.exception("no snapshot is kept", extra={"family": self._decider.family})
+            log.exception("snapshot not stored", extra={"family": self._decider.family})
         else:
             self._context.save(entity.id, self._decider.schema, snapshot)
 
@@ -427,7 +464,7 @@ def _to_reactions(item: FactsCommitted, family: str) -> list[PendingCommand]:
             "",
             now_s,
             source=ReactionSource(source.family, number, sequence),
-            hold=ticket,
+            hold=hold,
         )
-        for number, fact, ticket in item.numbered
+        for number, fact, hold in item.numbered
     ]

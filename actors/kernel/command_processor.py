@@ -1,8 +1,7 @@
-"""Deciding: what waits on an entity becomes drafts, commits, answers and refusals.
+"""``CommandProcessor``: decides an entity's pending commands and collects commits and replies.
 
-Pure but for what it collects; the actor hands the collection over once a wake. It owns the rules
-all families share: repeats, reused ids, reactions in order, what a failing rule leads to. It owns
-no entity and no thread.
+It holds the rules that all families share: duplicates, reused ids, the order of reactions, failing
+rules. The actor passes on what it collected once per wake.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.completions import Completions
+from rookery.actors.kernel.committer import Commit, Completions
 from rookery.actors.kernel.context import ActorContext
 from rookery.actors.kernel.decider import Decider, Effect, ReadsBeforeDeciding, ReadScope
 from rookery.actors.kernel.entity import Entity, PendingCommand
@@ -42,141 +40,144 @@ FAILURES_MAX = 3
 
 
 class CommandProcessor:
-    """One an actor; used on its thread."""
+    """One per actor, used on its thread."""
 
     def __init__(
         self,
-        concern: Decider,
-        hub: ActorContext,
+        decider: Decider,
+        context: ActorContext,
         mailbox: Mailbox,
         *,
         reload: Callable[[Entity], None],
         catch_up: Callable[[Entity], None],
     ) -> None:
-        self._decider, self._context, self._mailbox = concern, hub, mailbox
-        self._reads_before = concern if isinstance(concern, ReadsBeforeDeciding) else None
-        self._restartable = concern if isinstance(concern, Restartable) else None
+        self._decider, self._context, self._mailbox = decider, context, mailbox
+        self._reads_before = decider if isinstance(decider, ReadsBeforeDeciding) else None
+        self._restartable = decider if isinstance(decider, Restartable) else None
         self._reload, self._catch_up = reload, catch_up
-        self._source = f"{concern.family}@{hub.node}"
+        self._source = f"{decider.family}@{context.node}"
         self._commits: list[Commit] = []
         self._completions = Completions()
 
     def flush(self) -> None:
-        """Hand over what was decided: commits to make durable, and what needs none."""
+        """Pass on the collected commits and the completions that need no commit."""
         if self._commits or self._completions:
             commits, self._commits = self._commits, []
-            closing, self._completions = self._completions, Completions()
-            self._context.commit(commits, closing)
+            completions, self._completions = self._completions, Completions()
+            self._context.commit(commits, completions)
 
     def process(self, entity: Entity, now_ms: int) -> None:
-        """Decide what waits on the entity, as far as it goes into one message."""
+        """Decide the entity's pending commands, as many as fit into one message."""
         if entity.load_error is not None:
             self._process_damaged(entity, entity.load_error, now_ms)
             return
-        draft = UnitOfWork(entity, self._decider, self._source)
-        while entity.is_ready and not draft.is_full and entity.load_error is None:
-            work = entity.pop_next()
+        unit = UnitOfWork(entity, self._decider, self._source)
+        while entity.is_ready and not unit.is_full and entity.load_error is None:
+            pending = entity.pop_next()
             if self._reads_before is not None and self._reads_first(
-                self._reads_before, entity, draft, work
+                self._reads_before, entity, unit, pending
             ):
                 break
             try:
-                self._decide(entity, draft, work, now_ms)
+                self._decide(entity, unit, pending, now_ms)
             except CodedError as error:
-                if draft.facts:
-                    draft.refuse(work, error)
+                if unit.facts:
+                    unit.refuse(pending, error)
                 else:
-                    self.refuse(entity, work, error)
-            except Exception as error:  # A rule that raises anything else is a bug of ours.
-                self._retry_from_journal(entity, draft, work, error)
+                    self.refuse(entity, pending, error)
+            except Exception as error:  # A rule may raise only CodedError; anything else is a bug.
+                self._retry_from_journal(entity, unit, pending, error)
                 return
-        if draft.facts:
-            self._commit(entity, draft)
+        if unit.facts:
+            self._commit(entity, unit)
 
-    def _commit(self, entity: Entity, draft: UnitOfWork) -> None:
+    def _commit(self, entity: Entity, unit: UnitOfWork) -> None:
         entity.committing = True
-        self.report_state(entity.id.key, draft.state)
+        self.report_state(entity.id.key, unit.state)
         message_id = self._context.next_message_id()
-        self._commits.append(draft.commit(message_id, self._mailbox, perf_counter()))
+        self._commits.append(unit.commit(message_id, self._mailbox, perf_counter()))
 
     def report_state(self, key: str, state: Any | None) -> None:
-        """Tell the concern of a state. What it counts is not worth an actor."""
+        """Pass a state to the decider's ``on_state``. A failure there is logged and does not stop
+        the actor."""
         try:
             self._decider.on_state(key, state)
         except Exception:
-            log.exception("a state was not noted", extra={"family": self._decider.family})
+            log.exception("on_state failed", extra={"family": self._decider.family})
 
     # --- ends that need no commit ---------------------------------------------------------------
 
-    def refuse(self, entity: Entity, work: PendingCommand, error: CodedError) -> None:
-        """End a command without facts, on nothing but what is durable."""
-        if work.delivery is None:
-            log.info("a reaction was refused", extra={"code": error.code, "id": work.command.id})
+    def refuse(self, entity: Entity, pending: PendingCommand, error: CodedError) -> None:
+        """End a command without facts. Nothing undecided may precede it in the unit of work."""
+        if pending.delivery is None:
+            log.info("reaction refused", extra={"code": error.code, "id": pending.command.id})
         else:
-            self._completions.refuse(work.delivery, error)
-        self._finish(entity, work, "refused")
+            self._completions.refuse(pending.delivery, error)
+        self._finish(entity, pending, "refused")
 
     def refuse_undecoded(self, delivery: Delivery, error: CodedError) -> None:
-        """End what never became a command."""
+        """Refuse a delivery that could not be decoded."""
         self._context.metrics.command("invalid", "refused", 0.0)
         self._completions.refuse(delivery, error)
 
-    def release(self, works: Sequence[PendingCommand]) -> None:
-        """These are another node's to do. It gets what came through the inbox and what is to be
-        reacted to by itself; who waits at the door is told to ask again."""
-        for work in works:
-            work.finish()
-            if work.delivery is not None and work.delivery.position is None:
-                error = Refused("PARTITION_UNOWNED", f"{work.command.key} moved to another node")
-                self._completions.refuse(work.delivery, error)
+    def release(self, pending_commands: Sequence[PendingCommand]) -> None:
+        """Drop commands of keys that moved to another node. The inbox and the journal deliver inbox
+        commands and reactions to the new owner; a client's request is answered with
+        PARTITION_UNOWNED."""
+        for pending in pending_commands:
+            pending.finish()
+            if pending.delivery is not None and pending.delivery.position is None:
+                error = Refused("PARTITION_UNOWNED", f"{pending.command.key} moved to another node")
+                self._completions.refuse(pending.delivery, error)
 
     # --- entities that cannot be folded ---------------------------------------------------------
 
     def _process_damaged(self, entity: Entity, error: CodedError, now_ms: int) -> None:
-        """The entity's history cannot be folded. Reactions stay on the horizon's books, for a
-        version that can, unless somebody is told who can do without."""
+        """Answer the pending commands of an entity whose history cannot be folded. Reactions keep
+        their holds for a version that can fold it, unless an effect reports the broken history."""
         while entity.is_ready:
-            work = entity.pop_next()
-            match work.command.body:
-                case HistoryCheck() if not work.journal_read:
-                    work.journal_read = True
-                    entity.requeue([work])
+            pending = entity.pop_next()
+            match pending.command.body:
+                case HistoryCheck() if not pending.journal_read:
+                    pending.journal_read = True
+                    entity.requeue([pending])
                     self._reload(entity)
                 case HistoryCheck():
                     view = HistoryView(code=error.code, message=error.message)
                     self._completions.replies.append(
-                        ReplyMessage(work.command.reply_to, encode_json(view))
+                        ReplyMessage(pending.command.reply_to, encode_json(view))
                     )
-                    self._finish(entity, work, "unchanged")
+                    self._finish(entity, pending, "unchanged")
                 case RestartHistory() as restart if self._restartable is not None:
-                    self._restart_history(self._restartable, entity, work, restart, now_ms)
+                    self._restart_history(self._restartable, entity, pending, restart, now_ms)
                 case _:
-                    self._refuse_damaged(entity, work, error)
+                    self._refuse_damaged(entity, pending, error)
 
-    def _refuse_damaged(self, entity: Entity, work: PendingCommand, error: CodedError) -> None:
+    def _refuse_damaged(self, entity: Entity, pending: PendingCommand, error: CodedError) -> None:
         effects: Sequence[Effect] = ()
         if self._restartable is not None:
-            effects = self._restartable.effects_when_damaged(entity.id.key, work.command, error)
+            effects = self._restartable.effects_when_damaged(entity.id.key, pending.command, error)
         if effects:
             self._context.ensure_effects(entity.id.key, entity.sequence, effects)
-        if work.delivery is None:
+        if pending.delivery is None:
             if effects:
-                work.finish()
+                pending.finish()
             return
         if self._restartable is not None and error.code not in OTHER_VERSIONS:
             hint = f"rookery sessions destroy {entity.id.key}"
             error = type(error)(error.code, error.message, hint=hint)
-        self.refuse(entity, work, error)
+        self.refuse(entity, pending, error)
 
     def _restart_history(
         self,
         restarting: Restartable,
         entity: Entity,
-        work: PendingCommand,
+        pending: PendingCommand,
         restart: RestartHistory,
         now_ms: int,
     ) -> None:
-        """Begin the entity anew. What was to be decided is, when it has been read again."""
+        """Commit the restart fact. Pending commands are decided after the entity is loaded
+        again."""
         assert entity.load_error is not None
         fact = restarting.restart_fact(
             generation=restart.generation,
@@ -184,27 +185,29 @@ class CommandProcessor:
             message=entity.load_error.message,
             after_sequence=entity.sequence,
         )
-        draft = UnitOfWork(entity, self._decider, self._source)
+        unit = UnitOfWork(entity, self._decider, self._source)
         try:
-            draft.add(work, [fact], now_ms, restart.causes(entity.id))
+            unit.add(pending, [fact], now_ms, restart.causes(entity.id))
         except CodedError as error:
-            self.refuse(entity, work, error)
+            self.refuse(entity, pending, error)
         else:
-            self._commit(entity, draft)
+            self._commit(entity, unit)
 
-    def _finish(self, entity: Entity, work: PendingCommand, outcome: str) -> None:
-        elapsed_s = perf_counter() - work.received_s
-        self._context.metrics.command(work.command.verb, outcome, elapsed_s)
-        entity.finish([work])
+    def _finish(self, entity: Entity, pending: PendingCommand, outcome: str) -> None:
+        elapsed_s = perf_counter() - pending.received_s
+        self._context.metrics.command(pending.command.verb, outcome, elapsed_s)
+        entity.finish([pending])
 
     # --- one command ----------------------------------------------------------------------------
 
-    def _decide(self, entity: Entity, draft: UnitOfWork, work: PendingCommand, now_ms: int) -> None:
-        if work.source is not None and not self._is_next(entity, draft, work):
+    def _decide(
+        self, entity: Entity, unit: UnitOfWork, pending: PendingCommand, now_ms: int
+    ) -> None:
+        if pending.source is not None and not self._is_next(entity, unit, pending):
             return
-        command = work.command
-        known = draft.duplicate_digest(command.id)
-        if known is not None and work.digest != known:
+        command = pending.command
+        known = unit.duplicate_digest(command.id)
+        if known is not None and pending.digest != known:
             raise Refused(
                 "IDEMPOTENCY_KEY_REUSED",
                 f"message id {command.id} was used with another body",
@@ -213,97 +216,101 @@ class CommandProcessor:
         if type(command.body) in HISTORY_COMMANDS:
             facts: Sequence[Fact] = ()
         elif known is None:
-            facts = self._decider.decide(draft.state, command, now_ms=now_ms)
+            facts = self._decider.decide(unit.state, command, now_ms=now_ms)
         elif self._decider.handles_duplicates:
             repeated = msgspec.structs.replace(command, is_duplicate=True)
-            facts = self._decider.decide(draft.state, repeated, now_ms=now_ms)
+            facts = self._decider.decide(unit.state, repeated, now_ms=now_ms)
         else:
             facts = ()
         if facts:
-            draft.add(work, facts, now_ms)
+            unit.add(pending, facts, now_ms)
             return
-        answers = draft.replies(command, draft.state)
+        replies = unit.replies(command, unit.state)
         outcome = "unchanged" if known is None else "repeated"
-        if draft.facts:
-            draft.end(work, outcome, answers)
+        if unit.facts:
+            unit.end(pending, outcome, replies)
         else:
-            self._completions.replies += answers
-            self._completions.ack(work.delivery)
-            self._finish(entity, work, outcome)
+            self._completions.replies += replies
+            self._completions.ack(pending.delivery)
+            self._finish(entity, pending, outcome)
 
     def _reads_first(
-        self, looking: ReadsBeforeDeciding, entity: Entity, draft: UnitOfWork, work: PendingCommand
+        self,
+        skip_unreadable: ReadsBeforeDeciding,
+        entity: Entity,
+        unit: UnitOfWork,
+        pending: PendingCommand,
     ) -> bool:
-        """Whether the journal is read first. What is drafted by then is made durable before."""
-        if work.journal_read or work.source is not None:
+        """Whether the journal must be read before this command. The unit of work is committed
+        first."""
+        if pending.journal_read or pending.source is not None:
             return False
-        look = looking.read_scope(draft.state, work.command)
+        look = skip_unreadable.read_scope(unit.state, pending.command)
         if look is None:
             return False
-        entity.requeue([work])
-        if not draft.facts:
-            work.journal_read = entity.skips_unreadable = entity.needs_catch_up = True
+        entity.requeue([pending])
+        if not unit.facts:
+            pending.journal_read = entity.skips_unreadable = entity.needs_catch_up = True
             entity.reset_reactions()
             (self._reload if look is ReadScope.ALL else self._catch_up)(entity)
         return True
 
-    def _is_next(self, entity: Entity, draft: UnitOfWork, work: PendingCommand) -> bool:
-        """Whether a reaction is the next of its family: older ones are done, newer ones wait until
-        the journal has brought those between."""
-        assert work.source is not None
-        family, number, _ = work.source
+    def _is_next(self, entity: Entity, unit: UnitOfWork, pending: PendingCommand) -> bool:
+        """Whether a reaction is next in its family's order. Older ones are finished; newer ones
+        wait until the journal has delivered those in between."""
+        assert pending.source is not None
+        family, number, _ = pending.source
         observes = family in self._decider.observes
-        known = draft.observed_count(family) if observes else draft.reacted_count(family)
-        if number > known + 1 and not work.from_journal:
-            entity.requeue([work])
+        known = unit.observed_count(family) if observes else unit.reacted_count(family)
+        if number > known + 1 and not pending.from_journal:
+            entity.requeue([pending])
             self._catch_up(entity)
         elif number <= known:
-            work.finish()
-        elif not observes or self._observe(entity, draft, work):
+            pending.finish()
+        elif not observes or self._observe(entity, unit, pending):
             return True
         return False
 
-    def _observe(self, entity: Entity, draft: UnitOfWork, work: PendingCommand) -> bool:
-        """Fold in what another family decided; whether it is to be reacted to as well."""
-        assert work.source is not None
-        family, number, _ = work.source
+    def _observe(self, entity: Entity, unit: UnitOfWork, pending: PendingCommand) -> bool:
+        """Fold a fact of an observed family. True if the decider also reacts to it."""
+        assert pending.source is not None
+        family, number, _ = pending.source
         try:
-            draft.observe(work.command.body)
-        except Exception as error:  # As with an entity's own history.
-            log.exception("an entity cannot be folded", extra={"family": entity.id.family})
-            told = error if isinstance(error, CodedError) else None
+            unit.observe(pending.command.body)
+        except Exception as error:  # Treated like a failure to fold the entity's own history.
+            log.exception("entity not folded", extra={"family": entity.id.family})
+            coded = error if isinstance(error, CodedError) else None
             text = f"{entity.id} cannot be folded: {error!r}"
-            entity.load_error = told or Failed("NODE_FAILED", text)
-            entity.requeue([work])
+            entity.load_error = coded or Failed("NODE_FAILED", text)
+            entity.requeue([pending])
             return False
-        if family in self._decider.reacts_to and number > draft.reacted_count(family):
+        if family in self._decider.reacts_to and number > unit.reacted_count(family):
             return True
-        if draft.facts:
-            draft.end(work, "observed", ())
+        if unit.facts:
+            unit.end(pending, "observed", ())
         else:
-            entity.finish([work])
+            entity.finish([pending])
         return False
 
     def _retry_from_journal(
-        self, entity: Entity, draft: UnitOfWork, work: PendingCommand, error: Exception
+        self, entity: Entity, unit: UnitOfWork, pending: PendingCommand, error: Exception
     ) -> None:
-        """Nothing of the draft was told to anybody: forget it and the state, and read again."""
-        work.failures += 1
+        """Discard the unit of work and the state, and load the entity again. No reply was sent for
+        it."""
+        pending.failures += 1
         name = self._decider.family
-        log.exception(
-            "a command made its actor fail", extra={"family": name, "id": work.command.id}
-        )
-        again = list(draft.commands)
-        if work.failures < FAILURES_MAX:
-            again.append(work)
+        log.exception("command failed its actor", extra={"family": name, "id": pending.command.id})
+        again = list(unit.commands)
+        if pending.failures < FAILURES_MAX:
+            again.append(pending)
         else:
-            self.quarantine(work, error)
-            entity.finish([work])
+            self.quarantine(pending, error)
+            entity.finish([pending])
         entity.requeue(again)
         self._context.metrics.restarted(name)
         self._reload(entity)
 
-    def quarantine(self, work: PendingCommand, error: Exception) -> None:
-        """Quarantine a command."""
-        self._context.metrics.quarantined(work.command.verb)
-        self._context.quarantine(work, error)
+    def quarantine(self, pending: PendingCommand, error: Exception) -> None:
+        """Set a command aside with the error."""
+        self._context.metrics.quarantined(pending.command.verb)
+        self._context.quarantine(pending, error)

@@ -1,9 +1,9 @@
-"""Joins what the actors of a node decided, appends it to the journal in groups, and sees to what
-follows from the acks.
+"""``Committer``: appends the commits of a node's actors to the journal in groups, and publishes the
+results.
 
-At most two groups are under way; what is decided meanwhile joins the next one, so groups grow by
-themselves under load and nothing waits at rest. Lives on the bus's loop. It refuses to own how a
-message is stored (the journal's) and what a conflict means (the entity's actor's).
+At most two groups are in flight; commits that arrive meanwhile form the next group, so groups grow
+under load and an idle node adds no delay. Lives on the bus's loop. The journal decides how a
+message is stored; the entity's actor decides what follows from a conflict.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from rookery.actors.kernel.completions import Completions
 from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel.delivery_decoder import error_reply
 from rookery.actors.kernel.effect_runner import EffectRunner
 from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.fact_router import FactRouter
@@ -23,70 +24,120 @@ from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.metrics import KernelMetrics
 from rookery.actors.kernel.watermark import Watermark
-from rookery.bus.ports import Appended, AppendOutcome, AppendRequest, Journal, Superseded
+from rookery.bus.ports import (
+    Appended,
+    AppendOutcome,
+    AppendRequest,
+    Delivery,
+    InboxPosition,
+    Journal,
+    ReplyMessage,
+    Superseded,
+)
 from rookery.schemas.envelope import Fact
+from rookery.schemas.errors import CodedError
 
-__all__ = ["Commit", "CommitResults", "Committer"]
+__all__ = ["Commit", "CommitResults", "Committer", "Completions"]
 
 GROUPS_MAX = 2
 GROUP_MESSAGES_MAX = 1_000
 GROUP_BYTES_MAX = 8 << 20
 
 
+@dataclass(slots=True)
+class Completions:
+    """How any number of commands ended: replies, acknowledgements, dead letters. Those that depend
+    on a commit wait for its ack."""
+
+    replies: list[ReplyMessage] = field(default_factory=list)
+    positions: list[InboxPosition] = field(default_factory=list)
+    dead_letters: list[tuple[Delivery, CodedError]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.replies or self.positions or self.dead_letters)
+
+    def merge(self, other: Completions) -> None:
+        """Add another's entries to this one."""
+        self.replies += other.replies
+        self.positions += other.positions
+        self.dead_letters += other.dead_letters
+
+    def only_unowned(self) -> Completions:
+        """Keep only the PARTITION_UNOWNED replies: they are valid whichever node owns the
+        partition."""
+        return Completions(
+            [answer for answer in self.replies if answer.code == "PARTITION_UNOWNED"]
+        )
+
+    def ack(self, delivery: Delivery | None) -> None:
+        """Acknowledge a command, so that the inbox does not deliver it again."""
+        if delivery is not None and delivery.position is not None:
+            self.positions.append(delivery.position)
+
+    def refuse(self, delivery: Delivery, error: CodedError) -> None:
+        """Reply with the error; a command without a waiting client becomes a dead letter."""
+        if delivery.reply_to:
+            self.replies.append(error_reply(delivery.reply_to, error))
+            self.ack(delivery)
+        elif delivery.position is not None:
+            self.dead_letters.append((delivery, error))
+
+
 class Commit(AppendRequest, eq=False, kw_only=True):
-    """An append with what becomes true once it is durable."""
+    """An append, with everything that follows once it is durable."""
 
     mailbox: Mailbox
     entity_record: Entity
     facts: list[Fact]
     commands: list[PendingCommand]
     state: Any
-    """What the facts make of the entity."""
+    """The entity's state after the facts."""
     effects: list[Effect]
     completions: Completions
     decided_s: float
 
 
 class CommitResults(list[AppendOutcome]):
-    """What became of an actor's commits; posted to its mailbox."""
+    """The results of an actor's commits, posted to its mailbox."""
 
 
 class Committer:
-    """One a node. Every method is called on the loop."""
+    """One per node; all methods are called on the loop."""
 
     def __init__(
         self,
         journal: Journal,
         reactions: FactRouter,
         effects: EffectRunner,
-        horizon: Watermark,
+        watermark: Watermark,
         *,
-        tell: Callable[[Completions], None],
-        observer: KernelMetrics,
+        complete: Callable[[Completions], None],
+        metrics: KernelMetrics,
         failpoints: Failpoints,
         acts_for: Callable[[str], bool],
         on_displaced: Callable[[], None],
     ) -> None:
-        """``acts_for``: whether this node sees to what follows for a key. ``on_displaced``: called
-        when another node's turn has begun in a partition that this one appends to."""
+        """``acts_for``: whether this node owns a key now. ``on_displaced``: called when another
+        node has begun a term in a partition that this node appends to."""
         self._journal, self._fact_router, self._effect_runner = journal, reactions, effects
-        self._watermark, self._complete, self._acts_for = horizon, tell, acts_for
+        self._watermark, self._complete, self._acts_for = watermark, complete, acts_for
         self._on_displaced = on_displaced
-        self._metrics, self._failpoints = observer, failpoints
+        self._metrics, self._failpoints = metrics, failpoints
         self._queue: deque[Commit] = deque()
         self._groups = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def wait_idle(self) -> None:
-        """Wait until of everything accepted it is known what became of it."""
+        """Wait until the result of every submitted commit is known."""
         await self._idle.wait()
 
-    def submit(self, commits: Sequence[Commit], closing: Completions) -> None:
-        """Take what one wake of an actor produced: commits, and ends that need no commit."""
+    def submit(self, commits: Sequence[Commit], completions: Completions) -> None:
+        """Accept the output of one wake of an actor: commits, and completions that need no
+        commit."""
         self._queue.extend(commits)
         self._start_groups()
-        self._complete(closing)
+        self._complete(completions)
 
     def _start_groups(self) -> None:
         while self._queue and self._groups < GROUPS_MAX:
@@ -107,14 +158,14 @@ class Committer:
 
     def _append(self, group: list[Commit]) -> None:
         left = len(group)
-        ticket = self._watermark.hold_next()
+        hold = self._watermark.hold_next()
 
         def settle(outcomes: list[AppendOutcome]) -> None:
             nonlocal left
             left -= len(outcomes)
             self._on_results(outcomes)
             if not left:
-                ticket.release()
+                hold.release()
                 self._groups -= 1
                 self._start_groups()
 
@@ -122,37 +173,37 @@ class Committer:
         self._failpoints.hit("append_sent")
 
     def _on_results(self, outcomes: list[AppendOutcome]) -> None:
-        """First those who react, then the actors that decided, then whoever asked: a question that
-        follows sees the new state."""
+        """Publish the facts to reacting families first, then the results to the actors, then the
+        replies: a client's next request then sees the new state."""
         self._failpoints.hit("appended")
-        homes: dict[Mailbox, CommitResults] = {}
-        closing = Completions()
-        settled: list[tuple[Commit, int]] = []
+        results: dict[Mailbox, CommitResults] = {}
+        completions = Completions()
+        appended: list[tuple[Commit, int]] = []
         for outcome in outcomes:
             commit = outcome.append
             assert isinstance(commit, Commit)
-            homes.setdefault(commit.mailbox, CommitResults()).append(outcome)
+            results.setdefault(commit.mailbox, CommitResults()).append(outcome)
             if isinstance(outcome, Appended):
-                settled.append((commit, outcome.sequence))
-                closing.merge(commit.completions)
+                appended.append((commit, outcome.sequence))
+                completions.merge(commit.completions)
                 self._record_metrics(commit)
         if any(isinstance(outcome, Superseded) for outcome in outcomes):
             self._on_displaced()
-        for commit, sequence in settled:
+        for commit, sequence in appended:
             if self._acts_for(commit.entity.key):
                 self._fact_router.publish(commit.entity, sequence, commit.facts)
-        for mailbox, batch in homes.items():
+        for mailbox, batch in results.items():
             mailbox.post(batch)
         self._failpoints.hit("acked")
-        self._complete(closing)
+        self._complete(completions)
         self._failpoints.hit("replied")
-        for commit, sequence in settled:
+        for commit, sequence in appended:
             if commit.effects:
                 self._effect_runner.start(commit.entity.key, sequence, commit.effects)
             self._watermark.advance(sequence)
 
     def _record_metrics(self, commit: Commit) -> None:
-        now_s, observer = perf_counter(), self._metrics
-        observer.committed(commit.entity.family, 1, len(commit.facts), now_s - commit.decided_s)
-        for work in commit.commands:
-            observer.command(work.command.verb, work.outcome, now_s - work.received_s)
+        now_s, metrics = perf_counter(), self._metrics
+        metrics.committed(commit.entity.family, 1, len(commit.facts), now_s - commit.decided_s)
+        for pending in commit.commands:
+            metrics.command(pending.command.verb, pending.outcome, now_s - pending.received_s)

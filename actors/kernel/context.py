@@ -1,7 +1,7 @@
-"""What an actor may ask of its node: the few doors out of an actor's thread.
+"""``ActorContext``: what an actor may ask of its node.
 
-Everything here is callable from any thread and returns at once; the work happens on the bus's loop
-and comes back, if it does, as a message in the actor's mailbox.
+Every method may be called from any thread and returns at once. The work runs on the bus's loop; its
+result, if any, arrives as a message in the actor's mailbox.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.completions import Completions
+from rookery.actors.kernel.committer import Commit, Completions
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.failpoints import Failpoints
@@ -31,46 +30,47 @@ class ActorContext(Protocol):
     metrics: KernelMetrics
     failpoints: Failpoints
     payload_bytes_max: int
-    """Of a command's body."""
+    """The size limit of a command's body."""
 
     def next_message_id(self) -> str:
-        """An id no other message has or will have, on any node."""
+        """A message id that is unique among all nodes."""
 
-    def commit(self, commits: Sequence[Commit], closing: Completions) -> None:
-        """Make these durable, then tell; tell at once what needs no commit."""
+    def commit(self, commits: Sequence[Commit], completions: Completions) -> None:
+        """Commit these, then complete them; complete at once those that need no commit."""
 
     def redirect(self, delivery: Delivery, verb: str) -> None:
-        """Have the query ``verb`` answer this."""
+        """Let the query ``verb`` answer this delivery."""
 
-    def load(self, concern: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
-        """Fetch an entity's history, the ``whole`` of it or what is above its snapshot."""
+    def load(self, decider: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
+        """Load an entity's history: from its snapshot, or the ``whole`` of it."""
 
     def catch_up(
-        self, concern: Decider, entity: Entity, mailbox: Mailbox, *, looking: bool
+        self, decider: Decider, entity: Entity, mailbox: Mailbox, *, skip_unreadable: bool
     ) -> None:
-        """Fetch what other families did under the entity's key above what it has handled;
-        ``looking``: but for what can only be read by another version."""
+        """Read the facts of other families under the entity's key that it has not handled.
+        ``looking``: skip facts that only another version can read."""
 
     def save(self, entity: EntityId, schema: int, snapshot: EntitySnapshot) -> None:
-        """Keep a snapshot."""
+        """Store a snapshot."""
 
-    def store_body(self, entity: Entity, work: PendingCommand, mailbox: Mailbox) -> None:
-        """Put a command's large body into the blob store."""
+    def store_body(self, entity: Entity, pending: PendingCommand, mailbox: Mailbox) -> None:
+        """Store a command's large body as a blob."""
 
     def resume_effects(
-        self, key: str, sequence: int, effects: Sequence[Effect], ticket: WatermarkHold
+        self, key: str, sequence: int, effects: Sequence[Effect], hold: WatermarkHold
     ) -> None:
-        """Start again the effects of a fact of ``key`` that stands at ``sequence``, on ``ticket``
-        so far."""
+        """Start again the effects of a fact of ``key``, committed at ``sequence``; then release
+        ``hold``."""
 
     def ensure_effects(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
-        """Start what the state of ``key`` after ``sequence`` calls for, unless it is under way."""
+        """Start the effects that the state of ``key`` after ``sequence`` calls for, unless they are
+        running."""
 
-    def quarantine(self, work: PendingCommand, error: Exception) -> None:
-        """Set aside a command that made its actor fail again and again."""
+    def quarantine(self, pending: PendingCommand, error: Exception) -> None:
+        """Set aside a command that made its actor fail repeatedly."""
 
-    def actor_failed(self, concern: Decider) -> None:
-        """The actor of this concern is gone; start another."""
+    def actor_failed(self, decider: Decider) -> None:
+        """Replace this decider's actor, which has failed."""
 
     def report_cached(self, family: str, entities: int) -> None:
-        """How many entities the family's actor keeps."""
+        """Report how many entities the family's actor holds in memory."""

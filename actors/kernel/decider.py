@@ -1,23 +1,27 @@
-"""What a concern is to the kernel: the rules of one family of facts, and nothing that runs.
+"""``Decider``: the rules of one family of facts, as the kernel calls them.
 
-A concern is given state, commands and time and says which facts follow, what state they make, how
-to answer and which effects they call for. Everything that has threads, retries, sockets or a clock
-is the kernel's, which calls each concern from one thread, its actor's. What follows from a state is
-pure. Only what this process alone knows (claims, places, quotas) is kept beside the states: taken
-in ``decide``, and put right by ``note`` when a draft comes to nothing.
+A decider maps state, command and time to facts, folds facts into state, and derives replies and
+effects. Threads, retries, sockets and clocks belong to the kernel, which calls each decider from
+the thread of its actor only. All rules are pure functions of the state. Values that only this
+process knows (claims, slots, quotas) are kept outside the states: ``decide`` reserves them, and
+``on_state`` corrects them when a decision is not committed.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from rookery.actors.kernel.state_codec import decode_state, encode_state
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError
+from rookery.schemas.ids import check_session_id
 
 __all__ = [
     "Decider",
@@ -31,116 +35,136 @@ __all__ = [
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to do in the world because a fact stands. Done again after a crash unless its
-    result is a fact: whoever performs it must be able to tell by ``key``."""
+    """Work to do because a fact is committed. After a crash the node performs it again unless its
+    result is a fact, so the executor must recognise a repeated effect by its ``key``."""
 
     key: str
 
 
-class Decider(Protocol):
-    """The rules of one family."""
+class Decider(ABC):
+    """The rules of one family. A subclass defines ``decide`` and ``evolve``; the defaults describe
+    a family of sessions that reacts to no facts and causes no effects."""
 
     family: str
-    """The family it alone writes."""
-    schema: int
-    """Version of its states: a snapshot of another version is ignored."""
-    verbs: Mapping[str, type[msgspec.Struct]]
-    """The commands it takes, and their bodies."""
+    """The family of the facts that this decider alone writes."""
+    schema: int = 1
+    """Version of the state: the kernel ignores snapshots of another version."""
+    verbs: Mapping[str, type[msgspec.Struct]] = MappingProxyType({})
+    """The command verbs and the types of their bodies."""
     codec: FactCodec[Any]
-    reacts_to: frozenset[str]
-    """Families whose facts are handed to it as commands (verb: the family, body: the fact), in
-    order and until one leaves a fact: a reaction that changes nothing may be asked for again."""
-    observes: frozenset[str]
-    """Families whose facts are folded into its states and leave nothing in its own: a copy of what
-    others decided, which may lag behind."""
-    has_effects: bool
-    """Whether any fact of the family calls for an effect."""
-    handles_duplicates: bool
-    """Whether ``decide`` is asked about a command that was worked off before."""
-    stores_large_bodies: bool
-    """Whether a body too large for a fact is kept as a blob, before anything is decided on it."""
+    initial_state: msgspec.Struct
+    """The state before the first fact."""
+    reacts_to: frozenset[str] = frozenset()
+    """Families whose facts arrive as commands (verb: the family, body: the fact), in order. A
+    reaction that leaves no fact may be decided again."""
+    observes: frozenset[str] = frozenset()
+    """Families whose facts are folded into this family's states and cause no facts here. The
+    copy may lag behind."""
+    has_effects: bool = False
+    """Whether any fact of the family causes an effect."""
+    handles_duplicates: bool = False
+    """Whether ``decide`` is called for a command that was decided before."""
+    stores_large_bodies: bool = False
+    """Whether a body too large for a fact is stored as a blob before ``decide`` is called."""
 
     def check_key(self, key: str) -> None:
-        """Refuse a key no entity of this family can have."""
+        """Raise ``Refused`` for a key that no entity of this family can have."""
+        check_session_id(key)
 
     def initial(self, key: str) -> Any:
         """The state before the first fact."""
+        del key
+        return self.initial_state
 
+    @abstractmethod
     def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         """The facts this command causes, none if nothing changes; ``Refused`` if it may not."""
 
+    @abstractmethod
     def evolve(self, state: Any, fact: Any) -> Any:
-        """Fold one fact. Total: never raises, never looks at a clock, nor at what was observed:
-        on reloading its own facts are folded first."""
+        """Fold one fact. Total: it never raises, reads no clock and uses nothing observed, because
+        a reload folds the entity's own facts first."""
 
     def observe(self, state: Any, fact: Any) -> Any:
-        """Fold one fact of a family it ``observes``; total as well."""
+        """Fold one fact of a family in ``observes``; total as well."""
+        del fact
+        return state
 
     def reply(
         self, state: Any, command: Command[Any], facts: Sequence[Fact]
     ) -> msgspec.Struct | CodedError | None:
-        """What to tell whoever asked, once it is durable; ``None`` if an effect will tell later.
-        ``facts`` are those the command left just now: none if it changed nothing. An error is
-        told of a command that was refused and has left a fact to say so."""
+        """The reply to send once ``facts``, those of this command, are committed. ``None`` if an
+        effect replies later; an error if the command was refused and left a fact about it."""
+        del command, facts
+        shown: msgspec.Struct = state
+        return shown
 
     def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
-        """Whether these facts may only stand if no other family of the key has moved on."""
+        """Whether these facts may only be committed while no other family of the key has facts
+        that this entity has not seen."""
+        del facts
+        return False
 
     def effects(self, state: Any, fact: Any) -> Sequence[Effect]:
-        """What to do because ``fact`` stands; ``state`` is the one after it or, where they start
-        again after a crash, a later one."""
+        """The effects of a committed ``fact``. ``state`` is the state after it, or a later one when
+        a node dispatches the effects again after a crash."""
+        del state, fact
+        return ()
 
     def on_state(self, key: str, state: Any | None) -> None:
-        """An entity's state as last decided or read, ``None`` when its actor lets go of it: for
-        counts over entities, which no single state knows."""
+        """Receive an entity's latest state, or ``None`` when the actor evicts the entity: for
+        counts over entities, which no single state contains."""
+        del key, state
 
     def dump(self, state: Any) -> bytes:
-        """A state as a snapshot's bytes."""
+        """Encode a state for a snapshot."""
+        return encode_state(state)
 
     def load(self, data: bytes) -> Any:
-        """The state ``dump`` wrote."""
+        """Decode a state that ``dump`` encoded."""
+        return decode_state(data, type(self.initial_state))
 
 
 @runtime_checkable
 class RecordsMalformed(Protocol):
-    """A concern that has it on record when it is sent what it cannot read."""
+    """A decider that records a command whose body cannot be decoded."""
 
     def on_malformed(self, verb: str, body: bytes, error: CodedError) -> msgspec.Struct | None:
-        """What to decide on instead of a body that does not have the verb's form; ``None`` if the
-        refusal is to leave nothing."""
+        """The command to decide in place of the malformed body; ``None`` if the refusal leaves no
+        fact."""
 
 
 @runtime_checkable
 class RedirectsToQuery(Protocol):
-    """A concern some of whose commands only ask: nothing is decided about those, no entity is
-    touched, and a query of the node answers them."""
+    """A decider some of whose commands are queries: the node answers them, and no entity is
+    loaded."""
 
     def redirects_to(self, command: Command[Any]) -> str:
-        """The verb of the query that answers; empty if the command is to be decided."""
+        """The verb of the query that answers the command; empty if the command is decided."""
 
 
 class ReadScope(Enum):
-    """What is read from the journal before a command is decided."""
+    """What the actor reads from the journal before it decides a command."""
 
     OTHERS = auto()
-    """What other families did, whether or not it was ever handed over."""
+    """The facts of other families, including those not yet delivered."""
     ALL = auto()
-    """That, and the entity's own history: somebody else may have written meanwhile."""
+    """Also the entity's own history, to which another node may have written."""
 
 
 @runtime_checkable
 class ReadsBeforeDeciding(Protocol):
-    """A concern some of whose commands are decided on nothing but what the journal says by then."""
+    """A decider some of whose commands need the newest facts of the journal."""
 
     def read_scope(self, state: Any, command: Command[Any]) -> ReadScope | None:
-        """What is read before ``command`` is decided."""
+        """What to read before deciding ``command``; ``None`` if nothing."""
 
 
 @runtime_checkable
 class ResumesFromState(Protocol):
-    """A concern whose states can say what they call for, without the facts that led to them."""
+    """A decider that derives unfinished effects from a state, without the facts before it."""
 
     def pending_effects(self, state: Any, key: str) -> Sequence[Effect]:
-        """What a state that was read from the journal calls for: the effects of its facts may have
-        been lost with the node that was to see to them. Another owner may have begun them too, and
-        so may this node: they come to the same, however often they are done."""
+        """The effects that a state read from the journal calls for, because they may be lost with
+        the node that owned the key. They are idempotent: this node or another owner may have
+        started them too."""

@@ -1,7 +1,7 @@
-"""From a door's delivery to a command an actor can decide on: named, checked and decoded.
+"""Decodes and checks a delivery from the bus.
 
-Nothing a client sends gets further than this without having its form; what has not is refused with
-a code, unless its concern wants that on record. It owns no state and no thread.
+A body without the verb's form is refused with a code, unless the decider records malformed
+commands.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _MODES = {mode.value: mode for mode in Mode} | {"": Mode.QUEUE}
 
 
 def decode_delivery(
-    delivery: Delivery, concern: Decider, received_s: float, bytes_max: int
+    delivery: Delivery, decider: Decider, received_s: float, bytes_max: int
 ) -> PendingCommand:
-    """The work a delivery asks for, or a coded refusal."""
-    if delivery.verb not in concern.verbs:
-        known = ", ".join(sorted(concern.verbs))
+    """The pending command of a delivery; ``CodedError`` if it is invalid."""
+    if delivery.verb not in decider.verbs:
+        known = ", ".join(sorted(decider.verbs))
         raise Refused("UNKNOWN_VERB", f"no verb {delivery.verb[:80]!r}", hint=f"known: {known}")
-    concern.check_key(delivery.key)
+    decider.check_key(delivery.key)
     mode = _MODES.get(delivery.mode)
     if mode is None:
         raise Refused(
@@ -40,14 +40,14 @@ def decode_delivery(
             f"mode {delivery.mode[:80]!r} is not known",
             hint="one of queue, passive, steer, interrupt",
         )
-    inside = delivery.position is not None and delivery.position.source == "timers"
-    if "/" in check_command_id(delivery.id) and not inside:
+    from_timer = delivery.position is not None and delivery.position.source == "timers"
+    if "/" in check_command_id(delivery.id) and not from_timer:
         raise Refused("INVALID_ARGUMENT", "a message id cannot contain '/'", hint="use a UUID")
     command = Command(
         verb=delivery.verb,
         key=delivery.key,
         id=delivery.id,
-        body=_decode_body(delivery, concern, bytes_max),
+        body=_decode_body(delivery, decider, bytes_max),
         mode=mode,
         reply_to=delivery.reply_to,
         caller_waits=delivery.position is None and bool(delivery.reply_to),
@@ -58,31 +58,31 @@ def decode_delivery(
     return PendingCommand(command, digest, received_s, delivery)
 
 
-def _decode_body(delivery: Delivery, concern: Decider, bytes_max: int) -> msgspec.Struct:
-    """The body, or what its concern would rather decide on than have it refused."""
+def _decode_body(delivery: Delivery, decider: Decider, bytes_max: int) -> msgspec.Struct:
+    """The decoded body, or the command its decider records in place of a malformed one."""
     verb, body = delivery.verb, delivery.body
-    content_type, kind = delivery.content_type, concern.verbs[verb]
+    content_type, kind = delivery.content_type, decider.verbs[verb]
     try:
         return decode_command(body, kind, content_type=content_type, bytes_max=bytes_max)
     except CodedError as error:
-        unread = (
-            concern.on_malformed(verb, body, error)
-            if isinstance(concern, RecordsMalformed)
+        malformed = (
+            decider.on_malformed(verb, body, error)
+            if isinstance(decider, RecordsMalformed)
             else None
         )
-        if unread is None:
+        if malformed is None:
             raise
-        return unread
+        return malformed
 
 
 def wrap_undecoded(delivery: Delivery, received_s: float) -> PendingCommand:
-    """A delivery that the rules themselves fail at, to be set aside."""
+    """A pending command for a delivery that made the decoding rules fail, to be set aside."""
     command = Command(verb=delivery.verb, key=delivery.key, id=delivery.id, body=None)
     return PendingCommand(command, "", received_s, delivery)
 
 
 def error_reply(reply_to: str, error: CodedError) -> ReplyMessage:
-    """What a refusal or a failure looks like on the wire."""
-    shown = ErrorObject(code=error.code, message=error.message, hint=error.hint or None)
-    body = encode_json({"error": {**asdict(shown), **error.details}})
+    """The reply message for a refusal or a failure."""
+    error_object = ErrorObject(code=error.code, message=error.message, hint=error.hint or None)
+    body = encode_json({"error": {**asdict(error_object), **error.details}})
     return ReplyMessage(reply_to, body, error.code)

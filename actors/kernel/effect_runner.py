@@ -1,10 +1,10 @@
-"""Starting effects: each is given to the performer of its kind, on the bus's loop.
+"""``EffectRunner``: starts effects and passes each to the handler of its type, on the bus's loop.
 
-An effect starts only after its fact is durable, and only while this node is certain that its key
-is its own: an ack may come late. If the process dies, the next owner of the
-partition finds the fact on the horizon's books and starts the effect again; if only the partition
-is lost, its effects are given up here, for the same reason. So is what this node cannot do, and
-another one may: ``NotExecutableHere``.
+An effect starts only after its fact is durable, and only while this node is certain that it owns
+the key, because an ack may arrive late. If the process dies, the partition's next owner finds the
+fact by the watermark and starts the effect again. If the node loses only the partition, it cancels
+the effects here for the same reason. Effects that raise ``NotExecutableHere`` wait for another
+owner too.
 """
 
 from __future__ import annotations
@@ -31,46 +31,46 @@ RETRY_S = 0.5
 
 
 class NotExecutableHere(Exception):
-    """This node has not what it takes to perform an effect; ``str`` says what that is. Nothing was
-    done, and nothing is until the key has another owner."""
+    """This node lacks something the effect needs; ``str`` says what. The effect was not started and
+    waits for another owner of the key."""
 
 
 class EffectRunner:
-    """One a node; lives on the loop."""
+    """One per node; lives on the loop."""
 
     def __init__(
         self,
-        performers: Mapping[type[Effect], EffectHandler],
-        horizon: Watermark,
+        effect_handlers: Mapping[type[Effect], EffectHandler],
+        watermark: Watermark,
         failpoints: Failpoints,
         acts_for: Callable[[str], bool],
     ) -> None:
-        """``acts_for``: whether this node performs the effects of a key just now."""
-        self._handlers, self._watermark = dict(performers), horizon
+        """``acts_for``: whether this node performs the effects of a key now."""
+        self._handlers, self._watermark = dict(effect_handlers), watermark
         self._failpoints, self._acts_for = failpoints, acts_for
         self.tasks = TaskSet()
         self._holds: dict[asyncio.Task[None], tuple[str, WatermarkHold]] = {}
         self._running: Counter[tuple[type[Effect], str]] = Counter()
 
-    def register(self, performers: Mapping[type[Effect], EffectHandler]) -> None:
-        """Before anything starts: performers that need the actors they perform for."""
-        self._handlers.update(performers)
+    def register(self, effect_handlers: Mapping[type[Effect], EffectHandler]) -> None:
+        """Add handlers that need the actors; call it before the first effect."""
+        self._handlers.update(effect_handlers)
 
     def start(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
-        """Perform these, each on its own, because a fact of ``key`` stands at ``sequence``; what
-        came to stand when the key was another node's already is found by that one."""
+        """Start each effect of a fact of ``key`` committed at ``sequence``. If the key has moved to
+        another node, that node finds the fact and starts them."""
         self._failpoints.hit("effect_started")
         for effect in effects if self._acts_for(key) else ():
-            ticket = self._watermark.hold(sequence)
-            task = self.tasks.start(self._run(key, effect, ticket))
-            self._holds[task] = key, ticket
+            hold = self._watermark.hold(sequence)
+            task = self.tasks.start(self._run(key, effect, hold))
+            self._holds[task] = key, hold
             task.add_done_callback(self._holds.__delitem__)
             self._running[type(effect), effect.key] += 1
             task.add_done_callback(partial(self._on_done, effect))
 
     def ensure_started(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
-        """Perform these, unless it is done already: the state of ``key`` after ``sequence`` calls
-        for them."""
+        """Start the effects that the state of ``key`` after ``sequence`` calls for, but not those
+        that are running."""
         missing = [e for e in effects if (type(e), e.key) not in self._running]
         self.start(key, sequence, missing)
 
@@ -80,32 +80,33 @@ class EffectRunner:
             del self._running[type(effect), effect.key]
 
     def is_busy(self, key: Callable[[str], bool]) -> bool:
-        """Whether an effect of such a key is under way."""
+        """Whether an effect of a matching key is running."""
         return any(key(of) for of, _ in self._holds.values())
 
-    def cancel_keys(self, gone: Callable[[str], bool]) -> None:
-        """The next owner of these keys starts what has not ended here."""
-        for task, (key, ticket) in list(self._holds.items()):
-            if gone(key):
+    def cancel_keys(self, is_lost: Callable[[str], bool]) -> None:
+        """Cancel the effects of these keys; their next owner starts them again."""
+        for task, (key, hold) in list(self._holds.items()):
+            if is_lost(key):
                 task.cancel()
-                ticket.release()
+                hold.release()
 
-    async def _run(self, key: str, effect: Effect, ticket: WatermarkHold) -> None:
-        """Outages are waited out; anything else is a bug and is left for the next owner."""
+    async def _run(self, key: str, effect: Effect, hold: WatermarkHold) -> None:
+        """Run one effect. Outages are retried; any other failure is a bug and left to the next
+        owner."""
         while self._acts_for(key):
             try:
                 await self._handlers[type(effect)](effect)
             except NotExecutableHere as why:
-                log.warning("an effect is left to others: %s", why, extra={"key": effect.key})
+                log.warning("effect left to another node: %s", why, extra={"key": effect.key})
                 return
             except Exception as error:
                 if isinstance(error, Refused) and error.code == "PARTITION_UNOWNED":
                     break
                 if not isinstance(error, Failed) or not CODES[error.code].retryable:
-                    log.exception("an effect failed", extra={"key": effect.key})
+                    log.exception("effect failed", extra={"key": effect.key})
                     return
-                log.info("an effect is tried again", extra={"key": effect.key, "code": error.code})
+                log.info("effect failed, retrying", extra={"key": effect.key, "code": error.code})
                 await asyncio.sleep(RETRY_S)
             else:
                 break
-        ticket.release()  # Done; or the next owner finds it above the horizon or by name.
+        hold.release()  # It is done, or the key's next owner finds it by the watermark.

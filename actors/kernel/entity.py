@@ -1,11 +1,7 @@
-"""One entity as its actor keeps it: committed state, the draft under way, and who waits.
+"""``Entity``: one subject of a family in memory: its committed state, pending commands and
+counters, and the window in which a repeated command is recognised.
 
-It belongs to one actor's thread. It owns folding (history to state) and nothing that decides.
-
-What an entity remembers of the commands it worked off: enough to know a repeat from a reuse.
-
-Kept for a day and for at most 10,000 commands, counted in the time of facts, so that folding the
-same history always remembers the same.
+It belongs to one actor's thread. It folds history to state and decides nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +39,11 @@ DEDUP_COMMANDS_MAX = 10_000
 
 
 class DedupWindow:
-    """Command ids in the order they were first seen, each with its body's digest."""
+    """The command ids an entity has decided, in order, each with its body's digest.
+
+    It covers one day and at most 10,000 commands. Time is that of the facts, so folding the same
+    history always gives the same window.
+    """
 
     def __init__(self, entries: Iterable[tuple[str, str, int]] = ()) -> None:
         self._seen: dict[str, tuple[str, int]] = {i: (digest, at) for i, digest, at in entries}
@@ -55,12 +55,12 @@ class DedupWindow:
         return ((i, digest, at) for i, (digest, at) in self._seen.items())
 
     def digest_of(self, command_id: str) -> str | None:
-        """The digest the command had, ``None`` if it is not remembered."""
+        """The digest a command id was used with; ``None`` if it is not in the window."""
         found = self._seen.get(command_id)
         return None if found is None else found[0]
 
     def add(self, command_id: str, digest: str, at_ms: int) -> None:
-        """Forget what is too old, or too much with this one; then note it."""
+        """Add a command and drop those beyond the window."""
         seen = self._seen
         while seen and next(iter(seen.values()))[1] < at_ms - DEDUP_MS:
             del seen[next(iter(seen))]
@@ -73,7 +73,8 @@ log = logging.getLogger(__name__)
 
 
 class ReactionSource(NamedTuple):
-    """The fact a reaction is to, among those of its family under the same key."""
+    """The fact a reaction answers: its family, its number in the family under this key, its
+    sequence."""
 
     family: str
     number: int
@@ -81,33 +82,33 @@ class ReactionSource(NamedTuple):
 
 
 class PendingCommand(msgspec.Struct, eq=False):
-    """A command waiting to be decided, with what is needed to answer it."""
+    """A command to be decided, with what its reply needs."""
 
     command: Command[Any]
     digest: str
-    """First 16 hex digits of the body's digest; empty for commands made inside."""
+    """First 16 hex digits of the body's digest; empty for commands from inside the node."""
     received_s: float
     delivery: Delivery | None = None
-    """The door's delivery; ``None`` for reactions and the kernel's own commands."""
+    """The delivery from the bus; ``None`` for reactions and the kernel's own commands."""
     source: ReactionSource | None = None
     """Set if this is a reaction."""
     hold: WatermarkHold | None = None
-    """Closed when a reaction has come to its end."""
+    """Released when a reaction has ended."""
     in_flight_limit: InFlightLimit | None = None
-    """Left when a request has come to its end."""
+    """Exited when a request has ended."""
     outcome: str = ""
-    """``committed``, ``unchanged``, ``repeated`` or ``refused``, as last decided."""
+    """``committed``, ``unchanged``, ``repeated`` or ``refused``, by the last decision."""
     commit_alone: bool = False
-    """Its message was rejected together with others: it has the next one to itself."""
+    """The journal rejected it together with others, so it gets a message of its own."""
     journal_read: bool = False
-    """What other families did was read before it is decided."""
+    """The journal was read for this command before it was decided."""
     from_journal: bool = False
-    """This reaction came from the journal: of those before it, nothing more will come."""
+    """This reaction was read from the journal, so all earlier ones of its family are known."""
     conflicts: int = 0
     failures: int = 0
 
     def finish(self) -> None:
-        """Nothing more will come of it."""
+        """Release the hold and the in-flight limit."""
         if self.hold is not None:
             self.hold.release()
         if self.in_flight_limit is not None and self.delivery is not None:
@@ -116,7 +117,7 @@ class PendingCommand(msgspec.Struct, eq=False):
 
 
 class _SnapshotBody(msgspec.Struct, array_like=True):
-    """A snapshot's body."""
+    """The stored form of a snapshot."""
 
     state: bytes
     chain: str
@@ -129,7 +130,7 @@ class _SnapshotBody(msgspec.Struct, array_like=True):
 
 
 def chain_of_snapshot(snapshot: EntitySnapshot) -> str:
-    """The digest of the last message that the snapshot knows; empty if it makes no sense."""
+    """The chain digest of the last message a snapshot contains; empty if the body is invalid."""
     try:
         return msgspec.msgpack.decode(snapshot.body, type=_SnapshotBody).chain
     except msgspec.MsgspecError:
@@ -137,7 +138,7 @@ def chain_of_snapshot(snapshot: EntitySnapshot) -> str:
 
 
 class Entity:
-    """An entity's record in its actor."""
+    """One entity in its actor's memory."""
 
     __slots__ = (
         "chain",
@@ -165,53 +166,55 @@ class Entity:
         "was_reloaded",
     )  # fmt: skip
 
-    def __init__(self, entity_id: EntityId, concern: Decider) -> None:
+    def __init__(self, entity_id: EntityId, decider: Decider) -> None:
         self.id = entity_id
         self.reads_in_flight = 0
-        """Reads under way: nothing may be decided before they are back."""
+        """Reads in flight; the entity decides nothing until they are back."""
         self.committing = False
-        """An append is under way: decisions wait and are then taken together."""
+        """An append is in flight; pending commands wait for it and are then decided together."""
         self.load_error: CodedError | None = None
-        """Why its history cannot be folded; every command is answered with it."""
+        """Why the history cannot be folded; every command is answered with it."""
         self.skips_unreadable = False
-        """A command is to be decided on what others did: on as much of that as can be read."""
+        """The next catch-up skips facts that only another version can read."""
         self.needs_catch_up = False
-        """What other families did is to be fetched, as soon as its own history is there."""
+        """The facts of other families must be read once the entity's own history is loaded."""
         self.was_reloaded = False
-        """Its history was read, and what that calls for has not been begun yet."""
+        """The history was loaded, and the effects it calls for have not been started."""
         self.required_effects: frozenset[object] = frozenset()
-        """What that is, by kind and key. What is decided from then on has its effects by itself."""
+        """Those effects, by type and key. Facts committed later start their effects themselves."""
         self.reactions: deque[PendingCommand] = deque()
         self.commands: deque[PendingCommand] = deque()
-        """Commands, decided when no reaction is left: what stands comes before what is asked."""
+        """Pending commands; they are decided after all pending reactions."""
         self.effects_to_resume: list[tuple[int, list[Fact], WatermarkHold]] = []
-        """Facts, with their sequence, whose effects start again once the state is there."""
+        """Committed facts, with their sequence, whose effects start again once the state is loaded.
+        """
         self.reread_sequence = 0
-        """It was read again to know this fact; once, since what is not there will not come."""
+        """The sequence for which the history was read again; once, since a second read finds no
+        more."""
         self.touched_ms = 0
         self.key_sequence = 0
-        """What stands under the key has come here up to this sequence, as far as is known."""
+        """Highest sequence under the key known to be folded here or handled."""
         self.reacted_counts: dict[str, int] = {}
-        """How many facts of another family, under the same key, have been reacted to."""
+        """Per family, how many of its facts under this key have been reacted to."""
         self.recorded_reactions: dict[str, int] = {}
-        """The same up to the last one to which the reaction stands on record."""
+        """The same, counting only reactions that left a fact."""
         self.state: Any = None
-        self.fold(concern, None, ())
+        self.fold(decider, None, ())
 
-    def _reset(self, concern: Decider) -> None:
-        """Forget what the journal says, to read it again; what was reacted to stays true."""
+    def _reset(self, decider: Decider) -> None:
+        """Clear what a read of the journal restores. Facts reacted to stay counted."""
         self.sequence = 0
         self.chain = ZERO_CHAIN
         self.fact_count = 0
         self.saved_fact_count = 0
         self.dedup = DedupWindow()
         self.observed_counts: dict[str, int] = {}
-        """How many facts of another family, under the same key, are folded into the state."""
-        self.state = concern.initial(self.id.key)
+        """Per family, how many of its facts under this key are folded into the state."""
+        self.state = decider.initial(self.id.key)
 
     @property
     def is_ready(self) -> bool:
-        """Whether a decision may be taken now."""
+        """Whether a command can be decided now."""
         return (
             bool(self.reactions or self.commands)
             and not self.reads_in_flight
@@ -220,7 +223,7 @@ class Entity:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way or waiting."""
+        """Whether nothing is pending or in flight."""
         return not (
             self.reactions
             or self.commands
@@ -230,65 +233,67 @@ class Entity:
         )
 
     def pop_next(self) -> PendingCommand:
-        """Take out what is to be decided next."""
+        """Remove the next command or reaction to decide."""
         return (self.reactions or self.commands).popleft()
 
-    def requeue(self, works: Sequence[PendingCommand]) -> None:
-        """These were taken out, in this order, and come first again."""
-        for work in reversed(works):
-            (self.commands if work.source is None else self.reactions).appendleft(work)
+    def requeue(self, pending_commands: Sequence[PendingCommand]) -> None:
+        """Put commands back at the front, in this order."""
+        for pending in reversed(pending_commands):
+            (self.commands if pending.source is None else self.reactions).appendleft(pending)
 
     def drain_pending(self) -> list[PendingCommand]:
-        """Everything that waits, for somebody else to do."""
-        works = [*self.reactions, *self.commands]
+        """Remove everything pending, so that the key's new owner can do it."""
+        pending_commands = [*self.reactions, *self.commands]
         self.reactions.clear()
         self.commands.clear()
-        for _, _, ticket in self.effects_to_resume:
-            ticket.release()
+        for _, _, hold in self.effects_to_resume:
+            hold.release()
         self.effects_to_resume.clear()
-        return works
+        return pending_commands
 
     def fold(
-        self, concern: Decider, snapshot: EntitySnapshot | None, tail: Sequence[StoredMessage]
+        self, decider: Decider, snapshot: EntitySnapshot | None, tail: Sequence[StoredMessage]
     ) -> None:
-        """Become what the journal says: a snapshot, if any, and the messages after it."""
-        self.load_error = self._fold_from(concern, snapshot, (), tail)
+        """Rebuild the entity from a snapshot, if any, and the messages after it."""
+        self.load_error = self._fold_from(decider, snapshot, (), tail)
         if self.load_error is None or snapshot is not None:
             return
-        anew = last_restart(tail)
-        if anew >= 0:
-            self.load_error = self._fold_from(concern, None, tail[:anew], tail[anew:])
+        restart = last_restart(tail)
+        if restart >= 0:
+            self.load_error = self._fold_from(decider, None, tail[:restart], tail[restart:])
         if self.load_error is not None:
-            self._fold_from(concern, None, tail, ())
+            self._fold_from(decider, None, tail, ())
 
     def _fold_from(
         self,
-        concern: Decider,
+        decider: Decider,
         snapshot: EntitySnapshot | None,
-        left: Sequence[StoredMessage],
+        saved_states: Sequence[StoredMessage],
         tail: Sequence[StoredMessage],
     ) -> CodedError | None:
-        """Why the messages of ``tail`` cannot be folded, if so. What is ``left`` before them is
-        not folded; they continue it all the same."""
+        """Fold ``tail``; the error if that fails. Messages ``left`` before it are counted and not
+        folded."""
         try:
-            self._reset(concern)
+            self._reset(decider)
             if snapshot is not None:
-                self._restore(concern, snapshot)
-            elif left:
-                self.sequence, self.chain = left[-1].sequence, chain_end(left)
-                self.fact_count = last_fact_number(self.id, left)
+                self._restore(decider, snapshot)
+            elif saved_states:
+                self.sequence, self.chain = saved_states[-1].sequence, chain_end(saved_states)
+                self.fact_count = last_fact_number(self.id, saved_states)
             for stored in tail:
-                self._fold_message(concern, stored)
+                self._fold_message(decider, stored)
         except CodedError as error:
             return error
-        except Exception as error:  # A fold is total; if it is not, nobody else may suffer.
-            log.exception("an entity cannot be folded", extra={"family": self.id.family})
+        except (
+            Exception
+        ) as error:  # A fold is total; a bug in one entity's must not stop the actor.
+            log.exception("entity not folded", extra={"family": self.id.family})
             return Failed("NODE_FAILED", f"{self.id} cannot be folded: {error!r}")
         return None
 
-    def _restore(self, concern: Decider, snapshot: EntitySnapshot) -> None:
+    def _restore(self, decider: Decider, snapshot: EntitySnapshot) -> None:
         saved = msgspec.msgpack.decode(snapshot.body, type=_SnapshotBody)
-        self.state = concern.load(saved.state)
+        self.state = decider.load(saved.state)
         self.sequence, self.chain = snapshot.sequence, saved.chain
         self.fact_count = self.saved_fact_count = saved.fact_count
         self.dedup = DedupWindow(saved.dedup)
@@ -298,7 +303,7 @@ class Entity:
             self._mark_reacted(family, number)
         self.recorded_reactions |= saved.recorded_reactions
 
-    def _fold_message(self, concern: Decider, stored: StoredMessage) -> None:
+    def _fold_message(self, decider: Decider, stored: StoredMessage) -> None:
         linked = chain(self.chain, stored.body)
         if linked != stored.chain:
             raise Failed(
@@ -306,14 +311,14 @@ class Entity:
                 f"message {stored.sequence} does not continue the chain of {self.id}",
                 hint="rookery journal verify",
             )
-        facts = concern.codec.decode(stored.body)
+        facts = decider.codec.decode(stored.body)
         state = self.state
         for fact in facts:
-            state = concern.evolve(state, fact)
+            state = decider.evolve(state, fact)
         self.apply_commit(state, stored.sequence, linked, facts)
 
     def apply_commit(self, state: Any, sequence: int, linked: str, facts: Sequence[Fact]) -> None:
-        """These facts are durable: the draft they made is the state."""
+        """Replace the state by the one after these committed facts."""
         self.state, self.sequence, self.chain = state, sequence, linked
         self.key_sequence = max(self.key_sequence, sequence)
         self.fact_count += len(facts)
@@ -325,32 +330,32 @@ class Entity:
                     self._mark_reacted(source[0], source[2])
                     self.recorded_reactions[source[0]] = source[2]
 
-    def finish(self, works: Iterable[PendingCommand]) -> None:
-        """These are decided for good."""
-        for work in works:
-            if work.source is not None:
-                family, number, sequence = work.source
+    def finish(self, pending_commands: Iterable[PendingCommand]) -> None:
+        """Mark commands as finished."""
+        for pending in pending_commands:
+            if pending.source is not None:
+                family, number, sequence = pending.source
                 self.key_sequence = max(self.key_sequence, sequence)
                 self.observed_counts[family] = max(self.observed_counts.get(family, 0), number)
                 self._mark_reacted(family, number)
-            work.finish()
+            pending.finish()
 
     def reset_reactions(self) -> None:
-        """What led to nothing may have been decided on a state that was out of date."""
+        """Forget reactions that left no fact: they may have been decided on an outdated state."""
         self.reacted_counts = dict(self.recorded_reactions)
 
-    def consumed_counts(self, concern: Decider) -> dict[str, int]:
-        """How many facts of every other family need not come here again."""
-        observed = {family: self.observed_counts.get(family, 0) for family in concern.observes}
+    def consumed_counts(self, decider: Decider) -> dict[str, int]:
+        """Per family, how many facts need not be delivered again."""
+        observed = {family: self.observed_counts.get(family, 0) for family in decider.observes}
         return self.reacted_counts | observed
 
     def _mark_reacted(self, family: str, number: int) -> None:
         self.reacted_counts[family] = max(self.reacted_counts.get(family, 0), number)
 
-    def snapshot(self, concern: Decider) -> EntitySnapshot:
-        """What ``fold`` needs to start from here."""
+    def snapshot(self, decider: Decider) -> EntitySnapshot:
+        """The snapshot from which ``fold`` can start."""
         saved = _SnapshotBody(
-            concern.dump(self.state), self.chain, self.fact_count, self.key_sequence,
+            decider.dump(self.state), self.chain, self.fact_count, self.key_sequence,
             self.reacted_counts, list(self.dedup), self.observed_counts, self.recorded_reactions,
         )  # fmt: skip
         self.saved_fact_count = self.fact_count

@@ -1,8 +1,7 @@
-"""Handing on facts that stand to the families that react to them.
+"""``FactRouter``: passes committed facts to the families that react to them or observe them.
 
-In the order in which they were settled, and before the actor that decided them hears of its ack:
-whoever reacts knows what stands before it decides what is asked. It owns no reaction (the reacting
-actors do) and reads no journal.
+The facts arrive in journal order, and before the deciding actor learns of its ack: so a reacting
+family knows them before it decides a client's next command.
 """
 
 from __future__ import annotations
@@ -20,29 +19,29 @@ __all__ = ["FactRouter"]
 
 
 class FactRouter:
-    """One a node; called on the loop."""
+    """One per node; called on the loop."""
 
     def __init__(
-        self, concerns: Sequence[Decider], mailboxes: Mapping[str, Mailbox], horizon: Watermark
+        self, deciders: Sequence[Decider], mailboxes: Mapping[str, Mailbox], watermark: Watermark
     ) -> None:
-        self._watermark = horizon
+        self._watermark = watermark
         self._subscribers: dict[str, list[tuple[Mailbox, bool]]] = {}
-        for concern in concerns:
-            for family in concern.reacts_to | concern.observes:
-                home = mailboxes[concern.family], family in concern.reacts_to
-                self._subscribers.setdefault(family, []).append(home)
+        for decider in deciders:
+            for family in decider.reacts_to | decider.observes:
+                mailbox = mailboxes[decider.family], family in decider.reacts_to
+                self._subscribers.setdefault(family, []).append(mailbox)
 
     def publish(self, source: EntityId, sequence: int, facts: Sequence[Fact]) -> None:
-        """Let everybody react to the facts of one message; who only observes them, and has nothing
-        of the key in memory, finds them in the journal when it has."""
-        for home, reacts in self._subscribers.get(source.family, ()):
-            if reacts or source.key in home.entities:
-                home.post(self.to_message(source, sequence, facts))
+        """Post the facts of one message to all reacting families. An observing family gets them
+        only if its entity is in memory; otherwise it reads them from the journal later."""
+        for mailbox, reacts in self._subscribers.get(source.family, ()):
+            if reacts or source.key in mailbox.entities:
+                mailbox.post(self.to_message(source, sequence, facts))
 
     def to_message(
         self, source: EntityId, sequence: int, facts: Sequence[Fact], after: int = 0
     ) -> FactsCommitted:
-        """The facts of one message that are numbered above ``after``, on the horizon's books."""
+        """A message with the facts numbered above ``after``, each with a watermark hold."""
         numbered = [(parse_fact_id(fact.id)[2], fact) for fact in facts]
         due = [(n, fact, self._watermark.hold(sequence)) for n, fact in numbered if n > after]
         return FactsCommitted(source, sequence, due)

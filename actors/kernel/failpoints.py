@@ -1,8 +1,8 @@
-"""Named places where a crash test may kill the process.
+"""Named places at which a crash test kills the process.
 
 ``ROOKERY_FAILPOINT=decided`` kills at the first pass, ``decided@7`` at the seventh, counted from
-when the node has its first share of the partitions. The kill is a real one: no handler runs,
-nothing is flushed.
+the node's first share of partitions. The process gets SIGKILL: no handler runs and nothing is
+flushed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FAILPOINTS = (
 
 
 class Failpoints:
-    """Passes silently everywhere but at the one armed place."""
+    """The armed failpoint; all others pass."""
 
     def __init__(self, spec: str = "") -> None:
         name, _, count = (spec if "@" in spec else f"{spec}@1").partition("@")
@@ -42,11 +42,11 @@ class Failpoints:
         self._left = int(count)
 
     def arm(self) -> None:
-        """Count from now on."""
+        """Start counting passes."""
         self._armed = self._name
 
     def hit(self, name: str) -> None:
-        """Die here if this is the place and the time."""
+        """Kill the process if this is the armed place and pass."""
         if name == self._armed:
             self._left -= 1
             if self._left <= 0:

@@ -1,8 +1,8 @@
-"""Entities whose history cannot be folded: how one finds out, and how they begin anew.
+"""Entities whose history cannot be folded: how a node detects them, and how their history restarts.
 
-A fact says so on record (``HistoryRestart``). What stands before it stays as it is, broken where it
-is broken, and continues into the digest chain; nobody folds it any more. When that is right is not
-known here: whoever asks for it must know that nothing of what is left behind is needed.
+A ``HistoryRestart`` fact is committed. The messages before it stay as they are and remain in the
+digest chain; no later version folds them. The sender of the restart must know that nothing in them
+is needed.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = [
 OTHER_VERSIONS: Final = frozenset(
     {"FACT_UNKNOWN", "FACT_VERSION_UNSUPPORTED", "SEALED_UNSUPPORTED"}
 )
-"""What cannot be read here, another version may be able to read."""
+"""Codes of facts that another version may be able to read."""
 _NUMBER: Final = rb'"id":"%b\.([0-9]{1,18})"'
 
 
 class NotifyHistoryBroken(Effect, frozen=True, kw_only=True):
-    """Tell those who wait for the family that nothing will come of it any more."""
+    """Report to those that wait for the family that its history is broken."""
 
     session: str
     family: str
@@ -52,24 +52,25 @@ class NotifyHistoryBroken(Effect, frozen=True, kw_only=True):
 
 
 class HistoryCheck(msgspec.Struct, frozen=True):
-    """Ask an entity whether its history can be folded, as it stands by now; leaves no fact."""
+    """A query: can the entity's history be folded, as the journal has it now?"""
 
 
 class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
-    """Why it cannot be folded; empty if it can."""
+    """Why the history cannot be folded; empty if it can."""
     message: str = ""
 
 
 class RestartHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """Begin an entity anew if its history cannot be folded; else nothing follows."""
+    """Restart an entity's history if it cannot be folded; otherwise nothing follows."""
 
     generation: int
     handled: dict[str, int] = {}
-    """How many facts of other families stand: to none of them is to be reacted any more."""
+    """Per family, how many of its facts count as handled: the entity never reacts to them."""
 
     def causes(self, entity: EntityId) -> tuple[str, ...]:
-        """What the fact says it is a reaction to, so that it is no cause of another one."""
+        """The reaction ids in the restart fact's ``cause``, so that these facts cause no
+        reaction."""
         key, family = entity.key, entity.family
         return tuple(
             reaction_id(f"{other}.{key}.{number}", family)
@@ -79,26 +80,26 @@ class RestartHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 HISTORY_COMMANDS: Final = frozenset((HistoryCheck, RestartHistory))
-"""What the kernel answers itself, of any entity."""
+"""Commands the kernel itself answers for every entity."""
 
 
 @runtime_checkable
 class Restartable(Protocol):
-    """A concern whose entities can begin anew."""
+    """A decider whose entities can restart their history."""
 
     restart_fact: type[HistoryRestart]
-    """The fact that says so; folded, it is as if nothing stood before."""
+    """The fact of a restart; folding it gives a fresh state."""
 
     def effects_when_damaged(
         self, key: str, command: Command[Any], error: CodedError
     ) -> Sequence[Effect]:
-        """Whom to tell that ``command`` came to an entity that cannot be folded."""
+        """The effects that report a broken history when ``command`` arrives."""
 
 
 def history_broken_effects(
     family: str, key: str, command: Command[Any], error: CodedError
 ) -> tuple[NotifyHistoryBroken]:
-    """Each time it is noticed anew."""
+    """The effect that reports a broken history, once per command that meets it."""
     name = f"broken/{family}/{command.id}"
     return (
         NotifyHistoryBroken(
@@ -108,14 +109,14 @@ def history_broken_effects(
 
 
 def last_restart(tail: Sequence[StoredMessage]) -> int:
-    """The place of the last message that begins a history anew; -1 if there is none."""
+    """The index of the last message that restarts the history; -1 if there is none."""
     places = (place for place, one in enumerate(tail) if restarts_history(one.body))
     return max(places, default=-1)
 
 
 def last_fact_number(entity: EntityId, tail: Sequence[StoredMessage]) -> int:
-    """How many facts an entity has by its messages, damaged as they may be: the ids that can still
-    be seen, and one for every message after those."""
+    """The number of an entity's last fact, from messages that may be damaged: the highest legible
+    id, plus one for each later message."""
     pattern = re.compile(_NUMBER % re.escape(f"{entity.family}.{entity.key}").encode())
     number = 0
     for one in tail:
@@ -124,6 +125,6 @@ def last_fact_number(entity: EntityId, tail: Sequence[StoredMessage]) -> int:
 
 
 def chain_end(tail: Sequence[StoredMessage]) -> str:
-    """What a further message continues."""
+    """The chain digest that the next message continues."""
     last = tail[-1].chain if tail else ZERO_CHAIN
     return last if re.fullmatch("[0-9a-f]{64}", last) else ZERO_CHAIN

@@ -1,7 +1,8 @@
-"""A node's kernel: actors, committer, partitions and doors, wired together on one bus.
+"""``Kernel``: a node's actors, committer, partitions and request endpoint, wired together on one
+bus.
 
-It implements ``ActorContext``, the actors' view of the node. It refuses to own rules (concerns),
-the wire (bus) and configuration (``ops``): everything it needs is handed to it.
+It implements ``ActorContext``. Rules come from the deciders, the wire from the bus, and
+configuration from ``ops``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from msgspec import UNSET
 
 from rookery.actors.kernel.actor import FamilyActor
 from rookery.actors.kernel.command_router import CommandRouter, QueryHandler
-from rookery.actors.kernel.committer import Commit, CommitResults, Committer
-from rookery.actors.kernel.completions import Completions
+from rookery.actors.kernel.committer import Commit, CommitResults, Committer, Completions
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.kernel.effect_runner import EffectHandler, EffectRunner
 from rookery.actors.kernel.entity import Entity, PendingCommand
@@ -56,21 +56,21 @@ log = logging.getLogger(__name__)
 
 MAINTENANCE_S = 5.0
 RECONNECT_S, RECONNECT_POLLS = 3.0, 30
-"""How long a node that stops waits for its server, if that has gone."""
+"""How long a stopping node waits for a server that is unreachable."""
 RECORD_WARNING_S = 5.0
-"""After so long it is logged that the journal does not take what a node says of itself."""
+"""After this time the node logs that the journal does not accept its own facts."""
 SNAPSHOTS_S = 2.0
-"""How long the last snapshots may take."""
+"""How long storing the last snapshots may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelSettings:
-    """What ``ops`` decides about a kernel."""
+    """The settings that ``ops`` gives a kernel."""
 
     identity: NodeIdentity
     now_ms: Callable[[], int]
     uptime_s: Callable[[], float]
-    """Goes on while the machine sleeps; never set."""
+    """A clock that is never set and runs while the machine sleeps."""
     metrics: KernelMetrics = field(default_factory=NoMetrics)
     failpoints: Failpoints = field(default_factory=Failpoints)
     claim_s: int = CLAIM_S
@@ -80,16 +80,16 @@ class KernelSettings:
 
 
 class Kernel:
-    """Start it, and commands of this node's partitions are worked off until it is stopped."""
+    """From ``start`` to ``stop`` it processes the commands of this node's partitions."""
 
     def __init__(
         self,
         bus: Bus,
         loop: BusLoop,
-        concerns: Sequence[Decider],
+        deciders: Sequence[Decider],
         settings: KernelSettings,
         *,
-        performers: Mapping[type[Effect], EffectHandler],
+        effect_handlers: Mapping[type[Effect], EffectHandler],
         queries: Mapping[str, QueryHandler],
     ) -> None:
         self._bus, self._loop, self._settings = bus, loop, settings
@@ -98,7 +98,7 @@ class Kernel:
         self.failpoints = settings.failpoints
         self.payload_bytes_max = settings.payload_bytes_max
         self._numbers = count(1)
-        self._deciders: list[Decider] = [NodeDecider(), *concerns]
+        self._deciders: list[Decider] = [NodeDecider(), *deciders]
         self._mailboxes = {c.family: Mailbox() for c in self._deciders}
         self._cached_counts = dict.fromkeys(self._mailboxes, 0)
         self._actors: dict[str, pykka.ActorRef[FamilyActor]] = {}
@@ -106,7 +106,7 @@ class Kernel:
         reactions = FactRouter(self._deciders, self._mailboxes, self._watermark)
         self._loader = EntityLoader(bus, {c.family: c.codec for c in self._deciders}, reactions)
         self._effect_runner = EffectRunner(
-            performers, self._watermark, self.failpoints, self.acts_for
+            effect_handlers, self._watermark, self.failpoints, self.acts_for
         )
         self._command_router = CommandRouter(
             bus, self._deciders, self._mailboxes, queries, self.metrics, now_ms=self.now_ms
@@ -116,8 +116,8 @@ class Kernel:
             reactions,
             self._effect_runner,
             self._watermark,
-            tell=self._command_router.complete,
-            observer=self.metrics,
+            complete=self._command_router.complete,
+            metrics=self.metrics,
             failpoints=self.failpoints,
             acts_for=self.acts_for,
             on_displaced=self._on_displaced,
@@ -128,7 +128,7 @@ class Kernel:
             self._mailboxes,
             reactions,
             self._watermark,
-            certain=lambda: self.partitions.is_certain,
+            is_certain=lambda: self.partitions.is_certain,
             on_displaced=self._on_displaced,
         )
         self.partitions = PartitionOwnership(
@@ -139,10 +139,10 @@ class Kernel:
             on_expiry=bus.reset,
             uptime_s=settings.uptime_s,
             claim_s=settings.claim_s,
-            busy=self._is_busy,
+            is_busy=self._is_busy,
         )
         self._owned_partitions: frozenset[int] = frozenset()
-        """Partitions that are served or being taken up: nothing is done for others."""
+        """Partitions being served or recovered; the node does nothing for other partitions."""
         self._withheld: list[Commit] = []
         self._releasing: dict[str, asyncio.Event] = {}
         self._maintenance: asyncio.Task[None] | None = None
@@ -150,14 +150,14 @@ class Kernel:
 
     # --- life -----------------------------------------------------------------------------------
 
-    def register_handlers(self, performers: Mapping[type[Effect], EffectHandler]) -> None:
-        """Before ``start``: performers that ``ask`` this kernel's actors."""
-        self._effect_runner.register(performers)
+    def register_handlers(self, effect_handlers: Mapping[type[Effect], EffectHandler]) -> None:
+        """Add effect handlers that ``ask`` this kernel's actors; call it before ``start``."""
+        self._effect_runner.register(effect_handlers)
 
     def start(self) -> None:
-        """Begin to serve; returns once this node has its share of the partitions."""
-        for concern in self._deciders:
-            self._start_actor(concern)
+        """Start serving; returns when this node has its share of the partitions."""
+        for decider in self._deciders:
+            self._start_actor(decider)
         self._loop.run(self._start())
         self.failpoints.arm()
 
@@ -167,9 +167,9 @@ class Kernel:
         self._maintenance = asyncio.get_running_loop().create_task(self._maintenance_loop())
 
     def stop(self, last: Fact | None = None) -> bool:
-        """Take no more, finish what is under way, leave. ``False`` if time ran out: what was not
-        finished is in the journal or still in the inbox, and the next owner goes on with it. No
-        actor is left, whatever else could not be done."""
+        """Stop accepting commands, finish the work in flight, release the partitions. ``False`` if
+        the time ran out: unfinished work is in the journal or the inbox, and the partitions' next
+        owner continues it. All actors end in any case."""
         self.draining = True
         with ExitStack() as ending:
             ending.callback(self._stop_actors)
@@ -190,12 +190,10 @@ class Kernel:
         await asyncio.gather(*(self._bus.inbox.close(p) for p in range(PARTITIONS)))
 
     async def _quiesce(self) -> bool:
-        """Wait until nothing is under way: every actor was idle once, and since then none of them
-        had anything to do. Without a server nothing ends, so there is nothing to wait for."""
+        """Wait until all actors have been idle twice in a row with nothing processed in between.
+        Without a server no work can finish, so the node does not wait."""
         if not await self._reachable():
-            log.warning(
-                "stopping without a server; what is under way is taken up by the next owner"
-            )
+            log.warning("server unreachable: unfinished work is left to the next owner")
             return False
         before: list[int] | None = None
         try:
@@ -207,12 +205,12 @@ class Kernel:
                     await self._command_router.tasks.wait_idle()
                     await self._effect_runner.tasks.wait_idle()
         except TimeoutError:
-            log.warning("stopping with work under way; it is taken up by the next owner")
+            log.warning("drain timed out: unfinished work is left to the next owner")
             return False
         return True
 
     async def _reachable(self) -> bool:
-        """A server that is just started again is waited for."""
+        """Whether the server is connected, after a short wait for a restarting one."""
         for _ in range(RECONNECT_POLLS):
             if self._bus.connected:
                 break
@@ -220,14 +218,14 @@ class Kernel:
         return self._bus.connected
 
     async def _wait_quiet(self, mailbox: Mailbox) -> int:
-        """Wait until the family's actor is idle; how much it has worked off by then."""
+        """Wait until the family's actor is idle; the number of messages it has processed."""
         quiet: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-        def say(taken: int) -> None:
+        def resolve(processed: int) -> None:
             if not quiet.done():
-                quiet.set_result(taken)
+                quiet.set_result(processed)
 
-        mailbox.post(DrainActor(lambda taken: self._loop.call_soon(say, taken)))
+        mailbox.post(DrainActor(lambda processed: self._loop.call_soon(resolve, processed)))
         return await quiet
 
     async def _shut_down(self) -> None:
@@ -242,10 +240,10 @@ class Kernel:
         for tasks in (self._loader.tasks, self._command_router.tasks, self._effect_runner.tasks):
             await tasks.cancel()
 
-    def _start_actor(self, concern: Decider) -> None:
-        mailbox = self._mailboxes[concern.family]
-        actor = FamilyActor.start(concern, mailbox, self)
-        self._actors[concern.family] = actor
+    def _start_actor(self, decider: Decider) -> None:
+        mailbox = self._mailboxes[decider.family]
+        actor = FamilyActor.start(decider, mailbox, self)
+        self._actors[decider.family] = actor
         mailbox.attach(actor)
 
     async def _maintenance_loop(self) -> None:
@@ -253,12 +251,14 @@ class Kernel:
             await asyncio.sleep(MAINTENANCE_S)
             try:
                 await self._maintain()
-            except Exception:  # The next time may be better; without it the horizon stands still.
-                log.exception("the house was not kept")
+            except (
+                Exception
+            ):  # The next round may succeed; without maintenance the watermark stays where it is.
+                log.exception("maintenance failed")
 
     async def _maintain(self) -> None:
-        """Every few seconds: take back what another node opened that did not know yet that it had
-        lost it, move the horizon, let go of idle entities."""
+        """Regain partitions whose consumer another node has reopened, save the watermark, evict
+        idle entities. Runs every few seconds."""
         if self._bus.inbox.partitions_taken_over() & self.partitions.served:
             self.partitions.reacquire_all()
         if self.partitions.is_certain:
@@ -271,42 +271,46 @@ class Kernel:
     # --- partitions -----------------------------------------------------------------------------
 
     async def _on_gained(self, partitions: frozenset[int]) -> None:
-        """Take up what the last owner left, then take commands. From the new turn on nobody else
-        appends, and all that others appended comes before the fact that says so: what is read
-        after it is whole. What we remember is out of date: a late request may have made us look
-        at an entity while it was not ours."""
+        """Recover what the previous owner left, then accept commands. Once the new term has begun,
+        no other node appends to the partitions, and the term's fact follows everything appended
+        before, so a read after it is complete. Entities in memory may be outdated, because a late
+        request may have loaded them while another node owned them."""
         await self._record_taken(await self._bus.journal.begin_terms(partitions))
         await self._release_entities(partitions)
         self._owned_partitions |= partitions
         await self._recovery.recover(partitions)
         if not partitions <= self.partitions.owned:
-            raise Failed("CLAIM_LOST", "partitions were lost while they were taken up")
+            raise Failed("CLAIM_LOST", "partitions were lost while they were recovered")
         await self._bus.request_endpoint.serve_partitions(self.partitions.served | partitions)
         await asyncio.gather(*(self._open(partition) for partition in partitions))
         self._requeue_withheld()
 
     async def _record_taken(self, turns: Mapping[int, int]) -> None:
-        """Without room in the journal nothing can be served, and that is waited for."""
+        """Commit that the terms have begun, waiting until the journal has room for the fact."""
         taken = PartitionsTaken(
             node=self.node,
             partitions=tuple(sorted(turns)),
             turns=tuple(turns[partition] for partition in sorted(turns)),
         )
-        said = asyncio.ensure_future(self.ask("node", self.node, RecordFact(taken), FactRecorded))
+        recording = asyncio.ensure_future(
+            self.ask("node", self.node, RecordFact(taken), FactRecorded)
+        )
         try:
-            while not (await asyncio.wait({said}, timeout=RECORD_WARNING_S))[0]:
+            while not (await asyncio.wait({recording}, timeout=RECORD_WARNING_S))[0]:
                 pressure = self.pressure.value
-                log.warning("partitions wait for the journal", extra={"pressure": pressure})
-            said.result()
+                log.warning(
+                    "partitions not served: the journal has no room", extra={"pressure": pressure}
+                )
+            recording.result()
         finally:
-            said.cancel()
+            recording.cancel()
 
     async def _open(self, partition: int) -> None:
-        await self._bus.inbox.close(partition)  # An attempt that failed may have opened it.
+        await self._bus.inbox.close(partition)  # A failed attempt may have opened it.
         await self._bus.inbox.open(partition, self._command_router.deliver)
 
     async def _on_lost(self, partitions: frozenset[int]) -> None:
-        """Returns when nothing that was decided on what we knew is on its way any more."""
+        """Stop serving the partitions; returns when no commit decided here is in flight."""
         self._recovery.release(partitions)
         await self._bus.request_endpoint.serve_partitions(self.partitions.served - partitions)
         await asyncio.gather(*(self._bus.inbox.close(p) for p in partitions))
@@ -314,14 +318,14 @@ class Kernel:
         self._requeue_withheld()
 
     def _on_displaced(self) -> None:
-        """The server takes what is appended in a partition of ours from another node."""
+        """React to an append that the server rejected because another node has a newer term."""
         self.partitions.reacquire_all()
 
     def _owns(self, key: str) -> bool:
         return self._bus.partition(key) in self._owned_partitions
 
     def acts_for(self, key: str) -> bool:
-        """Whether what follows from the facts of a key is this node's to do at this moment; of any
+        """Whether this node owns the key now and so performs what follows from its facts. Any
         thread."""
         return self.partitions.is_certain and self._owns(key)
 
@@ -329,51 +333,56 @@ class Kernel:
         return self._effect_runner.is_busy(lambda key: self._bus.partition(key) == partition)
 
     async def _release_entities(self, partitions: frozenset[int]) -> None:
-        def gone(key: str) -> bool:
+        def is_lost(key: str) -> bool:
             return self._bus.partition(key) in partitions
 
         self._owned_partitions -= partitions
-        self._effect_runner.cancel_keys(gone)
-        self._command_router.local_ask.cancel_keys(gone)
-        others = self._deciders[1:]  # The node's own record is nobody else's.
-        await asyncio.gather(*(self._release_family(concern.family, gone) for concern in others))
-        await self._committer.wait_idle()  # The next owner is to find all that was decided here.
+        self._effect_runner.cancel_keys(is_lost)
+        self._command_router.local_ask.cancel_keys(is_lost)
+        others = self._deciders[1:]  # No other node writes this node's own entity.
+        await asyncio.gather(*(self._release_family(decider.family, is_lost) for decider in others))
+        await (
+            self._committer.wait_idle()
+        )  # The next owner must find every decision made here in the journal.
 
-    async def _release_family(self, family: str, gone: Callable[[str], bool]) -> None:
+    async def _release_family(self, family: str, is_lost: Callable[[str], bool]) -> None:
         done = self._releasing[family] = asyncio.Event()
-        self._mailboxes[family].post(ReleaseEntities(gone, lambda: self._loop.call_soon(done.set)))
+        self._mailboxes[family].post(
+            ReleaseEntities(is_lost, lambda: self._loop.call_soon(done.set))
+        )
         await done.wait()
 
-    # --- what actors ask (Hub) ------------------------------------------------------------------
+    # --- ActorContext ---------------------------------------------------------------------------
 
     def next_message_id(self) -> str:
         return f"{self._settings.identity.epoch}.{next(self._numbers)}"
 
-    def commit(self, commits: Sequence[Commit], closing: Completions) -> None:
-        self._loop.call_soon(self._submit, commits, closing)
+    def commit(self, commits: Sequence[Commit], completions: Completions) -> None:
+        self._loop.call_soon(self._submit, commits, completions)
 
-    def _submit(self, commits: Sequence[Commit], closing: Completions) -> None:
-        """For other nodes nothing is journaled but this node's own record. While somebody else may
-        own what we serve, nothing is said either: the client asks again, and the inbox brings its
-        command again."""
-        certain, stands = self.partitions.is_certain, []
+    def _submit(self, commits: Sequence[Commit], completions: Completions) -> None:
+        """Submit the commits of owned keys. A key of another node gets no fact from here. While
+        ownership is uncertain the node also sends no replies: clients retry, and the inbox delivers
+        its commands again."""
+        is_certain, accepted = self.partitions.is_certain, []
         for commit in commits:
             if commit.entity.family != "node" and not self._owns(commit.entity.key):
                 self._reject_unowned(commit)
-            elif commit.entity.family != "node" and not certain:
+            elif commit.entity.family != "node" and not is_certain:
                 self._withheld.append(commit)
             else:
-                stands.append(commit)
-        self._committer.submit(stands, closing if certain else closing.only_unowned())
+                accepted.append(commit)
+        self._committer.submit(accepted, completions if is_certain else completions.only_unowned())
 
     def _reject_unowned(self, commit: Commit) -> None:
-        """A late request or reaction had its actor look at an entity that is another node's."""
+        """Undo a commit for an entity of another node, which a late request or reaction had loaded
+        here."""
         key = commit.entity.key
         commit.mailbox.post(ReleaseEntities(lambda other: other == key, _no_op))
         commit.mailbox.post(CommitResults([Conflict(commit)]))
 
     def _requeue_withheld(self) -> None:
-        """What was withheld is decided again, by the actor or by the next owner."""
+        """Let the actor decide the withheld commands again, or release them to the next owner."""
         withheld, self._withheld = self._withheld, []
         for commit in withheld:
             commit.mailbox.post(CommitResults([Conflict(commit)]))
@@ -381,41 +390,43 @@ class Kernel:
     def redirect(self, delivery: Delivery, verb: str) -> None:
         self._loop.call_soon(self._command_router.run_query, delivery, verb)
 
-    def load(self, concern: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
-        self._loop.call_soon(partial(self._loader.load, concern, entity, mailbox, whole=whole))
+    def load(self, decider: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
+        self._loop.call_soon(partial(self._loader.load, decider, entity, mailbox, whole=whole))
 
     def catch_up(
-        self, concern: Decider, entity: Entity, mailbox: Mailbox, *, looking: bool
+        self, decider: Decider, entity: Entity, mailbox: Mailbox, *, skip_unreadable: bool
     ) -> None:
-        known = entity.consumed_counts(concern)
-        fetch = partial(self._loader.catch_up, looking=looking)
-        self._loop.call_soon(fetch, concern, entity, mailbox, known)
+        known = entity.consumed_counts(decider)
+        fetch = partial(self._loader.catch_up, skip_unreadable=skip_unreadable)
+        self._loop.call_soon(fetch, decider, entity, mailbox, known)
 
     def save(self, entity: EntityId, schema: int, snapshot: EntitySnapshot) -> None:
         self._loop.call_soon(self._loader.save, entity, schema, snapshot)
 
-    def store_body(self, entity: Entity, work: PendingCommand, mailbox: Mailbox) -> None:
-        data = encode_json(work.command.body)
-        self._loop.call_soon(self._loader.store_body, data, entity, work, mailbox)
+    def store_body(self, entity: Entity, pending: PendingCommand, mailbox: Mailbox) -> None:
+        data = encode_json(pending.command.body)
+        self._loop.call_soon(self._loader.store_body, data, entity, pending, mailbox)
 
     def resume_effects(
-        self, key: str, sequence: int, effects: Sequence[Effect], ticket: WatermarkHold
+        self, key: str, sequence: int, effects: Sequence[Effect], hold: WatermarkHold
     ) -> None:
         self._loop.call_soon(self._effect_runner.start, key, sequence, effects)
-        self._loop.call_soon(ticket.release)
+        self._loop.call_soon(hold.release)
 
     def ensure_effects(self, key: str, sequence: int, effects: Sequence[Effect]) -> None:
         self._loop.call_soon(self._effect_runner.ensure_started, key, sequence, effects)
 
-    def quarantine(self, work: PendingCommand, error: Exception) -> None:
-        said: CodedError = Failed("COMMAND_QUARANTINED", f"{work.command.verb}: {error!r}")
-        self._loop.call_soon(self._command_router.quarantine, work, said, self.record_quarantine)
+    def quarantine(self, pending: PendingCommand, error: Exception) -> None:
+        failure: CodedError = Failed("COMMAND_QUARANTINED", f"{pending.command.verb}: {error!r}")
+        self._loop.call_soon(
+            self._command_router.quarantine, pending, failure, self.record_quarantine
+        )
 
     def record_quarantine(
-        self, work: PendingCommand, error: CodedError, number: int | None
+        self, pending: PendingCommand, error: CodedError, number: int | None
     ) -> None:
-        """Put a quarantined command on record."""
-        command = work.command
+        """Record that a command was set aside."""
+        command = pending.command
         fact = CommandQuarantined(
             node=self.node,
             verb=command.verb,
@@ -427,23 +438,24 @@ class Kernel:
         self.record(fact)
 
     def record(self, fact: Fact) -> None:
-        """Put a fact of the family ``node`` on record."""
+        """Commit a fact of the family ``node``."""
         command = Command(
             verb="record", key=self.node, id=self.next_message_id(), body=RecordFact(fact)
         )
         self._mailboxes["node"].post(LocalCommand(command))
 
-    def actor_failed(self, concern: Decider) -> None:
-        log.error("an actor failed; another takes its place", extra={"family": concern.family})
-        self.metrics.restarted(concern.family)
+    def actor_failed(self, decider: Decider) -> None:
+        log.error("actor failed, starting a successor", extra={"family": decider.family})
+        self.metrics.restarted(decider.family)
         if not self.draining:
-            self._loop.call_soon(self._replace, concern)
+            self._loop.call_soon(self._replace, decider)
 
-    def _replace(self, concern: Decider) -> None:
-        """Start a successor and bring it again what the failed one had in hand."""
-        self._start_actor(concern)
-        if (gone := self._releasing.get(concern.family)) is not None:
-            gone.set()  # It knows nothing yet.
+    def _replace(self, decider: Decider) -> None:
+        """Start a successor and reacquire the partitions, so that lost commands are delivered
+        again."""
+        self._start_actor(decider)
+        if (is_lost := self._releasing.get(decider.family)) is not None:
+            is_lost.set()  # The successor holds no entities.
         self.partitions.reacquire_all()
 
     def report_cached(self, family: str, entities: int) -> None:
@@ -451,15 +463,15 @@ class Kernel:
 
     @property
     def ask(self) -> AskActor:
-        """For performers, on the loop: put something to an actor of this node."""
+        """``LocalAsk.ask``, for executors on the loop."""
         return self._command_router.local_ask.ask
 
     @property
     def verbs(self) -> frozenset[str]:
-        """What may be asked of this node."""
+        """The verbs of commands and queries that this node serves."""
         return self._command_router.verbs
 
-    # --- what whoever looks after the node asks --------------------------------------------------
+    # --- what ops reads -------------------------------------------------------------------------
 
     @property
     def mailbox_depths(self) -> dict[str, int]:
@@ -479,4 +491,4 @@ class Kernel:
 
 
 def _no_op() -> None:
-    """Nobody waits for it."""
+    """Do nothing: no code waits for the release."""

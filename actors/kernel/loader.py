@@ -1,8 +1,8 @@
-"""Reads that actors wait for without waiting: history, missed facts, large bodies.
+"""``EntityLoader``: the actors' asynchronous reads: histories, missed facts, large bodies.
 
-Each read is a task on the bus's loop that ends as a message in the actor's mailbox. Outages are
-waited out here, since an entity can decide nothing without its history; what will never come is
-said as well.
+Each read is a task on the bus's loop that ends as a message in the actor's mailbox. During an
+outage the task retries, since an entity can decide nothing without its history. A read that fails
+for good ends as ``LoadFailed``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RETRY_S = 0.2
 
 
 class EntityLoader:
-    """One a node; called on the loop."""
+    """One per node; called on the loop."""
 
     def __init__(
         self, bus: Bus, codecs: Mapping[str, FactCodec[Any]], reactions: FactRouter
@@ -41,35 +41,39 @@ class EntityLoader:
         self._bus, self._codecs, self._fact_router = bus, codecs, reactions
         self.tasks = TaskSet()
 
-    def load(self, concern: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
-        """An entity's snapshot, unless the ``whole`` history is wanted, and the messages after."""
-        load = self._load(concern, entity, mailbox, whole=whole)
+    def load(self, decider: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
+        """Read an entity's snapshot, unless the ``whole`` history is requested, and the messages
+        after it."""
+        load = self._load(decider, entity, mailbox, whole=whole)
         self.tasks.start(self._run_read(load, mailbox, entity))
 
     def catch_up(
         self,
-        concern: Decider,
+        decider: Decider,
         entity: Entity,
         mailbox: Mailbox,
         handled: dict[str, int],
         *,
-        looking: bool,
+        skip_unreadable: bool,
     ) -> None:
-        """The facts of other families under the entity's key that are not among ``handled``. One
-        that cannot be read is passed over if no version can read it, or if ``looking``; but not one
-        that is to be folded."""
-        catch_up = self._catch_up(concern, entity, mailbox, handled, looking=looking)
+        """Read the facts of other families under the entity's key that are not in ``handled``. An
+        unreadable fact is skipped if it precedes a restart of its history, or if ``looking`` and
+        another version may read it; a fact of an observed family is skipped only before a restart.
+        """
+        catch_up = self._catch_up(
+            decider, entity, mailbox, handled, skip_unreadable=skip_unreadable
+        )
         self.tasks.start(self._run_read(catch_up, mailbox, entity))
 
     def store_body(
-        self, data: bytes, entity: Entity, work: PendingCommand, mailbox: Mailbox
+        self, data: bytes, entity: Entity, pending: PendingCommand, mailbox: Mailbox
     ) -> None:
-        """Put a command's large body into the blob store."""
-        keep = self._store_body(data, entity, work, mailbox)
-        self.tasks.start(self._run_read(keep, mailbox, entity, work))
+        """Store a command's large body as a blob."""
+        keep = self._store_body(data, entity, pending, mailbox)
+        self.tasks.start(self._run_read(keep, mailbox, entity, pending))
 
     def save(self, entity: EntityId, schema: int, snapshot: EntitySnapshot) -> None:
-        """Keep a snapshot; losing one loses nothing."""
+        """Store a snapshot. A failure costs only time."""
         self.tasks.start(self._save(entity, schema, snapshot))
 
     async def _run_read(
@@ -77,24 +81,24 @@ class EntityLoader:
         read: Coroutine[Any, Any, None],
         mailbox: Mailbox,
         entity: Entity,
-        work: PendingCommand | None = None,
+        pending: PendingCommand | None = None,
     ) -> None:
-        """Every read ends as a message, or its entity would wait for ever."""
+        """Run a read and post a message in any case, because the entity waits for it."""
         try:
             await read
         except CodedError as error:
-            mailbox.post(LoadFailed(entity, work, error))
+            mailbox.post(LoadFailed(entity, pending, error))
         except Exception as error:
-            log.exception("a read failed for good", extra={"family": entity.id.family})
+            log.exception("read failed", extra={"family": entity.id.family})
             failure = Failed("NODE_FAILED", f"{entity.id} cannot be read: {error!r}")
-            mailbox.post(LoadFailed(entity, work, failure))
+            mailbox.post(LoadFailed(entity, pending, failure))
 
     async def _load(
-        self, concern: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool
+        self, decider: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool
     ) -> None:
         snapshot = None
         if not whole:
-            snapshot = await _retry(lambda: self._bus.snapshots.load(entity.id, concern.schema))
+            snapshot = await _retry(lambda: self._bus.snapshots.load(entity.id, decider.schema))
         after = snapshot.sequence if snapshot else 0
         tail = await _retry(lambda: self._bus.journal.read(entity.id, after))
         if (
@@ -107,17 +111,17 @@ class EntityLoader:
 
     async def _catch_up(
         self,
-        concern: Decider,
+        decider: Decider,
         entity: Entity,
         mailbox: Mailbox,
         handled: dict[str, int],
         *,
-        looking: bool,
+        skip_unreadable: bool,
     ) -> None:
         stored = await _retry(lambda: self._all_of_key(entity.id.key))
         missed = []
-        wanted = concern.reacts_to | concern.observes
-        anew = {one.entity.family: one.sequence for one in stored if restarts_history(one.body)}
+        wanted = decider.reacts_to | decider.observes
+        restarts = {one.entity.family: one.sequence for one in stored if restarts_history(one.body)}
         for one in stored:
             family = one.entity.family
             if family not in wanted:
@@ -125,20 +129,23 @@ class EntityLoader:
             try:
                 facts = self._codecs[family].decode(one.body)
             except CodedError as error:
-                left_behind = one.sequence < anew.get(family, 0)
+                left_behind = one.sequence < restarts.get(family, 0)
                 if not left_behind and (
-                    family in concern.observes or (error.code in OTHER_VERSIONS and not looking)
+                    family in decider.observes
+                    or (error.code in OTHER_VERSIONS and not skip_unreadable)
                 ):
                     raise
-                log.error("a fact is passed over", extra={"code": error.code, "seq": one.sequence})
+                log.error(
+                    "unreadable fact skipped", extra={"code": error.code, "seq": one.sequence}
+                )
                 continue
             after = handled.get(family, 0)
             missed.append(self._fact_router.to_message(one.entity, one.sequence, facts, after))
         mailbox.post(FactsCaughtUp(entity, missed, stored[-1].sequence if stored else 0))
 
     async def _matches_journal(self, entity: EntityId, snapshot: EntitySnapshot) -> bool:
-        """Whether the entity ends where the snapshot was taken: else another journal is in the
-        place of its own."""
+        """Whether the entity's last message is the snapshot's; if not, the journal has been
+        replaced."""
         last = await _retry(lambda: self._bus.journal.last(entity))
         if last is None or last.sequence != snapshot.sequence:
             return False
@@ -149,20 +156,20 @@ class EntityLoader:
         return [stored async for page in pages for stored in page]
 
     async def _store_body(
-        self, data: bytes, entity: Entity, work: PendingCommand, mailbox: Mailbox
+        self, data: bytes, entity: Entity, pending: PendingCommand, mailbox: Mailbox
     ) -> None:
         digest = await _retry(lambda: self._bus.blobs.put(data))
-        mailbox.post(BodyStored(entity, work, digest))
+        mailbox.post(BodyStored(entity, pending, digest))
 
     async def _save(self, entity: EntityId, schema: int, snapshot: EntitySnapshot) -> None:
         try:
             await self._bus.snapshots.save(entity, schema, snapshot)
         except CodedError as error:
-            log.info("a snapshot was not kept", extra={"code": error.code})
+            log.info("snapshot not stored", extra={"code": error.code})
 
 
 async def _retry(attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Try until the server answers."""
+    """Retry until the server answers."""
     while True:
         try:
             return await attempt()

@@ -1,8 +1,8 @@
-"""Asking an actor of one's own node: what performers do when an effect has come to something.
+"""``LocalAsk``: a request from an executor to an actor of the same node.
 
-The question goes through the actor's mailbox like any command and is answered when what it left is
-durable. It leaves no trace of its own: a repeat is recognised by what it asks, not by its id. Lives
-on the bus's loop.
+The request goes through the actor's mailbox like any command, and its reply follows the commit.
+Each ask has a fresh id, so the decider must recognise a repeated one by its body. Lives on the
+bus's loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class AskActor(Protocol):
-    """Put ``body`` to the entity (family, key) and wait for its answer, an ``answer``."""
+    """Send ``body`` to the entity (family, key) and wait for its reply of type ``answer``."""
 
     async def __call__(self, family: str, key: str, body: msgspec.Struct, answer: type[T]) -> T: ...
 
@@ -38,7 +38,7 @@ class _ErrorReply(msgspec.Struct):
 
 
 class LocalAsk:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, mailboxes: Mapping[str, Mailbox]) -> None:
         self._mailboxes = mailboxes
@@ -46,36 +46,36 @@ class LocalAsk:
         self._pending: dict[str, tuple[str, asyncio.Future[ReplyMessage]]] = {}
 
     async def ask(self, family: str, key: str, body: msgspec.Struct, answer: type[T]) -> T:
-        """``Refused`` or ``Failed`` as the actor says; a node that stops leaves the question
-        unanswered and cancels whoever asks."""
+        """Wait for the actor's reply; raises its ``Refused`` or ``Failed``. When the node stops,
+        the waiting task is cancelled."""
         reply_to = f"{VERB}/{next(self._numbers)}"
         command = Command(verb=VERB, key=key, id=reply_to, body=body, reply_to=reply_to)
         delivery = Delivery(verb=VERB, key=key, id=reply_to, body=b"", reply_to=reply_to)
-        told: asyncio.Future[ReplyMessage] = asyncio.get_running_loop().create_future()
-        self._pending[reply_to] = key, told
+        reply: asyncio.Future[ReplyMessage] = asyncio.get_running_loop().create_future()
+        self._pending[reply_to] = key, reply
         try:
             self._mailboxes[family].post(LocalCommand(command, delivery))
-            return _decode_reply(await told, answer)
+            return _decode_reply(await reply, answer)
         finally:
             self._pending.pop(reply_to, None)
 
     def resolve_replies(self, answers: Sequence[ReplyMessage]) -> list[ReplyMessage]:
-        """Give those from inside to whoever asked; the others."""
+        """Resolve the replies to local asks; the others are returned."""
         outside = []
         for answer in answers:
             if not answer.reply_to.startswith(f"{VERB}/"):
                 outside.append(answer)
                 continue
-            _, told = self._pending.get(answer.reply_to, ("", None))
-            if told is not None and not told.done():
-                told.set_result(answer)
+            _, reply = self._pending.get(answer.reply_to, ("", None))
+            if reply is not None and not reply.done():
+                reply.set_result(answer)
         return outside
 
-    def cancel_keys(self, gone: Callable[[str], bool]) -> None:
-        """These keys are another node's; what was asked about them here is not answered."""
-        for key, told in self._pending.values():
-            if gone(key) and not told.done():
-                told.set_exception(Refused("PARTITION_UNOWNED", f"{key} moved to another node"))
+    def cancel_keys(self, is_lost: Callable[[str], bool]) -> None:
+        """Fail the asks about keys that moved to another node."""
+        for key, reply in self._pending.values():
+            if is_lost(key) and not reply.done():
+                reply.set_exception(Refused("PARTITION_UNOWNED", f"{key} moved to another node"))
 
 
 def is_local(delivery: Delivery) -> bool:
@@ -85,6 +85,6 @@ def is_local(delivery: Delivery) -> bool:
 def _decode_reply(answer: ReplyMessage, kind: type[T]) -> T:
     if not answer.code:
         return msgspec.json.decode(answer.body, type=kind)
-    said = msgspec.json.decode(answer.body, type=_ErrorReply).error
-    raises = Failed if CODES[said.code].retryable else Refused
-    raise raises(said.code, said.message, hint=said.hint or "")
+    error = msgspec.json.decode(answer.body, type=_ErrorReply).error
+    raises = Failed if CODES[error.code].retryable else Refused
+    raise raises(error.code, error.message, hint=error.hint or "")

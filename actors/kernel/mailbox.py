@@ -1,6 +1,7 @@
-"""An actor's mailbox: a queue with at most one wake-up under way.
+"""``Mailbox``: an actor's queue, with at most one pykka wake-up in flight.
 
-Telling a pykka actor costs some microseconds; telling it once a batch makes that disappear.
+A pykka ``tell`` costs several microseconds; one per batch instead of one per message makes that
+negligible.
 """
 
 from __future__ import annotations
@@ -18,17 +19,16 @@ REQUESTS_BYTES_MAX = 64 << 20
 
 
 class InFlightLimit:
-    """How many requests from the door one actor may have on its hands, from their arrival to their
-    end. They are let in on the loop and end on the actor's thread: each side keeps numbers of its
-    own, so neither needs a lock. What the inbox brings has bounds there, and what the node itself
-    has to do always has room."""
+    """Limits the requests that one actor has accepted and not finished. Requests enter on the loop
+    and exit on the actor's thread; each side has counters of its own, so no lock is needed. Inbox
+    commands have a limit in the inbox, and the node's own commands have none."""
 
     def __init__(self) -> None:
         self._entered = self._entered_bytes = 0
         self._exited = self._exited_bytes = 0
 
     def try_enter(self, size_bytes: int) -> bool:
-        """Let a request in, if there is room."""
+        """Accept a request, if the limit allows."""
         waiting, waiting_bytes = (
             self._entered - self._exited,
             self._entered_bytes - self._exited_bytes,
@@ -40,13 +40,14 @@ class InFlightLimit:
         return True
 
     def exit(self, size_bytes: int) -> None:
-        """A request that was let in has come to its end."""
+        """Count an accepted request as finished."""
         self._exited += 1
         self._exited_bytes += size_bytes
 
 
 class Mailbox:
-    """Anybody posts, one actor drains. It outlives the actor, whose successor goes on with it."""
+    """Many threads post, one actor drains. The mailbox outlives an actor that fails and serves its
+    successor."""
 
     def __init__(self) -> None:
         self._items: deque[object] = deque()
@@ -54,30 +55,28 @@ class Mailbox:
         self.in_flight_limit = InFlightLimit()
         self._actor: pykka.ActorRef[Any] | None = None
         self.entities: Container[str] = ()
-        """The keys its actor has in memory. Who is not among them reads the journal first."""
+        """The keys that the actor holds in memory."""
 
     def __len__(self) -> int:
         return len(self._items)
 
     def attach(self, actor: pykka.ActorRef[Any]) -> None:
-        """Wake this actor from now on, and at once if something is waiting already."""
+        """Wake this actor from now on, at once if messages are waiting."""
         self._actor = actor
         self._woken = False
-        self.in_flight_limit = (
-            InFlightLimit()
-        )  # What the last one had on its hands is lost with it.
+        self.in_flight_limit = InFlightLimit()  # The previous actor's requests are lost with it.
         if self._items:
             self._wake()
 
     def post(self, item: object) -> None:
-        """Leave ``item`` for the actor. Callable from any thread."""
+        """Append ``item`` and wake the actor. Any thread."""
         self._items.append(item)
         if not self._woken:
             self._wake()
 
     def drain(self) -> list[object]:
-        """Everything posted so far. Called by the actor when it was woken."""
-        self._woken = False  # Before taking: what is posted from here on wakes the actor again.
+        """Remove and return everything posted so far; the woken actor calls it."""
+        self._woken = False  # Cleared before draining, so that a later post wakes the actor again.
         items = []
         while self._items:
             items.append(self._items.popleft())
@@ -90,4 +89,4 @@ class Mailbox:
         try:
             self._actor.tell(None)
         except pykka.ActorDeadError:
-            self._woken = False  # Its successor is woken by ``attach``.
+            self._woken = False  # ``attach`` wakes the successor.

@@ -1,4 +1,4 @@
-"""What is posted to an actor's mailbox, besides the committer's ``CommitResults``."""
+"""The messages of an actor's mailbox, apart from the committer's ``CommitResults``."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = [
 
 
 class CommandsArrived(list[Delivery]):
-    """Commands that came through a door, in order."""
+    """Commands from the bus, in order."""
 
-    def __init__(self, room: InFlightLimit) -> None:
+    def __init__(self, limit: InFlightLimit) -> None:
         super().__init__()
-        self.in_flight_limit = room
-        """What those of them that are requests leave when they end."""
+        self.in_flight_limit = limit
+        """The limit that the requests among them exit when they end."""
 
 
 class LocalCommand(NamedTuple):
@@ -41,48 +41,49 @@ class LocalCommand(NamedTuple):
 
     command: Command[Any]
     delivery: Delivery | None = None
-    """Set if somebody waits for the answer."""
+    """Set if a task waits for the reply."""
 
 
 class FactsCommitted(NamedTuple):
-    """Facts another family committed under a key: to be reacted to."""
+    """Facts that another family committed under a key; each may cause a reaction."""
 
     source: EntityId
     sequence: int
     numbered: list[tuple[int, Fact, WatermarkHold]]
-    """The facts, each with its number and its place on the horizon's books."""
+    """The facts, each with its number in its family and a watermark hold."""
 
 
 class HistoryLoaded(NamedTuple):
-    """An entity's history."""
+    """An entity's history has been read."""
 
     entity: Entity
-    """Who asked: by now its actor may have let go of it and keep another one under its key."""
+    """The entity that requested the read. Its actor may have evicted it since, and hold another
+    under the same key."""
     snapshot: EntitySnapshot | None
     tail: list[StoredMessage]
 
 
 class FactsCaughtUp(NamedTuple):
-    """What other families committed under a key since the last facts handled."""
+    """Facts that other families committed under a key since the last ones handled."""
 
     entity: Entity
     missed: list[FactsCommitted]
     key_sequence: int
-    """Last sequence over all families of the key."""
+    """The last sequence of all the key's families."""
 
 
 class ResumeEffects(NamedTuple):
-    """Facts whose effects may not have ended: their node died."""
+    """Facts whose effects may be unfinished because the partition's owner changed."""
 
     key: str
     sequence: int
     facts: list[Fact]
     hold: WatermarkHold
-    """Held until the effects are on the horizon's books themselves."""
+    """Released when the effects have watermark holds of their own."""
 
 
 class BodyStored(NamedTuple):
-    """A large body is in the blob store."""
+    """A large body is stored as a blob."""
 
     entity: Entity
     pending: PendingCommand
@@ -90,7 +91,7 @@ class BodyStored(NamedTuple):
 
 
 class LoadFailed(NamedTuple):
-    """What an entity, or one of its commands, waited for will not come."""
+    """A read for an entity, or for one of its commands, has failed for good."""
 
     entity: Entity
     pending: PendingCommand | None
@@ -98,21 +99,21 @@ class LoadFailed(NamedTuple):
 
 
 class DrainActor(NamedTuple):
-    """Say so once nothing is under way any more; leave snapshots behind."""
+    """Call ``on_quiet`` once nothing is pending or in flight, and store snapshots."""
 
     on_quiet: Callable[[int], None]
-    """Told how many messages the actor has worked off in its life."""
+    """Called with the number of messages the actor has processed."""
 
 
 class ReleaseEntities(NamedTuple):
-    """Let go of keys that another node owns, or may have owned meanwhile."""
+    """Evict keys that another node owns or may have owned meanwhile."""
 
     is_lost: Callable[[str], bool]
     on_done: Callable[[], None]
-    """Told when nothing decided before is on its way any more."""
+    """Called when the commits decided before have been passed to the committer."""
 
 
 class Passivate(NamedTuple):
-    """Let go of entities nobody has touched since ``before_ms``."""
+    """Evict entities that were last used before ``before_ms``."""
 
     before_ms: int

@@ -1,4 +1,4 @@
-"""What the kernel tells whoever measures it. The kernel knows no metrics library."""
+"""What the kernel reports to a metrics library. The kernel itself imports none."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ __all__ = ["KernelMetrics", "NoMetrics"]
 
 
 class KernelMetrics(Protocol):
-    """Called from actor threads and from the bus's loop; must be quick and must not raise."""
+    """Called from actor threads and from the bus's loop; must be fast and must not raise."""
 
     def command(self, verb: str, outcome: str, seconds: float) -> None:
-        """A command was answered: ``committed``, ``unchanged``, ``repeated``, ``refused``, or
-        ``overloaded``, if there was no room to take it in..."""
+        """A command ended: ``committed``, ``unchanged``, ``repeated``, ``refused`` or
+        ``overloaded`` (the actor had reached its limit)."""
 
     def committed(self, family: str, messages: int, facts: int, seconds: float) -> None:
-        """Messages of a family became durable, ``seconds`` after they were handed over."""
+        """Messages of a family became durable ``seconds`` after they were decided."""
 
     def conflict(self, family: str) -> None:
-        """An append lost against another writer and is decided again."""
+        """An append conflicted with another writer and is decided again."""
 
     def quarantined(self, verb: str) -> None:
         """A command made its actor fail three times and was set aside."""
@@ -28,7 +28,7 @@ class KernelMetrics(Protocol):
 
 
 class NoMetrics:
-    """Nobody measures."""
+    """Discards everything."""
 
     def command(self, verb: str, outcome: str, seconds: float) -> None: ...
 

@@ -1,14 +1,13 @@
-"""The family ``node``: what the kernel itself puts on record, under the key of its node."""
+"""The family ``node``: the kernel's own facts, under the key of its node."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel.decider import Decider
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.facts.node import NODE_FACTS
@@ -17,38 +16,28 @@ __all__ = ["FactRecorded", "NodeDecider", "NodeState", "RecordFact"]
 
 
 class RecordFact(msgspec.Struct, frozen=True):
-    """Put this fact on record. Only the kernel asks for it."""
+    """Commit this fact; only the kernel sends this command."""
 
     fact: Fact
 
 
 class FactRecorded(msgspec.Struct, frozen=True):
-    """The fact is on record."""
+    """The fact is committed."""
 
 
 class NodeState(msgspec.Struct, frozen=True):
-    """Nothing is decided by what a node has put on record."""
+    """Empty: no decision depends on a node's facts."""
 
 
-class NodeDecider:
-    """Every node writes its own entity."""
+class NodeDecider(Decider):
+    """The rules of the family ``node``: every node writes its own entity."""
 
     family = "node"
-    schema = 1
-    verbs: Mapping[str, type[msgspec.Struct]] = MappingProxyType({})
     codec: FactCodec[Any] = FactCodec(NODE_FACTS)
-    reacts_to: frozenset[str] = frozenset()
-    observes: frozenset[str] = frozenset()
-    has_effects = False
-    handles_duplicates = False
-    stores_large_bodies = False
+    initial_state = NodeState()
 
     def check_key(self, key: str) -> None:
-        del key
-
-    def initial(self, key: str) -> NodeState:
-        del key
-        return NodeState()
+        """Accept any key: the kernel sends its own node's name."""
 
     def decide(
         self, state: NodeState, command: Command[RecordFact], *, now_ms: int
@@ -60,29 +49,8 @@ class NodeDecider:
         del fact
         return state
 
-    def observe(self, state: NodeState, fact: Fact) -> NodeState:
-        del fact
-        return state
-
     def reply(
         self, state: NodeState, command: Command[RecordFact], facts: Sequence[Fact]
     ) -> FactRecorded:
         del state, command, facts
         return FactRecorded()
-
-    def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
-        del facts
-        return False
-
-    def effects(self, state: NodeState, fact: Fact) -> Sequence[Effect]:
-        del state, fact
-        return ()
-
-    def on_state(self, key: str, state: NodeState | None) -> None:
-        del key, state
-
-    def dump(self, state: NodeState) -> bytes:
-        return msgspec.msgpack.encode(state)
-
-    def load(self, data: bytes) -> NodeState:
-        return msgspec.msgpack.decode(data, type=NodeState)

@@ -1,8 +1,8 @@
-"""Which partitions this node works for: claims, fair shares, takeovers.
+"""``PartitionOwnership``: which partitions this node serves, by claims with a time to live.
 
-Exclusive ownership keeps order and saves conflicts; what is journaled does not depend on it (the
-journal's expected sequences decide), but what is said without journaling does. It owns claims and
-their beat, not what owning means (``on_gain``, ``on_loss``).
+Exclusive ownership keeps commands in order and avoids conflicts. The journal's expected sequences
+protect facts in any case; replies without facts are protected by ownership alone. ``on_gain`` and
+``on_loss`` define what serving a partition means.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["CLAIM_S", "NodeIdentity", "PartitionOwnership", "node_of_holder"]
 log = logging.getLogger(__name__)
 
 CLAIM_S = 6
-"""How long a claim lives that is not renewed, unless ``ops`` says otherwise."""
+"""How long an unrenewed claim lives, unless ``ops`` sets another time."""
 HEARTBEATS_PER_CLAIM = 3
 JOIN_ATTEMPTS = 20
 BUSY_HEARTBEATS_MAX = 5
-"""How long a partition with effects under way is kept though another node should have it."""
+"""For how many heartbeats a node keeps a surplus partition with running effects."""
 
 
 class NodeIdentity(NamedTuple):
@@ -32,26 +32,28 @@ class NodeIdentity(NamedTuple):
 
     node: str
     epoch: str
-    """Names this process for ever: ``<node>.<what no other process has>``. It holds the claims, so
-    two processes with one name never take each other's for their own."""
+    """Unique name of this process, ``<node>.<random>``. Claims are held under it, so that two
+    processes with one node name never mistake each other's claims for their own."""
     presence: bytes
-    """Says where it runs, so that a neighbour can tell that it died."""
+    """Where the process runs, so that a node on the same machine can detect its death."""
     is_dead: Callable[[bytes], bool]
-    """Whether the process described by a presence is known to be gone."""
+    """Whether the process described by a presence is known to be dead."""
 
 
 def node_of_holder(holder: str) -> str:
     """The name of the node that holds a claim."""
-    return holder.rpartition(".")[0] or holder  # Before epochs, the name itself held it.
+    return (
+        holder.rpartition(".")[0] or holder
+    )  # Claims of older versions are held by the node's name alone.
 
 
 OwnershipChange = Callable[[frozenset[int]], Awaitable[None]]
 
 
 class PartitionOwnership:
-    """One a node; lives on the loop. Claims are kept by the beat; serving them follows in its own
-    time, however long taking up a partition takes. Certainty ends by the clock, not by a beat: a
-    beat may hang."""
+    """One per node; lives on the loop. The heartbeat renews claims. A separate task serves gained
+    partitions, because recovering one may take long. Certainty ends by the clock, since a heartbeat
+    may hang."""
 
     def __init__(
         self,
@@ -63,23 +65,24 @@ class PartitionOwnership:
         on_expiry: Callable[[], None],
         uptime_s: Callable[[], float],
         claim_s: int = CLAIM_S,
-        busy: Callable[[int], bool] = lambda _: False,
+        is_busy: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """``uptime_s`` goes on while the machine sleeps, as claims do; a loop's time does not.
-        ``on_expiry``: called when the claims were not renewed for as long as they live.
-        ``busy``: a partition with effects under way is given up last, and not at once."""
+        """``uptime_s``: a clock that runs while the machine sleeps, as claims expire then too.
+        ``on_expiry``: called when no renewal has succeeded for the life of a claim. ``busy``:
+        whether a partition has running effects; such a partition is released last."""
         self._claims, self._identity = claims, holder
-        self._on_gain, self._on_loss, self._is_busy = on_gain, on_loss, busy
+        self._on_gain, self._on_loss, self._is_busy = on_gain, on_loss, is_busy
         self._on_expiry = on_expiry
         self._uptime_s, self._claim_s = uptime_s, claim_s
         self._heartbeat_s = claim_s / HEARTBEATS_PER_CLAIM
         self._busy_heartbeats_left = BUSY_HEARTBEATS_MAX
         self._held: dict[int, Claim] = {}
         self._to_release: list[Claim] = []
-        """To be freed as soon as they are served no more."""
+        """Claims to release once their partitions are no longer served."""
         self._served: frozenset[int] = frozenset()
         self._must_reacquire = False
-        """Others may have owned what is served, or being taken up: it has to be taken up anew."""
+        """Other nodes may have owned the served partitions in the meantime, so they must be
+        recovered."""
         self._membership: Claim | None = None
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._reconciling: asyncio.Task[None] | None = None
@@ -89,18 +92,19 @@ class PartitionOwnership:
 
     @property
     def owned(self) -> frozenset[int]:
-        """Those this node holds the claims of."""
+        """The partitions whose claims this node holds."""
         return frozenset(self._held)
 
     @property
     def served(self) -> frozenset[int]:
-        """Those whose commands are worked off here."""
+        """The partitions whose commands this node processes."""
         return self._served
 
     @property
     def is_certain(self) -> bool:
-        """Whether nobody else can own or have owned what is served: not after a pause longer than
-        a claim lives, the machine's sleep included, until all of it is taken up anew."""
+        """Whether no other node can own or have owned the served partitions. False after a pause
+        longer than a claim lives (including sleep of the machine) until all of them are reacquired.
+        """
         return self._claims_live and not self._must_reacquire
 
     @property
@@ -108,7 +112,7 @@ class PartitionOwnership:
         return self._uptime_s() < self._certain_until_s
 
     async def start(self) -> None:
-        """Join, as soon as no other process has this node's name, and serve a first share."""
+        """Join once no other process has this node's name, and serve a first share."""
         await self._join()
         await self._heartbeat()
         self._heartbeat_task = asyncio.get_running_loop().create_task(self._heartbeat_loop())
@@ -116,18 +120,17 @@ class PartitionOwnership:
             await self._reconciling
 
     async def freeze(self) -> None:
-        """This node is about to leave: it keeps what it holds and begins nothing any more."""
+        """Prepare to leave: keep the claims and start serving nothing more."""
         self._is_frozen = True
         await _cancel(self._reconciling)
 
     def reacquire_all(self) -> None:
-        """Take up anew what is served, as if it had just been gained: all of it, since nothing
-        that is said meanwhile gets out."""
+        """Treat all served partitions as newly gained; until then the node sends no replies."""
         self._must_reacquire = True
         self._reconcile_soon()
 
     async def stop(self) -> None:
-        """Leave: every claim is free at once for the others."""
+        """Release all claims, so that other nodes can take them at once."""
         await _cancel(self._heartbeat_task, self._reconciling)
         if self._expiring is not None:
             self._expiring.cancel()
@@ -139,12 +142,12 @@ class PartitionOwnership:
         try:
             await asyncio.gather(*(self._claims.release(claim) for claim in claims))
         except Failed as error:
-            log.info("claims are left to expire", extra={"code": error.code})
+            log.info("claims not released, they expire", extra={"code": error.code})
 
     # --- claims ---------------------------------------------------------------------------------
 
     async def _join(self) -> None:
-        """A process that was killed may have left this name behind; one that is alive keeps it."""
+        """Claim this node's name: a killed process's claim expires, a living one keeps it."""
         for _ in range(JOIN_ATTEMPTS):
             if await self._renew_membership():
                 return
@@ -166,7 +169,7 @@ class PartitionOwnership:
         return Failed(
             "NODE_NAME_IN_USE",
             f"another process serves this realm as node {self._identity.node}",
-            hint="give each node a node.name of its own, or none",
+            hint="set a different node.name on each node, or none",
         )
 
     async def _heartbeat_loop(self) -> None:
@@ -175,9 +178,9 @@ class PartitionOwnership:
             try:
                 await self._heartbeat()
             except Failed as error:
-                log.warning("a beat was missed", extra={"code": error.code})
-            except Exception:  # Without its beat a node would lose all it holds and not know it.
-                log.exception("a beat failed")
+                log.warning("heartbeat missed", extra={"code": error.code})
+            except Exception:  # Without heartbeats the node would lose its claims unnoticed.
+                log.exception("heartbeat failed")
 
     async def _heartbeat(self) -> None:
         try:
@@ -186,7 +189,9 @@ class PartitionOwnership:
                 async with asyncio.timeout(self._heartbeat_s):
                     await self._rebalance()
         except TimeoutError:
-            raise Failed("SERVER_UNREACHABLE", "claims were not listed in time") from None
+            raise Failed(
+                "SERVER_UNREACHABLE", f"claims were not listed within {self._heartbeat_s} s"
+            ) from None
         finally:
             self._reconcile_soon()
 
@@ -196,17 +201,17 @@ class PartitionOwnership:
         renewals = (self._claims.renew(claim, self._claim_s, presence) for claim in held.values())
         missed: BaseException | None = None
         lost = []
-        ends = await asyncio.gather(*renewals, return_exceptions=True)
-        for partition, end in zip(held, ends, strict=True):
-            if isinstance(end, Claim):
-                self._held[partition] = end
-            elif isinstance(end, Failed) and end.code == "CLAIM_LOST":
+        outcomes = await asyncio.gather(*renewals, return_exceptions=True)
+        for partition, outcome in zip(held, outcomes, strict=True):
+            if isinstance(outcome, Claim):
+                self._held[partition] = outcome
+            elif isinstance(outcome, Failed) and outcome.code == "CLAIM_LOST":
                 del self._held[partition]
                 lost.append(partition)
             else:
-                missed = end
+                missed = outcome
         if lost:
-            log.warning("partitions were lost", extra={"partitions": lost})
+            log.warning("partitions lost", extra={"partitions": lost})
         if lost or not self._claims_live:
             self._must_reacquire = True
         if missed is not None:
@@ -217,19 +222,19 @@ class PartitionOwnership:
                 self._expire_or_wait()
 
     def _expire_or_wait(self) -> None:
-        """What was certain ends at its time, whatever a beat waits for just then."""
+        """End certainty at its time, even while a heartbeat hangs."""
         self._expiring = None
         left_s = self._certain_until_s - self._uptime_s()
         if left_s > 0:
             loop = asyncio.get_running_loop()
             self._expiring = loop.call_later(left_s, self._expire_or_wait)
             return
-        log.warning("claims were not renewed in time; nothing is done until they are held again")
+        log.warning("claims expired: commands wait until they are reacquired")
         self._on_expiry()
         self.reacquire_all()
 
     async def _rebalance(self) -> None:
-        """Hold as many as every other node does."""
+        """Hold a fair share: the partitions divided by the nodes."""
         if not await self._renew_membership():
             self._to_release += self._held.values()
             self._held.clear()
@@ -242,8 +247,8 @@ class PartitionOwnership:
             await self._claim_free(share - len(self._held))
 
     def _release_surplus(self, share: int) -> None:
-        """What is busy may finish first, for a while: the next owner would have to find out how far
-        its effects came."""
+        """Release the surplus. Busy partitions may finish first, for some heartbeats: otherwise
+        their next owner has to find out how far the effects got."""
         surplus = sorted(self._held, key=lambda p: (not self._is_busy(p), p))[share:]
         idle = [partition for partition in surplus if not self._is_busy(partition)]
         self._busy_heartbeats_left = (
@@ -252,30 +257,33 @@ class PartitionOwnership:
         for partition in surplus if self._busy_heartbeats_left <= 0 else idle:
             self._to_release.append(self._held.pop(partition))
 
-    async def _claim_free(self, wanted: int) -> None:
-        """Claim what is free or left by the dead, starting where other nodes do not."""
-        standing = {c.name: c for c in await self._claims.list("partition.")}
+    async def _claim_free(self, count: int) -> None:
+        """Claim partitions that are free or whose owner is dead; each node starts at another
+        one."""
+        claims = {c.name: c for c in await self._claims.list("partition.")}
         leaving = {int(claim.name.removeprefix("partition.")) for claim in self._to_release}
         start = sum(self._identity.node.encode()) % PARTITIONS
         for step in range(PARTITIONS):
             partition = (start + step) % PARTITIONS
-            if partition in self._held or partition in leaving or not wanted:
+            if partition in self._held or partition in leaving or not count:
                 continue
-            claim = await self._claim(partition, standing.get(f"partition.{partition}"))
+            claim = await self._claim(partition, claims.get(f"partition.{partition}"))
             if claim is not None:
                 self._held[partition] = claim
-                wanted -= 1
+                count -= 1
 
-    async def _claim(self, partition: int, standing: Claim | None) -> Claim | None:
+    async def _claim(self, partition: int, current: Claim | None) -> Claim | None:
         name, holder = f"partition.{partition}", self._identity
-        is_own = standing is not None and standing.holder == holder.epoch
-        if standing is None or is_own:  # Of one's own only the acknowledgement was lost.
+        is_own = current is not None and current.holder == holder.epoch
+        if current is None or is_own:  # Only the acknowledgement of this process's claim was lost.
             return await self._claims.acquire(name, holder.epoch, self._claim_s, holder.presence)
-        return await self._take_from_dead(standing) if self._is_holder_dead(standing) else None
+        return await self._take_from_dead(current) if self._is_holder_dead(current) else None
 
-    async def _take_from_dead(self, left: Claim) -> Claim | None:
+    async def _take_from_dead(self, claim: Claim) -> Claim | None:
         holder = self._identity
-        return await self._claims.take_from_dead(left, holder.epoch, self._claim_s, holder.presence)
+        return await self._claims.take_from_dead(
+            claim, holder.epoch, self._claim_s, holder.presence
+        )
 
     def _is_holder_dead(self, claim: Claim) -> bool:
         return claim.holder != self._identity.epoch and self._identity.is_dead(claim.value)
@@ -287,27 +295,28 @@ class PartitionOwnership:
             self._reconciling = asyncio.get_running_loop().create_task(self._reconcile())
 
     async def _reconcile(self) -> None:
-        """Serve what is held and nothing else; what fails is tried again after the next beat."""
+        """Serve exactly the partitions held; a failure is retried after the next heartbeat."""
         try:
             while self._must_reacquire or self._to_release or self._served != self.owned:
                 await self._stop_serving()
-                if not self._claims_live:  # What is held is known after the next beat.
+                if not self._claims_live:  # The next heartbeat shows which claims are held.
                     return
                 if gained := self.owned - self._served:
                     await self._on_gain(gained)
                     self._served |= gained
         except Failed as error:
-            log.warning("partitions wait to be served", extra={"code": error.code})
+            log.warning("partitions not served, retrying", extra={"code": error.code})
         except Exception:
-            log.exception("partitions wait to be served")
+            log.exception("partitions not served, retrying")
 
     async def _stop_serving(self) -> None:
-        """First stop working for what is not ours, then let others have it."""
-        surplus, doubted = list(self._to_release), self._must_reacquire  # More may come meanwhile.
-        if lost := self._served if doubted else self._served - self.owned:
+        """Stop serving lost partitions, then release the surplus claims."""
+        surplus = list(self._to_release)  # A heartbeat may add more meanwhile.
+        must_reacquire = self._must_reacquire
+        if lost := self._served if must_reacquire else self._served - self.owned:
             await self._on_loss(lost)
             self._served -= lost
-        if doubted:  # One that rose meanwhile stands, unless nothing is served that it could mean.
+        if must_reacquire:  # Set again meanwhile, it is lost only if no partition is served.
             self._must_reacquire = False
         if surplus:
             await asyncio.gather(*(self._claims.release(claim) for claim in surplus))
@@ -315,7 +324,7 @@ class PartitionOwnership:
 
 
 async def _cancel(*tasks: asyncio.Task[None] | None) -> None:
-    begun = [task for task in tasks if task is not None]
-    for task in begun:
+    running = [task for task in tasks if task is not None]
+    for task in running:
         task.cancel()
-    await asyncio.gather(*begun, return_exceptions=True)
+    await asyncio.gather(*running, return_exceptions=True)

@@ -1,9 +1,9 @@
-"""Taking up partitions where their last owner left off.
+"""``PartitionRecovery``: continues the work of a partition's previous owner.
 
-The last owner kept its horizon: above it stand facts whose reactions or effects may be missing, and
-some below it are named. They are handed to the actors again: what was done before is recognised,
-the rest is done now. So what a takeover costs is what was under way, however long the journal is
-and however long one call takes.
+The previous owner saved its watermark: facts above it, and some facts listed below it, may lack
+reactions or effects. Recovery passes these facts to the actors again; finished work is recognised
+as done. So the cost of a recovery depends on the work in flight, not on the length of the journal
+or of a call.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ log = logging.getLogger(__name__)
 
 SCHEMA: Final = 3
 SCHEMA_OF_ANY_JOURNAL: Final = 2
-"""It does not say which journal it is about."""
+"""Without the journal's identity."""
 SCHEMA_WITHOUT_NAMES: Final = 1
-"""Nothing below such a horizon was unfinished."""
+"""Without unfinished facts below the watermark."""
 UNFINISHED_MAX: Final = 1_000
-"""Named below the horizon: a takeover reads them one by one."""
+"""Limit of unfinished facts listed below the watermark; recovery reads them one by one."""
 SLICE_MESSAGES: Final = 256
 HELD_MAX: Final = 1_000
-"""What was handed over is worked off before more is, if it comes to an end at all: a storm would
-hold up the beats that keep the partitions ours."""
+"""Recovery pauses (briefly) while more facts than this are unfinished, so that a large backlog does
+not delay the heartbeats that renew the claims."""
 PAUSE_S: Final = 0.01
 PAUSES_MAX: Final = 10
 
@@ -48,44 +48,46 @@ _decode_state = msgspec.msgpack.Decoder(tuple[tuple[int, ...], str]).decode
 
 
 class PartitionRecovery:
-    """One a node; called on the loop."""
+    """One per node; called on the loop."""
 
     def __init__(
         self,
         bus: Bus,
-        concerns: Sequence[Decider],
+        deciders: Sequence[Decider],
         mailboxes: Mapping[str, Mailbox],
         reactions: FactRouter,
-        horizon: Watermark,
+        watermark: Watermark,
         *,
-        certain: Callable[[], bool],
+        is_certain: Callable[[], bool],
         on_displaced: Callable[[], None],
     ) -> None:
-        """``certain``: whether nobody else can own what is served. ``on_displaced``: called when
-        another node's turn has begun in a partition of this one."""
-        self._bus, self._is_certain, self._on_displaced = bus, certain, on_displaced
-        self._codecs: dict[str, FactCodec[Any]] = {c.family: c.codec for c in concerns}
-        self._effect_mailboxes = {c.family: mailboxes[c.family] for c in concerns if c.has_effects}
-        self._fact_router, self._watermark = reactions, horizon
+        """``certain``: whether no other node can own the served partitions. ``on_displaced``:
+        called when another node has begun a term in one of them."""
+        self._bus, self._is_certain, self._on_displaced = bus, is_certain, on_displaced
+        self._codecs: dict[str, FactCodec[Any]] = {c.family: c.codec for c in deciders}
+        self._effect_mailboxes = {c.family: mailboxes[c.family] for c in deciders if c.has_effects}
+        self._fact_router, self._watermark = reactions, watermark
         self._saved_states: dict[int, WatermarkState] = {}
-        """The horizons kept of partitions that are taken up: our own says nothing of others."""
+        """The watermark saved for each recovered partition; this node's own covers no others."""
         self._journal = ""
-        """Which one they are about."""
+        """The identity of the journal they belong to."""
 
     async def save(self, served: frozenset[int]) -> None:
-        """Keep the horizon for the next owner of these, who reads more without it."""
+        """Save the watermark for the partitions' next owner, which reads more of the journal
+        without it."""
         try:
             end = await self._bus.journal.verified_end()
-            if not self._is_certain():  # Their next owner's word counts, not ours.
+            if not self._is_certain():  # The next owner's watermark is the valid one.
                 return
-            # Up to there only this node has appended here since it read: its tickets tell the rest.
+            # Only this node has appended up to this point since its read, so its holds cover the
+            # rest.
             self._watermark.advance(end)
             now = self._watermark.state(UNFINISHED_MAX)
             kept = EntitySnapshot(
                 now.through, msgspec.msgpack.encode((now.unfinished, self._journal))
             )
             for partition in served & self._saved_states.keys():
-                saved = self._saved_states.get(partition, now)  # Left meanwhile?
+                saved = self._saved_states.get(partition, now)  # Released during the loop?
                 if now.through > saved.through or (
                     now.through == saved.through and now.unfinished != saved.unfinished
                 ):
@@ -93,37 +95,38 @@ class PartitionRecovery:
                     if partition in self._saved_states:
                         self._saved_states[partition] = now
         except Failed as error:
-            log.info("the horizon was not kept", extra={"code": error.code})
+            log.info("watermark not saved", extra={"code": error.code})
             if error.code == "CLAIM_LOST":
                 self._on_displaced()
 
     async def recover(self, partitions: frozenset[int]) -> None:
-        """Hand over again what the last owners of these partitions left."""
+        """Pass the previous owners' unfinished facts of these partitions to the actors."""
         journal = await self._bus.journal.identity()
         if self._journal not in ("", journal):
             self._watermark.reset()
             self._saved_states.clear()
         self._journal = journal
-        left = {partition: await self._saved_state(partition) for partition in partitions}
-        await self._redispatch_named(left)
-        lowest = min((standing.through for standing in left.values()), default=0)
+        saved_states = {partition: await self._saved_state(partition) for partition in partitions}
+        await self._redispatch_named(saved_states)
+        lowest = min((saved.through for saved in saved_states.values()), default=0)
         async for page in self._bus.journal.scan(Filter(), lowest):
             for first in range(0, len(page), SLICE_MESSAGES):
                 for stored in page[first : first + SLICE_MESSAGES]:
-                    standing = left.get(self._bus.partition(stored.entity.key))
-                    if standing is not None and stored.sequence > standing.through:
+                    saved = saved_states.get(self._bus.partition(stored.entity.key))
+                    if saved is not None and stored.sequence > saved.through:
                         self._redispatch(stored)
                     self._watermark.advance(stored.sequence)
                 await self._throttle()
-        self._saved_states |= left
+        self._saved_states |= saved_states
 
     def release(self, partitions: frozenset[int]) -> None:
-        """Somebody else's horizon counts for these from now on."""
+        """Forget the saved watermarks of partitions that moved to another node."""
         for partition in partitions:
             self._saved_states.pop(partition, None)
 
     async def _saved_state(self, partition: int) -> WatermarkState:
-        """What the last owner of the partition says, if it is about this journal."""
+        """The previous owner's watermark of the partition; an initial one if it belongs to another
+        journal."""
         snapshots, name = self._bus.snapshots, _snapshot_entity(partition)
         if kept := await snapshots.load(name, SCHEMA):
             unfinished, journal = _decode_state(kept.body)
@@ -137,12 +140,12 @@ class PartitionRecovery:
         kept = await snapshots.load(name, SCHEMA_WITHOUT_NAMES)
         return WatermarkState(kept.sequence) if kept else WatermarkState()
 
-    async def _redispatch_named(self, left: Mapping[int, WatermarkState]) -> None:
-        """Those below the horizons, in order."""
+    async def _redispatch_named(self, saved_states: Mapping[int, WatermarkState]) -> None:
+        """Redispatch the facts listed below the watermarks, in order."""
         named = {
             (sequence, partition)
-            for partition, standing in left.items()
-            for sequence in standing.unfinished
+            for partition, saved in saved_states.items()
+            for sequence in saved.unfinished
         }
         sequences = sorted({sequence for sequence, _ in named})
         for first in range(0, len(sequences), SLICE_MESSAGES):
@@ -155,7 +158,7 @@ class PartitionRecovery:
             await self._throttle()
 
     async def _throttle(self) -> None:
-        """Let others have the loop, and the actors catch up."""
+        """Yield to the loop, and wait briefly while many facts are unfinished."""
         await asyncio.sleep(0)
         for _ in range(PAUSES_MAX):
             if self._watermark.held <= HELD_MAX:
@@ -166,17 +169,17 @@ class PartitionRecovery:
         family, key = stored.entity
         if family not in self._codecs:
             return
-        ticket = self._watermark.hold(stored.sequence)
+        hold = self._watermark.hold(stored.sequence)
         try:
             facts = self._codecs[family].decode(stored.body)
             self._fact_router.publish(stored.entity, stored.sequence, facts)
-        except CodedError as error:  # The ticket stays open, for a version that can read it.
-            log.error("a fact cannot be read", extra={"code": error.code, "seq": stored.sequence})
+        except CodedError as error:  # The hold stays, for a version that can read the fact.
+            log.error("fact not readable", extra={"code": error.code, "seq": stored.sequence})
             return
         if family in self._effect_mailboxes:
-            self._effect_mailboxes[family].post(ResumeEffects(key, stored.sequence, facts, ticket))
+            self._effect_mailboxes[family].post(ResumeEffects(key, stored.sequence, facts, hold))
         else:
-            ticket.release()
+            hold.release()
 
 
 def _snapshot_entity(partition: int) -> EntityId:

@@ -1,7 +1,7 @@
-"""How states with persistent maps become bytes and back.
+"""Encodes states with persistent maps for snapshots.
 
-``immutables.Map`` keeps folding cheap and pure, and no codec knows it: on the way out it is a
-plain dictionary, on the way in its type says which. Its keys are texts.
+``immutables.Map`` makes folding cheap and pure, but no codec supports it: it is encoded as a plain
+dictionary with text keys and decoded by its type.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def encode_map(value: Any) -> Any:
-    """An ``enc_hook``: what a codec can write in place of a map."""
+    """An ``enc_hook``: a map as a plain dictionary."""
     if isinstance(value, Map):
         return dict(value)
     raise TypeError(f"a state cannot hold a {type(value).__name__}")
 
 
 def decode_map(kind: Any, value: Any) -> Any:
-    """A ``dec_hook``: the map of type ``kind`` that was written as a dictionary."""
+    """A ``dec_hook``: the map of type ``kind`` from its dictionary."""
     if get_origin(kind) is not Map:
         raise TypeError(f"a state cannot hold a {kind}")
     plain_kind = GenericAlias(dict, get_args(kind))
@@ -33,10 +33,10 @@ def decode_map(kind: Any, value: Any) -> Any:
 
 
 def encode_state(state: msgspec.Struct) -> bytes:
-    """The state as a snapshot's bytes, the same ones for equal states."""
+    """Encode a state; equal states give equal bytes."""
     return msgspec.msgpack.encode(state, enc_hook=encode_map, order="deterministic")
 
 
 def decode_state(data: bytes, kind: type[S]) -> S:
-    """The state ``encode_state`` wrote."""
+    """Decode a state that ``encode_state`` encoded."""
     return msgspec.msgpack.decode(data, type=kind, dec_hook=decode_map)

@@ -1,7 +1,7 @@
-"""A decision under way: what the commands waiting on one entity come to, taken together.
+"""``UnitOfWork``: facts, effects and completions of the commands decided for one commit.
 
-Facts of many commands become one journal message, up to a size. Nothing here is told to anybody
-before the committer has an ack; a draft that cannot be finished is thrown away whole.
+The facts of many commands become one journal message, up to a size limit. Replies wait for the ack.
+A unit of work that fails is discarded as a whole.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.completions import Completions
+from rookery.actors.kernel.committer import Commit, Completions
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.kernel.delivery_decoder import error_reply
 from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
@@ -26,12 +25,12 @@ from rookery.schemas.ids import fact_id
 __all__ = ["UNIT_BYTES_MAX", "UnitOfWork"]
 
 UNIT_BYTES_MAX = 512 << 10
-"""Payload and headers above the server's limit would close the connection; stay well below."""
+"""Payload plus headers above the server's limit would close the connection; this is well below."""
 UNIT_COMMANDS_MAX = 1_000
 
 
 class UnitOfWork:
-    """Grows by one command after the other, then becomes a ``Commit``."""
+    """Collects command after command and becomes a ``Commit``."""
 
     __slots__ = (
         "_decider",
@@ -50,14 +49,14 @@ class UnitOfWork:
         "state",
     )  # fmt: skip
 
-    def __init__(self, entity: Entity, concern: Decider, source: str) -> None:
-        self._entity, self._decider, self._source = entity, concern, source
+    def __init__(self, entity: Entity, decider: Decider, source: str) -> None:
+        self._entity, self._decider, self._source = entity, decider, source
         self.state: Any = entity.state
         self.facts: list[Fact] = []
         self.commands: list[PendingCommand] = []
-        """Everything decided since the first fact: decided again if the commit fails."""
+        """All commands decided since the first fact; they are decided again if the commit fails."""
         self.completions = Completions()
-        """How these end, once the facts are durable."""
+        """The completions of these commands, published once the facts are durable."""
         self._effects: list[Effect] = []
         self._fenced = False
         self._key_sequence = 0
@@ -68,37 +67,43 @@ class UnitOfWork:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next command had better wait for the next message."""
-        works = self.commands
-        if self._size >= UNIT_BYTES_MAX // 2 or len(works) >= UNIT_COMMANDS_MAX:
+        """Whether the next command belongs into another message."""
+        commands = self.commands
+        if self._size >= UNIT_BYTES_MAX // 2 or len(commands) >= UNIT_COMMANDS_MAX:
             return True
-        return bool(works) and works[-1].commit_alone
+        return bool(commands) and commands[-1].commit_alone
 
     def duplicate_digest(self, command_id: str) -> str | None:
-        """The digest of a command this entity has worked off, here or before."""
+        """The digest of a command that was decided in this unit or before; ``None`` if it is
+        unknown."""
         found = self._ids.get(command_id)
         return found if found is not None else self._entity.dedup.digest_of(command_id)
 
     def reacted_count(self, family: str) -> int:
-        """How many facts of ``family`` have been reacted to, here or before."""
+        """How many facts of ``family`` have been reacted to, in this unit or before."""
         return max(self._reacted.get(family, 0), self._entity.reacted_counts.get(family, 0))
 
     def observed_count(self, family: str) -> int:
-        """How many facts of ``family`` the state knows of."""
+        """How many facts of ``family`` are folded into the state."""
         return max(self._reacted.get(family, 0), self._entity.observed_counts.get(family, 0))
 
     def observe(self, fact: Fact) -> None:
-        """Fold in what another family decided; with nothing to commit before it, at once."""
+        """Fold a fact of an observed family; also into the entity's state if this unit has no
+        facts."""
         self.state = self._decider.observe(self.state, fact)
         if not self.facts:
             self._entity.state = self.state
 
     def add(
-        self, work: PendingCommand, facts: Sequence[Fact], now_ms: int, causes: tuple[str, ...] = ()
+        self,
+        pending: PendingCommand,
+        facts: Sequence[Fact],
+        now_ms: int,
+        causes: tuple[str, ...] = (),
     ) -> None:
-        """Take in a command and the facts it causes. Raises without a trace if that cannot be:
-        everything the rules say about the facts is asked before they are taken."""
-        concern, command, entity = self._decider, work.command, self._entity
+        """Add a command and its facts. All rules are called before anything is changed, so an
+        exception leaves the unit as it was."""
+        decider, command, entity = self._decider, pending.command, self._entity
         state = self.state
         effects: list[Effect] = []
         for number, fact in enumerate(facts, entity.fact_count + len(self.facts) + 1):
@@ -108,59 +113,59 @@ class UnitOfWork:
                 at_ms=now_ms,
                 session=entity.id.key,
                 cause=(command.id, *causes),
-                cause_digest=work.digest,
+                cause_digest=pending.digest,
                 source=self._source,
                 traceparent=command.traceparent,
             )
-            state = concern.evolve(state, fact)
-            if concern.has_effects:
-                effects += concern.effects(state, fact)
+            state = decider.evolve(state, fact)
+            if decider.has_effects:
+                effects += decider.effects(state, fact)
         part = _encode(facts)
-        fenced, answers = concern.must_be_fenced(facts), self.replies(command, state, facts)
+        must_fence, replies = decider.must_be_fenced(facts), self.replies(command, state, facts)
         self.state = state
         self.facts += facts
         self._effects += effects
-        self._fenced = self._fenced or fenced
-        self._ids[command.id] = work.digest
+        self._fenced = self._fenced or must_fence
+        self._ids[command.id] = pending.digest
         self._parts.append(part)
         self._size += len(part) + 1
-        self.end(work, "committed", answers)
+        self.end(pending, "committed", replies)
 
     def replies(
         self, command: Command[Any], state: Any, facts: Sequence[Fact] = ()
     ) -> list[ReplyMessage]:
-        """What to say to whoever asked, if it is to be said now."""
+        """The replies to send once the facts are durable; none if an effect replies later."""
         if type(command.body) in HISTORY_COMMANDS:
             return [ReplyMessage(command.reply_to, encode_json(HistoryView()))]
-        shown = self._decider.reply(state, command, facts) if command.reply_to else None
-        if isinstance(shown, CodedError):
-            return [error_reply(command.reply_to, shown)]
-        return [] if shown is None else [ReplyMessage(command.reply_to, encode_json(shown))]
+        reply = self._decider.reply(state, command, facts) if command.reply_to else None
+        if isinstance(reply, CodedError):
+            return [error_reply(command.reply_to, reply)]
+        return [] if reply is None else [ReplyMessage(command.reply_to, encode_json(reply))]
 
-    def end(self, work: PendingCommand, outcome: str, answers: Sequence[ReplyMessage]) -> None:
-        """Note a command's end; it counts once the facts before it do."""
-        self._add_command(work, outcome)
-        self.completions.replies += answers
-        self.completions.ack(work.delivery)
+    def end(self, pending: PendingCommand, outcome: str, replies: Sequence[ReplyMessage]) -> None:
+        """Add a command that left no facts; it ends once the facts before it are durable."""
+        self._add_command(pending, outcome)
+        self.completions.replies += replies
+        self.completions.ack(pending.delivery)
 
-    def refuse(self, work: PendingCommand, error: CodedError) -> None:
-        """Note a refusal; it counts once the facts it was decided on do."""
-        self._add_command(work, "refused")
-        if work.delivery is not None:
-            self.completions.refuse(work.delivery, error)
+    def refuse(self, pending: PendingCommand, error: CodedError) -> None:
+        """Add a refused command; it ends once the facts it was decided on are durable."""
+        self._add_command(pending, "refused")
+        if pending.delivery is not None:
+            self.completions.refuse(pending.delivery, error)
 
-    def _add_command(self, work: PendingCommand, outcome: str) -> None:
-        work.outcome = outcome
-        self.commands.append(work)
-        if work.source is not None:
-            self._mark_reacted(work.source)
+    def _add_command(self, pending: PendingCommand, outcome: str) -> None:
+        pending.outcome = outcome
+        self.commands.append(pending)
+        if pending.source is not None:
+            self._mark_reacted(pending.source)
 
     def _mark_reacted(self, origin: ReactionSource) -> None:
         self._reacted[origin.family] = origin.number
         self._key_sequence = max(self._key_sequence, origin.sequence)
 
     def commit(self, message_id: str, mailbox: Mailbox, decided_s: float) -> Commit:
-        """The journal message, and what to do once it is durable."""
+        """The commit of all facts, with what follows from it."""
         entity = self._entity
         body = b"[" + b",".join(self._parts) + b"]"
         return Commit(

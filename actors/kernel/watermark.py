@@ -1,10 +1,10 @@
-"""The horizon: up to where, in the journal, nothing is left to be done by this node, and what is.
+"""``Watermark``: the journal sequence up to which this node has nothing left to do.
 
-Reactions and effects are found again after a crash by reading the journal from the horizon of the
-dead node. What is to be done holds a ticket: appends from before they are sent, reactions and
-effects until they have ended. So there is no moment at which a crash loses sight of one. Of an
-append nobody knows its sequence before it stands: the horizon stays below it. A reaction or effect
-has its fact, so one that takes long is named, and does not hold up the horizon.
+After a crash the partition's next owner reads the journal from the watermark and finds unfinished
+reactions and effects. Work in progress has a hold: an append from before it is sent, a reaction or
+effect until it has ended, without a gap between them. An append has no sequence until it is
+acknowledged, so the watermark stays below it. A slow reaction or effect is listed by its fact's
+sequence instead of holding the watermark back.
 """
 
 from __future__ import annotations
@@ -16,74 +16,74 @@ __all__ = ["Watermark", "WatermarkHold", "WatermarkState"]
 
 
 class WatermarkState(NamedTuple):
-    """How far all is done, and what is not."""
+    """The watermark and the unfinished facts below it."""
 
     through: int = 0
-    """Nothing is left to be done for a fact up to this sequence,"""
+    """All facts up to this sequence are done,"""
     unfinished: tuple[int, ...] = ()
-    """but for these, in order."""
+    """except these, in ascending order."""
 
 
 class WatermarkHold:
-    """Something that is still to be done; closing it twice is harmless."""
+    """One piece of unfinished work; releasing it twice is harmless."""
 
     __slots__ = ("_holds", "_sequence", "_watermark")
 
-    def __init__(self, horizon: Watermark, book: dict[int, int], sequence: int) -> None:
-        self._watermark: Watermark | None = horizon
-        self._holds, self._sequence = book, sequence
+    def __init__(self, watermark: Watermark, holds: dict[int, int], sequence: int) -> None:
+        self._watermark: Watermark | None = watermark
+        self._holds, self._sequence = holds, sequence
 
     def release(self) -> None:
-        """It is done, or came to nothing."""
+        """Mark the work as done or dropped."""
         if self._watermark is not None:
             self._watermark.on_released(self._holds, self._sequence)
             self._watermark = None
 
 
 class Watermark:
-    """Tickets are opened on the loop and closed anywhere."""
+    """Holds are created on the loop and released on any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last = 0
-        """The highest sequence known to stand."""
+        """The highest sequence known to be committed."""
         self._held_facts: dict[int, int] = {}
-        """How many tickets are open, by the sequence of the fact."""
+        """The number of holds per fact sequence."""
         self._appending: dict[int, int] = {}
-        """The same of appends, by the lowest sequence they may get."""
+        """The same for appends, by the lowest sequence they may get."""
 
     def hold(self, sequence: int) -> WatermarkHold:
-        """The fact at ``sequence`` calls for something."""
+        """Hold for a reaction to, or an effect of, the fact at ``sequence``."""
         return self._hold(self._held_facts, sequence)
 
     def hold_next(self) -> WatermarkHold:
-        """Something is about to be appended: it will stand above all that is known to stand."""
+        """Hold for an append about to be sent: its sequence will be above all known ones."""
         return self._hold(self._appending, self._last + 1)
 
     def advance(self, sequence: int) -> None:
-        """A fact stands at ``sequence``, and what it calls for has its tickets."""
+        """Note that ``sequence`` is committed and that its reactions and effects have holds."""
         self._last = max(self._last, sequence)
 
     def reset(self) -> None:
-        """Another journal is in the place of the one that all this was about."""
+        """Forget everything: the journal has been replaced."""
         with self._lock:
             self._last = 0
             self._held_facts, self._appending = {}, {}
 
-    def on_released(self, book: dict[int, int], sequence: int) -> None:
-        """A ticket's own business."""
+    def on_released(self, holds: dict[int, int], sequence: int) -> None:
+        """Called by ``WatermarkHold.release``."""
         with self._lock:
-            book[sequence] -= 1
-            if not book[sequence]:
-                del book[sequence]
+            holds[sequence] -= 1
+            if not holds[sequence]:
+                del holds[sequence]
 
     @property
     def held(self) -> int:
-        """For how many facts something is to be done."""
+        """How many facts have holds."""
         return len(self._held_facts)
 
     def state(self, unfinished_max: int) -> WatermarkState:
-        """Where the horizon stands: no higher than leaves so much unfinished below it."""
+        """The state to save, with at most ``unfinished_max`` facts listed below the watermark."""
         with self._lock:
             called_for = list(self._held_facts)
             through = min(self._last, min(self._appending, default=self._last + 1) - 1)
@@ -92,7 +92,7 @@ class Watermark:
             through = unfinished[unfinished_max] - 1
         return WatermarkState(through, tuple(unfinished[:unfinished_max]))
 
-    def _hold(self, book: dict[int, int], sequence: int) -> WatermarkHold:
+    def _hold(self, holds: dict[int, int], sequence: int) -> WatermarkHold:
         with self._lock:
-            book[sequence] = book.get(sequence, 0) + 1
-        return WatermarkHold(self, book, sequence)
+            holds[sequence] = holds.get(sequence, 0) + 1
+        return WatermarkHold(self, holds, sequence)

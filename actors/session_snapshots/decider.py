@@ -7,15 +7,14 @@ not seen. What is in a snapshot, and when one is worth keeping, is not known her
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict, replace
 
-from rookery.actors.kernel import state_codec
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel import Decider, Effect
 from rookery.actors.kernel.machines.session_host import DESTROYED, INITIALIZING
 from rookery.schemas.calls import ForkedRun, ForkPoint
 from rookery.schemas.codec import FactCodec
@@ -23,7 +22,6 @@ from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import sandbox as facts
 from rookery.schemas.facts.session import SessionFact
-from rookery.schemas.ids import check_session_id
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
 __all__ = ["RecordSnapshot", "RestoreSnapshot", "SnapshotState", "SnapshotsDecider"]
@@ -78,18 +76,14 @@ class SnapshotState(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = INITIALIZING
 
 
-class SnapshotsDecider:
+class SnapshotsDecider(Decider):
     """The rules of the family ``sandbox``."""
 
     family = "sandbox"
     schema = 2
-    verbs: Mapping[str, type[msgspec.Struct]] = {}
     codec: FactCodec[facts.SandboxFact] = FactCodec(facts.SANDBOX_FACTS)
-    reacts_to: frozenset[str] = frozenset()
-    observes: frozenset[str] = frozenset({"session"})
-    has_effects = False
-    handles_duplicates = False
-    stores_large_bodies = False
+    initial_state = SnapshotState()
+    observes = frozenset({"session"})
     restart_fact = facts.HistoryRestarted
 
     def effects_when_damaged(
@@ -98,13 +92,6 @@ class SnapshotsDecider:
         """Whoever needs the memory is told when it is read."""
         del key, command, error
         return ()
-
-    def check_key(self, key: str) -> None:
-        check_session_id(key)
-
-    def initial(self, key: str) -> SnapshotState:
-        del key
-        return SnapshotState()
 
     def decide(self, state: SnapshotState, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         del now_ms
@@ -134,27 +121,8 @@ class SnapshotsDecider:
     def observe(self, state: SnapshotState, fact: SessionFact) -> SnapshotState:
         return replace(state, life=fact.generation, phase=fact.phase or state.phase)
 
-    def reply(
-        self, state: SnapshotState, command: Command[Any], left: Sequence[Fact]
-    ) -> msgspec.Struct:
-        del command, left
-        return state
-
     def must_be_fenced(self, decided: Sequence[Fact]) -> bool:
         return any(isinstance(fact, facts.SnapshotRestored) for fact in decided)
-
-    def effects(self, state: SnapshotState, fact: Fact) -> Sequence[Effect]:
-        del state, fact
-        return ()
-
-    def on_state(self, key: str, state: SnapshotState | None) -> None:
-        del key, state
-
-    def dump(self, state: SnapshotState) -> bytes:
-        return state_codec.encode_state(state)
-
-    def load(self, data: bytes) -> SnapshotState:
-        return state_codec.decode_state(data, SnapshotState)
 
 
 def _record(state: SnapshotState, keep: RecordSnapshot) -> Sequence[Fact]:

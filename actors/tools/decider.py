@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.kernel import state_codec
-from rookery.actors.kernel.decider import Effect, ReadScope
+from rookery.actors.kernel import Decider, Effect
+from rookery.actors.kernel.decider import ReadScope
 from rookery.actors.kernel.history_restart import OTHER_VERSIONS, history_broken_effects
 from rookery.actors.messages import AllowCall, CallsQuery, CallsView, DenyCall
 from rookery.actors.tools.call_rules import CallRules, resolution_receipt, resolve
@@ -34,23 +34,20 @@ from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import tool as facts
 from rookery.schemas.facts import turn
-from rookery.schemas.ids import check_session_id
 
 __all__ = ["ToolsDecider"]
 
 
-class ToolsDecider:
+class ToolsDecider(Decider):
     """The rules of the family ``tool``."""
 
     family = "tool"
     schema = STATE_SCHEMA
     verbs: Mapping[str, type[msgspec.Struct]] = {"resolve": COMMANDS["resolve"]}
     codec: FactCodec[facts.ToolFact] = FactCodec(facts.TOOL_FACTS)
-    reacts_to: frozenset[str] = frozenset({"turn"})
-    observes: frozenset[str] = frozenset()
+    initial_state = SessionCalls()
+    reacts_to = frozenset({"turn"})
     has_effects = True
-    handles_duplicates = False
-    stores_large_bodies = False
     restart_fact = facts.HistoryRestarted
 
     def __init__(
@@ -59,13 +56,6 @@ class ToolsDecider:
         """``epoch`` tells this process from any other, also of the same node; ``approvals``:
         somebody can be asked for one."""
         self._rules = CallRules(visible, places, epoch, approvals)
-
-    def check_key(self, key: str) -> None:
-        check_session_id(key)
-
-    def initial(self, key: str) -> SessionCalls:
-        del key
-        return SessionCalls()
 
     def read_scope(self, state: SessionCalls, command: Command[Any]) -> ReadScope | None:
         """Whoever asks for a run's calls is about to wait for them: none of them may be missing
@@ -113,10 +103,6 @@ class ToolsDecider:
     def evolve(self, state: SessionCalls, fact: facts.ToolFact) -> SessionCalls:
         return SessionCalls() if isinstance(fact, facts.HistoryRestarted) else evolve(state, fact)
 
-    def observe(self, state: SessionCalls, fact: Fact) -> SessionCalls:
-        del fact
-        return state
-
     def reply(
         self, state: SessionCalls, command: Command[Any], left: Sequence[Fact]
     ) -> msgspec.Struct | None:
@@ -135,10 +121,6 @@ class ToolsDecider:
             case _:
                 return None
 
-    def must_be_fenced(self, decided: Sequence[Fact]) -> bool:
-        del decided
-        return False
-
     def effects(self, state: SessionCalls, fact: facts.ToolFact) -> Sequence[Effect]:
         return () if isinstance(fact, facts.HistoryRestarted) else effects(state, fact)
 
@@ -149,9 +131,3 @@ class ToolsDecider:
             standing = () if state is None else self._rules.intended_attempts(state)
             for place in drafted.difference(standing):
                 places.release(place, SlotStage.RESERVED)
-
-    def dump(self, state: SessionCalls) -> bytes:
-        return state_codec.encode_state(state)
-
-    def load(self, data: bytes) -> SessionCalls:
-        return state_codec.decode_state(data, SessionCalls)

@@ -1,1 +1,1 @@
-"""Turns: how a run is driven from its start to exactly one end."""
+"""Turns: the state machine of a run, from its start to exactly one end."""

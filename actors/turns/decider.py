@@ -1,9 +1,10 @@
-"""Turns as the kernel sees them: the family ``turn``, its four machines, its answers.
+"""The decider of the family ``turn``, with its four machines.
 
-A turn may be started for a run nobody prepared. Admission does not hear of it, so that it has the
-session is kept here, beside the copy of the host: from the start, whose fact says so, to the run's
-end. Where the node drives its runs, a prepared one is started here and its steps are put on record
-as they come (``driving``); else somebody outside takes them, one input after the other.
+If this node executes runs, ``RunRules`` start a prepared run and record the steps of its driver;
+without that, a client applies the machine's inputs one by one.
+
+A client may also start a turn for a run that admission did not prepare. Admission learns nothing of
+it, so ``direct_run_id`` records that this run has the session, beside the copy of the host.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict, force_setattr, replace
 
 from rookery.actors.admission.admission_machine import evolve_host
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel import Effect
 from rookery.actors.kernel.history_restart import OTHER_VERSIONS, history_broken_effects
 from rookery.actors.kernel.machines.decider import (
     MachineBinding,
@@ -110,34 +111,37 @@ class TurnsDecider(SessionMachineDecider):
     fenced_facts = (facts.Started, facts.ImmediateAppendStarted, facts.ImmediateContextStarted)
 
     def __init__(
-        self, offers: Provisioner | None = None, let_go: Callable[[str], object] | None = None
+        self,
+        provisioner: Provisioner | None = None,
+        on_evicted: Callable[[str], object] | None = None,
     ) -> None:
-        """``offers``: what this node gives to the runs it drives; without it, it drives none.
-        ``let_go`` hears of sessions that left this node's memory."""
+        """``provisioner``: the environment that this node gives to runs; without it, the node
+        executes
+        none. ``on_evicted`` is called with the key of an evicted session."""
         super().__init__()
-        self._on_evicted = let_go
-        self.has_effects = offers is not None
-        self.reacts_to = frozenset() if offers is None else frozenset({"session", "tool"})
-        self._run_rules = RunRules(self, offers)
+        self._on_evicted = on_evicted
+        self.has_effects = provisioner is not None
+        self.reacts_to = frozenset() if provisioner is None else frozenset({"session", "tool"})
+        self._run_rules = RunRules(self, provisioner)
 
     def decide(self, state: SessionTurns, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
-        driven = self._run_rules
-        left: Sequence[Fact] = ()
+        rules = self._run_rules
+        decided: Sequence[Fact] = ()
         match command.body:
             case HandleInput():
-                left = super().decide(state, command, now_ms=now_ms)
-                left = (*left, *driven.end_from_outside(state, command.key, left))
+                decided = super().decide(state, command, now_ms=now_ms)
+                decided = (*decided, *rules.end_from_outside(state, command.key, decided))
             case RecordStep() as step:
-                left = driven.record_step(state, command.key, step)
+                decided = rules.record_step(state, command.key, step)
             case ParkRun() as parked:
-                left = driven.park(state, parked)
+                decided = rules.park(state, parked)
             case UnparkRun() as ready:
-                left = driven.unpark(state, ready.run_id)
-            case ReportBrokenHistory() as said:
-                left = driven.end_lost_run(state, command.key, said)
+                decided = rules.unpark(state, ready.run_id)
+            case ReportBrokenHistory() as report:
+                decided = rules.end_lost_run(state, command.key, report)
             case Fact() as fact:
-                left = driven.react(state, command.key, fact)
-        return left
+                decided = rules.react(state, command.key, fact)
+        return decided
 
     def reply(
         self, state: SessionTurns, command: Command[Any], facts: Sequence[Fact]
@@ -154,8 +158,8 @@ class TurnsDecider(SessionMachineDecider):
     def effects_when_damaged(
         self, key: str, command: Command[Any], error: CodedError
     ) -> Sequence[Effect]:
-        """The session waits for its turn. What another version can read is left to that, unless
-        somebody wants the run to end now."""
+        """Report the broken history, because the session waits for its turn. A history that another
+        version can read is left to it, unless the run is cancelled at once."""
         body = command.body
         at_once = isinstance(body, session.BoundaryCancelRequested) and body.now
         if not self.has_effects or (error.code in OTHER_VERSIONS and not at_once):
@@ -172,13 +176,16 @@ class TurnsDecider(SessionMachineDecider):
     def evolve_host(self, host: SessionHost, fact: Any) -> SessionHost:
         return evolve_host(host, fact)
 
-    def fill_in(self, state: SessionTurns, part: MachineBinding, draft: Any) -> Any:
-        """The run a step belongs to; of a start, whether the run was prepared."""
-        if isinstance(draft, Start):
-            force_setattr(draft, "direct", bind_run(state.host, draft.run) is not state.host)
-        elif part.machine is TURN and draft.run is UNSET:
-            force_setattr(draft, "run", state.turn.host.current_run_id or UNSET)
-        return super().fill_in(state, part, draft)
+    def fill_in(self, state: SessionTurns, binding: MachineBinding, candidate: Any) -> Any:
+        """Add the run that a step belongs to; for a start, whether admission had prepared the
+        run."""
+        if isinstance(candidate, Start):
+            force_setattr(
+                candidate, "direct", bind_run(state.host, candidate.run) is not state.host
+            )
+        elif binding.machine is TURN and candidate.run is UNSET:
+            force_setattr(candidate, "run", state.turn.host.current_run_id or UNSET)
+        return super().fill_in(state, binding, candidate)
 
     def evolve(self, state: SessionTurns, fact: Any) -> SessionTurns:
         if isinstance(fact, facts.HistoryRestarted):
@@ -199,12 +206,10 @@ class TurnsDecider(SessionMachineDecider):
         return evolve_requests(super().observe(state, fact), fact)
 
     def with_host(self, state: SessionTurns, host: SessionHost) -> SessionTurns:
-        """A turn that has the session itself sees it running, for as long as it could."""
+        """For a direct run, the turn's copy of the host is Running with that run, if the host
+        allows it."""
         placed: SessionTurns = super().with_host(state, host)
         run_id = state.direct_run_id
         if run_id is None or host.phase not in (INITIALIZING, ATTACHED, RUNNING):
             return placed
         return replace(placed, turn=replace(placed.turn, host=bind_run(host, run_id)))
-
-
-# --- driven runs ----------------------------------------------------------------------------------

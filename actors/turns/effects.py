@@ -1,8 +1,8 @@
-"""What the turns may ask of the world."""
+"""The effects of the turns, performed by ``RunExecutor``."""
 
 from __future__ import annotations
 
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel import Effect
 from rookery.actors.messages import ActiveRunView
 from rookery.schemas.calls import RequestedCall
 from rookery.schemas.run import (
@@ -13,47 +13,47 @@ __all__ = ["ContinueRun", "ExecuteRun", "ReportTurnOver", "SendInterim", "SendRe
 
 
 class ExecuteRun(Effect, frozen=True, kw_only=True):
-    """Take the run's steps until it has ended or is parked."""
+    """Execute the run until it ends or parks."""
 
     session: str
     view: ActiveRunView
-    """Where it stands."""
+    """The run's progress."""
 
 
 class ContinueRun(Effect, frozen=True, kw_only=True):
-    """Take the run's steps from where it stands by now, unless that is done already."""
+    """Continue the run from its recorded progress, unless it is being executed."""
 
     session: str
     run_id: str
 
 
 class ReportTurnOver(Effect, frozen=True, kw_only=True):
-    """The run has ended on record, and its session may not know of it."""
+    """Tell the session that its run has ended, in case it does not know yet."""
 
     session: str
     run_id: str
 
 
 class SendResult(Effect, frozen=True, kw_only=True):
-    """The run has ended, and whoever waits for it is about to be told."""
+    """Publish the result of an ended run."""
 
     run_id: str
     result: RunResult
 
 
 class SendInterim(Effect, frozen=True, kw_only=True):
-    """Whoever holds the line for the run's end is told what it waits for."""
+    """Tell the waiting client what its run waits for."""
 
     session: str
     run_id: str
     code: str
     snapshot_id: str
     calls: tuple[RequestedCall, ...]
-    """What it waits for."""
+    """The calls it waits for."""
 
 
 class StopRun(Effect, frozen=True, kw_only=True):
-    """The run is to end now."""
+    """End the run now."""
 
     session: str
     run_id: str

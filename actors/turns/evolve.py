@@ -21,15 +21,16 @@ End = facts.Completed | facts.Failed | facts.Cancelled
 
 
 def evolve_requests(state: SessionTurns, fact: session.SessionFact) -> SessionTurns:
-    """What an input asks for is known until its run has ended; what the session gives, for life."""
+    """Keep each input's request until its run has ended, and the session's settings for a
+    generation."""
     match fact:
         case session.Initialized(language=Language() as language, build=str(build)):
             return replace(state, began=InheritedGuest(language, build))
         case session.InputAccepted(request=RunRequest() as request, run=str(run_id)):
-            asked = RequestedRun(
+            requested = RequestedRun(
                 request=request, request_blob=fact.request_blob, forked=fact.forked
             )
-            return replace(state, asked=state.asked.set(run_id, asked))
+            return replace(state, asked=state.asked.set(run_id, requested))
         case session.Initialized():
             return replace(state, limits=UNSET)
         case session.LimitsSet():
@@ -46,10 +47,10 @@ def evolve_requests(state: SessionTurns, fact: session.SessionFact) -> SessionTu
 
 
 def evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
-    """How far the driver has come."""
+    """Fold the active run's progress."""
     match fact:
         case facts.Started(offer=RunEnvironment() as offer):
-            begun = ActiveRun(
+            run = ActiveRun(
                 run_id=fact.run,
                 offer=offer,
                 request=RunRequest() if fact.request is UNSET else fact.request,
@@ -58,13 +59,13 @@ def evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
                 started_at_ms=fact.at_ms if fact.forked is UNSET else fact.forked.begun_at_ms,
                 over=False,
             )
-            return replace(state, driving=begun)
+            return replace(state, driving=run)
         case facts.Started():
             return replace(state, driving=None)
         case facts.ToolCallsReturned() if state.driving is not None:
             calls = tuple(replace(call, arguments=UNSET) for call in fact.calls)
-            further = replace(state.driving, calls=calls, snapshot_id="", snapshot_blob="")
-            state = replace(state, driving=further)
+            run = replace(state.driving, calls=calls, snapshot_id="", snapshot_blob="")
+            state = replace(state, driving=run)
         case facts.OpsRegistered() if state.driving is not None:
             state = replace(state, driving=_with_registered_ops(state.driving, fact))
         case facts.ToolCallsResolved() if state.driving is not None:
@@ -77,14 +78,14 @@ def evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
     return replace(state, driving=replace(state.driving, steps=fact.step), runs_ended=ended)
 
 
-def _with_registered_ops(driving: ActiveRun, fact: facts.OpsRegistered) -> ActiveRun:
-    """What is not registered any more was given up."""
-    earlier = () if driving.beside is UNSET else driving.beside
-    known = {call.operation_id: call for call in (*earlier, *driving.calls)}
+def _with_registered_ops(run: ActiveRun, fact: facts.OpsRegistered) -> ActiveRun:
+    """Calls that are no longer registered were dropped."""
+    earlier = () if run.beside is UNSET else run.beside
+    known = {call.operation_id: call for call in (*earlier, *run.calls)}
     listed = [known[operation] for operation in known if operation in fact.op_refs]
     beside = tuple(call for call in listed if call.operation_id not in fact.barrier_ids)
     return replace(
-        driving,
+        run,
         calls=tuple(call for call in listed if call.operation_id in fact.barrier_ids),
         beside=beside or UNSET,
         timer_ms=fact.timer_ms,
@@ -94,13 +95,13 @@ def _with_registered_ops(driving: ActiveRun, fact: facts.OpsRegistered) -> Activ
 
 
 def evolve_parking(state: SessionTurns, fact: facts.Parked | facts.Unparked) -> SessionTurns:
-    driving = state.driving
-    if driving is None or driving.run_id != fact.run:
+    run = state.driving
+    if run is None or run.run_id != fact.run:
         return state
     if isinstance(fact, facts.Unparked):
-        return replace(state, driving=replace(driving, parked="", waits_for=()))
+        return replace(state, driving=replace(run, parked="", waits_for=()))
     parked = replace(
-        driving,
+        run,
         parked=fact.code,
         waits_for=fact.waits_for,
         snapshot_id=fact.snapshot_id,

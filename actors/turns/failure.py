@@ -1,7 +1,7 @@
-"""What a turn's failure is called, and what its end counts as.
+"""The classes and causes of a turn's failure, and the class of its end.
 
-A failure has a class (what kind of error an agent met) and a cause (why the turn failed); either
-leads to the other. Its message is for people and never looked at.
+A failure has a class (the kind of error an agent met) and a cause (why the turn failed); each
+determines the other. Its message is text for people.
 """
 
 from __future__ import annotations
@@ -57,31 +57,31 @@ _CLASSES: Final = {
 
 
 def cause_of_class(error_class: AgentErrorClass) -> TurnTerminalCauseKind:
-    """Why a turn failed of which only the error's class is known."""
+    """The cause for an error class."""
     return _CAUSES.get(error_class, Cause.FATAL_FAILURE)
 
 
 def class_of_cause(cause_kind: TurnTerminalCauseKind) -> AgentErrorClass:
-    """The class of error that stands behind a cause."""
+    """The error class for a cause."""
     return _CLASSES[cause_kind]
 
 
 def failure_of_class(error_class: AgentErrorClass, message: str) -> TurnFailureReason:
-    """The reason where only the class is known."""
+    """The reason from an error class."""
     return TurnFailureReason(
         error_class=error_class, cause_kind=cause_of_class(error_class), message=message
     )
 
 
 def failure_of_cause(cause_kind: TurnTerminalCauseKind, message: str) -> TurnFailureReason:
-    """The reason where only the cause is known."""
+    """The reason from a cause."""
     return TurnFailureReason(
         error_class=class_of_cause(cause_kind), cause_kind=cause_kind, message=message
     )
 
 
 class BudgetDimension(StrEnum):
-    """What a turn can run out of."""
+    """A budget that a turn can exhaust."""
 
     TOKENS = "Tokens"
     TIME = "Time"
@@ -89,17 +89,17 @@ class BudgetDimension(StrEnum):
 
 
 def cause_of_budget(dimension: BudgetDimension) -> TurnTerminalCauseKind:
-    """Why a turn ended that ran out of ``dimension``."""
+    """The cause of a turn that exhausted ``dimension``."""
     if dimension is BudgetDimension.TIME:
         return Cause.TIME_BUDGET_EXCEEDED
     return Cause.BUDGET_EXHAUSTED
 
 
 class TerminalClass(StrEnum):
-    """What an ended turn counts as for whoever waited for it."""
+    """How a turn's end is reported to the waiting client."""
 
     MISSING = "Missing"
-    """It has not ended."""
+    """The turn has not ended."""
     SUCCESS = "Success"
     CANCELLED = "Cancelled"
     HARD_FAILURE = "HardFailure"
@@ -108,7 +108,7 @@ class TerminalClass(StrEnum):
 def classify_terminal(
     outcome: TurnTerminalOutcome | None, cause_kind: TurnTerminalCauseKind | None
 ) -> TerminalClass:
-    """What an outcome counts as; one that contradicts its cause is a hard failure."""
+    """The class of an outcome; one that contradicts its cause is a hard failure."""
     no_cause = cause_kind in (None, Cause.UNKNOWN)
     match outcome:
         case None | Outcome.NONE:

@@ -1,7 +1,7 @@
-"""TurnStateHandle: a driver's side of turn_execution.
+"""``TurnStateHandle``: turn_execution as a driver uses it.
 
-A run that was started directly gives its session back when its end is told; one that was prepared
-for an input is committed by whoever prepared it.
+A run that the handle started directly releases its session at its end; a prepared run is committed
+by the handle that prepared it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["TurnStateHandle"]
 
 
 class TurnStateHandle:
-    """A step the turn is not ready for raises ``TransitionRejected``."""
+    """A step that the turn is not ready for raises ``TransitionRejected``."""
 
     def __init__(self, authority: Authority | None = None) -> None:
         self._authority = authority or Authority()
@@ -73,7 +73,8 @@ class TurnStateHandle:
     def register_pending_ops(
         self, op_refs: Collection[AsyncOpRef], barrier_operation_ids: Collection[str]
     ) -> None:
-        """A reference's own policy is dropped: the barrier says which operations are waited for."""
+        """Register operations. A reference's own policy is ignored: the barrier lists the
+        operations that the turn waits for."""
         ids = sorted({op_ref.operation_id for op_ref in op_refs})
         self._apply("register_pending_ops", op_refs=ids, barrier_ids=sorted(barrier_operation_ids))
 
@@ -152,7 +153,7 @@ class TurnStateHandle:
         self._end("run_completed", run_id)
 
     def run_failed(self, run_id: str, reason: TurnFailureReason) -> None:
-        """An outcome the turn has come to already is kept."""
+        """End the run as failed; an outcome that the turn has already is preserved."""
         with self._authority:
             outcome = self._authority.read(TURN).terminal_outcome or TurnTerminalOutcome.FAILED
             self._end(
@@ -178,6 +179,6 @@ class TurnStateHandle:
         with self._authority as authority:
             self._apply(on, run_id=run_id, **params)
             of_input = run_id == authority.input_run_id
-            asked = close_direct_run(authority.host, run_id, of_input=of_input)
-            if asked is not None:
-                authority.set_host(apply_input(authority.host, asked))
+            command = close_direct_run(authority.host, run_id, of_input=of_input)
+            if command is not None:
+                authority.set_host(apply_input(authority.host, command))

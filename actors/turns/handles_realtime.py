@@ -1,4 +1,4 @@
-"""RealtimeProductTurnHandle and ModelRoutingHandle."""
+"""``RealtimeProductTurnHandle`` and ``ModelRoutingHandle``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class RealtimeProjectionFreshnessObserver(Protocol):
-    """Told when freshness or its frontier was settled anew, perhaps to what it was."""
+    """Called when freshness or its frontier is set, also to the same value."""
 
     def on_realtime_projection_freshness_changed(
         self, new_freshness: RealtimeProjectionFreshness, frontier_ms: int
@@ -37,7 +37,7 @@ def _notify(
 
 
 class RealtimeProductTurnHandle:
-    """Its inputs may come at any time: one that does not fit is answered ``False``, not refused."""
+    """Its inputs may arrive at any time: one that does not fit returns ``False``."""
 
     def __init__(self, authority: Authority | None = None) -> None:
         self._authority = authority or Authority()
@@ -96,7 +96,7 @@ class RealtimeProductTurnHandle:
     def install_projection_freshness_observer_with_snapshot(
         self, observer: RealtimeProjectionFreshnessObserver
     ) -> tuple[RealtimeProjectionFreshness, int]:
-        """Where freshness stands; what comes after it the observer is told."""
+        """The present freshness; the observer receives every later one."""
         with self._authority as authority:
             self.install_projection_freshness_observer(observer)
             turn = authority.read(PRODUCT_TURN)
@@ -127,7 +127,7 @@ class RealtimeProductTurnHandle:
 
 
 class ModelRoutingHandle:
-    """Says which model a session works with."""
+    """Sets the model of a session."""
 
     def __init__(self, authority: Authority | None = None) -> None:
         self._authority = authority or Authority()

@@ -1,7 +1,7 @@
-"""model_routing: which model a session works with until something else is asked for.
+"""model_routing: the model that a session works with until another is requested.
 
-There is no comparing: setting the same baseline again is a new topology. Switching a turn to
-another model is not this machine's, and wants a baseline first.
+Values are not compared: setting the same baseline again begins a new epoch. Another machine
+switches a single turn to another model; it needs a baseline.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["MODEL_ROUTING", "ModelRouting", "ModelRoutingStatusChanged", "Routin
 
 
 class RoutingPhase(StrEnum):
-    """Whether a baseline is known."""
+    """Whether a baseline is set."""
 
     UNSET = "Unset"
     SET = "Set"
@@ -41,17 +41,17 @@ class ModelRouting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelRoutingStatusChanged(TransitionEffect, frozen=True, kw_only=True):
-    """Whoever chose a model by an older epoch has to look again."""
+    """Model choices based on an older epoch are outdated."""
 
     topology_epoch: int
 
 
-def set_baseline(routing: ModelRouting, asked: facts.BaselineSet) -> ModelRouting:
+def set_baseline(routing: ModelRouting, fact: facts.BaselineSet) -> ModelRouting:
     return replace(
         routing,
         phase=RoutingPhase.SET,
-        baseline_model=asked.model,
-        baseline_realtime=asked.realtime_capable,
+        baseline_model=fact.model,
+        baseline_realtime=fact.realtime_capable,
         topology_epoch=routing.topology_epoch + 1,
     )
 

@@ -1,10 +1,9 @@
 """realtime_product_turn: a spoken turn as the product sees it, in three regions.
 
-The phase says what of the turn was committed and heard. Freshness says whether the realtime side
-still shows the session as it is, up to a frontier in time that never goes back. The policy says
-what a clean close of the connection means. Freshness looks at the phase once, when the session
-moves on; otherwise no region looks at another, but the end of a turn settles two of them.
-Who is told of a changed freshness is the handle's; the turn itself is ``machine``'s.
+The phase is what of the turn was committed and heard. Freshness is whether the realtime side shows
+the session's present state, up to a frontier in time that only grows. The policy is what a clean
+close of the connection means. Freshness reads the phase once, when the session advances; the end of
+a turn sets two regions; otherwise the regions are independent.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ __all__ = [
 
 
 class RealtimeProductTurnPhase(StrEnum):
-    """Preemptible: committed and heard, in whichever order."""
+    """Preemptible: committed and heard, in either order."""
 
     IDLE = "Idle"
     AWAITING_PROGRESS = "AwaitingProgress"
@@ -52,7 +51,7 @@ IDLE, AWAITING, COMMITTED, OUTPUT, PREEMPTIBLE = RealtimeProductTurnPhase
 
 
 class RealtimeProjectionFreshness(StrEnum):
-    """Whether what the realtime side shows is to be renewed: not, after this turn, or now."""
+    """Whether the realtime side must be refreshed: no, after this turn, or now."""
 
     CLEAN = "Clean"
     STALE_DEFERRED = "StaleDeferred"
@@ -63,7 +62,7 @@ CLEAN, DEFERRED, IMMEDIATE = RealtimeProjectionFreshness
 
 
 class RealtimeReconnectPolicy(StrEnum):
-    """What a clean close of the connection means; nobody reads it before."""
+    """What a clean close of the connection means; read only at the close."""
 
     CLEAN_EXIT = "CleanExit"
     REATTACH_AND_RECOVER = "ReattachAndRecover"
@@ -78,7 +77,7 @@ class ProductTurn(msgspec.Struct, frozen=True, kw_only=True):
     phase: RealtimeProductTurnPhase = IDLE
     freshness: RealtimeProjectionFreshness = CLEAN
     frontier_ms: int = 0
-    """While clean, as of when the session is shown; while stale, when it last moved on."""
+    """Clean: the time of the state shown. Stale: the time of the session's last advance."""
     reconnect_policy: RealtimeReconnectPolicy = EXIT
     host: SessionHost = SessionHost()
 
@@ -99,20 +98,20 @@ class ProductTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RealtimeProductTurnPhaseChanged(TransitionEffect, frozen=True, kw_only=True):
-    """The turn stands elsewhere."""
+    """The turn is in another phase."""
 
     new_phase: RealtimeProductTurnPhase
 
 
 class RealtimeProjectionFreshnessChanged(TransitionEffect, frozen=True, kw_only=True):
-    """Freshness or its frontier was settled anew, perhaps to what it was."""
+    """Freshness or its frontier was set, perhaps to the same value."""
 
     new_freshness: RealtimeProjectionFreshness
     frontier_ms: int
 
 
 class RealtimeReconnectPolicyChanged(TransitionEffect, frozen=True, kw_only=True):
-    """A clean close means something else."""
+    """A clean close now means something else."""
 
     new_policy: RealtimeReconnectPolicy
 
@@ -136,7 +135,7 @@ def to_phase(
     start: tuple[RealtimeProductTurnPhase, ...],
     to: RealtimeProductTurnPhase,
 ) -> Transition:
-    """A step of the phase region."""
+    """Set the phase region."""
     return Transition(
         name,
         on,
@@ -147,20 +146,20 @@ def to_phase(
 
 
 def mark_stale(freshness: RealtimeProjectionFreshness) -> Callable[[ProductTurn, Any], ProductTurn]:
-    return lambda turn, asked: replace(turn, freshness=freshness, frontier_ms=asked.advanced_at_ms)
+    return lambda turn, fact: replace(turn, freshness=freshness, frontier_ms=fact.advanced_at_ms)
 
 
 def refresh(turn: ProductTurn, as_of_ms: int) -> ProductTurn:
     return replace(turn, freshness=CLEAN, frontier_ms=max(turn.frontier_ms, as_of_ms))
 
 
-def advances(turn: ProductTurn, asked: facts.ProjectionAdvanced) -> bool:
-    """The same time again is no advance."""
-    return asked.advanced_at_ms > turn.frontier_ms and reachable(turn)
+def advances(turn: ProductTurn, fact: facts.ProjectionAdvanced) -> bool:
+    """A guard: the time is later than the frontier."""
+    return fact.advanced_at_ms > turn.frontier_ms and reachable(turn)
 
 
 def cleans(turn: ProductTurn, as_of_ms: int) -> bool:
-    """Whether anything would change."""
+    """A guard: the input would change something."""
     return (turn.freshness is not CLEAN or as_of_ms > turn.frontier_ms) and reachable(turn)
 
 
@@ -175,7 +174,7 @@ def reattach_transition(name: str, on: str) -> Transition:
 
 
 def terminate(turn: ProductTurn, _: object) -> ProductTurn:
-    """What was put off until after the turn is due now."""
+    """A refresh postponed until after the turn is due now."""
     freshness = IMMEDIATE if turn.freshness is DEFERRED else turn.freshness
     return replace(turn, reconnect_policy=EXIT, freshness=freshness)
 

@@ -1,8 +1,8 @@
-"""Whether a failed call to a model is made again, and after how long.
+"""Whether and when a failed call to a model is repeated.
 
-A plan is a function of the failure, of how often it was tried, of the budget that is left and of a
-jitter somebody else has drawn. Waiting, and giving up by a fatal failure, are the caller's; what
-the turn remembers of a plan is ``machine``'s.
+A plan is a function of the failure, the number of attempts, the remaining budget and a jitter that
+the caller draws. The caller waits, or ends the turn with a fatal failure; ``turn_machine`` records
+the plan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rookery.schemas.machines.turn import (
 __all__ = ["RATE_LIMIT_FLOOR_MS", "LlmFailure", "LlmFailureKind", "RetryPolicy"]
 
 RATE_LIMIT_FLOOR_MS: Final = 30_000
-"""A provider that says "too often" and not for how long gets at least this much rest."""
+"""Minimal delay after a rate limit without a time."""
 
 
 class LlmFailureKind(StrEnum):
@@ -45,28 +45,28 @@ _RETRYABLE: Final = {
 
 
 class LlmFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A call to a model that failed."""
+    """A failed call to a model."""
 
     provider: str
     kind: LlmFailureKind
     message: str
     retry_after_ms: int | None = None
-    """How long a provider that limits the rate asked to wait."""
+    """The delay that a rate-limiting provider requested."""
     duration_ms: int | None = None
-    """How long a call took that timed out."""
+    """The duration of a call that timed out."""
     retryable: bool = False
-    """Of a provider's error: what its type says. What its payload says never counts."""
+    """For a provider's error: whether its type is retryable. Its payload is not considered."""
 
     @property
     def retryable_as(self) -> LlmRetryFailureKind | None:
-        """As what another attempt may mend it; ``None`` if none can."""
+        """The kind under which a retry makes sense; ``None`` if none does."""
         if self.kind is LlmFailureKind.PROVIDER_ERROR and self.retryable:
             return LlmRetryFailureKind.RETRYABLE_PROVIDER_ERROR
         return _RETRYABLE.get(self.kind)
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and how patiently calls are made again."""
+    """How often and with which delays calls are repeated."""
 
     max_retries: int = 3
     initial_delay_ms: int = 500
@@ -75,7 +75,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     call_timeout_ms: int | None = None
 
     def delay_for_attempt(self, attempt: int, *, jitter: float = 1.0) -> int:
-        """Milliseconds before ``attempt``, counted from 1; ``jitter`` lies in 0.9 to 1.1."""
+        """Milliseconds before ``attempt``, counted from 1; ``jitter`` is between 0.9 and 1.1."""
         if attempt == 0:
             return 0
         try:
@@ -92,7 +92,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         remaining_budget_ms: int | None = None,
         jitter: float = 1.0,
     ) -> LlmRetrySchedule | None:
-        """The next attempt after ``index`` of them; ``None`` if there is none."""
+        """The next attempt after ``index`` attempts; ``None`` if there is none."""
         kind = failure.retryable_as
         if kind is None or index >= self.max_retries:
             return None

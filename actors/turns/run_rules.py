@@ -1,8 +1,9 @@
-"""Runs that a node drives: what facts of others, and a driver's steps, leave on record.
+"""``RunRules``: the facts of the runs that a node executes, by other families' facts and by their
+driver's steps.
 
-A prepared run is started as soon as admission says so. A driver's step comes whole: the end of the
-last batch of calls, the boundary, and what is wanted next, in one message. Whoever asked for the
-end meanwhile is served first. Pure: rows are ``machine``'s, running programs is ``runner``'s.
+A prepared run starts at once. A step is recorded as one message: the end of the previous calls, the
+boundary, and the calls requested next. A cancellation in the meantime takes precedence. Pure:
+``turn_machine`` has the transitions, ``RunExecutor`` executes programs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import UNSET
 from msgspec.structs import force_setattr, replace
 
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel import Effect, FactBuilder
 from rookery.actors.messages import (
     ActiveRunView,
     ParkRun,
@@ -59,19 +60,19 @@ _END_INPUTS: Final = {
     TurnPhase.FAILED: "run_failed",
     TurnPhase.CANCELLED: "run_cancelled",
 }
-"""By the phase that a turn has ended in."""
+"""By the phase in which a turn has ended."""
 BOUNDARIES: Final = ("boundary_continue", "boundary_complete", "primitive_applied")
 
 
 class RunRules:
-    """A concern's rules for the runs its node drives."""
+    """The rules of ``TurnsDecider`` for the runs that its node executes."""
 
-    def __init__(self, concern: TurnsDecider, offers: Provisioner | None) -> None:
-        self._decider, self._provisioner = concern, offers
+    def __init__(self, decider: TurnsDecider, provisioner: Provisioner | None) -> None:
+        self._decider, self._provisioner = decider, provisioner
 
     def react(self, state: SessionTurns, key: str, fact: Any) -> Sequence[Fact]:
-        """What a fact of admission's, or of the tools', means for the session's run. Nothing is
-        done any more about a life that is over."""
+        """React to a fact of admission or of the tools. Facts of an ended generation have no
+        effect."""
         left: Sequence[Fact] = ()
         match fact:
             case _ if fact.generation < state.generation:
@@ -93,71 +94,72 @@ class RunRules:
         return left
 
     def end_lost_run(
-        self, state: SessionTurns, key: str, said: ReportBrokenHistory
+        self, state: SessionTurns, key: str, report: ReportBrokenHistory
     ) -> Sequence[Fact]:
-        """Nothing comes any more of what the run waits for: it ends."""
-        driving = state.driving
-        if driving is None or driving.run_id != state.host.current_run_id:
+        """Fail the run because the history of its calls or approvals cannot be folded."""
+        run = state.driving
+        if run is None or run.run_id != state.host.current_run_id:
             return ()
         if state.turn.phase.is_terminal:
             return ()
-        text = f"the history of {said.family} cannot be folded: {said.message}"
-        refusal = Refused(said.code, text, hint=f"rookery sessions destroy {key}")
-        (failed,) = self._fail_unstarted(state, key, driving.run_id, refusal)
-        force_setattr(failed, "step", driving.steps + 1)
+        text = f"the history of {report.family} cannot be folded: {report.message}"
+        refusal = Refused(report.code, text, hint=f"rookery sessions destroy {key}")
+        (failed,) = self._fail_unstarted(state, key, run.run_id, refusal)
+        force_setattr(failed, "step", run.steps + 1)
         return (failed,)
 
     def record_step(self, state: SessionTurns, key: str, step: RecordStep) -> Sequence[Fact]:
-        """Put a driver's step on record, unless the run is over. A step is taken once: a driver
-        that comes second has been told other things, and begins anew from the record."""
-        driving = state.driving
-        if driving is None or driving.run_id != step.run_id or state.turn.phase.is_terminal:
+        """Record a driver's step, unless the run is over. Each number is recorded once: a second
+        driver gets CONFLICT and restarts from the recorded steps."""
+        run = state.driving
+        if run is None or run.run_id != step.run_id or state.turn.phase.is_terminal:
             return ()
-        if step.number <= driving.steps:
+        if step.number <= run.steps:
             raise Failed(
-                "CONFLICT", f"step {step.number} of run {step.run_id} was taken by another driver"
+                "CONFLICT",
+                f"step {step.number} of run {step.run_id} was recorded by another driver",
             )
-        taken = StepFacts(self._decider, state, key, step)
+        step_facts = StepFacts(self._decider, state, key, step)
         if state.turn.phase is TurnPhase.CANCELLING:
-            taken.cancel()
+            step_facts.cancel()
         else:
-            waited = driving.calls if step.answered else ()
-            taken.apply_inputs(*resolve_calls(waited, step.given), *step.moves)
-        return taken.facts
+            waited = run.calls if step.answered else ()
+            step_facts.apply_inputs(*resolve_calls(waited, step.given), *step.moves)
+        return step_facts.facts
 
     def end_from_outside(
         self, state: SessionTurns, key: str, left: Sequence[Fact] = ()
     ) -> Sequence[Fact]:
-        """The end of a run whose turn has come to one by no step of its driver: somebody outside
-        has put an input to the machine, just now with ``left``, or some time ago."""
+        """End the run after a client's input to the machine has ended its turn, either in ``left``
+        or earlier."""
         for fact in left:
             state = self._decider.evolve(state, fact)
-        driving, phase = state.driving, state.turn.phase
-        if driving is None or driving.over is not False or not phase.is_terminal:
+        run, phase = state.driving, state.turn.phase
+        if run is None or run.over is not False or not phase.is_terminal:
             return ()
-        if self._provisioner is None or driving.run_id != state.host.current_run_id:
+        if self._provisioner is None or run.run_id != state.host.current_run_id:
             return ()
         cause = state.turn.terminal_cause_kind or TurnTerminalCauseKind.FATAL_FAILURE
         outcome = state.turn.terminal_outcome or TurnTerminalOutcome.FAILED
         on = _END_INPUTS[phase]
-        params: dict[str, Any] = {"run_id": driving.run_id}
+        params: dict[str, Any] = {"run_id": run.run_id}
         if on == "run_failed":
             params |= {
                 "apply_cause": None,
                 "apply_message": None,
                 "outcome": outcome.variant,
                 "cause_kind": cause.variant,
-                "error": f"{cause.variant}: by somebody outside",
+                "error": f"{cause.variant}: by an input of a client",
             }
         (end,) = self._decider.decide_input(state, key, on, params)
         force_setattr(end, "result", external_result(phase))
-        force_setattr(end, "step", driving.steps + 1)
+        force_setattr(end, "step", run.steps + 1)
         return (end,)
 
     def park(self, state: SessionTurns, parked: ParkRun) -> Sequence[Fact]:
-        """A run that is to end now does not go to rest first."""
-        driving, phase = state.driving, state.turn.phase
-        if driving is None or driving.run_id != parked.run_id or driving.parked:
+        """Park the run, unless it is about to end."""
+        run, phase = state.driving, state.turn.phase
+        if run is None or run.run_id != parked.run_id or run.parked:
             return ()
         if phase.is_terminal or phase is TurnPhase.CANCELLING:
             return ()
@@ -172,32 +174,32 @@ class RunRules:
         return (self._stamp_generation(state, fact),)
 
     def unpark(self, state: SessionTurns, run_id: str) -> Sequence[Fact]:
-        """What the run waited for has come."""
-        driving = state.driving
-        if driving is None or driving.run_id != run_id or not driving.parked:
+        """Unpark the run, because a call it waits for has ended."""
+        run = state.driving
+        if run is None or run.run_id != run_id or not run.parked:
             return ()
         return (self._stamp_generation(state, facts.Unparked(run=run_id)),)
 
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
-        """``state`` may be a later one: a run that has ended since needs no driver."""
-        driving = state.driving
+        """The effects of ``fact``. ``state`` may be a later one: an ended run needs no driver."""
+        run = state.driving
         if isinstance(fact, End) and fact.result is not UNSET and fact.result_blob is UNSET:
             return (SendResult(key=f"end/{fact.id}", run_id=fact.run, result=fact.result),)
-        if driving is None or fact.run != driving.run_id or state.turn.phase.is_terminal:
+        if run is None or fact.run != run.run_id or state.turn.phase.is_terminal:
             return ()
         match fact:
-            case facts.PrimitiveApplied() | facts.Unparked() if not driving.parked:
-                view = active_run_view(state, driving.run_id)
+            case facts.PrimitiveApplied() | facts.Unparked() if not run.parked:
+                view = active_run_view(state, run.run_id)
                 return (ExecuteRun(key=f"drive/{fact.id}", session=fact.session, view=view),)
-            case facts.Parked() if driving.parked:
-                return (_interim_effect(driving, f"parked/{fact.id}", fact.session),)
+            case facts.Parked() if run.parked:
+                return (_interim_effect(run, f"parked/{fact.id}", fact.session),)
             case facts.CancelRequested():
                 return (StopRun(key=f"stop/{fact.id}", session=fact.session, run_id=fact.run),)
         return ()
 
     def pending_effects(self, state: SessionTurns, session: str) -> Sequence[Effect]:
-        """What the session's run calls for, by what is on record of it alone."""
-        driving, phase = state.driving, state.turn.phase
+        """The effects that the session's run calls for, from its state alone."""
+        run, phase = state.driving, state.turn.phase
         if self._provisioner is None:
             return ()
         if phase.is_terminal:
@@ -206,65 +208,65 @@ class RunRules:
             return (
                 () if run_id is None else (ReportTurnOver(key=key, session=session, run_id=run_id),)
             )
-        if driving is None or driving.run_id != state.host.current_run_id:
+        if run is None or run.run_id != state.host.current_run_id:
             return ()
-        run_id = driving.run_id
+        run_id = run.run_id
         if phase is TurnPhase.CANCELLING:
             return (StopRun(key=f"stop/{run_id}", session=session, run_id=run_id),)
-        if not driving.parked:
+        if not run.parked:
             return (ContinueRun(key=f"drive/{run_id}", session=session, run_id=run_id),)
-        return (_interim_effect(driving, f"parked/{run_id}", session),)
+        return (_interim_effect(run, f"parked/{run_id}", session),)
 
     # --- reactions --------------------------------------------------------------------------------
 
     def _start(self, state: SessionTurns, key: str, run_id: str) -> Sequence[Fact]:
-        """A run that cannot be started ends at once: it was promised an end."""
-        asked, driving = state.asked.get(run_id), state.driving
-        if self._provisioner is None or asked is None or (driving and driving.run_id == run_id):
+        """Start a prepared run. If that is impossible it fails at once: every input gets an end."""
+        requested, run = state.asked.get(run_id), state.driving
+        if self._provisioner is None or requested is None or (run and run.run_id == run_id):
             return ()
-        forked = asked.forked
+        forked, builder = requested.forked, TurnFacts(self._decider, state, key)
         try:
-            offer = forked.offer if forked is not UNSET else self._provision(state, asked.request)
-            if isinstance(offer, ImmediateKind):
-                return self._run_immediate(state, key, run_id, offer)
-            (started,) = self._decider.decide_input(
-                state, key, "start_conversation_run", start_params(run_id)
+            environment = (
+                forked.offer if forked is not UNSET else self._provision(state, requested.request)
+            )
+            if isinstance(environment, ImmediateKind):
+                return self._run_immediate(state, key, run_id, environment)
+            builder.transition(
+                "start_conversation_run",
+                start_params(run_id),
+                offer=environment,
+                request=requested.request,
+                request_blob=requested.request_blob,
+                forked=forked,
             )
         except Refused as refusal:
             return self._fail_unstarted(state, key, run_id, refusal)
-        force_setattr(started, "offer", offer)
-        force_setattr(started, "request", asked.request)
-        force_setattr(started, "request_blob", asked.request_blob)
-        force_setattr(started, "forked", forked)
-        after = self._decider.evolve(state, started)
-        return (started, *self._decider.decide_input(after, key, "primitive_applied", {}))
+        builder.transition("primitive_applied", {})
+        return builder.facts
 
     def _provision(
         self, state: SessionTurns, request: RunRequest
     ) -> RunEnvironment | ImmediateKind:
-        """A session stays on the guest it began with, whichever node it has come to: the memory of
-        one build means nothing to another."""
+        """The environment of a run. A session keeps the guest it began with on every node, because
+        memory fits only its own build."""
         assert self._provisioner is not None
-        offer = self._provisioner(request, state.limits)
-        began = state.began if state.driving is None else state.driving.offer
-        if began is UNSET or isinstance(offer, ImmediateKind):
-            return offer
-        return replace(offer, language=began.language, build=began.build)
+        environment = self._provisioner(request, state.limits)
+        inherited = state.began if state.driving is None else state.driving.offer
+        if inherited is UNSET or isinstance(environment, ImmediateKind):
+            return environment
+        return replace(environment, language=inherited.language, build=inherited.build)
 
     def _run_immediate(
-        self, state: SessionTurns, key: str, run_id: str, how: ImmediateKind
+        self, state: SessionTurns, key: str, run_id: str, kind: ImmediateKind
     ) -> Sequence[Fact]:
-        """What is only put into the session is done as soon as it is begun."""
+        """Start and complete a run that only adds to the session."""
         params = {"run_id": run_id}
-        begun = self._decider.decide_input(state, key, how.value, params)
-        after = self._decider.evolve(state, *begun)
-        applied: Sequence[Fact] = ()
-        if how is ImmediateKind.APPEND:
-            applied = self._decider.decide_input(after, key, "primitive_applied", {})
-            after = self._decider.evolve(after, *applied)
-        (ended,) = self._decider.decide_input(after, key, "run_completed", params)
-        force_setattr(ended, "result", RunResult())
-        return (*begun, *applied, ended)
+        builder = TurnFacts(self._decider, state, key)
+        builder.transition(kind.value, params)
+        if kind is ImmediateKind.APPEND:
+            builder.transition("primitive_applied", {})
+        builder.transition("run_completed", params, result=RunResult())
+        return builder.facts
 
     def _fail_unstarted(
         self, state: SessionTurns, key: str, run_id: str, refusal: Refused
@@ -282,64 +284,80 @@ class RunRules:
         return (failed,)
 
     def _request_end(self, state: SessionTurns, key: str, on: str) -> Sequence[Fact]:
-        driving = state.driving
-        if driving is None or driving.run_id != state.host.current_run_id:
+        run = state.driving
+        if run is None or run.run_id != state.host.current_run_id:
             return ()
         try:
             return self._decider.decide_input(state, key, on, {})
-        except Refused:  # It has ended, or ends already.
+        except Refused:  # The turn has ended or is ending.
             return self.end_from_outside(state, key)
 
     def _on_call_ended(
         self, state: SessionTurns, fact: tool.Completed | tool.Failed
     ) -> Sequence[Fact]:
-        driving = state.driving
-        if driving is None or fact.operation_id not in driving.waits_for:
+        run = state.driving
+        if run is None or fact.operation_id not in run.waits_for:
             return ()
-        return self.unpark(state, driving.run_id)
+        return self.unpark(state, run.run_id)
 
     def _stamp_generation(self, state: SessionTurns, fact: Fact) -> Fact:
         force_setattr(fact, "generation", state.generation)
         return fact
 
 
-class StepFacts:
-    """The facts of one step, each folded before the next is decided."""
+class TurnFacts(FactBuilder["SessionTurns", Fact]):
+    """The facts of one decision about a session's turn."""
+
+    def __init__(self, decider: TurnsDecider, state: SessionTurns, key: str) -> None:
+        super().__init__(state, decider.evolve)
+        self._decider, self._key = decider, key
+
+    def transition(self, on: str, params: Any, **fields: Any) -> Any:
+        """Add the fact of a machine's input, with these fields set."""
+        (fact,) = self._decider.decide_input(self.state, self._key, on, params)
+        for name, value in fields.items():
+            force_setattr(fact, name, value)
+        return self.add(fact)
+
+
+class StepFacts(TurnFacts):
+    """The facts of one step of a driver."""
 
     def __init__(
-        self, concern: TurnsDecider, state: SessionTurns, key: str, step: RecordStep
+        self, decider: TurnsDecider, state: SessionTurns, key: str, step: RecordStep
     ) -> None:
-        self.facts: list[Fact] = []
-        self._decider, self._state, self._key, self._step = concern, state, key, step
+        super().__init__(decider, state, key)
+        self._step = step
 
     def apply_inputs(self, *moves: TurnInput) -> None:
-        """A boundary at which the run ends, because somebody wanted it to, is its last move."""
+        """Apply the step's inputs in order. A boundary at which a cancelled run ends is the last
+        one."""
         for move in moves:
-            fact = self._transition(move.input, move.params)
+            fact = self.transition(move.input, move.params)
             if isinstance(fact, facts.ToolCallsReturned):
                 force_setattr(fact, "calls", self._step.calls)
             elif isinstance(fact, facts.ToolCallsResolved):
                 force_setattr(fact, "passed_ms", self._step.passed_ms or UNSET)
             if isinstance(fact, End):
                 self._set_result(fact, self._step.result)
-            cancelled = self._state.turn.phase is TurnPhase.CANCELLED
+            cancelled = self.state.turn.phase is TurnPhase.CANCELLED
             if cancelled and move.input in BOUNDARIES:
                 self._end_cancelled("the run was cancelled at its boundary")
                 break
         self._stamp_step()
 
     def cancel(self) -> None:
-        self._transition("cancellation_observed", {})
+        self.transition("cancellation_observed", {})
         self._end_cancelled("")
         self._stamp_step()
 
     def _end_cancelled(self, reason: str) -> None:
-        fact = self._transition("run_cancelled", {"run_id": self._step.run_id})
+        fact = self.transition("run_cancelled", {"run_id": self._step.run_id})
         self._set_result(fact, cancelled_result(self._step.result, reason))
 
     def _set_result(self, fact: Any, result: RunResult | Any) -> None:
-        """Of a cancelled run nothing is kept, whatever its program had come to; a large result
-        that says otherwise is not its."""
+        """Set the result of the run's end. A cancelled run keeps no changes, and its large result
+        only if that says cancelled too."""
         step = self._step
         if isinstance(fact, facts.Cancelled) and result is not UNSET:
             force_setattr(fact, "result", result)
@@ -350,12 +368,6 @@ class StepFacts:
         force_setattr(fact, "result_blob", step.result_blob)
         force_setattr(fact, "kept", step.kept)
 
-    def _transition(self, on: str, params: Any) -> Any:
-        (fact,) = self._decider.decide_input(self._state, self._key, on, params)
-        self.facts.append(fact)
-        self._state = self._decider.evolve(self._state, fact)
-        return fact
-
     def _stamp_step(self) -> None:
         last = self.facts[-1]
         force_setattr(last, "step", self._step.number)
@@ -363,39 +375,39 @@ class StepFacts:
             force_setattr(last, "timer_ms", self._step.timer_ms)
 
 
-def _interim_effect(driving: ActiveRun, key: str, session: str) -> SendInterim:
-    waits = tuple(call for call in driving.calls if call.operation_id in driving.waits_for)
+def _interim_effect(run: ActiveRun, key: str, session: str) -> SendInterim:
+    waits = tuple(call for call in run.calls if call.operation_id in run.waits_for)
     return SendInterim(
         key=key,
         session=session,
-        run_id=driving.run_id,
-        code=driving.parked,
-        snapshot_id=driving.snapshot_id,
+        run_id=run.run_id,
+        code=run.parked,
+        snapshot_id=run.snapshot_id,
         calls=waits,
     )
 
 
 def active_run_view(state: SessionTurns, run_id: str) -> ActiveRunView:
-    """For whoever drives the run: how far it has come, as far as that is remembered."""
-    driving, phase = state.driving, state.turn.phase
-    if driving is None or driving.run_id != run_id:
+    """The active run as its driver needs it; ``Forgotten`` if the run is not the active one."""
+    run, phase = state.driving, state.turn.phase
+    if run is None or run.run_id != run_id:
         return ActiveRunView(run_id=run_id, ended="Forgotten")
     return ActiveRunView(
         run_id=run_id,
-        steps=driving.steps,
-        started_at_ms=driving.started_at_ms,
+        steps=run.steps,
+        started_at_ms=run.started_at_ms,
         generation=state.generation,
         runs_before=state.runs_ended - phase.is_terminal,
-        request=driving.request,
-        request_blob=driving.request_blob,
-        calls=driving.calls,
-        beside=() if driving.beside is UNSET else driving.beside,
-        timer_ms=driving.timer_ms,
-        offer=driving.offer,
+        request=run.request,
+        request_blob=run.request_blob,
+        calls=run.calls,
+        beside=() if run.beside is UNSET else run.beside,
+        timer_ms=run.timer_ms,
+        offer=run.offer,
         cancelling=phase is TurnPhase.CANCELLING,
         ended=phase.value if phase.is_terminal else "",
-        parked=driving.parked,
-        snapshot_blob=driving.snapshot_blob,
-        split=driving.split is True,
-        forked=driving.forked,
+        parked=run.parked,
+        snapshot_blob=run.snapshot_blob,
+        split=run.split is True,
+        forked=run.forked,
     )

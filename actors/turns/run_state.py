@@ -1,7 +1,4 @@
-"""Driving a run, in data: what is kept of it, and a driver's results in the machine's words.
-
-What these leave on record is ``driven``'s to decide; running programs is ``runner``'s.
-"""
+"""The state of a requested and of an active run, and a driver's results as machine inputs."""
 
 from __future__ import annotations
 
@@ -50,23 +47,23 @@ __all__ = [
 
 
 class ImmediateKind(Enum):
-    """Runs that no driver is asked for: by the input that starts them."""
+    """Runs without a driver, by the input that starts them."""
 
     APPEND = "start_immediate_append"
     CONTEXT = "start_immediate_context"
 
 
 class Provisioner(Protocol):
-    """What a node gives to the runs it starts."""
+    """Provides the environment of the runs that a node starts."""
 
     def __call__(
         self, request: RunRequest, session_limits: SessionLimits | UnsetType
     ) -> RunEnvironment | ImmediateKind:
-        """``Refused`` if this node cannot run such a program at all."""
+        """The run's environment; ``Refused`` if this node cannot execute such a program."""
 
 
 class RequestedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What an input of the session asks for, until its run has ended."""
+    """The request of an input, until its run has ended."""
 
     request: RunRequest
     request_blob: str | UnsetType = UNSET
@@ -74,14 +71,14 @@ class RequestedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InheritedGuest(msgspec.Struct, frozen=True):
-    """The guest of a memory that a session was given."""
+    """The guest of the snapshot that a session began with."""
 
     language: Language
     build: str
 
 
 class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The run that a node drives, or drove last."""
+    """The run that a node executes, or executed last."""
 
     run_id: str
     offer: RunEnvironment
@@ -91,23 +88,23 @@ class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
     started_at_ms: int
     steps: int = 0
     calls: tuple[RequestedCall, ...] = ()
-    """Without their arguments: the driver waits for them."""
+    """The calls that the driver waits for, without their arguments."""
     beside: tuple[RequestedCall, ...] | UnsetType = UNSET
-    """Those it does not wait for, that are under way since a time of the program's came first."""
+    """Calls it does not wait for, which run since the program's timer fired first."""
     timer_ms: int | UnsetType = UNSET
-    """How long it waits at most."""
+    """The longest time it waits."""
     parked: str = ""
     waits_for: tuple[str, ...] = ()
     snapshot_id: str = ""
     snapshot_blob: str = ""
     split: bool | UnsetType = UNSET
-    """Whether it was parked with calls of several steps open."""
+    """Whether it was parked with open calls of several steps."""
     over: bool | UnsetType = UNSET
-    """Whether its end is on record; unset: by a version that did not note it."""
+    """Whether its end is recorded; unset in states of older versions."""
 
 
 def start_params(run_id: str) -> dict[str, Any]:
-    """A program stands where a conversation's turn would."""
+    """The parameters of a program's turn: it counts as a conversation turn."""
     return {
         "run_id": run_id,
         "primitive_kind_in": TurnPrimitiveKind.CONVERSATION_TURN,
@@ -124,27 +121,27 @@ def start_params(run_id: str) -> dict[str, Any]:
 def resolve_calls(
     calls: tuple[RequestedCall, ...], given: tuple[str, ...] | UnsetType = UNSET
 ) -> tuple[TurnInput, ...]:
-    """The last batch of calls is answered, and its boundary passed. If the program went on with
-    ``given`` of them alone, these have become the barrier."""
+    """The inputs for the end of the last calls and for the boundary. If the program continued with
+    the outcomes of ``given`` only, those become the barrier."""
     if not calls:
         return ()
     operations = sorted(call.operation_id for call in calls)
-    moves: list[TurnInput] = []
+    inputs: list[TurnInput] = []
     if given is not UNSET:
-        moves, operations = [_register_ops(operations, given)], sorted(given)
+        inputs, operations = [_register_ops(operations, given)], sorted(given)
     if operations:
-        moves.append(TurnInput("ops_barrier_satisfied", {"operation_ids": operations}))
-    return (*moves, TurnInput("tool_calls_resolved"), TurnInput("boundary_continue"))
+        inputs.append(TurnInput("ops_barrier_satisfied", {"operation_ids": operations}))
+    return (*inputs, TurnInput("tool_calls_resolved"), TurnInput("boundary_continue"))
 
 
 def request_calls(
     calls: Sequence[RequestedCall], barrier: Iterable[str], under_way: Iterable[str]
 ) -> tuple[TurnInput, ...]:
-    """The driver wants these, and waits for the operations of the barrier."""
-    moves = (_register_ops(under_way, barrier),)
+    """The inputs for new calls; the driver waits for the operations of the barrier."""
+    inputs = (_register_ops(under_way, barrier),)
     if not calls:
-        return moves
-    return (TurnInput("llm_returned_tool_calls", {"tool_count": len(calls)}), *moves)
+        return inputs
+    return (TurnInput("llm_returned_tool_calls", {"tool_count": len(calls)}), *inputs)
 
 
 def _register_ops(operations: Iterable[str], barrier: Iterable[str]) -> TurnInput:
@@ -153,7 +150,7 @@ def _register_ops(operations: Iterable[str], barrier: Iterable[str]) -> TurnInpu
 
 
 def end_run(run_id: str, result: RunResult) -> tuple[TurnInput, ...]:
-    """How a result ends the run."""
+    """The inputs by which a result ends the run."""
     if result.status is RunStatus.OK:
         return (
             TurnInput("llm_returned_terminal"),
@@ -199,30 +196,34 @@ _CAUSES: Final = {
 
 
 def cancelled_result(of: RunResult | UnsetType, reason: str = "") -> RunResult:
-    """What a cancelled run is answered, with what it had come to where that is known."""
+    """The result of a cancelled run, with the output it had so far."""
     error = ErrorObject(code="CANCELLED", message=reason or "the run was cancelled")
-    told = RunResult() if of is UNSET else of
-    made = RunResult.failed(RunStatus.CANCELLED, error, told.stdout, told.metrics)
-    return msgspec.structs.replace(made, stderr=told.stderr, external_calls=told.external_calls)
+    output = RunResult() if of is UNSET else of
+    cancelled = RunResult.failed(RunStatus.CANCELLED, error, output.stdout, output.metrics)
+    return msgspec.structs.replace(
+        cancelled, stderr=output.stderr, external_calls=output.external_calls
+    )
 
 
 def end_unexecuted(view: ActiveRunView) -> RecordStep:
-    """The last step of a run that is to end now and that nobody drives."""
+    """The last step of a cancelled run that has no driver."""
     result = cancelled_result(UNSET)
     return RecordStep(run_id=view.run_id, number=view.steps + 1, answered=False, result=result)
 
 
 def external_result(phase: TurnPhase) -> RunResult:
-    """What a run is answered whose turn somebody else has brought to its end."""
+    """The result of a run whose turn was ended by a client's input."""
     if phase is TurnPhase.COMPLETED:
         return RunResult()
     if phase is TurnPhase.CANCELLED:
         return cancelled_result(UNSET)
-    error = ErrorObject(code="RUNTIME_ERROR", message="somebody outside let the run's turn fail")
+    error = ErrorObject(
+        code="RUNTIME_ERROR", message="an input of a client made the run's turn fail"
+    )
     return RunResult.failed(RunStatus.RUNTIME_ERROR, error, "", Metrics())
 
 
 def refused_result(refusal: CodedError) -> RunResult:
-    """What a run is answered that could not even be started."""
+    """The result of a run that could not start."""
     error = ErrorObject(code=refusal.code, message=refusal.message, hint=refusal.hint or None)
     return RunResult.failed(RunStatus.VALIDATION_ERROR, error, "", Metrics())

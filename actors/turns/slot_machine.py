@@ -1,9 +1,8 @@
-"""session_turn_admission: the one slot a session has for a turn, and how it shuts down.
+"""session_turn_admission: the one slot a session has for a turn, and its shutdown.
 
-A turn claims the slot, runs in it and is wound up. A shutdown waits for a running turn; then
-nobody gets in any more, and the session may be taken down once those who waited were answered.
-What comes too late is not refused but told that the session is archived. What the turn does in the
-slot is ``machine``'s; a session's queue and its runs are admission's.
+A turn claims the slot, runs in it and releases it. A shutdown waits for a running turn; then the
+slot accepts no other, and the session may be torn down once the waiting starts are answered. A
+later start is answered with "archived" and not refused.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class TurnSlot(msgspec.Struct, frozen=True, kw_only=True):
     interrupt_pending: bool = False
     shutdown_pending: bool = False
     admission_drain_pending: bool = False
-    """Those who waited when it shut down are still to be answered."""
+    """The starts that waited at the shutdown must still be answered."""
     last_public_terminal: PublicTerminal | None = None
 
     @property
@@ -67,7 +66,7 @@ class TurnSlot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnAdmissionProjected(TransitionEffect, frozen=True, kw_only=True):
-    """Where the slot stands now."""
+    """The slot's present phase."""
 
     phase: SlotPhase
     interrupt_pending: bool
@@ -76,23 +75,23 @@ class TurnAdmissionProjected(TransitionEffect, frozen=True, kw_only=True):
 
 
 class TurnAdmissionShutdownTerminalResolved(TransitionEffect, frozen=True, kw_only=True):
-    """Whoever asked came after the shutdown."""
+    """A start arrived after the shutdown."""
 
     terminal: str
 
 
 class TurnInterruptRequested(TransitionEffect, frozen=True, kw_only=True):
-    """The turn is to be interrupted, and woken for it unless it was before."""
+    """Interrupt the turn, and wake it unless it was woken before."""
 
     wake: bool
 
 
 class PendingAdmissionDrainRequested(TransitionEffect, frozen=True, kw_only=True):
-    """Those who wait for the slot are to be answered; asked exactly once."""
+    """Answer the starts that wait for the slot; requested exactly once."""
 
 
 class SessionTeardownAuthorized(TransitionEffect, frozen=True, kw_only=True):
-    """The session may be taken down."""
+    """The session may be torn down."""
 
 
 class CancelAfterBoundaryAuthorized(TransitionEffect, frozen=True, kw_only=True):
@@ -100,7 +99,7 @@ class CancelAfterBoundaryAuthorized(TransitionEffect, frozen=True, kw_only=True)
 
 
 class StartTurnDispatchResolved(TransitionEffect, frozen=True, kw_only=True):
-    """Whether the start is still wanted."""
+    """Whether the start is still requested."""
 
     authorization: str
 
@@ -118,7 +117,7 @@ class StartTurnPublicTerminalResolved(TransitionEffect, frozen=True, kw_only=Tru
 
 
 class RuntimeKeepAliveResolved(TransitionEffect, frozen=True, kw_only=True):
-    """What is kept of the wish for keep-alive; preserving is not disabling."""
+    """The resulting keep-alive; "preserve" differs from "disable"."""
 
     decision: str
 
@@ -145,32 +144,32 @@ NOTHING_TO_RUN = (
 # --- when rows hold -------------------------------------------------------------------------------
 
 
-def explicit(asked: facts.SlotDispositionResolved, kind: ExecutionKind) -> bool:
-    return asked.execution_kind_present and asked.execution_kind is kind
+def explicit(fact: facts.SlotDispositionResolved, kind: ExecutionKind) -> bool:
+    return fact.execution_kind_present and fact.execution_kind is kind
 
 
-def prompted(asked: facts.SlotDispositionResolved) -> bool:
-    return asked.prompt_trimmed_text_byte_count > 0 or asked.prompt_non_text_block_count > 0
+def prompted(fact: facts.SlotDispositionResolved) -> bool:
+    return fact.prompt_trimmed_text_byte_count > 0 or fact.prompt_non_text_block_count > 0
 
 
-def resumes(asked: facts.SlotDispositionResolved) -> bool:
-    """Going on is asked for; the prompt does not matter then."""
-    return explicit(asked, ExecutionKind.RESUME_PENDING)
+def resumes(fact: facts.SlotDispositionResolved) -> bool:
+    """A guard: the start resumes; the prompt is irrelevant then."""
+    return explicit(fact, ExecutionKind.RESUME_PENDING)
 
 
-def unprompted(asked: facts.SlotDispositionResolved) -> bool:
-    return not asked.execution_kind_present and not prompted(asked)
+def unprompted(fact: facts.SlotDispositionResolved) -> bool:
+    return not fact.execution_kind_present and not prompted(fact)
 
 
-def pending(asked: facts.SlotDispositionResolved) -> bool:
-    return asked.pending_continuation is PendingContinuation.RUN_PENDING
+def pending(fact: facts.SlotDispositionResolved) -> bool:
+    return fact.pending_continuation is PendingContinuation.RUN_PENDING
 
 
 def keep_alive(name: str, request: KeepAliveRequest, decision: str) -> Transition:
     return Transition(
         name,
         "resolve_runtime_keep_alive",
-        lambda slot, asked: slot.phase is ADMITTED and asked.keep_alive_request is request,
+        lambda slot, fact: slot.phase is ADMITTED and fact.keep_alive_request is request,
         effects=(RuntimeKeepAliveResolved(decision=decision),),
     )
 

@@ -26,13 +26,13 @@ class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
     product_turn: ProductTurn = ProductTurn()
     routing: ModelRouting = ModelRouting()
     direct_run_id: str | None = None
-    """The run that has the session without admission's knowing."""
+    """The run that has the session without admission knowing it."""
     asked: Map[str, RequestedRun] = Map()
-    """By run, what the session's inputs ask for, from admission's facts."""
+    """The requests of the session's inputs by run, from admission's facts."""
     driving: ActiveRun | None = None
     runs_ended: int = 0
-    """Of this life of the session, those that a node drove."""
+    """The runs of this session generation that a node executed."""
     limits: SessionLimits | UnsetType = UNSET
-    """The session's, if they are not the defaults."""
+    """The session's limits, if they are not the defaults."""
     began: InheritedGuest | UnsetType = UNSET
-    """With which guest's memory this life began, if it was given one."""
+    """The guest of the snapshot that this generation began with, if it did."""

@@ -1,9 +1,4 @@
-"""What the steps of turn_execution make of a turn; when one may be taken is ``machine``'s.
-
-What turn_execution keeps of a turn, and what must always hold of it.
-
-Data only: which steps there are is ``machine``'s, what they make of a turn is ``steps``'.
-"""
+"""``Turn``, the state of turn_execution, its invariants, and how the transitions change it."""
 
 from __future__ import annotations
 
@@ -76,10 +71,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls_pending: int = 0
     pending_op_refs: frozenset[str] = NOTHING
     barrier_operation_ids: frozenset[str] = NOTHING
-    """Those the turn waits for; they need not be among ``pending_op_refs``."""
+    """The operations the turn waits for; they need not be among ``pending_op_refs``."""
     has_barrier_ops: bool = False
     barrier_satisfied: bool = False
-    """Kept from one step to the next: only registering operations asks anew."""
+    """Carried from step to step; only registering operations resets it."""
     boundary_count: int = 0
     cancel_after_boundary: bool = False
     terminal_outcome: TurnTerminalOutcome | None = None
@@ -131,46 +126,46 @@ OUTCOME_CANCELLED: Final = TurnTerminalOutcome.CANCELLED
 
 
 def to_phase(phase: TurnPhase) -> Callable[[Turn, object], Turn]:
-    """The step that leads to ``phase`` and changes nothing else."""
+    """An ``apply`` that sets the phase and nothing else."""
     return lambda turn, _: replace(turn, phase=phase)
 
 
 def bind_run(host: SessionHost, run_id: str) -> SessionHost:
-    """The host with the run, if it was not prepared for it; one that did not run before it returns
-    to Attached."""
+    """The host with the run bound, if admission had not prepared it; a host that was not Running
+    returns to Attached."""
     if host.phase is RUNNING and host.current_run_id == run_id:
         return host
     home = host.pre_run_phase if host.phase is RUNNING else ATTACHED
     return replace(host, phase=RUNNING, current_run_id=run_id, pre_run_phase=home)
 
 
-def start_conversation(turn: Turn, asked: facts.Started) -> Turn:
+def start_conversation(turn: Turn, fact: facts.Started) -> Turn:
     return Turn(
         phase=APPLYING,
-        primitive_kind=asked.primitive_kind_in,
-        admitted_content_shape=asked.shape,
-        vision_enabled=asked.vision,
-        image_tool_results_enabled=asked.image_results,
-        max_extraction_retries=asked.max_retries,
-        host=bind_run(turn.host, asked.run),
+        primitive_kind=fact.primitive_kind_in,
+        admitted_content_shape=fact.shape,
+        vision_enabled=fact.vision,
+        image_tool_results_enabled=fact.image_results,
+        max_extraction_retries=fact.max_retries,
+        host=bind_run(turn.host, fact.run),
     )
 
 
 def start_immediate(kind: TurnPrimitiveKind, shape: ContentShape) -> Callable[[Turn, Any], Turn]:
-    return lambda turn, asked: Turn(
+    return lambda turn, fact: Turn(
         phase=APPLYING,
         primitive_kind=kind,
         admitted_content_shape=shape,
-        host=bind_run(turn.host, asked.run),
+        host=bind_run(turn.host, fact.run),
     )
 
 
-def register_ops(turn: Turn, asked: facts.OpsRegistered) -> Turn:
-    barrier = frozenset(asked.barrier_ids)
+def register_ops(turn: Turn, fact: facts.OpsRegistered) -> Turn:
+    barrier = frozenset(fact.barrier_ids)
     return replace(
         turn,
         phase=WAITING,
-        pending_op_refs=frozenset(asked.op_refs),
+        pending_op_refs=frozenset(fact.op_refs),
         barrier_operation_ids=barrier,
         has_barrier_ops=bool(barrier),
         barrier_satisfied=not barrier,
@@ -203,7 +198,7 @@ def complete_at_boundary(turn: Turn, _: object) -> Turn:
 
 
 def cancel_at_boundary(turn: Turn, _: object) -> Turn:
-    """What was requested has happened, so it is requested no more."""
+    """Cancel; the request is fulfilled and cleared."""
     return replace(
         turn,
         phase=CANCELLED,
@@ -249,41 +244,41 @@ def defer_to_callback(turn: Turn, _: object) -> Turn:
     )
 
 
-def await_retry(turn: Turn, asked: facts.AttemptFailed) -> Turn:
+def await_retry(turn: Turn, fact: facts.AttemptFailed) -> Turn:
     return replace(
         turn,
         phase=RECOVERING,
-        llm_retry_attempt=asked.retry_attempt,
-        llm_retry_max_retries=asked.max_retries,
-        llm_retry_selected_delay_ms=asked.selected_delay_ms,
-        llm_retry_last_failure_kind=asked.failure_kind,
+        llm_retry_attempt=fact.retry_attempt,
+        llm_retry_max_retries=fact.max_retries,
+        llm_retry_selected_delay_ms=fact.selected_delay_ms,
+        llm_retry_last_failure_kind=fact.failure_kind,
     )
 
 
-def fail(turn: Turn, asked: facts.FatallyFailed) -> Turn:
+def fail(turn: Turn, fact: facts.FatallyFailed) -> Turn:
     return replace(
         turn,
         phase=FAILED,
         terminal_outcome=OUTCOME_FAILED,
-        terminal_cause_kind=asked.cause_kind,
+        terminal_cause_kind=fact.cause_kind,
     )
 
 
-def fail_run(turn: Turn, asked: facts.Failed) -> Turn:
+def fail_run(turn: Turn, fact: facts.Failed) -> Turn:
     return replace(
         turn,
         phase=FAILED,
-        terminal_outcome=asked.outcome,
-        terminal_cause_kind=asked.cause_kind,
-        last_runtime_apply_failure_cause=asked.apply_cause,
-        last_runtime_apply_failure_message=asked.apply_message,
+        terminal_outcome=fact.outcome,
+        terminal_cause_kind=fact.cause_kind,
+        last_runtime_apply_failure_cause=fact.apply_cause,
+        last_runtime_apply_failure_message=fact.apply_message,
     )
 
 
-def acknowledge(turn: Turn, asked: facts.TerminalAcknowledged) -> Turn:
-    """Only the outcome is kept, and what could not be applied."""
+def acknowledge(turn: Turn, fact: facts.TerminalAcknowledged) -> Turn:
+    """Keep only the outcome, and what could not be applied."""
     return Turn(
-        terminal_outcome=asked.outcome,
+        terminal_outcome=fact.outcome,
         last_runtime_apply_failure_cause=turn.last_runtime_apply_failure_cause,
         last_runtime_apply_failure_message=turn.last_runtime_apply_failure_message,
         host=turn.host,

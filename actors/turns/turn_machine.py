@@ -1,11 +1,8 @@
-"""turn_execution: the steps of a turn, from its start to its end.
+"""turn_execution: the states and transitions of a turn, from its start to its end.
 
-A driver is asked, tools are run, a boundary is applied, and again; beside that extraction of
-structured output, retries, cancellation and limits. What a session's other concerns do with a turn
-is theirs: who may start one is admission's, what a tool does is the tools', when a retry is due is
-``retry``'s. What a turn looks like from outside is ``snapshot``'s.
-
-What turn_execution's rows ask of the world, in the words of the state after them.
+The turn asks a driver, executes tools, applies a boundary, and repeats. Beside that it has
+transitions for extraction of structured output, retries, cancellation and limits. The effects are
+in the words of the state after a transition.
 """
 
 from __future__ import annotations
@@ -72,21 +69,21 @@ class TurnRunStarted(TransitionEffect, frozen=True, kw_only=True):
 
 
 class TurnBoundaryApplied(TransitionEffect, frozen=True, kw_only=True):
-    """What may only change between two steps may change now."""
+    """Changes that are possible only between two steps may be made now."""
 
     run_id: str | None
     boundary_sequence: int
 
 
 class TurnRunCompleted(TransitionEffect, frozen=True, kw_only=True):
-    """The run's turn came to its regular end."""
+    """The run's turn has completed."""
 
     run_id: str | None
     outcome: TurnTerminalOutcome
 
 
 class TurnRunFailed(TransitionEffect, frozen=True, kw_only=True):
-    """The run's turn failed."""
+    """The run's turn has failed."""
 
     run_id: str | None
     terminal_cause_kind: TurnTerminalCauseKind
@@ -94,21 +91,21 @@ class TurnRunFailed(TransitionEffect, frozen=True, kw_only=True):
 
 
 class TurnRunCancelled(TransitionEffect, frozen=True, kw_only=True):
-    """The run's turn has stopped as it was told to."""
+    """The run's turn has stopped because it was cancelled."""
 
     run_id: str | None
     reason: str
 
 
 class TurnCheckCompaction(TransitionEffect, frozen=True, kw_only=True):
-    """This is a good moment to make the conversation shorter."""
+    """A good moment to compact the conversation."""
 
 
 COMPACT = TurnCheckCompaction()
 
 
-def run_started(_: Turn, asked: Any) -> TurnRunStarted:
-    return TurnRunStarted(run_id=asked.run)
+def run_started(_: Turn, fact: Any) -> TurnRunStarted:
+    return TurnRunStarted(run_id=fact.run)
 
 
 def boundary_applied(turn: Turn, _: object) -> TurnBoundaryApplied:
@@ -125,13 +122,13 @@ def run_cancelled(turn: Turn, _: object) -> TurnRunCancelled:
     return TurnRunCancelled(run_id=turn.host.current_run_id, reason="Observed")
 
 
-def run_failed(turn: Turn, asked: facts.FatallyFailed) -> TurnRunFailed:
+def run_failed(turn: Turn, fact: facts.FatallyFailed) -> TurnRunFailed:
     return TurnRunFailed(
-        run_id=turn.host.current_run_id, terminal_cause_kind=asked.cause_kind, error=asked.error
+        run_id=turn.host.current_run_id, terminal_cause_kind=fact.cause_kind, error=fact.error
     )
 
 
-# A member looked up through its enum costs a third of a step.
+# An enum member's lookup costs a third of a step.
 _, CONVERSATION, APPEND, CONTEXT_APPEND = TurnPrimitiveKind
 CONVERSATIONAL: Final = tuple(ContentShape)[:4]
 UNKNOWN: Final = TurnTerminalCauseKind.UNKNOWN
@@ -144,25 +141,25 @@ RECOVERABLE: Final = (CALLING, WAITING, DRAINING, EXTRACTING)
 
 
 def may_start(turn: Turn) -> bool:
-    """A turn that ended is forgotten by the next one; nobody need acknowledge it."""
+    """A guard: a new turn replaces an ended one, acknowledged or not."""
     return turn.host.phase in (RUNNING, ATTACHED, INITIALIZING) and (
         turn.phase is READY or turn.phase in TERMINAL
     )
 
 
-def is_current(turn: Turn, asked: Any) -> bool:
-    """The run whose end is told is the host's, whatever the turn has made of it meanwhile."""
-    return turn.host.phase is RUNNING and turn.host.current_run_id == asked.run
+def is_current(turn: Turn, fact: Any) -> bool:
+    """A guard: the ended run is the host's current one, in whatever phase its turn is."""
+    return turn.host.phase is RUNNING and turn.host.current_run_id == fact.run
 
 
-def is_conversation(asked: facts.Started) -> bool:
-    return asked.primitive_kind_in is CONVERSATION and asked.shape in CONVERSATIONAL
+def is_conversation(fact: facts.Started) -> bool:
+    return fact.primitive_kind_in is CONVERSATION and fact.shape in CONVERSATIONAL
 
 
 def limit(
     name: str, on: str, outcome: TurnTerminalOutcome, cause: TurnTerminalCauseKind
 ) -> Transition:
-    """The row of a limit that was hit."""
+    """The transition of an exceeded limit."""
     return Transition(
         name,
         on,
@@ -329,7 +326,7 @@ _TRANSITIONS = (
     Transition("RecoverableFailure", "recoverable_failure",
         lambda t, a: t.phase in RECOVERABLE and t.host.phase is RUNNING and a.retry_attempt > 0,
         transitions.await_retry, edition=SEED),
-    # That the kind is a recoverable one is what its type says.
+    # The kind's type ensures that it is recoverable.
     Transition("RecoverableFailureGuarded", "recoverable_failure",
         lambda t, a: t.phase in RECOVERABLE and t.host.phase is RUNNING
         and 0 < a.retry_attempt <= a.max_retries,
@@ -365,7 +362,7 @@ _TRANSITIONS = (
     Transition("ForceCancelNoRun", "force_cancel_no_run",
         lambda t, _: t.phase is READY and t.host.phase is RUNNING and t.host.current_run_id is None,
         transitions.cancel),
-    # Before RunCompleted: of an ended turn HEAD keeps what it ended with.
+    # Before RunCompleted: HEAD preserves the outcome of an ended turn.
     Transition("RunCompletedKeepsTerminal", "run_completed",
         lambda t, a: t.phase in TERMINAL and is_current(t, a), edition=HEAD),
     Transition("RunCompleted", "run_completed",

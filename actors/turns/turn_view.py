@@ -1,7 +1,6 @@
-"""A turn as its handle answers for it, and the run it closes on its own.
+"""A turn as its handle shows it, and how a direct run is closed.
 
-Derived from the machine's state and nothing else. Run and operation ids are UUIDs for whoever asks;
-what is none is not shown.
+Derived from the machine's state alone. Run and operation ids are shown only if they are UUIDs.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def loop_state(phase: TurnPhase) -> LoopState:
 
 
 def turn_snapshot(turn: Turn) -> TurnStateSnapshot:
-    """The turn as it stands."""
+    """The turn's present state."""
     barrier = turn.barrier_operation_ids
     pending = (
         AsyncOpRef(shown, WaitPolicy.BARRIER if own in barrier else WaitPolicy.DETACHED)
@@ -78,10 +77,10 @@ def turn_snapshot(turn: Turn) -> TurnStateSnapshot:
 
 
 def close_direct_run(host: SessionHost, run_id: str, *, of_input: bool) -> HandleInput | None:
-    """What to ask of admission once ``run_id`` has ended; ``None`` if nothing.
+    """The admission input after ``run_id`` has ended; ``None`` if none.
 
-    A run an input was admitted for is committed by whoever prepared it. A direct one was started by
-    the turn itself, and nobody else would ever give its session back.
+    A prepared run is committed by its preparing handle. A direct run was started by the turn, so
+    the turn must release its session.
     """
     ends = host.phase is RUNNING and host.current_run_id == run_id
     if of_input or not ends or host.pre_run_phase is None:
@@ -91,7 +90,7 @@ def close_direct_run(host: SessionHost, run_id: str, *, of_input: bool) -> Handl
 
 
 def _canonical(text: str | None) -> str | None:
-    """The canonical form of a UUID; ``None`` for anything else."""
+    """The canonical form of a UUID; ``None`` for any other text."""
     try:
         return str(UUID(text or ""))
     except ValueError:

@@ -1,6 +1,6 @@
-"""A session driven as the kernel drives it: decide, stamp, encode, decode, fold.
+"""A session decided as the kernel decides it: decide, stamp, encode, decode, fold.
 
-Whatever is asked of it is checked against what must always hold; the tests say what else must.
+Every step is checked against the invariants of admission.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def fresh() -> Admission:
 
 
 class Driven:
-    """One session, its whole history, and the answers that were sent."""
+    """One session, its whole history, and the replies that were sent."""
 
     def __init__(self) -> None:
         self.state = fresh()
         self.history: list[facts.SessionFact] = []
         self.endings: list[EndedInput] = []
-        """All of them: the state forgets after a day."""
+        """All ended inputs; the state forgets them after a day."""
         self.answers: list[tuple[str, str]] = []
         self.commands: list[Command[RunRequest]] = []
         self.now_ms = T0
@@ -92,13 +92,13 @@ class Driven:
         return self.send(self._command("admission", body), turn=turn)
 
     def commit(self) -> list[facts.SessionFact]:
-        """The current run comes to its regular end."""
+        """The current run completes."""
         current = self.state.current
         input_id = current.input_id if current is not None else "by-hand"
         return self.handle("commit", input_id=input_id, run_id=self.state.host.current_run_id)
 
     def send(self, command: Command[Any], **seen: Any) -> list[facts.SessionFact]:
-        """Decide, twice and the same; then do with the facts what the kernel does."""
+        """Decide twice with the same result, then apply the facts as the kernel does."""
         decide: Any = {"run": accept, "cancel": cancel, "admission": handle_input}[command.verb]
         before = deepcopy(encode_state(self.state))
         decided = decide(self.state, command, now_ms=self.now_ms, **seen)
@@ -146,7 +146,7 @@ class Driven:
             assert state.current is None
 
     def _check_turns(self) -> None:
-        """One at a time: a run starts only after the one before has lost the session."""
+        """A run starts only after the previous one has lost the session."""
         active = None
         for fact in self.history:
             if isinstance(fact, STARTS):
@@ -156,7 +156,7 @@ class Driven:
                 active = None
 
     def _check_ends(self) -> None:
-        """admitted = ended + owed, and nobody ends twice."""
+        """admitted = ended + pending, and no input ends twice."""
         admitted = [fact.input_id for fact in self.history if isinstance(fact, facts.InputAccepted)]
         ended = [found.input_id for found in self.endings]
         assert len(set(ended)) == len(ended)

@@ -1,4 +1,4 @@
-"""What admission owes its inputs, rule by rule."""
+"""The rules of admission's commands, one test per rule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refusal(code: str) -> Any:
 
 
 def given(*modes: Mode) -> Driven:
-    """A session with a run going and these inputs sent after it."""
+    """A session with an active run, and these inputs sent after it."""
     session = Driven()
     session.run()
     for mode in modes:
@@ -122,7 +122,7 @@ def test_a_quota_that_is_used_up_is_named_with_its_value(
 
 
 def finish(session: Driven) -> list[str]:
-    """Let every run end; the order in which they started, by the number of their command."""
+    """End every run; the order in which they started, by the number of their command."""
     while session.state.current is not None:
         session.commit()
     numbers = {command.id: str(n) for n, command in enumerate(session.commands)}
@@ -154,7 +154,7 @@ def test_urgent_inputs_go_first_and_passive_ones_only_ride_along(
     assert "".join(finish(given(*modes))) == order
 
 
-def test_a_passive_input_wakes_nobody() -> None:
+def test_a_passive_input_starts_no_run() -> None:
     session = Driven()
     told = session.run(PASSIVE)
     assert session.kinds(told) == [*OPENING, "InputAccepted"]
@@ -206,7 +206,7 @@ def test_a_run_that_is_going_is_asked_to_end_at_its_boundary() -> None:
     assert session.how(session.commands[0]) == "prepared"
 
 
-def test_a_run_nobody_knows_cannot_be_cancelled() -> None:
+def test_an_unknown_run_cannot_be_cancelled() -> None:
     with refusal("INPUT_NOT_FOUND"):
         given().cancel("no-such-run")
 
@@ -244,7 +244,7 @@ def test_a_run_taken_back_has_ended_too() -> None:
     assert session.how(session.commands[0]) == "rolled_back"
 
 
-def test_destroying_a_session_ends_whoever_waits_and_the_next_input_begins_another_life() -> None:
+def test_destroying_a_session_ends_its_inputs_and_the_next_begins_a_generation() -> None:
     session = given(QUEUE, STEER)
     told = session.handle("Destroy")
     assert session.kinds(told) == ["Destroyed"] + ["InputRefused"] * 3
@@ -258,7 +258,7 @@ def test_destroying_a_session_ends_whoever_waits_and_the_next_input_begins_anoth
     assert session.how(session.commands[0]) == "refused"
 
 
-def test_a_stopped_session_ends_whoever_waits_and_takes_nothing_in() -> None:
+def test_a_stopped_session_ends_its_inputs_and_accepts_none() -> None:
     session = given(QUEUE)
     assert session.kinds(session.handle("StopRuntimeExecutor", reason="maintenance")) == [
         "ExecutorStopRequested"
@@ -269,14 +269,14 @@ def test_a_stopped_session_ends_whoever_waits_and_takes_nothing_in() -> None:
         session.run()
 
 
-def test_an_unregistered_session_ends_whoever_waits_and_is_opened_by_the_next() -> None:
+def test_an_unregistered_session_ends_its_inputs_and_is_opened_by_the_next() -> None:
     session = given(QUEUE)
     told = session.handle("UnregisterSession")
     assert session.kinds(told) == ["Unregistered", "InputRefused", "InputRefused"]
     assert session.kinds(session.run()) == [*OPENING[1:], "InputAccepted", "RunPrepared"]
 
 
-def test_a_retired_session_works_off_what_it_has_and_takes_nothing_in() -> None:
+def test_a_retired_session_runs_its_queue_and_accepts_no_input() -> None:
     session = given(PASSIVE, QUEUE, PASSIVE)
     assert session.kinds(session.handle("Retire")) == ["Retired", "QueuedRunDrained"]
     for _ in range(3):
@@ -288,7 +288,7 @@ def test_a_retired_session_works_off_what_it_has_and_takes_nothing_in() -> None:
     assert list(session.ended().values()) == ["committed"] * 4
 
 
-def test_a_recycled_session_takes_inputs_in_again() -> None:
+def test_a_recycled_session_accepts_inputs_again() -> None:
     session = Driven()
     session.run(PASSIVE)
     session.handle("Retire")
@@ -302,7 +302,7 @@ def test_a_recycled_session_takes_inputs_in_again() -> None:
 # --- answers and repeats --------------------------------------------------------------------------
 
 
-def test_whoever_asked_is_told_in_the_order_they_asked() -> None:
+def test_clients_get_their_replies_in_the_order_of_their_requests() -> None:
     session = Driven()
     session.run(reply_to="first")
     (listening,) = session.repeat(session.commands[0], "second")
@@ -312,7 +312,7 @@ def test_whoever_asked_is_told_in_the_order_they_asked() -> None:
     assert session.answers == [("first", "committed"), ("second", "committed")]
 
 
-def test_only_the_fact_that_ends_an_input_tells_of_it_however_late_it_is_asked() -> None:
+def test_only_the_fact_that_ends_an_input_causes_replies() -> None:
     session = Driven()
     session.run(reply_to="first")
     session.commit()
@@ -320,7 +320,7 @@ def test_only_the_fact_that_ends_an_input_tells_of_it_however_late_it_is_asked()
     assert session.kinds(telling) == ["RunCommitted"]
 
 
-def test_a_repeat_is_not_refused_for_want_of_room_and_learns_the_end() -> None:
+def test_a_duplicate_ignores_quotas_and_gets_the_outcome() -> None:
     session = given(QUEUE)
     assert session.repeat(session.commands[1]) == []
     session.commit()
@@ -329,7 +329,7 @@ def test_a_repeat_is_not_refused_for_want_of_room_and_learns_the_end() -> None:
     assert session.how(session.commands[1]) == "committed"
 
 
-def test_a_repeat_after_a_day_is_told_that_its_end_is_forgotten() -> None:
+def test_a_duplicate_after_a_day_is_refused_as_forgotten() -> None:
     session = given()
     session.commit()
     session.now_ms += 24 * 3_600_000 + 1
@@ -343,7 +343,7 @@ def test_a_repeat_after_a_day_is_told_that_its_end_is_forgotten() -> None:
 # --- by hand --------------------------------------------------------------------------------------
 
 
-def test_a_bare_input_is_run_by_whoever_announced_it() -> None:
+def test_a_bare_input_is_run_by_its_own_client() -> None:
     session = Driven()
     for on in ("Initialize", "RegisterSession", "EnsureSessionWithExecutor"):
         session.handle(on)
@@ -366,7 +366,7 @@ def test_a_bare_input_has_no_run_to_be_cancelled_by_and_ends_with_the_session() 
     assert (refused.input_id, refused.run) == ("theirs", UNSET)
 
 
-def test_a_bare_input_announced_twice_is_owed_one_end() -> None:
+def test_a_bare_input_sent_twice_has_one_end() -> None:
     session = given()
     session.handle("accept_with_completion", input_id="theirs")
     (passive,) = session.handle("accept_without_wake", input_id="theirs")
@@ -418,14 +418,14 @@ def test_a_handle_method_cannot_mean_another_session() -> None:
         given().handle("Retire", session_id_in="another")
 
 
-def test_what_admission_saw_of_a_turn_cannot_be_claimed_from_outside() -> None:
+def test_a_client_cannot_set_what_admission_observed_of_a_turn() -> None:
     session = given()
     run_id = session.state.host.current_run_id
     with refusal("UNKNOWN_FIELD"):
         session.handle("fail_run", run_id=run_id, turn_phase="Failed")
 
 
-def test_a_handle_method_that_was_worked_off_before_changes_nothing() -> None:
+def test_a_duplicate_handle_input_changes_nothing() -> None:
     body = HandleInput(input="Destroy")
     again = Command(verb="admission", key=KEY, id="twice", body=body, is_duplicate=True)
     assert handle_input(given().state, again, now_ms=T0) == []
@@ -439,7 +439,7 @@ def test_asking_a_run_to_yield_says_which_run() -> None:
 
 
 def test_history_is_not_judged_again() -> None:
-    """A fact whose row today's guards would refuse still makes the state it always made."""
+    """A fact that today's guards would refuse still gives the state it always gave."""
     session = Driven()
     session.fold(facts.RunPrepared(row="PrepareIdle", run="r", generation=1))
     assert session.state.host.phase is HostPhase.RUNNING

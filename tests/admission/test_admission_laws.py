@@ -1,8 +1,8 @@
-"""Laws of the queue, for any history: whatever is asked, ``Driven.check`` holds after each step.
+"""Laws of the queue for any history: ``Driven.check`` holds after each step.
 
-Goal: every accepted input comes to exactly one end, one turn runs at a time, nobody is overtaken
-by their own kind, and no wake-up is lost. Method: Hypothesis invents histories out of everything
-admission can be asked; refusals are allowed, broken promises are not.
+Goal: every accepted input gets exactly one end, one run is active at a time, inputs of one kind
+keep their order, and no wake-up is lost. Method: Hypothesis generates histories of all admission
+commands; a command may be refused, a law may not be broken.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def test_a_session_left_to_its_turns_comes_to_rest(history: list[tuple[str, Any]
 
 @settings(max_examples=100)
 @given(histories)
-def test_everybody_who_asked_is_told_once_how_it_ended(history: list[tuple[str, Any]]) -> None:
+def test_every_client_gets_one_reply_at_the_end(history: list[tuple[str, Any]]) -> None:
     session = lived(history)
     ended = {to: found.state for found in session.endings for to in found.reply_to}
     assert sorted(session.answers) == sorted(ended.items())
@@ -123,9 +123,9 @@ def test_everybody_who_asked_is_told_once_how_it_ended(history: list[tuple[str, 
 
 @settings(max_examples=100)
 @given(histories)
-def test_nobody_is_overtaken_by_their_own_kind(history: list[tuple[str, Any]]) -> None:
-    """When a run starts, nobody of its kind who came before still waits, and no urgent one does
-    unless it is urgent itself."""
+def test_inputs_of_one_kind_keep_their_order(history: list[tuple[str, Any]]) -> None:
+    """When a run starts, no earlier input of its kind waits, and no urgent one does unless the run
+    itself is urgent."""
     waiting: dict[str, bool] = {}
     for fact in lived(history).history:
         if isinstance(fact, facts.InputAccepted) and fact.run:
@@ -162,7 +162,7 @@ def test_a_repeat_adds_nothing_but_a_listener(history: list[tuple[str, Any]], wh
 
 @settings(max_examples=100)
 @given(histories)
-def test_whoever_follows_the_facts_sees_the_host_as_admission_does(
+def test_a_follower_of_the_facts_sees_admissions_host(
     history: list[tuple[str, Any]],
 ) -> None:
     session, copy = lived(history), SessionHost()

@@ -1,4 +1,5 @@
-"""session_lifecycle and session_admission, judged by machines.json: every row, every refusal."""
+"""session_lifecycle and session_admission against machines.json: every transition, every
+refusal."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ OBSERVED: dict[str, dict[str, tuple[Any, ...]]] = {
 
 
 def choices(machine: Machine[Any], on: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Every combination of parameters and of what is observed elsewhere."""
+    """Every combination of parameters and of observed values."""
     names = machine.inputs[on].params
     seen = OBSERVED.get(on, {})
     return [
@@ -53,7 +54,7 @@ def choices(machine: Machine[Any], on: str) -> list[tuple[dict[str, Any], dict[s
 
 
 def every_host() -> list[SessionHost]:
-    """Every phase with every combination of what rows look at or change, legal or not."""
+    """Every phase with every combination of what transitions read or change, legal or not."""
     return [
         SessionHost(
             phase=phase,
@@ -110,7 +111,7 @@ def test_any_history_goes_the_way_of_the_model(seed: int) -> None:
 
 
 def reachable() -> dict[SessionHost, int]:
-    """Every host a session can come to from its beginning, with its distance."""
+    """Every host reachable from the initial one, with its distance."""
     found, open_hosts = {SessionHost(): 0}, deque([SessionHost()])
     while open_hosts:
         host = open_hosts.popleft()

@@ -1,4 +1,4 @@
-"""The memory of ended inputs: bounded, persistent, and the same after every rebuild."""
+"""The history of ended inputs: bounded, persistent, and equal after every rebuild."""
 
 from __future__ import annotations
 

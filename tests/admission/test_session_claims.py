@@ -1,4 +1,4 @@
-"""session_claim: judged by machines.json, and its registry under threads."""
+"""session_claim against machines.json, and its registry under threads."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_closing_an_old_token_never_frees_a_newer_holder() -> None:
     registry.try_acquire("s").close()
 
 
-def test_releasing_what_nobody_holds_is_harmless() -> None:
+def test_releasing_a_free_id_is_harmless() -> None:
     ClaimRegistry().release("s")
 
 

@@ -248,7 +248,7 @@ class ScriptedWorld(World):
                 uptime_s=self.uptime_s,
                 **settings,
             ),
-            performers=handlers(node.bus.request_endpoint, results),
+            effect_handlers=handlers(node.bus.request_endpoint, results),
             queries=self.queries(ask),
         )
         self._bind(node, kernel, reader, results, places, epoch)

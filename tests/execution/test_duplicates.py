@@ -28,7 +28,7 @@ def test_one_id_sent_to_two_sessions_starts_two_inputs(serving: Serving):
     serving.visit(story)
 
 
-def test_one_id_sent_twice_to_one_session_starts_one_input_and_both_are_told(serving: Serving):
+def test_one_id_sent_twice_starts_one_input_and_both_clients_get_a_reply(serving: Serving):
     async def story(client: Stock) -> None:
         visit = Visit(client, "twice")
         await visit.send("id", told="first")
@@ -45,7 +45,9 @@ def test_one_id_sent_twice_to_one_session_starts_one_input_and_both_are_told(ser
     serving.visit(story)
 
 
-def test_both_are_told_although_the_node_dies_in_between(server: EmbeddedServer, tmp_path):
+def test_both_clients_get_a_reply_although_the_node_dies_in_between(
+    server: EmbeddedServer, tmp_path
+):
     async def story() -> None:
         async with stock(server.url, "dies") as client:
             visit = Visit(client, "twice")
@@ -64,7 +66,7 @@ def test_both_are_told_although_the_node_dies_in_between(server: EmbeddedServer,
     asyncio.run(story())
 
 
-def test_one_id_with_another_body_is_refused_on_both_doors(serving: Serving):
+def test_one_id_with_another_body_is_refused_at_both_entry_points(serving: Serving):
     async def story(client: Stock) -> None:
         visit = Visit(client, "reused")
         await visit.run("id")

@@ -63,7 +63,7 @@ def test_synchronous_calls_go_out_one_by_one(driving: Serving):
     told(driving, "sync", story)
 
 
-def test_what_is_too_large_for_a_fact_stands_in_the_blob_store(driving: Serving):
+def test_a_value_too_large_for_a_fact_is_stored_as_a_blob(driving: Serving):
     async def story(programs: Programs) -> None:
         answer = await programs.run("len(echo('y' * 200_000)) + len(blob(150_000))")
         assert answer["result"] == 350_000
@@ -119,7 +119,7 @@ def test_a_program_may_catch_what_a_tool_says(driving: Serving):
     told(driving, "caught", story)
 
 
-def test_a_call_that_wants_approval_is_denied_where_nobody_could_be_asked(driving: Serving):
+def test_a_call_that_needs_approval_is_denied_without_an_approver(driving: Serving):
     async def story(programs: Programs) -> None:
         answer = await programs.run("risky('all')")
         assert (answer["status"], answer["error"]["code"]) == ("runtime_error", "TOOL_ERROR")
@@ -252,7 +252,7 @@ def test_a_steering_input_waits_for_the_boundary(driving: Serving):
     told(driving, "steered", story)
 
 
-def test_nobody_else_ends_a_run_the_node_drives(driving: Serving):
+def test_no_client_ends_a_run_that_a_node_executes(driving: Serving):
     async def story(programs: Programs) -> None:
         run = programs.begin("await pause(0.5)\n1")
         begun = (await programs.seen("tool.intent_recorded"))[-1]

@@ -173,7 +173,7 @@ def test_a_node_may_die_with_any_message_and_the_record_is_the_same(script: str)
 
 
 @PLAYS
-def test_a_run_comes_to_its_end_though_no_node_lives_for_long(script: str):
+def test_a_run_ends_although_no_node_lives_long(script: str):
     """A call wants three messages of one node: both intents, and a result."""
     with world_of(script) as world:
         world.begin()

@@ -121,7 +121,7 @@ def the_shell(driving: Serving, session: str, new: Fields, then: Fields):
 
 
 @pytest.mark.parametrize("name", DOORS)
-def test_every_door_gives_a_session_its_limits_and_changes_them(
+def test_every_entry_point_sets_and_changes_a_sessions_limits(
     driving: Serving, client: SyncClient, name: str
 ):
     session = f"limits-{name.replace('_', '-')}"
@@ -192,7 +192,7 @@ def test_a_session_is_begun_once_and_left_as_it_is_when_it_is_asked_for_again(cl
 def test_what_is_validated_is_given_what_the_run_would_be(client: SyncClient):
     client.create("judged", limits={"cpu_ms": 900})
     assert client.validate("judged", "1").status == "ok"
-    with pytest.raises(Refused, match="judged speaks python"):
+    with pytest.raises(Refused, match="judged executes python"):
         client.validate("judged", "1", language="typescript")
     client.destroy("judged")
     assert client.validate("judged", "1", language="typescript").status == "ok"
@@ -270,9 +270,7 @@ def test_the_next_life_of_a_session_has_the_defaults(client: SyncClient):
     assert offered(client, "ended-limits") == {"cpu_ms": 800}
 
 
-def test_another_node_knows_them_and_so_does_whoever_reads_the_journal(
-    server: EmbeddedServer, tmp_path: Path
-):
+def test_another_node_and_the_journal_have_the_limits(server: EmbeddedServer, tmp_path: Path):
     realm = "limits-elsewhere"
     flags = ("--driver", "sandbox", "--tools", "tests.execution.tools:registry")
     with connect_sync(server.url, realm=realm) as client:

@@ -114,7 +114,7 @@ def test_a_session_is_replaced_only_if_that_is_wanted(driving: Serving, client: 
     assert client.session("once")["generation"] == 2
 
 
-def test_a_restore_that_is_sent_again_replaces_nothing_anew(driving: Serving, client: SyncClient):
+def test_a_repeated_restore_replaces_nothing(driving: Serving, client: SyncClient):
     client.run("again", "x = 1")
     body = {"snapshot_id": client.snapshot("again")["snapshot_id"], "replace": True}
     first = client.ask("restore", "again", body, message_id="again-1")
@@ -229,7 +229,7 @@ def test_a_snapshot_that_is_no_good_is_refused_and_changes_nothing(
 # --- destroy --------------------------------------------------------------------------------------
 
 
-def test_a_destroyed_session_begins_anew(driving: Serving, client: SyncClient):
+def test_a_destroyed_session_begins_its_next_generation(driving: Serving, client: SyncClient):
     first = client.run("twice", "x = 1").run_id
     assert fields(driving.rookery("sessions", "destroy", "twice"))["phase"] == "Destroyed"
     assert fields(driving.rookery("sessions", "destroy", "twice"))["generation"] == 1
@@ -275,7 +275,7 @@ def at(facts: list[Fields], kind: str, number: int) -> int:
     return int([fact["seq"] for fact in facts if fact["type"] == f"{kind}.v1"][number])
 
 
-def test_a_fork_is_told_what_was_told_and_then_calls_for_itself(
+def test_a_fork_gets_the_recorded_results_and_then_makes_its_own_calls(
     driving: Serving, client: SyncClient
 ):
     run_id, result, facts = forked_run(client, "old")
@@ -307,7 +307,7 @@ def test_a_fork_is_told_what_was_told_and_then_calls_for_itself(
     assert client.run("old", "x").result == "later"
 
 
-def test_a_fork_after_a_run_stands_where_it_had_left_the_session(
+def test_a_fork_after_a_run_has_the_session_as_the_run_left_it(
     driving: Serving, client: SyncClient
 ):
     run_id, _, facts = forked_run(client, "ended", keep=True)

@@ -1,4 +1,4 @@
-"""Who asks: once, or until it is done."""
+"""Clients: one that sends once, one that retries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Asked:
-    """A question and what was said to it."""
+    """A request and its replies."""
 
     def __init__(self, request: Delivery, on_answer: Callable[[Asked], None]) -> None:
         self.request, self._on_answer = request, on_answer
@@ -28,7 +28,7 @@ class Asked:
 
     @property
     def code(self) -> str:
-        """The code of the last answer; empty if it is none of an error."""
+        """The code of the last reply; empty without an error."""
         return self.answers[-1].code
 
     @property
@@ -38,7 +38,7 @@ class Asked:
 
 
 class Patient:
-    """Asks for a sum under one id until it is done, as clients do."""
+    """Sends a sum under one id until it is committed."""
 
     def __init__(self, world: World, key: str, command_id: str, by: int) -> None:
         self._world, self._key, self._id, self._by = world, key, command_id, by
@@ -55,6 +55,6 @@ class Patient:
         return bool(self.asked.answers)
 
     def insist(self) -> None:
-        """Nobody said anything for too long."""
+        """No reply came in time."""
         if not self.asked.answers:
             self.asked = self._ask()

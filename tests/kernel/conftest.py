@@ -9,6 +9,6 @@ from tests.kernel.world import World
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """On the clockwork: no story takes longer than its steps."""
+    """A world on the virtual clock, without real waiting."""
     with World() as made:
         yield made

@@ -1,7 +1,6 @@
-"""What stands between a node and the server in memory: acks held back, latency, outages, rivals.
+"""Faults between a node and the server in memory: delayed acks, latency, outages, rival writers.
 
-The journal behind it is the real one. A conflict is made as the world makes it: somebody else
-writes first.
+The journal behind it is the real one. A conflict is a rival's append.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ Turns = Mapping[int, int]
 
 
 class Weather:
-    """One a node; fair unless said otherwise."""
+    """The faults of one node; none by default."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.away = False
-        """The server cannot be reached: requests fail, appends wait."""
+        """The server is unreachable: requests fail, appends wait."""
         self.up = True
-        """Whether the node lives: a dead one hears of no outcome."""
+        """Whether the node is alive; a dead one gets no outcome."""
         self.stray = True
-        """Whether what a node sent before it died still arrives."""
+        """Whether messages sent before the node's death still arrive."""
         self.pause_s: Callable[[], float] = lambda: 0.0
-        """How long whatever is sent, answered or woken takes."""
+        """The delay of every message, reply and wake-up."""
         self.pause_back_s = 0.0
-        """How much longer answers to requests take."""
+        """The additional delay of replies."""
 
     def later(self, call: Callable[..., object], *args: Any) -> None:
-        """Call when the next pause is over."""
+        """Call after the next delay."""
         if pause_s := self.pause_s():
             self._loop.call_later(pause_s, call, *args)
         else:
@@ -59,12 +58,12 @@ class Weather:
 
 
 class Exposed:
-    """A port whose requests have to pass through the weather."""
+    """A port whose requests are subject to the faults."""
 
     def __init__(self, port: Any, weather: Weather) -> None:
         self._port, self._weather = port, weather
         self.cut = False
-        """This port alone cannot be reached."""
+        """Only this port is unreachable."""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._port, name)
@@ -81,7 +80,7 @@ class Exposed:
 
 
 class ExposedJournal:
-    """The journal, with a gate for appends before they are stored and one for their acks."""
+    """The journal, with one gate for appends before they are stored and one for their acks."""
 
     pressure = Backpressure.NONE
 
@@ -90,15 +89,15 @@ class ExposedJournal:
     ) -> None:
         self._journal, self._weather, self._loop = journal, weather, loop
         self.before_append: Callable[[AppendRequest], None] = lambda append: None
-        """What else happens before an append is stored."""
+        """Called before an append is stored."""
         self.bytes_max = 1 << 20
-        """Larger messages are rejected, as a server's limit has it."""
+        """The server's limit: larger messages are rejected."""
         self.sent: list[AppendRequest] = []
-        """Every append that was asked for."""
+        """All requested appends."""
         self.read_after: list[int] = []
-        """From where entities were read, in order."""
+        """The sequences after which entities were read, in order."""
         self.scanned = 0
-        """How many messages were read in scans."""
+        """The number of messages read in scans."""
         self._holding_appends: tuple[str, ...] = ()
         self._holding_acks = False
         self._may_catch_up = asyncio.Event()
@@ -110,24 +109,24 @@ class ExposedJournal:
     # --- the gates ------------------------------------------------------------------------------
 
     def hold_appends(self, *names: str) -> None:
-        """From now on nothing of these families and keys gets as far as the server."""
+        """Hold back all appends of these families and keys."""
         self._holding_appends = names or ("tally", "echo", "node")
 
     def hold_acks(self) -> None:
-        """From now on everything is stored and nobody hears of it."""
+        """Store everything and hold back the acks."""
         self._holding_acks = True
 
     def hold_catch_ups(self) -> None:
-        """From now on nobody hears what other families did under a key."""
+        """Hold back the facts of other families."""
         self._may_catch_up.clear()
 
     @property
     def held(self) -> int:
-        """How many appends or acks wait."""
+        """The number of waiting appends and acks."""
         return len(self._appends) + len(self._acks)
 
     def release(self) -> None:
-        """Let everything through, in order."""
+        """Release everything, in order."""
         self._holding_appends, self._holding_acks = (), False
         self._may_catch_up.set()
         appends, self._appends = self._appends, []
@@ -154,7 +153,7 @@ class ExposedJournal:
         return await self._journal.begin_terms(partitions)
 
     def abandon_terms(self) -> None:
-        """What is on its way still arrives; what becomes of it is of no interest any more."""
+        """Messages in flight still arrive; their outcome is dropped."""
         self._journal.abandon_terms()
         for append, settle in list(self._unsettled.values()):
             if append.entity.family != "node":

@@ -1,12 +1,12 @@
-"""A seeded world that goes wrong in every way it knows, and what must hold all the same.
+"""A seeded simulation of faults, with the guarantees that must hold in spite of them.
 
-Goal: no seed finds a broken promise. Method: up to three nodes on one realm in memory, on the
-clockwork; chance delays every step, kills nodes and actors, cuts nodes off from the server or from
-their claims alone, lets rivals write first, and hands partitions about, while clients ask and ask
-again. Promises about single steps are checked as they happen, the others when the faults have
-stopped and everybody must have been served. A seed always tells the same story.
+Goal: no seed breaks a guarantee. Method: up to three nodes on one realm in memory, on the virtual
+clock. Chance delays every step, kills nodes and actors, cuts nodes off from the server or only from
+their claims, lets rivals write first and moves partitions, while clients send and retry. Guarantees
+of single steps are checked at once, the others after the faults have stopped and every client has
+its reply. A seed always gives the same run.
 
-``python -m tests.kernel.simulation --seeds 1000`` looks further than the suite does.
+``python -m tests.kernel.simulation --seeds 1000`` searches further than the suite.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ NODES_MAX = 3
 DEATHS_MAX = 4
 PATIENCE_S = 4.0
 RECOVERY_S = 240.0
-"""Of the simulated world: by then everybody is served once the faults have stopped."""
+"""Simulated time after the last fault within which every client has its reply."""
 
 
 class Ledger:
-    """What stands in the journal, looked at as it grows."""
+    """The journal's facts, read as it grows."""
 
     def __init__(self, world: World) -> None:
         self._world, self._read = world, 0
@@ -45,7 +45,7 @@ class Ledger:
         """Command id and number, per key."""
         self.heard: dict[str, list[int]] = {key: [] for key in KEYS}
         self.bells: set[str] = set()
-        """Facts that call for an effect, and are not a rival's."""
+        """Facts with an effect that a rival did not write."""
         self.standing: set[str] = set()
         world.server.realm("default").log.on_grown.append(self.look)
 
@@ -85,7 +85,7 @@ class Ledger:
 
 
 class Client:
-    """One command, asked until it is done."""
+    """One command, sent until it is committed."""
 
     def __init__(self, story: Story, verb: str, key: str, by: int, *, durable: bool) -> None:
         self.story, self.verb, self.key, self.by = story, verb, key, by
@@ -110,7 +110,7 @@ class Client:
     def hear(self, answer: ReplyMessage) -> None:
         if answer.code:
             assert CODES[answer.code].retryable, f"{self.id} was answered {answer.code}"
-            self.asked_s = -PATIENCE_S  # Ask again at the next look.
+            self.asked_s = -PATIENCE_S  # Send again at the next look.
             return
         told = msgspec.json.decode(answer.body, type=Total).numbers
         stands = self.story.ledger.added[self.key]
@@ -135,8 +135,8 @@ class Story:
         self.clients: list[Client] = []
         self.deaths = 0
         self.orderly = self.chance.random() < 0.3
-        """Nothing that was sent long ago arrives after a partition has changed hands. Else who
-        only looks may be told what is no longer news, until the new owner writes."""
+        """No message sent long ago arrives after a partition has moved. Otherwise a reader may get
+        an outdated reply until the new owner writes."""
         self._pauses_s = [0.0] * 5 + [0.001, 0.01, self.chance.choice((0.02, 0.2, 0.6))]
         self._rivalry = self.chance.choice((0.0, 0.0, 0.02, 0.1))
         world.on_ring = self._rung
@@ -150,7 +150,7 @@ class Story:
         return [node for node in self.world.nodes if node.weather.up]
 
     def tell(self) -> None:
-        """Faults for a while, then calm; everything promised must hold at the end."""
+        """Faults for a while, then none; every guarantee must hold at the end."""
         self.start_node()
         actions: list[tuple[Callable[[], None], int]] = [
             (self.ask_much, 20), (self.start_node, 4), (self.crash_node, 3), (self.stop_node, 2),
@@ -226,7 +226,7 @@ class Story:
             node.passivate()
 
     def lose_snapshots(self) -> None:
-        """Snapshots may vanish at any time: they are no truth."""
+        """Snapshots may vanish at any time: the journal is the truth."""
         newest = self.world.server.realm("default").snapshots._newest
         for entity in [e for e in newest if e.family != "kernel" or self.chance.random() < 0.3]:
             newest.pop(entity)
@@ -258,7 +258,7 @@ class Story:
         self.world.until(self.caught_up, RECOVERY_S)
 
     def served(self) -> None:
-        """Everybody is answered, with no more patience than a client has."""
+        """Every client gets its reply within its patience."""
         end_s = self.now_s + RECOVERY_S
         while not all(client.done for client in self.clients):
             open_ = [client.id for client in self.clients if not client.done]
@@ -288,7 +288,7 @@ class Story:
 
 
 def run(seed: int) -> Story:
-    """Tell one story; what it breaks is raised with the command that tells it again."""
+    """Run one seed; a broken guarantee is raised with the command that repeats it."""
     try:
         with World() as world:
             story = Story(seed, world)

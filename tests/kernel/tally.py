@@ -1,8 +1,8 @@
-"""Two small concerns for tests of the kernel: ``tally`` adds numbers, ``echo`` reacts to it.
+"""Two small deciders for tests of the kernel: ``tally`` adds numbers, ``echo`` reacts to it.
 
-``add {by}`` leaves one fact; ``look`` none; ``close`` one that is fenced. Reaching a multiple of
-ten calls for an effect. ``echo`` repeats every number it hears; ``hush`` is its fenced end. The
-other concerns here are these with a flaw, at thirteen.
+``add {by}`` leaves one fact, ``look`` none, ``close`` a fenced one. A total that is a multiple of
+ten causes an effect. ``echo`` repeats every number it gets; ``hush`` is its fenced end. The other
+deciders here have a fault at thirteen.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel.decider import Decider, Effect
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
@@ -25,7 +25,7 @@ class Added(Fact, frozen=True, kw_only=True, tag="tally.added.v1"):
 
 
 class Closed(Fact, frozen=True, kw_only=True, tag="tally.closed.v1"):
-    """Nothing is added any more; fenced over the key's families."""
+    """No number is added after it; fenced over the key's families."""
 
 
 class Heard(Fact, frozen=True, kw_only=True, tag="echo.heard.v1"):
@@ -33,7 +33,7 @@ class Heard(Fact, frozen=True, kw_only=True, tag="echo.heard.v1"):
 
 
 class Hushed(Fact, frozen=True, kw_only=True, tag="echo.hushed.v1"):
-    """Fenced: it knows everything that was to be heard."""
+    """Fenced: it follows every fact of the tally."""
 
     total: int
 
@@ -44,7 +44,7 @@ class Add(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of verbs without arguments."""
+    """The body of verbs without arguments."""
 
 
 class Total(msgspec.Struct, frozen=True):
@@ -57,15 +57,11 @@ class Ring(Effect, frozen=True, kw_only=True):
     total: int
 
 
-class SmallConcern:
-    """What the concerns of the tests have in common."""
+class SmallDecider(Decider):
+    """The members that the tests' deciders share."""
 
-    has_effects = False
-    handles_duplicates = False
+    initial_state: msgspec.Struct = Total()
     stores_large_bodies = True
-    reacts_to: frozenset[str] = frozenset()
-    observes: frozenset[str] = frozenset()
-    verbs: Mapping[str, type[msgspec.Struct]] = {}
 
     def __init__(self, schema: int = 1) -> None:
         self.schema = schema
@@ -74,32 +70,17 @@ class SmallConcern:
         if key.startswith("-"):
             raise Refused("INVALID_ARGUMENT", "a key cannot start with a dash")
 
-    def initial(self, key: str) -> Total:
-        return Total()
-
-    def observe(self, state: Total, fact: Any) -> Total:
-        return state
-
-    def reply(self, state: Total, command: Command[Any], facts: Sequence[Fact]) -> Total | None:
-        return state
-
     def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
         return any(isinstance(fact, Closed | Hushed) for fact in facts)
-
-    def effects(self, state: Total, fact: Fact) -> Sequence[Effect]:
-        return ()
-
-    def on_state(self, key: str, state: Total | None) -> None:
-        pass
 
     def dump(self, state: Total) -> bytes:
         return msgspec.json.encode(state)
 
-    def load(self, data: bytes) -> Total:
-        return msgspec.json.decode(data, type=Total)
+    def load(self, data: bytes) -> Any:
+        return msgspec.json.decode(data, type=type(self.initial_state))
 
 
-class TallyConcern(SmallConcern):
+class TallyDecider(SmallDecider):
     family = "tally"
     has_effects = True
     verbs: Mapping[str, type[msgspec.Struct]] = {"add": Add, "look": Ask, "close": Ask}
@@ -127,7 +108,7 @@ class TallyConcern(SmallConcern):
         return ()
 
 
-class EchoConcern(SmallConcern):
+class EchoDecider(SmallDecider):
     family = "echo"
     reacts_to = frozenset({"tally"})
     verbs: Mapping[str, type[msgspec.Struct]] = {"echo": Ask, "hush": Ask}
@@ -148,8 +129,8 @@ class EchoConcern(SmallConcern):
         return Total(state.total + fact.by, (*state.numbers, fact.by), state.closed)
 
 
-class PickyEcho(EchoConcern):
-    """Will not repeat thirteen."""
+class PickyEcho(EchoDecider):
+    """Refuses thirteen."""
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         if command.verb == "tally" and command.body.by == 13:
@@ -157,8 +138,8 @@ class PickyEcho(EchoConcern):
         return super().decide(state, command, now_ms=now_ms)
 
 
-class FrailEcho(EchoConcern):
-    """Cannot take thirteen."""
+class FrailEcho(EchoDecider):
+    """Fails at thirteen."""
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         if command.verb == "tally" and command.body.by == 13:
@@ -166,8 +147,8 @@ class FrailEcho(EchoConcern):
         return super().decide(state, command, now_ms=now_ms)
 
 
-class FrailTally(TallyConcern):
-    """Fails at thirteen, in one of its rules. In ``check_key``, at the key ``thirteen``."""
+class FrailTally(TallyDecider):
+    """Fails at thirteen in one of its rules; in ``check_key`` at the key ``thirteen``."""
 
     def __init__(self, rule: str) -> None:
         super().__init__()
@@ -217,8 +198,8 @@ def _is_thirteen(fact: Any) -> bool:
     return isinstance(fact, Added) and fact.by == 13
 
 
-class PunctualTally(TallyConcern):
-    """Keeps when every command arrived, and when it was decided."""
+class PunctualTally(TallyDecider):
+    """Notes when every command arrived and was decided."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,8 +210,8 @@ class PunctualTally(TallyConcern):
         return super().decide(state, command, now_ms=now_ms)
 
 
-class AskingTally(TallyConcern):
-    """``look`` is a question for ``greet``, and so is any ``add`` of nothing."""
+class AskingTally(TallyDecider):
+    """``look`` is redirected to the query ``greet``, and so is an ``add`` of 0."""
 
     def redirects_to(self, command: Command[Any]) -> str:
         asks = command.verb == "look" or (isinstance(command.body, Add) and command.body.by == 0)

@@ -1,14 +1,14 @@
-"""The kernel's own failure: an actor dies, its successor goes on from the journal."""
+"""A failure of the kernel itself: an actor dies, and its successor continues from the journal."""
 
 from __future__ import annotations
 
 from tests.kernel.clients import Patient
-from tests.kernel.tally import TallyConcern
+from tests.kernel.tally import TallyDecider
 from tests.kernel.world import Node, World
 
 
 def kill(node: Node, family: str = "tally") -> None:
-    """What no actor understands."""
+    """A message that no actor knows."""
     node.kernel._mailboxes[family].post(object())
 
 
@@ -22,7 +22,7 @@ def test_a_failed_actor_has_a_successor_that_knows_everything(world: World):
     assert world.told("add", by=2).total.numbers == (1, 2)
 
 
-def test_what_a_failed_actor_had_in_hand_comes_again(world: World):
+def test_a_successor_decides_the_commands_of_its_failed_actor(world: World):
     node = world.start()
     node.journal.hold_acks()
     for by in (1, 2, 3):
@@ -36,7 +36,7 @@ def test_what_a_failed_actor_had_in_hand_comes_again(world: World):
     assert world.told("look").total.numbers == (1, 2, 3)
 
 
-def test_reactions_and_effects_of_what_was_under_way_are_not_lost(world: World):
+def test_reactions_and_effects_of_commits_in_flight_survive_an_actor_failure(world: World):
     node = world.start()
     node.journal.hold_acks()
     patient = Patient(world, "a", "x", 10)
@@ -64,7 +64,7 @@ def test_reactions_that_waited_in_a_failed_actor_happen(world: World):
 
 
 def test_a_rule_that_fails_at_first_sight_of_a_key_does_not_kill_its_actor_for_ever(world: World):
-    class Shy(TallyConcern):
+    class Shy(TallyDecider):
         def initial(self, key: str):
             if key == "thirteen":
                 raise RuntimeError("thirteen")

@@ -1,4 +1,5 @@
-"""What comes through the doors: refused with a code, answered, buried, and finished at the end."""
+"""Deliveries: refused with a code, answered, stored as dead letters, and finished when the node
+stops."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 
 from rookery.bus.ports import Delivery, ReplyMessage
 from rookery.schemas.errors import Failed, Refused
-from tests.kernel.tally import AskingTally, EchoConcern, FrailTally, PunctualTally, Total
+from tests.kernel.tally import AskingTally, EchoDecider, FrailTally, PunctualTally, Total
 from tests.kernel.world import World
 
 
@@ -93,7 +94,7 @@ def test_a_command_that_only_asks_is_answered_by_a_query_and_touches_no_entity(w
     assert world.numbers() == [2]
 
 
-def test_a_question_in_the_inbox_is_answered_and_does_not_come_again(world: World):
+def test_a_query_in_the_inbox_is_answered_once(world: World):
     world.start([AskingTally()], queries={"greet": greeting})
     heard = world.listen("answers")
     world.submit("add", by=0, reply_to="answers")
@@ -107,13 +108,13 @@ def test_a_question_in_the_inbox_is_answered_and_does_not_come_again(world: Worl
     assert (len(heard), len(world.dead()), world.numbers()) == (1, 1, [1])
 
 
-def test_a_question_that_makes_its_rule_fail_or_that_nobody_answers_is_told_so(world: World):
+def test_a_query_that_fails_or_is_unknown_gets_an_error_reply(world: World):
     world.start([AskingTally()])
     assert world.told("look").code == "NODE_FAILED"
     assert world.told("look", "thirteen").code == "COMMAND_QUARANTINED"
 
 
-def test_commands_of_the_inbox_are_worked_off_in_order_and_once(world: World):
+def test_inbox_commands_are_decided_in_order_and_once(world: World):
     world.start()
     heard = world.listen("answers")
     for by in range(1, 8):
@@ -126,7 +127,7 @@ def test_commands_of_the_inbox_are_worked_off_in_order_and_once(world: World):
     assert world.numbers() == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_what_nobody_waits_for_is_kept_among_the_dead_letters(world: World):
+def test_a_refused_command_without_a_waiting_client_becomes_a_dead_letter(world: World):
     world.start(queries={"greet": greeting})
     world.told("close")
     heard: list[ReplyMessage] = world.listen("answers")
@@ -144,7 +145,7 @@ def test_what_nobody_waits_for_is_kept_among_the_dead_letters(world: World):
     world.until(lambda: len(heard) == 2)
 
 
-def test_what_cannot_even_be_buried_does_not_block_its_partition(world: World):
+def test_a_command_that_no_dead_letter_can_hold_does_not_block_its_partition(world: World):
     node = world.start()
 
     async def refuse(*letter: object) -> int:
@@ -156,7 +157,7 @@ def test_what_cannot_even_be_buried_does_not_block_its_partition(world: World):
     world.until(lambda: world.numbers() == [1])
 
 
-def test_an_outage_of_the_dead_letters_is_waited_out(world: World):
+def test_a_dead_letter_is_stored_after_an_outage(world: World):
     node = world.start()
     bury, tries = node.bus.inbox.dead_letter, []
 
@@ -173,8 +174,8 @@ def test_an_outage_of_the_dead_letters_is_waited_out(world: World):
     assert len(world.dead()) == 1
 
 
-def test_no_answer_whatsoever_costs_a_commit(world: World):
-    """Not even where the door breaks its word: answers before commits, after them, and of none."""
+def test_a_failing_reply_costs_no_commit(world: World):
+    """Even if the endpoint raises: for replies before commits, after them, and without one."""
     node = world.start()
 
     def break_off(answers: object) -> None:
@@ -201,7 +202,7 @@ def small(monkeypatch: pytest.MonkeyPatch, requests: int, size_bytes: int = 1 <<
     monkeypatch.setattr("rookery.actors.kernel.mailbox.REQUESTS_BYTES_MAX", size_bytes)
 
 
-def test_requests_beyond_the_room_there_is_are_turned_away_at_once(
+def test_requests_beyond_the_limit_are_rejected_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     small(monkeypatch, requests=4)
@@ -217,7 +218,7 @@ def test_requests_beyond_the_room_there_is_are_turned_away_at_once(
     assert world.told("add", id="5", by=5).total.numbers == (1, 2, 7, 5)
 
 
-def test_large_requests_need_more_room(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_large_requests_reach_the_byte_limit_first(world: World, monkeypatch: pytest.MonkeyPatch):
     small(monkeypatch, requests=100, size_bytes=4_000)
     node = world.start()
     node.journal.hold_appends("tally")
@@ -229,7 +230,7 @@ def test_large_requests_need_more_room(world: World, monkeypatch: pytest.MonkeyP
     world.until(lambda: all(one.answers for one in asked))
 
 
-def test_what_the_node_itself_has_to_do_is_never_turned_away(
+def test_commands_of_the_node_itself_are_never_rejected(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     small(monkeypatch, requests=1)
@@ -244,11 +245,9 @@ def test_what_the_node_itself_has_to_do_is_never_turned_away(
     world.until(lambda: world.numbers("echo") == [1, 2])
 
 
-def test_every_end_of_a_request_makes_room_for_another(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
+def test_every_ended_request_leaves_the_limit(world: World, monkeypatch: pytest.MonkeyPatch):
     small(monkeypatch, requests=2)
-    node = world.start([FrailTally("decide"), EchoConcern()])
+    node = world.start([FrailTally("decide"), EchoDecider()])
     ends: list[dict[str, Any]] = [
         {"verb": "add", "id": "x"},  # Committed, then repeated.
         {"verb": "add", "id": "x", "by": 2},  # The id is used.
@@ -274,7 +273,7 @@ def test_every_end_of_a_request_makes_room_for_another(
 # --- draining -----------------------------------------------------------------------------------
 
 
-def test_draining_finishes_what_is_under_way(world: World):
+def test_draining_finishes_work_in_flight(world: World):
     node = world.start()
     node.journal.hold_acks()
     asked = [world.ask("add", by=by) for by in (1, 2)]
@@ -300,7 +299,7 @@ def test_draining_waits_for_queries_and_dead_letters(world: World):
     assert asked.total.total == 1
 
 
-def test_draining_puts_on_record_what_was_set_aside_last(world: World):
+def test_draining_records_the_last_quarantined_command(world: World):
     node = world.start([FrailTally("decide")])
     asked = world.ask("add", by=13)
     assert node.stop()
@@ -308,7 +307,7 @@ def test_draining_puts_on_record_what_was_set_aside_last(world: World):
     assert not asked.answers or (world.facts("node", node.name) and world.dead())
 
 
-def test_after_a_stop_the_door_says_that_nobody_is_there(world: World):
+def test_after_a_stop_requests_get_partition_unowned(world: World):
     world.start().stop()
     assert world.told("add").code == "PARTITION_UNOWNED"
 

@@ -1,15 +1,15 @@
-"""Decided in order, durable before it is told, decided again when somebody else was first."""
+"""Commands are decided in order, answered when durable, and decided again after a conflict."""
 
 from __future__ import annotations
 
 from rookery.actors.kernel.metrics import NoMetrics
 from rookery.bus.ports import AppendRequest
-from tests.kernel.tally import Added, TallyConcern
+from tests.kernel.tally import Added, TallyDecider
 from tests.kernel.world import Node, World
 
 
 def rival_at(world: World, node: Node, times: int, family: str = "tally") -> None:
-    """Let somebody else write first, so many times."""
+    """Let another writer append first, this many times."""
     left = times
 
     def write_first(append: AppendRequest) -> None:
@@ -42,7 +42,7 @@ def test_nothing_is_answered_before_the_ack_is_here(world: World):
     world.until(lambda: asked.answers and world.rings)
 
 
-def test_what_is_said_on_top_of_undurable_facts_waits_for_them(world: World):
+def test_replies_based_on_undurable_facts_wait_for_them(world: World):
     node = world.start()
     node.journal.hold_acks()
     closed, refused, looked = world.ask("close"), world.ask("add"), world.ask("look")
@@ -135,14 +135,14 @@ def test_three_conflicts_are_survived(world: World):
     assert world.told("add", by=5).total.total == 305
 
 
-def test_after_a_fourth_conflict_it_is_said(world: World):
+def test_after_a_fourth_conflict_the_client_gets_an_error(world: World):
     rival_at(world, world.start(), 4)
     assert world.told("add", by=5).code == "CONFLICT"
     assert world.numbers() == [100] * 4
     assert world.told("add", by=5).total.total == 405
 
 
-def test_what_was_decided_on_a_lost_draft_is_decided_again(world: World):
+def test_commands_decided_on_a_lost_unit_of_work_are_decided_again(world: World):
     node = world.start()
     rival_at(world, node, 1)
     asked = [world.ask("add", id="x", by=1), world.ask("add", id="x", by=1), world.ask("look")]
@@ -151,7 +151,7 @@ def test_what_was_decided_on_a_lost_draft_is_decided_again(world: World):
     assert [one.total.total for one in asked] == [101, 101, 101]
 
 
-def test_a_fenced_commit_stands_only_after_a_look_at_the_other_families(world: World):
+def test_a_fenced_commit_reads_the_other_families_first(world: World):
     node = world.start()
     world.told("add", by=5)
     world.until(lambda: world.numbers("echo"))
@@ -161,7 +161,7 @@ def test_a_fenced_commit_stands_only_after_a_look_at_the_other_families(world: W
     assert [append.fence for append in closing] == [began, began + 1]
 
 
-def test_a_fenced_commit_sees_what_other_families_did(world: World):
+def test_a_fenced_commit_sees_the_facts_of_other_families(world: World):
     world.start()
     world.told("add", by=5)
     world.until(lambda: world.numbers("echo"))
@@ -171,7 +171,7 @@ def test_a_fenced_commit_sees_what_other_families_did(world: World):
     assert world.facts("echo")[-1].total == 12
 
 
-def test_a_fenced_commit_gives_up_when_other_families_do_not_stop(world: World):
+def test_a_fenced_commit_fails_when_other_families_keep_writing(world: World):
     node = world.start()
     world.told("echo")
 
@@ -194,7 +194,7 @@ def test_a_message_the_server_rejects_is_refused_and_the_entity_goes_on(world: W
     assert world.told("add", by=4).total.numbers == (1, 2, 4)
 
 
-def test_commands_of_a_rejected_message_do_not_suffer_for_each_other(world: World):
+def test_commands_of_a_rejected_message_are_decided_one_by_one(world: World):
     node = world.start()
     node.journal.bytes_max = 1_000
     asked = [world.ask("add", by=1) for _ in range(9)]
@@ -216,7 +216,7 @@ def test_a_repeat_of_a_refused_command_is_decided_again(world: World):
     assert world.told("add", id="x").code == world.told("add", id="x").code == "GUARD_REJECTED"
 
 
-def test_every_command_is_counted_once_by_what_became_of_it(world: World):
+def test_every_command_is_counted_once_by_its_outcome(world: World):
     class Counting(NoMetrics):
         def __init__(self) -> None:
             self.outcomes: list[tuple[str, str]] = []
@@ -225,8 +225,8 @@ def test_every_command_is_counted_once_by_what_became_of_it(world: World):
             self.outcomes.append((verb, outcome))
 
     observer = Counting()
-    node = world.start([TallyConcern()], observer=observer)
-    observer.outcomes.clear()  # The node has said what it owns.
+    node = world.start([TallyDecider()], observer=observer)
+    observer.outcomes.clear()  # The node has recorded its partitions.
     rival_at(world, node, 1)
     for verb in ("add", "add", "close", "add", "look"):
         asked = world.ask(verb, id="x" if verb == "add" else "")

@@ -1,4 +1,4 @@
-"""How long a repeat is known: a day, and ten thousand commands, in the time of facts."""
+"""The window of duplicates: one day and 10,000 commands, in the time of facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Effects: after the ack, once while their node lives, and again if it died before their end."""
+"""Effects start after the ack, once while their node lives, and again if it dies before their
+end."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from rookery.actors.kernel import recovery
 from rookery.bus.subjects import partition_of
 from rookery.schemas.errors import Failed
 from rookery.schemas.ids import parse_fact_id
-from tests.kernel.tally import Added, EchoConcern, Ring, TallyConcern
+from tests.kernel.tally import Added, EchoDecider, Ring, TallyDecider
 from tests.kernel.test_partition_ownership import KEYS
 from tests.kernel.test_reactions import TAKEN_OVER_S
 from tests.kernel.world import World, called
@@ -38,7 +39,7 @@ def test_every_command_of_one_message_has_its_own_effects(world: World):
     world.until(lambda: rings(world) == [("n1", 10), ("n1", 20), ("n1", 30)])
 
 
-def test_an_effect_that_was_under_way_is_started_again_after_a_crash(world: World):
+def test_a_running_effect_is_started_again_after_a_crash(world: World):
     first = world.start()
     world.hold_rings = True
     world.told("add", by=10)
@@ -50,7 +51,7 @@ def test_an_effect_that_was_under_way_is_started_again_after_a_crash(world: Worl
     world.until(lambda: rings(world) == [("n1", 10), ("n2", 10)])
 
 
-def test_an_effect_whose_ack_nobody_heard_is_started_by_the_next_owner(world: World):
+def test_an_effect_whose_ack_was_lost_is_started_by_the_next_owner(world: World):
     first = world.start()
     first.journal.hold_acks()
     world.ask("add", by=10)
@@ -60,7 +61,7 @@ def test_an_effect_whose_ack_nobody_heard_is_started_by_the_next_owner(world: Wo
     world.until(lambda: rings(world) == [("n2", 10)])
 
 
-def test_a_slow_effect_is_found_again_however_much_was_done_since(world: World):
+def test_a_slow_effect_is_found_again_after_any_number_of_facts(world: World):
     first = world.start()
     world.hold_rings = True
     world.told("add", "slow", by=10)
@@ -74,7 +75,7 @@ def test_a_slow_effect_is_found_again_however_much_was_done_since(world: World):
     assert second.journal.scanned < 5, "what was done since is done"
 
 
-def test_an_effect_that_is_taken_up_twice_is_found_a_third_time(world: World):
+def test_an_effect_recovered_twice_is_found_a_third_time(world: World):
     world.hold_rings = True
     node = world.start()
     world.told("add", "slow", by=10)
@@ -87,20 +88,20 @@ def test_an_effect_that_is_taken_up_twice_is_found_a_third_time(world: World):
     world.until(lambda: ("n4", 10) in rings(world))
 
 
-def test_an_effect_that_comes_while_others_are_caught_up_with_is_started_too(
+def test_an_effect_committed_during_a_recovery_is_started_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    class Watchful(TallyConcern):
+    class Watchful(TallyDecider):
         observes = frozenset({"echo"})
 
-    first = world.start([Watchful(), EchoConcern()])
+    first = world.start([Watchful(), EchoDecider()])
     world.hold_rings = True
     world.told("add", by=10)
     world.told("add", by=10)
     first.crash()
     monkeypatch.setattr(recovery, "SLICE_MESSAGES", 1)
     monkeypatch.setattr(recovery, "HELD_MAX", 0)
-    second = world.node([Watchful(), EchoConcern()])
+    second = world.node([Watchful(), EchoDecider()])
     second.journal.hold_catch_ups()
     second.start()
     world.pass_s(TAKEN_OVER_S)
@@ -109,7 +110,7 @@ def test_an_effect_that_comes_while_others_are_caught_up_with_is_started_too(
     world.until(lambda: {("n2", 10), ("n2", 20)} <= set(rings(world)))
 
 
-def test_what_a_horizon_of_the_former_form_says_is_believed(world: World):
+def test_a_watermark_of_the_former_schema_is_used(world: World):
     first = world.start()
     world.told("add", by=10)
     for _ in range(9):
@@ -122,12 +123,12 @@ def test_what_a_horizon_of_the_former_form_says_is_believed(world: World):
     assert rings(world) == [("n1", 10)]
 
 
-def test_an_effect_is_not_started_again_while_its_end_is_on_its_way(world: World):
-    class Hasty(TallyConcern):
+def test_an_effect_is_not_started_again_while_its_end_is_in_flight(world: World):
+    class Hasty(TallyDecider):
         def effects(self, state: Any, fact: Any) -> Any:
             return super().effects(state, fact) if state.total == fact.total else ()
 
-    node = world.start([Hasty(), EchoConcern()])
+    node = world.start([Hasty(), EchoDecider()])
     world.told("add", by=10)
     world.until(lambda: rings(world) == [("n1", 10)])
     node.journal.hold_appends("tally")
@@ -141,7 +142,7 @@ def test_an_effect_is_not_started_again_while_its_end_is_on_its_way(world: World
     assert rings(world) == [("n1", 10)]
 
 
-def test_what_was_on_its_way_when_its_key_became_another_nodes_has_its_effects_there(world: World):
+def test_a_fact_committed_while_its_key_moves_has_its_effects_on_the_new_owner(world: World):
     first = world.start()
     first.journal.hold_acks()
     for key in KEYS:
@@ -157,7 +158,7 @@ def test_what_was_on_its_way_when_its_key_became_another_nodes_has_its_effects_t
     assert {key for node, key in rung if node == "n1"} == set(KEYS) - moved
 
 
-def test_who_was_away_too_long_says_nothing_of_what_its_successor_has_to_do(world: World):
+def test_a_node_away_too_long_saves_no_watermark_over_its_successor(world: World):
     done = asyncio.Event()
 
     async def ring(effect: Ring) -> None:
@@ -189,7 +190,7 @@ def test_an_effect_that_ended_is_not_started_again_by_a_late_successor(world: Wo
     assert rings(world) == [("n1", 10)]
 
 
-def test_a_stop_waits_for_the_effects_under_way(world: World):
+def test_a_stop_waits_for_running_effects(world: World):
     first = world.start(drain_timeout_s=1.0)
     world.hold_rings = True
     world.told("add", by=10)
@@ -200,7 +201,7 @@ def test_a_stop_waits_for_the_effects_under_way(world: World):
     world.until(lambda: rings(world) == [("n1", 10), ("n2", 10)])
 
 
-def test_an_outage_under_an_effect_is_waited_out(world: World):
+def test_an_effect_is_retried_after_an_outage(world: World):
     tries: list[int] = []
 
     async def ring(effect: Ring) -> None:
@@ -214,7 +215,7 @@ def test_an_outage_under_an_effect_is_waited_out(world: World):
     assert node.stop()
 
 
-def test_an_effect_that_fails_is_left_to_the_next_owner_and_holds_up_nothing(world: World):
+def test_a_failing_effect_is_left_to_the_next_owner_and_delays_nothing(world: World):
     async def ring(effect: Ring) -> None:
         raise RuntimeError("the bell is broken")
 
@@ -228,7 +229,7 @@ def test_an_effect_that_fails_is_left_to_the_next_owner_and_holds_up_nothing(wor
 
 
 def test_effects_that_cannot_be_known_after_a_crash_are_left_to_a_version_that_knows(world: World):
-    class Forgetful(TallyConcern):
+    class Forgetful(TallyDecider):
         def effects(self, state: Any, fact: Any) -> Any:
             raise RuntimeError("what was that for?")
 
@@ -244,7 +245,7 @@ def test_effects_that_cannot_be_known_after_a_crash_are_left_to_a_version_that_k
     world.until(lambda: ("n3", 10) in rings(world))
 
 
-def test_a_foreign_fact_above_the_horizon_has_its_effects_too(world: World):
+def test_another_nodes_fact_above_the_watermark_has_its_effects_too(world: World):
     first = world.start()
     world.told("add", by=1)
     first.crash()

@@ -1,4 +1,4 @@
-"""Entities leave memory and come back as the journal says, with and without a snapshot."""
+"""Entities are evicted and loaded from the journal, with and without a snapshot."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, fill_envelope
 from rookery.schemas.errors import Refused
-from tests.kernel.tally import Added, EchoConcern, TallyConcern
+from tests.kernel.tally import Added, EchoDecider, TallyDecider
 from tests.kernel.world import World
 
 SNAPSHOT_FACTS = 70
-"""Enough for a snapshot to be worth it."""
+"""Enough for a snapshot to be stored."""
 
 
 class FullBlobs(MemoryBlobs):
-    """A store that takes nothing of that size."""
+    """A store that rejects blobs of that size."""
 
     async def put(self, data: bytes) -> str:
         raise Refused("PAYLOAD_TOO_LARGE", f"{len(data)} bytes")
@@ -40,7 +40,7 @@ def snapshot(world: World, key: str = "a", schema: int = 1) -> EntitySnapshot | 
     return world.run(snapshots.load(EntityId("tally", key), schema))
 
 
-def test_an_idle_entity_leaves_and_comes_back_equal(world: World):
+def test_an_idle_entity_is_evicted_and_loaded_equal(world: World):
     node = world.start()
     world.told("add", id="x", by=1)
     world.told("add", by=2)
@@ -54,7 +54,7 @@ def test_an_idle_entity_leaves_and_comes_back_equal(world: World):
     world.until(lambda: world.numbers("echo") == [1, 2, 3])
 
 
-def test_what_is_busy_does_not_leave(world: World):
+def test_a_busy_entity_is_not_evicted(world: World):
     node = world.start()
     node.journal.hold_acks()
     asked = world.ask("add", by=1)
@@ -66,7 +66,7 @@ def test_what_is_busy_does_not_leave(world: World):
     world.until(lambda: asked.answers)
 
 
-def test_entities_leave_by_themselves_after_a_while(world: World):
+def test_entities_are_evicted_after_the_idle_time(world: World):
     node = world.start(passivate_after_ms=60_000)
     world.told("add", by=1)
     world.pass_s(50)
@@ -100,13 +100,13 @@ def test_a_snapshot_of_another_schema_is_ignored(world: World):
     first = world.start()
     numbers = filled(world)
     first.stop()
-    world.start([TallyConcern(schema=2), EchoConcern()])
+    world.start([TallyDecider(schema=2), EchoDecider()])
     assert world.told("look").total.numbers == numbers
     assert snapshot(world, schema=2) is None
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x96\xa0\xa0\x01\x01\x80\x90"])
-def test_a_snapshot_that_makes_no_sense_is_ignored(world: World, body: bytes):
+def test_an_invalid_snapshot_is_ignored(world: World, body: bytes):
     world.start()
     numbers = filled(world)
     world.nodes[0].stop()
@@ -146,7 +146,7 @@ def test_a_broken_chain_breaks_one_entity_only(world: World):
     assert second.stop()
 
 
-def test_an_outage_while_an_entity_is_read_is_waited_out(world: World):
+def test_an_entity_is_loaded_after_an_outage(world: World):
     node = world.start()
     node.weather.away = True
     asked = world.ask("add", by=1)
@@ -157,7 +157,7 @@ def test_an_outage_while_an_entity_is_read_is_waited_out(world: World):
     assert asked.total.total == 1
 
 
-def test_a_large_body_is_kept_before_its_fact_names_it_and_order_holds(world: World):
+def test_a_large_body_is_stored_before_its_fact_and_order_is_preserved(world: World):
     node = world.start()
     padding = "x" * (65 << 10)
     node.weather.away = True
@@ -182,7 +182,7 @@ def test_a_large_body_survives_a_conflict(world: World):
     assert world.facts()[1].blob
 
 
-def test_a_body_nobody_can_keep_is_refused_and_the_entity_goes_on(world: World):
+def test_a_body_that_cannot_be_stored_is_refused_and_the_entity_continues(world: World):
     node = world.start()
     node.bus.blobs = FullBlobs()
     asked = [world.ask("add", by=2, padding="x" * (65 << 10)), world.ask("add", by=3)]
@@ -215,7 +215,7 @@ def messages(batches: Batches) -> list[StoredMessage]:
 
 
 def folded(snapshot: EntitySnapshot | None, tail: list[StoredMessage]) -> Entity:
-    concern = TallyConcern()
+    concern = TallyDecider()
     entity = Entity(EntityId("tally", "k"), concern)
     entity.fold(concern, snapshot, tail)
     assert entity.load_error is None
@@ -238,7 +238,7 @@ commands = st.tuples(
 def test_a_snapshot_and_the_facts_after_it_make_what_all_facts_make(batches: Batches, data: Any):
     history = messages(batches)
     cut = data.draw(st.integers(0, len(history)))
-    early = folded(None, history[:cut]).snapshot(TallyConcern()) if cut else None
+    early = folded(None, history[:cut]).snapshot(TallyDecider()) if cut else None
     assert shown(folded(early, history[cut:])) == shown(folded(None, history))
 
 
@@ -253,7 +253,7 @@ def test_a_message_that_was_changed_or_left_out_is_noticed(batches: Batches, dat
         history[place] = StoredMessage(
             one.sequence, one.entity, one.message_id, one.chain, one.body + b" ", one.stored_at_ms
         )
-    concern = TallyConcern()
+    concern = TallyDecider()
     entity = Entity(EntityId("tally", "k"), concern)
     entity.fold(concern, None, history)
     assert entity.load_error is not None

@@ -1,17 +1,17 @@
-"""A rule that raises what it may not raise: its command is set aside, and nobody else suffers."""
+"""A rule raises what it must not raise: only its command is set aside."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.kernel.tally import EchoConcern, FrailTally
+from tests.kernel.tally import EchoDecider, FrailTally
 from tests.kernel.world import Node, World
 
 BEFORE_COMMIT = ("decide", "evolve", "answer", "fenced", "effects")
 
 
 def frail(world: World, rule: str) -> Node:
-    return world.start([FrailTally(rule), EchoConcern()])
+    return world.start([FrailTally(rule), EchoDecider()])
 
 
 @pytest.mark.parametrize("rule", BEFORE_COMMIT)
@@ -89,8 +89,8 @@ def test_an_entity_that_cannot_be_folded_answers_with_the_reason(world: World):
     assert world.told("add", "b", by=2).total.total == 3
 
 
-def test_what_an_unfoldable_entity_should_react_to_is_left_to_a_version_that_can(world: World):
-    class Stubborn(EchoConcern):
+def test_reactions_of_an_unfoldable_entity_are_left_to_another_version(world: World):
+    class Stubborn(EchoDecider):
         def evolve(self, state, fact):
             raise RuntimeError("never heard of it")
 
@@ -109,7 +109,7 @@ def test_what_an_unfoldable_entity_should_react_to_is_left_to_a_version_that_can
 
 def test_a_snapshot_that_cannot_be_made_or_read_costs_nothing_but_time(world: World):
     for rule in ("dump", "load"):
-        node = world.start([FrailTally(rule), EchoConcern()])
+        node = world.start([FrailTally(rule), EchoDecider()])
         key = f"key-{rule}"
         for by in [13, *range(70)]:
             world.ask("add", key, by=by)

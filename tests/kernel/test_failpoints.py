@@ -1,4 +1,4 @@
-"""A failpoint kills for real, at the pass it names; a wrong one is refused at once."""
+"""A failpoint kills the process at the pass it names; an unknown one is refused at once."""
 
 from __future__ import annotations
 

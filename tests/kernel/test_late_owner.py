@@ -1,8 +1,8 @@
-"""A node that was cut off, or stood still, for longer than its claims live does nothing more.
+"""A node that was cut off or asleep for longer than its claims live does nothing more.
 
-Goal: whatever a late owner still has in hand or on its way, nothing follows from it here, and its
-successor misses nothing of it. Method: stories on the clockwork, in which acks are held, claims cut
-or the machine put to sleep; ``tests/chaos/test_cut_off.py`` does the same to real processes.
+Goal: nothing that a late owner holds or has sent takes effect here, and its successor misses none
+of it. Method: scripts on the virtual clock with delayed acks, cut claims or a sleeping machine;
+``tests/chaos/test_cut_off.py`` does the same with real processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rookery.actors.kernel.decider import Effect
 from rookery.bus.ports import PARTITIONS
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
-from tests.kernel.tally import Added, EchoConcern, TallyConcern, Total
+from tests.kernel.tally import Added, EchoDecider, TallyDecider, Total
 from tests.kernel.test_partition_ownership import served, shared
 from tests.kernel.world import World, called
 
@@ -28,7 +28,7 @@ def rings(world: World) -> list[tuple[str, int]]:
     return [(node, ring.total) for node, ring in world.rings]
 
 
-def test_a_machine_that_slept_acts_on_no_ack_of_before(world: World):
+def test_a_node_that_slept_acts_on_no_earlier_ack(world: World):
     first = world.start()
     first.journal.hold_acks()
     world.ask("add", "k0", by=10)
@@ -42,7 +42,7 @@ def test_a_machine_that_slept_acts_on_no_ack_of_before(world: World):
     assert first.journal.held == 0, "no reaction was decided either"
 
 
-def test_what_it_did_not_act_on_is_acted_on_by_the_owner_that_follows(world: World):
+def test_the_next_owner_acts_on_the_acks_that_a_sleeping_node_missed(world: World):
     first = world.start()
     first.journal.hold_acks()
     world.ask("add", "k0", by=10)
@@ -56,7 +56,7 @@ def test_what_it_did_not_act_on_is_acted_on_by_the_owner_that_follows(world: Wor
     shared(world, 8, 8)
 
 
-def test_a_node_that_sleeps_alone_does_itself_what_it_left(world: World):
+def test_a_node_that_slept_alone_continues_its_own_work(world: World):
     node = world.start()
     node.journal.hold_acks()
     world.ask("add", "k0", by=10)
@@ -103,9 +103,9 @@ def test_an_append_that_arrives_before_the_takeover_is_read_by_it(world: World):
     assert served(second) == [PARTITIONS]
 
 
-def test_certainty_ends_by_the_clock_though_a_beat_hangs(world: World):
+def test_certainty_ends_by_the_clock_while_a_heartbeat_hangs(world: World):
     node = world.start()
-    node.weather.pause_back_s = 60.0  # Whatever is asked is answered, much later.
+    node.weather.pause_back_s = 60.0  # All requests are answered, much later.
     world.pass_s(CLAIM_ENDED_S + 2)
     assert not node.kernel.partitions.is_certain
     asked = world.ask("add", "k0", by=1)
@@ -115,7 +115,7 @@ def test_certainty_ends_by_the_clock_though_a_beat_hangs(world: World):
 
 
 def test_no_answer_is_waited_for_longer_than_the_claim_lives(world: World):
-    """What was sent before is settled as displaced, so giving up waits for no server."""
+    """Appends sent before are settled as superseded, so releasing waits for no server."""
     first = world.start()
     first.journal.hold_appends("tally")
     late = world.ask("add", "k0", by=1)
@@ -130,7 +130,7 @@ def test_no_answer_is_waited_for_longer_than_the_claim_lives(world: World):
     assert world.told("add", "k0", by=2).total.numbers == (2,)
 
 
-def test_a_turn_taken_unseen_is_noticed_by_the_next_append(world: World):
+def test_a_term_begun_unseen_is_noticed_by_the_next_append(world: World):
     first, other = world.start(), world.node()
     world.told("add", "k0", by=1)
     world.run(other.bus.journal.begin_terms(EVERY))
@@ -141,8 +141,8 @@ def test_a_turn_taken_unseen_is_noticed_by_the_next_append(world: World):
     assert world.told("add", "k0", by=2).total.numbers == (1, 2)
 
 
-def test_a_turn_taken_unseen_is_noticed_before_a_horizon_is_kept_over_it(world: World):
-    """Nothing is appended here meanwhile, and the other one's fact is missed by nobody."""
+def test_a_term_begun_unseen_is_noticed_before_a_watermark_is_saved(world: World):
+    """This node appends nothing meanwhile, and the other node's fact is not missed."""
     first, other = world.start(), world.node()
     world.told("add", "k0", by=1)
     world.until(lambda: world.numbers("echo", "k0") == [1])
@@ -155,14 +155,14 @@ def test_a_turn_taken_unseen_is_noticed_before_a_horizon_is_kept_over_it(world: 
 
 
 def test_effects_of_a_fact_wait_for_a_state_that_knows_it(world: World):
-    class Careful(TallyConcern):
-        """Rings for what the state says, not the fact."""
+    class Careful(TallyDecider):
+        """Its effects depend on the state and not on the fact."""
 
         def effects(self, state: Total, fact: Any) -> Sequence[Effect]:
             assert fact.by in state.numbers, "the state is behind its facts"
             return super().effects(state, fact)
 
-    node = world.start([Careful(), EchoConcern()])
+    node = world.start([Careful(), EchoDecider()])
     world.told("look", "k0")
     world.write([Added(by=10, total=10)], key="k0")
     (stored,) = world.stored("tally", "k0")
@@ -197,7 +197,7 @@ def test_a_process_whose_name_was_taken_while_it_slept_serves_nothing(world: Wor
     assert world.told("add", "k0", by=2).total.numbers == (1, 2)
 
 
-def test_a_node_says_what_it_has_taken_before_it_does_anything_there(world: World):
+def test_a_node_records_gained_partitions_before_it_serves_them(world: World):
     first = world.start()
     world.told("add", "k0", by=1)
     journal = world.server.realm("default").log.page(0, 1 << 30)
@@ -209,21 +209,21 @@ def test_a_node_says_what_it_has_taken_before_it_does_anything_there(world: Worl
 
 
 def test_a_journal_that_is_replaced_is_noticed_and_all_of_the_new_one_is_followed(world: World):
-    """Its sequences begin again, below all that the node has seen and kept."""
+    """Its sequences begin again, below all that the node has seen and stored."""
     node = world.start()
     for number in range(1, 9):
         world.told("add", "k0", by=number)
-    world.pass_s(11)  # A horizon was kept.
+    world.pass_s(11)  # A watermark was saved.
     log = world.server.realm("default").log
     log.replace()
-    world.write([Added(by=10, total=10)], key="k0")  # And nothing is handed over to this node.
+    world.write([Added(by=10, total=10)], key="k0")  # No message is delivered to this node.
     world.until(lambda: world.numbers("echo", "k0") == [10], patience_s=20)
     world.until(lambda: ("n1", 10) in rings(world))
     assert world.told("add", "k0", by=2).total.numbers == (10, 2)
     assert served(node) == [PARTITIONS]
 
 
-def test_a_horizon_of_another_journal_hides_nothing_of_this_one(world: World):
+def test_a_watermark_of_another_journal_hides_no_fact_of_this_one(world: World):
     first = world.start()
     for number in range(1, 9):
         world.told("add", "k0", by=number)
@@ -239,7 +239,7 @@ def test_a_snapshot_of_another_journal_is_not_used(world: World):
     first = world.start()
     for _ in range(70):
         world.told("add", "k0", by=1)
-    assert first.stop()  # Snapshots are kept.
+    assert first.stop()  # Snapshots are stored.
     world.server.realm("default").log.replace()
     world.start()
     assert world.told("add", "k0", by=2).total.numbers == (2,)

@@ -1,4 +1,4 @@
-"""What performers ask of their own node's actors, and what becomes of effects that move away."""
+"""What executors ask the actors of their node, and what happens to effects of a moved partition."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
-from tests.kernel.tally import Add, Added, Ask, TallyConcern, Total
+from tests.kernel.tally import Add, Added, Ask, TallyDecider, Total
 from tests.kernel.world import Node, World
 
 
-class Asked(TallyConcern):
-    """A tally that hears of sums from inside."""
+class Asked(TallyDecider):
+    """A tally that gets sums from inside the node."""
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         if isinstance(command.body, Add) and state.closed:
@@ -32,7 +32,7 @@ def asking(world: World, node: Node, by: int, key: str = "a") -> asyncio.Task[To
     return world.run(begin())
 
 
-def test_an_answer_from_inside_waits_until_what_it_says_is_durable(world: World):
+def test_a_local_reply_waits_until_its_facts_are_durable(world: World):
     node = world.start([Asked()])
     node.journal.hold_acks()
     task = asking(world, node, 3)
@@ -43,15 +43,15 @@ def test_an_answer_from_inside_waits_until_what_it_says_is_durable(world: World)
     assert task.result().total == 3
 
 
-def test_what_is_asked_twice_is_done_twice(world: World):
-    """Whoever asks from inside says in the question itself what it is about."""
+def test_a_repeated_local_ask_is_decided_twice(world: World):
+    """A local ask has a new id each time; its body says what it is about."""
     node = world.start([Asked()])
     tasks = [asking(world, node, 2) for _ in range(2)]
     world.until(lambda: all(task.done() for task in tasks))
     assert world.numbers() == [2, 2]
 
 
-def test_a_refusal_reaches_whoever_asked(world: World):
+def test_a_refusal_reaches_the_asking_task(world: World):
     node = world.start([Asked()])
     world.told("close")
     task = asking(world, node, 1)
@@ -61,12 +61,12 @@ def test_a_refusal_reaches_whoever_asked(world: World):
     assert (refused.value.code, refused.value.message) == ("GUARD_REJECTED", "the tally is closed")
 
 
-def test_nobody_outside_can_ask_as_if_from_inside(world: World):
+def test_no_client_can_send_a_local_ask(world: World):
     world.start([Asked()])
     assert world.told("inside").code == "UNKNOWN_VERB"
 
 
-def test_a_question_about_what_has_moved_away_is_not_left_open(world: World):
+def test_an_ask_about_a_moved_key_fails(world: World):
     first = world.start([Asked()])
     first.journal.hold_acks()
     task = asking(world, first, 1)
@@ -107,7 +107,7 @@ def test_effects_of_lost_partitions_end_here_and_begin_there(world: World):
     assert ended == ["first"]
 
 
-def test_a_look_from_inside_leaves_nothing(world: World):
+def test_a_local_query_leaves_no_fact(world: World):
     node = world.start()
 
     async def ask() -> Total:

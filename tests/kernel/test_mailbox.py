@@ -1,4 +1,4 @@
-"""A mailbox wakes its actor once a batch, and never forgets to."""
+"""A mailbox wakes its actor once per batch, and always does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Drainer(pykka.ThreadingActor):
 
 
 class Sleeper:
-    """A reference nobody answers behind; counts what it is told."""
+    """An actor reference without an actor; it counts the wake-ups."""
 
     def __init__(self) -> None:
         self.told = 0
@@ -61,7 +61,7 @@ def test_what_many_threads_post_arrives_once_and_in_each_ones_order():
     assert len(mailbox) == 0
 
 
-def test_an_actor_that_was_told_is_not_told_again_before_it_looks():
+def test_a_woken_actor_is_not_woken_again_before_it_drains():
     mailbox, sleeper = Mailbox(), Sleeper()
     mailbox.attach(sleeper)  # type: ignore[arg-type]
     for item in range(100):
@@ -79,7 +79,7 @@ def test_what_is_posted_before_there_is_an_actor_waits_for_it():
     assert (sleeper.told, mailbox.drain()) == (1, ["early"])
 
 
-def test_a_successor_is_told_of_what_its_dead_predecessor_left():
+def test_a_successor_is_woken_for_the_messages_its_predecessor_left():
     mailbox, sleeper = Mailbox(), Sleeper()
     dead = Drainer.start(mailbox, queue.SimpleQueue())
     mailbox.attach(dead)

@@ -1,4 +1,4 @@
-"""What one family knows of another: folded into its states, journaled by nobody twice."""
+"""An observed family: its facts are folded into another's states and journaled once."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rookery.bus.ports import AppendRequest
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import Failed
-from tests.kernel.tally import Added, Ask, SmallConcern, TallyConcern
+from tests.kernel.tally import Added, Ask, SmallDecider, TallyDecider
 from tests.kernel.world import Asked, World
 
 SNAPSHOT_FACTS = 70
-"""Enough for a snapshot to be worth it."""
+"""Enough for a snapshot to be stored."""
 TAKEN_OVER_S = 10.0
-"""By then the claims of a dead node have expired and are somebody else's."""
+"""After this time another node holds the claims of a dead one."""
 
 
 class Marked(Fact, frozen=True, kw_only=True, tag="watch.marked.v1"):
-    """Somebody looked; this was known then."""
+    """A query was made; these numbers were known then."""
 
     known: tuple[int, ...]
 
@@ -35,16 +35,14 @@ class Watched(msgspec.Struct, frozen=True):
     marks: tuple[tuple[int, ...], ...] = ()
 
 
-class WatchConcern(SmallConcern):
-    """Knows all numbers of the tally, and writes them down when asked."""
+class WatchDecider(SmallDecider):
+    """Knows all numbers of the tally and records them on request."""
 
     family = "watch"
+    initial_state = Watched()
     observes = frozenset({"tally"})
     verbs: Mapping[str, type[msgspec.Struct]] = {"mark": Ask, "watched": Ask}
     codec: FactCodec[Any] = FactCodec(Marked)
-
-    def initial(self, key: str) -> Any:
-        return Watched()
 
     def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         return () if command.verb == "watched" else [Marked(known=state.observed)]
@@ -55,19 +53,16 @@ class WatchConcern(SmallConcern):
     def observe(self, state: Any, fact: Any) -> Any:
         return Watched((*state.observed, fact.by), state.marks)
 
-    def load(self, data: bytes) -> Any:
-        return msgspec.json.decode(data, type=Watched)
 
-
-class FencedWatch(WatchConcern):
-    """Writes down only what is all there is."""
+class FencedWatch(WatchDecider):
+    """Its facts are fenced, so they contain every number."""
 
     def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
         return True
 
 
-class EagerWatch(WatchConcern):
-    """Writes down every tenth number unasked."""
+class EagerWatch(WatchDecider):
+    """Records every tenth number without a request."""
 
     reacts_to = frozenset({"tally"})
 
@@ -77,8 +72,8 @@ class EagerWatch(WatchConcern):
         return super().decide(state, command, now_ms=now_ms)
 
 
-class FrailWatch(WatchConcern):
-    """Cannot take thirteen; or will not, by code."""
+class FrailWatch(WatchDecider):
+    """Fails at thirteen, or refuses it by code."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -91,7 +86,7 @@ class FrailWatch(WatchConcern):
 
 
 def started(world: World, watch: Decider | None = None):
-    return world.start([TallyConcern(), watch or WatchConcern()])
+    return world.start([TallyDecider(), watch or WatchDecider()])
 
 
 def watched(asked: Asked) -> Watched:
@@ -103,7 +98,7 @@ def look(world: World) -> Watched:
     return watched(world.told("watched"))
 
 
-def test_what_stands_is_known_to_whoever_asks_next_and_journaled_once(world: World):
+def test_a_committed_fact_is_known_to_the_next_query_and_journaled_once(world: World):
     started(world)
     look(world)
     for by in (1, 2, 3):
@@ -114,7 +109,7 @@ def test_what_stands_is_known_to_whoever_asks_next_and_journaled_once(world: Wor
     assert len(world.stored("tally")) == 3
 
 
-def test_what_nobody_asks_for_opens_no_entity(world: World):
+def test_an_observed_fact_loads_no_entity(world: World):
     node = started(world)
     for by in (1, 2, 3):
         world.told("add", by=by)
@@ -124,7 +119,7 @@ def test_what_nobody_asks_for_opens_no_entity(world: World):
 
 @pytest.mark.parametrize("marks", [1, SNAPSHOT_FACTS], ids=["without snapshot", "with snapshot"])
 @pytest.mark.parametrize("fate", ["passivated", "stopped", "crashed"])
-def test_who_comes_back_knows_the_same(world: World, marks: int, fate: str):
+def test_a_reloaded_entity_knows_the_same(world: World, marks: int, fate: str):
     node = started(world)
     world.told("add", by=1)
     for _ in range(marks):
@@ -149,7 +144,7 @@ def test_who_comes_back_knows_the_same(world: World, marks: int, fate: str):
     assert look(world) == Watched((1, 2, 3, 4), before.marks)
 
 
-def test_what_was_never_handed_over_is_found_in_the_journal(world: World):
+def test_an_undelivered_fact_is_found_in_the_journal(world: World):
     started(world)
     world.told("add", by=1)
     assert look(world).observed == (1,)
@@ -158,7 +153,7 @@ def test_what_was_never_handed_over_is_found_in_the_journal(world: World):
     assert look(world).observed == (1, 2, 3, 4)
 
 
-def test_a_fenced_commit_knows_everything_that_stands(world: World):
+def test_a_fenced_commit_knows_every_committed_fact(world: World):
     started(world, FencedWatch())
     world.told("add", by=1)
     assert look(world).observed == (1,)
@@ -166,7 +161,7 @@ def test_a_fenced_commit_knows_everything_that_stands(world: World):
     assert watched(world.told("mark")).marks == ((1, 2),)
 
 
-def test_what_comes_while_a_commit_is_under_way_counts_after_it(world: World):
+def test_a_fact_observed_during_a_commit_counts_after_it(world: World):
     node = started(world)
     look(world)
     node.journal.hold_appends("watch")
@@ -217,7 +212,7 @@ def test_a_family_may_observe_and_react_and_does_each_once(world: World):
     ("error", "code"),
     [(RuntimeError("thirteen"), "NODE_FAILED"), (Failed("FACT_UNKNOWN", "13"), "FACT_UNKNOWN")],
 )
-def test_what_cannot_be_folded_stops_those_who_observe_it_and_nobody_else(
+def test_an_unfoldable_fact_stops_only_the_entities_that_observe_it(
     world: World, error: Exception, code: str
 ):
     started(world, FrailWatch(error))
@@ -232,7 +227,7 @@ def test_what_cannot_be_folded_stops_those_who_observe_it_and_nobody_else(
 
 
 @given(st.lists(st.sampled_from(["add", "mark", "add", "mark", "passivate", "rival"]), max_size=12))
-def test_whatever_happens_when_the_same_is_known_after_reloading(steps: list[str]):
+def test_any_order_of_events_gives_the_same_state_after_a_reload(steps: list[str]):
     with World() as world:
         node = started(world)
         asked = []
@@ -244,7 +239,7 @@ def test_whatever_happens_when_the_same_is_known_after_reloading(steps: list[str
             else:
                 asked.append(world.ask(step, **({"by": number} if step == "add" else {})))
         world.until(lambda: all(one.answers for one in asked))
-        world.told("add", by=99)  # Whoever missed something of a rival hears of it now.
+        world.told("add", by=99)  # A node that missed a rival's fact gets it now.
         before = look(world)
         assert before.observed == tuple(world.numbers())
         for known in before.marks:

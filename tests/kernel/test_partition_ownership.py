@@ -1,4 +1,4 @@
-"""Nodes share the partitions, hand them over, and take over from the dead."""
+"""Nodes share the partitions, move them, and take over those of dead nodes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tests.kernel.tally import Total
 from tests.kernel.world import Node, World, called
 
 KEYS = [f"k{number}" for number in range(24)]
-"""Enough to fall into every partition, or nearly."""
+"""Enough to fall into nearly every partition."""
 
 
 def served(*nodes: Node) -> list[int]:
-    """How many partitions each node works for."""
+    """How many partitions each node serves."""
     return [len(node.kernel.partitions.served) for node in nodes]
 
 
 def shared(world: World, *shares: int) -> None:
-    """Every partition comes to be served once, so many by each node."""
+    """Wait until every partition is served once, this many by each node."""
 
     def fairly() -> bool:
         everything = frozenset[int]().union(*(n.kernel.partitions.served for n in world.nodes))
@@ -77,7 +77,7 @@ def test_one_node_serves_everything(world: World):
     assert_sound(world, 1)
 
 
-def test_two_nodes_come_to_share_and_a_third_too(world: World):
+def test_two_and_three_nodes_share_the_partitions(world: World):
     world.start()
     world.start()
     shared(world, 8, 8)
@@ -85,7 +85,7 @@ def test_two_nodes_come_to_share_and_a_third_too(world: World):
     shared(world, 6, 6, 4)
 
 
-def test_what_a_node_leaves_is_taken_at_once(world: World):
+def test_the_partitions_of_a_stopped_node_are_claimed_at_once(world: World):
     first, second = world.start(), world.start()
     shared(world, 8, 8)
     everything_done(world, list(added(world, 1)))
@@ -110,7 +110,7 @@ def test_partitions_change_hands_while_work_goes_on(world: World):
     assert_sound(world, rounds)
 
 
-def test_a_node_keeps_nothing_of_what_it_has_given_up(world: World):
+def test_a_node_evicts_the_entities_of_released_partitions(world: World):
     first = world.start()
     everything_done(world, list(added(world, 1)))
     assert first.kernel.entities_cached["tally"] == len(KEYS)
@@ -141,7 +141,7 @@ def test_a_node_known_to_be_dead_is_not_waited_for(world: World):
     assert served(second) == [PARTITIONS]
 
 
-def test_a_node_that_misses_its_beats_stops_to_serve_what_others_have_taken(world: World):
+def test_a_node_that_misses_heartbeats_stops_serving_lost_partitions(world: World):
     first = world.start()
     everything_done(world, list(added(world, 1)))
     first.weather.away = True
@@ -154,23 +154,23 @@ def test_a_node_that_misses_its_beats_stops_to_serve_what_others_have_taken(worl
     assert_sound(world, 2)
 
 
-def test_a_node_whose_machine_slept_tells_nothing_until_all_is_taken_up_anew(world: World):
+def test_a_node_whose_machine_slept_replies_nothing_until_it_has_reacquired_all(world: World):
     world.start()
     world.told("add", "k0", by=1)
     world.sleep_s(10)
-    second = world.start()  # It was not asleep, and finds the claims free.
+    second = world.start()  # It was awake and finds the claims free.
     assert served(second) == [PARTITIONS]
     added = Delivery(verb="add", key="k0", id="x", body=b'{"by":2}')
     world.run(called(lambda: second.kernel._command_router.deliver([added])))
     world.until(lambda: world.numbers("tally", "k0") == [1, 2])
-    looked = world.ask("look", "k0")  # Both nodes hear it.
+    looked = world.ask("look", "k0")  # Both nodes get it.
     world.settle()
     (told,) = (answer.body for answer in looked.answers if not answer.code)
     assert msgspec.json.decode(told, type=Total).numbers == (1, 2)
     shared(world, 8, 8)
 
 
-def test_a_node_cut_off_from_its_claims_tells_nothing_that_may_be_out_of_date(world: World):
+def test_a_node_cut_off_from_its_claims_sends_no_outdated_reply(world: World):
     first, second = world.start(), world.node()
     world.told("add", "k0", by=1)
     first.bus.claims.cut = True
@@ -179,13 +179,13 @@ def test_a_node_cut_off_from_its_claims_tells_nothing_that_may_be_out_of_date(wo
     added = Delivery(verb="add", key="k0", id="x", body=b'{"by":2}')
     world.run(called(lambda: second.kernel._command_router.deliver([added])))
     world.until(lambda: world.numbers("tally", "k0") == [1, 2])
-    looked = world.ask("look", "k0")  # Both nodes hear it.
+    looked = world.ask("look", "k0")  # Both nodes get it.
     world.pass_s(1)
     (told,) = (answer.body for answer in looked.answers if not answer.code)
     assert msgspec.json.decode(told, type=Total).numbers == (1, 2)
 
 
-def test_a_node_that_may_have_lost_its_claims_journals_nothing_but_its_own_record(world: World):
+def test_a_node_that_may_have_lost_its_claims_journals_only_its_own_facts(world: World):
     first = world.start()
     world.told("add", "k0", by=1)
     first.bus.claims.cut = True
@@ -200,7 +200,7 @@ def test_a_node_that_may_have_lost_its_claims_journals_nothing_but_its_own_recor
     assert asked.asked.total.numbers == (1, 2)
 
 
-def test_a_server_away_during_the_first_beat_is_told_and_during_others_waited_out(world: World):
+def test_outages_during_heartbeats_are_survived(world: World):
     first = world.start()
     world.told("add", "k0", by=1)
     for _ in range(3):
@@ -212,7 +212,7 @@ def test_a_server_away_during_the_first_beat_is_told_and_during_others_waited_ou
     assert world.told("add", "k0", by=2).total.numbers == (1, 2)
 
 
-def test_a_takeover_that_fails_half_way_is_tried_again(world: World):
+def test_a_recovery_that_fails_half_way_is_retried(world: World):
     first = world.start()
     first.journal.hold_appends("echo")
     world.told("add", "k0", by=1)
@@ -228,7 +228,7 @@ def test_a_takeover_that_fails_half_way_is_tried_again(world: World):
     assert world.told("add", "k0", by=2).total.numbers == (1, 2)
 
 
-def test_who_waits_at_the_door_of_a_lost_partition_is_told_to_ask_elsewhere(world: World):
+def test_a_waiting_client_of_a_lost_partition_gets_partition_unowned(world: World):
     first = world.start()
     world.told("add", "k0", by=1)
     first.journal.hold_appends()
@@ -250,7 +250,7 @@ def test_who_waits_at_the_door_of_a_lost_partition_is_told_to_ask_elsewhere(worl
     shared(world, 8, 8)
 
 
-def test_what_a_late_request_made_a_node_look_at_is_not_told_when_it_is_its_own_to_tell(
+def test_an_entity_loaded_by_a_late_request_is_loaded_again_when_its_partition_is_gained(
     world: World,
 ):
     first, second = world.start(), world.start()
@@ -273,11 +273,12 @@ def test_an_inbox_that_a_late_owner_took_is_taken_back(world: World):
     assert served(first) == [PARTITIONS]
 
 
-def test_what_is_kept_quiet_during_a_beat_that_takes_too_long_comes_again(world: World):
+def test_commands_withheld_during_a_slow_heartbeat_are_decided_again(world: World):
     first = world.start()
     world.told("look", "k0")
     world.pass_s(3.9)
-    first.weather.pause_back_s = 5.0  # The next beat renews in time and hears of it too late.
+    # The next heartbeat renews in time and gets the reply too late.
+    first.weather.pause_back_s = 5.0
     world.pass_s(4.5)
     heard = world.listen("answers")
     world.submit("look", "k0", reply_to="answers")
@@ -287,7 +288,7 @@ def test_what_is_kept_quiet_during_a_beat_that_takes_too_long_comes_again(world:
     world.until(lambda: heard)
 
 
-def test_what_two_nodes_decide_at_once_stands_once(world: World):
+def test_a_command_decided_by_two_nodes_is_committed_once(world: World):
     first = world.start()
     world.told("add", "k0", by=1)
     first.journal.hold_appends()
@@ -305,7 +306,7 @@ def test_what_two_nodes_decide_at_once_stands_once(world: World):
     world.until(lambda: world.numbers("echo", "k0") == [1, 2])
 
 
-def test_a_node_that_joins_gets_first_what_nobody_is_busy_with(world: World):
+def test_a_joining_node_gets_idle_partitions_first(world: World):
     world.hold_rings = True
     first = world.start()
     keys = {partition_of(key): key for key in KEYS}

@@ -1,15 +1,15 @@
-"""What one family does to the facts of another: each fact once, in order, whoever dies between."""
+"""Reactions to another family's facts: each fact once, in order, whichever node dies in between."""
 
 from __future__ import annotations
 
 import pytest
 
 from rookery.bus.ports import AppendRequest
-from tests.kernel.tally import Added, FrailEcho, Heard, PickyEcho, TallyConcern
+from tests.kernel.tally import Added, FrailEcho, Heard, PickyEcho, TallyDecider
 from tests.kernel.world import World
 
 TAKEN_OVER_S = 10.0
-"""By then the claims of a dead node have expired and are somebody else's."""
+"""After this time another node holds the claims of a dead one."""
 
 
 def quarantined(world: World) -> list[str]:
@@ -26,7 +26,7 @@ def test_reactions_happen_once_and_in_order(world: World):
     assert world.numbers("echo") == [1, 2, 3, 4, 5, 6]
 
 
-def test_facts_that_were_never_handed_over_are_found_in_the_journal(world: World):
+def test_undelivered_facts_are_found_in_the_journal(world: World):
     world.start()
     world.told("add", by=1)
     world.write([Added(by=2), Added(by=3)])
@@ -50,23 +50,23 @@ def test_a_conflict_does_not_make_a_reaction_happen_twice_or_never(world: World)
     world.until(lambda: world.numbers("echo") == [100] * 6 + [1, 2])
 
 
-def test_a_refused_reaction_does_not_hold_up_those_behind_it(world: World):
-    world.start([TallyConcern(), PickyEcho()])
+def test_a_refused_reaction_does_not_delay_later_ones(world: World):
+    world.start([TallyDecider(), PickyEcho()])
     for by in (1, 13, 2):
         world.told("add", by=by)
     world.until(lambda: world.numbers("echo") == [1, 2])
 
 
-def test_a_failing_reaction_is_set_aside_and_those_behind_it_go_on(world: World):
-    world.start([TallyConcern(), FrailEcho()])
+def test_a_failing_reaction_is_set_aside_and_later_ones_continue(world: World):
+    world.start([TallyDecider(), FrailEcho()])
     for by in (1, 13, 2):
         world.told("add", by=by)
     world.until(lambda: world.numbers("echo") == [1, 2])
     world.until(lambda: quarantined(world) == ["tally.a.2/echo"])
 
 
-def test_a_reaction_nobody_can_store_does_not_hold_up_those_behind_it(world: World):
-    node = world.start([TallyConcern(), PickyEcho()])
+def test_a_reaction_that_cannot_be_stored_does_not_delay_later_ones(world: World):
+    node = world.start([TallyDecider(), PickyEcho()])
     world.told("echo")
     node.journal.hold_acks()
     world.ask("add", by=1)
@@ -80,7 +80,7 @@ def test_a_reaction_nobody_can_store_does_not_hold_up_those_behind_it(world: Wor
 
 
 @pytest.mark.parametrize("fate", ["stopped", "crashed"])
-def test_a_node_that_goes_between_fact_and_reaction_leaves_it_to_the_next(world: World, fate: str):
+def test_the_next_owner_decides_a_reaction_that_a_stopped_node_left(world: World, fate: str):
     first = world.start(drain_timeout_s=1.0)
     world.told("add", by=1)
     world.until(lambda: world.numbers("echo") == [1])
@@ -96,7 +96,7 @@ def test_a_node_that_goes_between_fact_and_reaction_leaves_it_to_the_next(world:
     world.until(lambda: world.numbers("echo") == [1, 2, 3])
 
 
-def test_a_reaction_that_was_stored_and_not_heard_of_is_not_repeated(world: World):
+def test_a_stored_reaction_without_an_ack_is_not_repeated(world: World):
     first = world.start()
     first.journal.hold_acks()
     world.ask("add", by=1)
@@ -138,11 +138,11 @@ def test_a_successor_reads_only_what_may_be_left_to_do(world: World):
     assert second.journal.scanned < 10
 
 
-def test_a_fact_that_cannot_be_read_stops_those_who_react_to_it_and_nobody_else(world: World):
+def test_an_unreadable_fact_stops_only_the_entities_that_react_to_it(world: World):
     world.start()
     world.told("add", by=1)
     world.until(lambda: world.numbers("echo") == [1])
-    world.write([Heard(by=7)])  # No fact of a tally.
+    world.write([Heard(by=7)])  # Not a fact of the tally.
     world.told("add", "b", by=1)
     assert world.told("hush").code == "FACT_UNKNOWN"
     assert world.told("hush", "b").total.numbers == (1,)

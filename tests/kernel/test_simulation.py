@@ -16,7 +16,7 @@ def test_no_seed_breaks_a_promise(first: int):
         run(seed)
 
 
-def test_a_seed_always_tells_the_same_story():
+def test_a_seed_always_gives_the_same_run():
     def told(seed: int) -> list[str]:
         story = run(seed)
         return [stored.chain for stored in story.world.stored()]
@@ -32,7 +32,7 @@ def test_a_broken_promise_names_the_command_that_shows_it_again(monkeypatch: pyt
     assert broken.value.__notes__ == ["again: python -m tests.kernel.simulation --seed 5"]
 
 
-def test_what_goes_wrong_unseen_on_the_loop_is_not_overlooked():
+def test_an_error_on_the_loop_fails_the_simulation():
     def story() -> None:
         with World() as world:
             world.loop.call_soon(lambda: 1 / 0)

@@ -22,7 +22,7 @@ def test_a_map_of_maps_comes_back_as_it_was_down_to_its_enums() -> None:
     assert back.plants["bed"]["rose"] is HostPhase.IDLE
 
 
-def test_equal_states_have_equal_bytes_however_they_came_about() -> None:
+def test_equal_states_have_equal_bytes() -> None:
     names = [f"bed {number}" for number in range(50)]
     forwards, backwards = Garden(), Garden()
     for name, other in zip(names, reversed(names), strict=True):
@@ -31,7 +31,7 @@ def test_equal_states_have_equal_bytes_however_they_came_about() -> None:
     assert encode_state(forwards) == encode_state(backwards)
 
 
-def test_what_no_state_can_hold_is_said_by_its_type() -> None:
+def test_a_type_that_no_state_can_hold_is_named_in_the_error() -> None:
     class Odd(msgspec.Struct):
         thing: complex
 

@@ -1,4 +1,4 @@
-"""The same kernel as it runs: actors on threads, the bus on its own, asked from many more."""
+"""The kernel as in production: actors on threads, the bus on its own, clients on many more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def world() -> Iterator[World]:
         yield made
 
 
-def test_what_many_threads_ask_is_done_once_in_each_ones_order_and_repeated_exactly(world: World):
+def test_requests_of_many_threads_are_decided_once_and_in_order_per_thread(world: World):
     node = world.start()
 
     def ask(thread: int) -> list[Asked]:
@@ -63,7 +63,7 @@ def test_an_actor_whose_thread_has_died_has_a_successor(world: World):
     assert node.stop()
 
 
-def test_a_successor_of_a_node_that_vanished_goes_on(world: World):
+def test_the_successor_of_a_vanished_node_continues(world: World):
     first = world.start()
     first.journal.hold_appends("echo")
     for by in (1, 2, 3):

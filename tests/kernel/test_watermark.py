@@ -1,4 +1,4 @@
-"""Laws of the horizon: nothing that is open is lost sight of, and all that is not is passed."""
+"""Laws of the watermark: it passes nothing unfinished and everything finished."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ steps = st.lists(
 
 
 @given(steps)
-def test_the_horizon_never_passes_what_is_under_way_or_unfinished(story: list[tuple[str, int]]):
-    """Appends get their sequence when they are stored and are heard of in any order."""
+def test_the_watermark_never_passes_work_in_flight_or_unfinished_facts(
+    story: list[tuple[str, int]],
+):
+    """Appends get their sequence when they are stored; acks arrive in any order."""
     horizon = Watermark()
     end, before = 0, 0
     under_way: list[tuple[object, int]] = []
@@ -62,7 +64,7 @@ def test_the_horizon_never_passes_what_is_under_way_or_unfinished(story: list[tu
 
 
 @given(st.sets(st.integers(1, 50), min_size=1), st.integers(0, 9))
-def test_more_than_can_be_named_holds_the_horizon_back(sequences: set[int], names_max: int):
+def test_too_many_unfinished_facts_hold_the_watermark_back(sequences: set[int], names_max: int):
     horizon = Watermark()
     horizon.advance(100)
     assert horizon.state(names_max) == (100, ())
@@ -76,7 +78,7 @@ def test_more_than_can_be_named_holds_the_horizon_back(sequences: set[int], name
     assert horizon.state(names_max) == (100, ())
 
 
-def test_tickets_may_be_closed_by_any_thread():
+def test_holds_may_be_released_by_any_thread():
     horizon = Watermark()
     tickets = [[horizon.hold(n % 50 + 1) for n in range(2_000)] for _ in range(4)]
     horizon.advance(50)

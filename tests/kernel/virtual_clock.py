@@ -1,8 +1,7 @@
-"""An event loop whose time is ours: what would wait in the world outside passes at once.
+"""An event loop with virtual time: waiting costs no real time.
 
-Everything of a simulated world runs on it, in one thread and in an order that only its own chance
-decides, so a story that went wrong goes wrong again. Actors are driven as pykka would, but for the
-threads.
+A simulated world runs on it in one thread, in an order that depends only on its seed, so a failure
+can be repeated. Actors run as under pykka, without the threads.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ T = TypeVar("T")
 
 
 class Clockwork(asyncio.SelectorEventLoop):
-    """Time stands still while anything can be done, and jumps to the next timer when not."""
+    """Time stops while anything can run, then jumps to the next timer."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -40,7 +39,7 @@ class Clockwork(asyncio.SelectorEventLoop):
 
 
 class _Skipping(selectors.SelectSelector):
-    """Waits for nothing: no file of a simulated world ever becomes ready."""
+    """A selector that waits for no file."""
 
     def __init__(self, skip: Callable[[float], None]) -> None:
         super().__init__()
@@ -82,7 +81,7 @@ class DrivenActor:
 
 
 class DrivenKernel(Kernel):
-    """A kernel whose actors are driven by its loop."""
+    """A kernel whose actors run on its loop."""
 
     def _start_actor(self, concern: Decider) -> None:
         mailbox, loop = self._mailboxes[concern.family], cast("Any", self._loop)

@@ -1,8 +1,8 @@
-"""A realm in memory, nodes that come, die and come back, and somebody who asks.
+"""A realm in memory, with nodes that start, crash and restart, and a client.
 
-The kernel, its actors, the ports and the journal are the real ones; only time, chance and the
-server's distance are given. On the clockwork a story takes no time and always goes the same way;
-on a ``LoopThread`` actors are threads.
+The kernel, its actors, the ports and the journal are the real ones; time, chance and the server's
+latency are simulated. On the virtual clock a run takes no real time and is deterministic; on a
+``LoopThread`` actors are threads.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from rookery.schemas.envelope import EntityId, Fact, fill_envelope
 from rookery.schemas.ids import fact_id
 from tests.kernel.clients import Asked
 from tests.kernel.fault_schedule import Exposed, ExposedJournal, Weather
-from tests.kernel.tally import EchoConcern, Ring, TallyConcern
+from tests.kernel.tally import EchoDecider, Ring, TallyDecider
 from tests.kernel.virtual_clock import Clockwork, DrivenActor, DrivenKernel
 
 T = TypeVar("T")
 
-CODECS = {c.family: c.codec for c in (TallyConcern, EchoConcern, NodeDecider)}
+CODECS = {c.family: c.codec for c in (TallyDecider, EchoDecider, NodeDecider)}
 BEGAN_MS = 1_800_000_000_000
 PATIENCE_S = 60.0
 _node: ContextVar[Node | None] = ContextVar("_node", default=None)
@@ -88,8 +88,8 @@ class Node:
         return quiet
 
     def crash(self) -> None:
-        """Nothing of it goes on: no thread, no task, no message. Its claims stay until they expire;
-        the server notices that its connection is gone."""
+        """End all threads, tasks and messages of the node. Its claims stay until they expire; the
+        server notices the lost connection."""
         self.weather.up = False
         for actor in self._actors:
             actor.stop(block=False)
@@ -101,16 +101,16 @@ class Node:
         await self.bus.request_endpoint.close()
 
     def release(self) -> None:
-        """Let through what the gates of the journal hold."""
+        """Release what the journal's gates hold."""
         self.world.run(called(self.journal.release))
 
     def passivate(self) -> None:
-        """Let go of everything that is idle, as after a long time without commands."""
+        """Evict all idle entities, as after a long idle time."""
         for mailbox in self.kernel._mailboxes.values():
             mailbox.post(Passivate(self.world.now_ms() + 1))
 
     def again(self, stored: StoredMessage) -> None:
-        """Hand over a message as a takeover does."""
+        """Deliver a message as a recovery does."""
         self.world.run(called(lambda: self.kernel._recovery._redispatch(stored)))
 
     # --- port Loop ------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class Node:
 
 
 class World:
-    """Use it with ``with``: at the end everything is stopped."""
+    """Use it with ``with``: at the end all nodes are stopped."""
 
     def __init__(self, *, threads: bool = False) -> None:
         self.threads = threads
@@ -149,11 +149,11 @@ class World:
         return self
 
     def _note_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What nobody else has heard of: a callback that failed, a task nobody asked."""
+        """Collect errors that no code handles: a failed callback, a task without a waiter."""
         self._errors.append(context.get("exception") or AssertionError(context["message"]))
 
     def raise_errors(self) -> None:
-        """Whatever has gone wrong on the loop unseen."""
+        """Raise the collected errors."""
         if self._errors:
             raise self._errors[0]
 
@@ -185,7 +185,7 @@ class World:
         return self._slept_s + float(self._loop.time())
 
     def sleep_s(self, seconds: float) -> None:
-        """Time passes for the server and for clocks, and not for any loop: nobody is awake."""
+        """Time passes for the server and the clocks, but not for any loop: the machines sleep."""
         self._slept_s += seconds
 
     def post(self, call: Callable[..., object], *args: object, context: Context) -> None:
@@ -196,12 +196,12 @@ class World:
         return self.loop.run(work, PATIENCE_S)
 
     def pass_s(self, seconds: float) -> None:
-        """Let time pass. Only on the clockwork: nobody waits for real."""
+        """Let time pass; on the virtual clock only."""
         assert not self.threads
         self.run(asyncio.sleep(seconds))
 
     def until(self, holds: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-        """Let things happen until ``holds``; it is looked at between two steps of the loop."""
+        """Run the loop until ``holds``, checked between two steps."""
 
         async def watch() -> None:
             async with asyncio.timeout(patience_s):
@@ -211,7 +211,7 @@ class World:
         self.loop.run(watch())
 
     def run_steps(self, steps: int) -> None:
-        """Let the loop turn a few times, without time passing."""
+        """Run a few steps of the loop without time passing."""
 
         async def turn() -> None:
             for _ in range(steps):
@@ -220,7 +220,7 @@ class World:
         self.run(turn())
 
     def settle(self) -> None:
-        """Let happen what happens by itself, short of the next beat."""
+        """Run everything that is due before the next heartbeat."""
         self.pass_s(0.1)
 
     # --- nodes ----------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class World:
         self, concerns: Sequence[Decider] | None = None, *, name: str = "", **settings: Any
     ) -> Node:
         name = name or f"n{len(self.nodes) + 1}"
-        node = Node(self, name, concerns or [TallyConcern(), EchoConcern()], **settings)
+        node = Node(self, name, concerns or [TallyDecider(), EchoDecider()], **settings)
         self.nodes.append(node)
         return node
 
@@ -266,7 +266,7 @@ class World:
                 metrics=observer or NoMetrics(),
                 **settings,
             ),
-            performers={Ring: performer or ring},
+            effect_handlers={Ring: performer or ring},
             queries=queries or {},
         )
 
@@ -281,7 +281,7 @@ class World:
         mode: str = "",
         **body: object,
     ) -> Asked:
-        """Knock at the door; the answer comes when it comes."""
+        """Send a request; its reply comes later."""
         number = next(self._numbers)
         request = Delivery(
             verb=verb,
@@ -298,7 +298,7 @@ class World:
         return asked
 
     def told(self, verb: str, key: str = "a", **more: Any) -> Asked:
-        """Ask and wait for the first answer."""
+        """Send a request and wait for its first reply."""
         asked = self.ask(verb, key, **more)
         self.until(lambda: asked.answers)
         return asked
@@ -311,7 +311,7 @@ class World:
         reply_to: str = "",
         **body: object,
     ) -> int:
-        """Leave a command in the inbox."""
+        """Send a command through the inbox."""
         return self.run(
             self._outside.inbox.submit(
                 verb,
@@ -323,7 +323,7 @@ class World:
         )
 
     def listen(self, subject: str) -> list[ReplyMessage]:
-        """The answers to a subject, as they come."""
+        """The replies to a subject, as they arrive."""
         heard: list[ReplyMessage] = []
         self.listen_with(subject, heard.append)
         return heard
@@ -334,7 +334,7 @@ class World:
     # --- what stands ----------------------------------------------------------------------------
 
     def stored(self, family: str = "", key: str = "") -> list[StoredMessage]:
-        """The messages of the journal, without those in which nodes say what they own."""
+        """The journal's messages, without the nodes' own facts."""
         journal = self.server.realm("default").log
         everything = journal.page(0, 1 << 30)
         return [
@@ -350,7 +350,7 @@ class World:
         return [fact for one in self.stored(family, key) for fact in codec.decode(one.body)]
 
     def numbers(self, family: str = "tally", key: str = "a") -> list[int]:
-        """What was added, or heard, in order."""
+        """The numbers of the tally or echo, in order."""
         return [fact.by for fact in self.facts(family, key) if hasattr(fact, "by")]
 
     def dead(self) -> list[DeadLetter]:
@@ -360,14 +360,14 @@ class World:
         self.run(self._outside.inbox.retry_dead_letter(number))
 
     def keep_horizon(self, schema: int) -> None:
-        """As a node of another version would: all that stands is done."""
+        """Save a watermark as another version would: everything is done."""
         end = len(self.stored())
         for partition in range(PARTITIONS):
             name = EntityId("kernel", f"partition-{partition}")
             self.run(self._outside.snapshots.save(name, schema, EntitySnapshot(end, b"")))
 
     def forge(self, sequence: int, body: bytes) -> None:
-        """Change what stands in the journal, as only a broken disk or an intruder would."""
+        """Change a stored message, as only a broken disk or an intruder would."""
         messages = self.server.realm("default").log._messages
         messages[sequence - 1] = msgspec.structs.replace(messages[sequence - 1], body=body)
 
@@ -388,7 +388,7 @@ class World:
         entity: EntityId,
         settle: Callable[[Any], None] = lambda outcomes: None,
     ) -> None:
-        """The same from inside the loop."""
+        """The same on the loop."""
         journal, before = self.server.realm("default").log, self.stored(*entity)
         last = before[-1] if before else None
         number = sum(len(msgspec.json.decode(one.body)) for one in before)
@@ -412,7 +412,7 @@ class World:
 
 
 def _owned(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-    """A task that ends with the node it was begun for."""
+    """A task that ends with its node."""
     task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
     node = _node.get()
     if node is not None:
@@ -424,7 +424,7 @@ def _owned(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asynci
 
 
 async def called(call: Callable[[], object]) -> None:
-    """Something that has to be called on the loop."""
+    """A call on the loop."""
     call()
 
 

@@ -201,7 +201,7 @@ def test_a_direct_run_of_a_handle_of_its_own_leaves_it_attached() -> None:
     assert authority.host.phase is not INITIALIZING
 
 
-def test_the_run_of_an_input_is_committed_by_whoever_prepared_it() -> None:
+def test_the_run_of_an_input_is_committed_by_its_preparer() -> None:
     authority = attached()
     admission = SessionAdmissionHandle(authority)
     admission.accept_with_completion("i", False, False, True)

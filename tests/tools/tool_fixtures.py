@@ -1,7 +1,7 @@
 """Tools outside of every node, and a realm in memory whose nodes call them.
 
 The kernel, the concern, what performs its effects and the journal are the real ones. A driver is
-played by ``CallerConcern``, which says what a turn says; the tools' own world by ``Workshop``: it
+played by ``CallerDecider``, which says what a turn says; the tools' own world by ``Workshop``: it
 counts what was done to it, whoever dies meanwhile.
 """
 
@@ -47,7 +47,7 @@ from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.facts import turn
 from rookery.schemas.facts.tool import TOOL_FACTS
 from rookery.schemas.facts.turn import TURN_FACTS
-from tests.kernel.tally import SmallConcern
+from tests.kernel.tally import SmallDecider
 from tests.kernel.virtual_clock import DrivenKernel
 from tests.kernel.world import Node, World, called
 
@@ -120,16 +120,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     calls: dict[str, tuple[RequestedCall, ...]] = {}
 
 
-class CallerConcern(SmallConcern):
+class CallerDecider(SmallDecider):
     """Says what turns say: ``want`` leaves calls, ``keep`` that these alone are wanted still,
     ``end`` the end of their run."""
 
     family = "turn"
+    initial_state = Wanted()
     verbs: Mapping[str, type[msgspec.Struct]] = {"want": Wants, "keep": Wants, "end": Wants}
     codec: FactCodec[Any] = FactCodec(TURN_FACTS)
-
-    def initial(self, key: str) -> Any:
-        return Wanted()
 
     def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         if isinstance(command.body, ActiveRunQuery):
@@ -158,9 +156,6 @@ class CallerConcern(SmallConcern):
             return state
         run = command.body.run_id
         return ActiveRunView(run_id=run, calls=state.calls.get(run, ()))
-
-    def load(self, data: bytes) -> Any:
-        return msgspec.json.decode(data, type=Wanted)
 
 
 # --- what is called -------------------------------------------------------------------------------
@@ -261,7 +256,7 @@ class ToolWorld(World):
     def begin(self, *capabilities: Capability, **settings: Any) -> ToolNode:
         """Start a node; the tools are the same everywhere unless said otherwise."""
         visible = tools(*(capabilities or CAPABILITIES))
-        started = self.start([CallerConcern()], visible=visible, **settings)
+        started = self.start([CallerDecider()], visible=visible, **settings)
         return cast("ToolNode", started)
 
     def kernel(
@@ -307,7 +302,7 @@ class ToolWorld(World):
                 uptime_s=self.uptime_s,
                 **settings,
             ),
-            performers=node.acting.handlers,
+            effect_handlers=node.acting.handlers,
             queries={},
         )
 

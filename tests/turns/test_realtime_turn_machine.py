@@ -1,4 +1,4 @@
-"""realtime_product_turn and model_routing, judged by machines.json, and what is not obvious."""
+"""realtime_product_turn and model_routing against machines.json, and the rules that surprise."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_deferred_advance_is_overtaken_by_a_newer_one_while_idle() -> None:
     assert after(("projection_advance_observed", 6), start=turn).freshness is IMMEDIATE
 
 
-def test_classifying_a_turn_as_terminated_tells_the_freshness_even_unchanged() -> None:
+def test_classifying_a_turn_as_terminated_reports_the_freshness_even_unchanged() -> None:
     turn = after("classify_mid_turn_activity")
     fact = PRODUCT_TURN.decide(
         turn, "classify_turn_terminated", PRODUCT_TURN.candidate("classify_turn_terminated", {})

@@ -1,4 +1,4 @@
-"""Retries of calls to a model: which failures are worth one, and when it is due."""
+"""Retries of calls to a model: which failures are retried, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""session_turn_admission, judged by machines.json, and what is not obvious of it."""
+"""session_turn_admission against machines.json, and its rules that surprise."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_the_drain_is_asked_for_exactly_once() -> None:
     assert (again, names(told)) == (SHUT, ["TurnAdmissionProjected"])
 
 
-def test_the_session_is_taken_down_only_when_those_who_waited_were_answered() -> None:
+def test_the_session_is_torn_down_after_the_waiting_starts_were_answered() -> None:
     assert refuses(SHUT, "authorize_session_teardown")
     drained = after("resolve_pending_admission_drained", start=SHUT)
     assert refuses(drained, "resolve_pending_admission_drained")
@@ -172,7 +172,7 @@ def test_the_session_is_taken_down_only_when_those_who_waited_were_answered() ->
 
 
 @pytest.mark.parametrize("on", ["claim_turn", "begin_turn"])
-def test_who_comes_after_the_shutdown_is_told_that_the_session_is_archived(on: str) -> None:
+def test_a_start_after_the_shutdown_is_answered_as_archived(on: str) -> None:
     same, (told,) = answered(SHUT, on)
     assert (same, told.terminal) == (SHUT, "SessionArchived")
 

@@ -1,4 +1,4 @@
-"""turn_execution, judged by machines.json in both editions: every row, every refusal."""
+"""turn_execution against machines.json in both editions: every transition, every refusal."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ USED = Turn(
     llm_retry_selected_delay_ms=500,
     llm_retry_last_failure_kind=LlmRetryFailureKind.NETWORK_TIMEOUT,
 )
-"""No variable is at rest: what a row forgets to set shows."""
+"""No variable has its initial value, so a variable that a transition forgets to set shows."""
 FLAG = (False, True)
 LOOKS_AT: dict[str, dict[str, tuple[Any, ...]]] = {
     "primitive_applied": {
@@ -93,7 +93,7 @@ LOOKS_AT: dict[str, dict[str, tuple[Any, ...]]] = {
     "extraction_validation_failed": {"extraction_attempts": (1, 2, 3)},
     "retry_requested": {"llm_retry_attempt": (0, 1, 2)},
 }
-"""What an input's rows look at, beside the phases and the run."""
+"""What an input's transitions read, beside the phases and the run."""
 OF_RUN = ("run_completed", "run_failed", "run_cancelled", "force_cancel_no_run")
 
 

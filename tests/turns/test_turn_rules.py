@@ -1,4 +1,4 @@
-"""What a reader of turn_execution would not guess, a rule a test."""
+"""The rules of turn_execution that surprise, one test per rule."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_completing_a_failed_turn_changes_nothing_but_in_the_seed() -> None:
     assert turn.terminal_cause_kind is TurnTerminalCauseKind.LLM_FAILURE
 
 
-def test_an_ended_turn_starts_anew_without_being_acknowledged() -> None:
+def test_a_new_turn_starts_without_acknowledging_the_ended_one() -> None:
     failed = take(
         calling(),
         "run_failed",

@@ -1,4 +1,4 @@
-"""A turn from outside: its snapshot, the names of its failures, what its end counts as."""
+"""A turn from outside: its snapshot, the names of its failures, the class of its end."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_turn_that_has_ended_works_for_no_run(phase: TurnPhase) -> None:
     assert shown.loop_state.is_terminal == phase.is_terminal
 
 
-def test_the_loop_stands_where_the_phase_says() -> None:
+def test_the_loop_state_follows_the_phase() -> None:
     assert {phase.value: loop_state(phase).variant for phase in TurnPhase} == {
         "Ready": "CallingLlm",
         "ApplyingPrimitive": "CallingLlm",
@@ -168,7 +168,7 @@ def test_a_run_the_host_does_not_work_for_closes_nothing(host: SessionHost) -> N
     assert close_direct_run(host, RUN, of_input=False) is None
 
 
-def test_the_run_of_an_input_is_committed_by_whoever_prepared_it() -> None:
+def test_the_run_of_an_input_is_committed_by_its_preparer() -> None:
     assert close_direct_run(RUNNING_HOST, RUN, of_input=True) is None
 
 

@@ -1,8 +1,8 @@
-"""Ending a session's life on request, whatever state it is in: the query ``destroy``.
+"""The query ``destroy``: ends a session's generation, whatever its state.
 
-A run that is under way is not ended by it; one whose turn cannot be folded is, for it has no other
-end. With the life, whatever of its families cannot be folded is left behind: they begin anew, for
-the next life. Where that is the session's own history, nobody knows what it still owed.
+A run in progress is not ended, unless its turn cannot be folded, because it has no other end.
+Histories of the session's families that cannot be folded are restarted for the next generation. If
+the session's own history is broken, its unfinished inputs are lost.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from rookery.actors.kernel import AskActor
 from rookery.actors.kernel.history_restart import (
     HistoryCheck,
     HistoryView,
     RestartHistory,
     last_fact_number,
 )
-from rookery.actors.kernel.local_ask import AskActor
 from rookery.actors.kernel.machines.session_host import DESTROYED
 from rookery.actors.messages import ActiveRunView, ReportBrokenHistory, RunEndRecorded
 from rookery.bus.ports import Delivery, Journal
@@ -29,48 +29,48 @@ from rookery.schemas.replies import SessionView
 __all__ = ["SessionDestroyer"]
 
 FAMILIES: Final = ("turn", "tool", "approval", "sandbox")
-"""Of a session, beside its own."""
+"""The families of a session beside its own."""
 _GENERATION: Final = re.compile(rb'"generation":([0-9]{1,18})')
 
 
 class SessionDestroyer:
-    """One a node; lives on the bus's loop."""
+    """One per node; lives on the bus's loop."""
 
     def __init__(self, journal: Journal, ask: AskActor) -> None:
         self._journal, self._ask = journal, ask
 
     async def reply(self, delivery: Delivery) -> SessionView:
-        """The query ``destroy``. What is destroyed already stays so."""
+        """The query ``destroy``; no change if the session is destroyed."""
         session = check_session_id(delivery.key)
         decode_command(delivery.body, DestroySession, content_type=delivery.content_type)
         return await self.destroy(session)
 
     async def destroy(self, session: str) -> SessionView:
-        """End the session's life; ``Refused`` if a run is under way that can come to its end."""
+        """End the session's generation; ``Refused`` if a run in progress can still end."""
         if await self._damage("session", session):
             await self._restart_history("session", session, await self._last_generation(session))
-        life = await self._session_view(session)
+        view = await self._session_view(session)
         broken = {f: why for f in FAMILIES if (why := await self._damage(f, session))}
-        if life.current_run_id is not None and life.phase != DESTROYED:
+        if view.current_run_id is not None and view.phase != DESTROYED:
             await self._end_run(session, broken)
-        if life.phase != DESTROYED:
+        if view.phase != DESTROYED:
             destroy = HandleInput(input="Destroy", params={"session_id_in": session})
-            life = await self._ask("session", session, destroy, SessionView)
+            view = await self._ask("session", session, destroy, SessionView)
         for family in broken:
-            await self._restart_history(family, session, life.generation + 1)
-        return life
+            await self._restart_history(family, session, view.generation + 1)
+        return view
 
     async def _end_run(self, session: str, broken: dict[str, HistoryView]) -> None:
-        """One that will not end otherwise."""
+        """End a run that has no other end."""
         for family, why in broken.items():
-            said = ReportBrokenHistory(family=family, code=why.code, message=why.message)
+            report = ReportBrokenHistory(family=family, code=why.code, message=why.message)
             if family == "turn":
-                await self._ask("session", session, said, RunEndRecorded)
+                await self._ask("session", session, report, RunEndRecorded)
             elif "turn" not in broken and family != "sandbox":
-                await self._ask("turn", session, said, ActiveRunView)
+                await self._ask("turn", session, report, ActiveRunView)
 
     async def _restart_history(self, family: str, session: str, generation: int) -> None:
-        """What others have done is known by then, as far as it counts."""
+        """Restart a family's history; the other families' facts count as handled."""
         handled = {
             other: last_fact_number(entity, await self._journal.read(entity))
             for other in ("session", *FAMILIES)
@@ -84,9 +84,9 @@ class SessionDestroyer:
         return view if view.code else None
 
     async def _last_generation(self, session: str) -> int:
-        """By what can still be read."""
-        found = await self._journal.read(EntityId("session", session))
-        return max((int(n) for one in found for n in _GENERATION.findall(one.body)), default=1)
+        """The highest generation that can still be read."""
+        messages = await self._journal.read(EntityId("session", session))
+        return max((int(n) for one in messages for n in _GENERATION.findall(one.body)), default=1)
 
     async def _session_view(self, session: str) -> SessionView:
         return await self._ask("session", session, SessionQuery(), SessionView)

@@ -1,8 +1,8 @@
-"""Sessions that begin where an old run stood: the query ``fork``.
+"""The query ``fork``: starts a session from a past run of another.
 
-The new session is given the memory that the old one had before the run. At a boundary within the
-run, the run itself goes on there: it is told first what the old one was told, and then really
-calls. All of it follows from one fact, ``sandbox.snapshot_restored``; the old session is only read.
+The new session gets the memory that the old one had before the run. If the position is within the
+run, the run itself continues there: it first gets the recorded results and then makes calls of its
+own. All this follows from one fact, ``sandbox.snapshot_restored``; the old session is only read.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["RunForker"]
 
 
 class _ForkPosition(NamedTuple):
-    """Where an old session's run stood."""
+    """A position in an old session's run."""
 
     base: SnapshotFact | None
     before: list[PastRun]
-    """The runs after ``base`` that had ended."""
+    """The ended runs between ``base`` and the run."""
     run: PastRun
     batches: int
-    """How many of its batches had been answered."""
+    """How many of its batches have ended."""
     at_sequence: int
 
     @property
@@ -50,80 +50,84 @@ class _ForkPosition(NamedTuple):
 
 
 class RunForker:
-    """One a node; lives on the bus's loop."""
+    """One per node; lives on the bus's loop."""
 
     def __init__(
         self,
-        past: SessionRebuilder,
-        saving: SessionSnapshots,
+        rebuilder: SessionRebuilder,
+        snapshots: SessionSnapshots,
         blobs: Blobs,
         check: Callable[[RunEnvironment], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """``check``: ``Refused`` if this node no longer has what a run was given."""
-        self._rebuilder, self._snapshots, self._blobs = past, saving, blobs
+        """``check`` raises ``Refused`` if this node lacks something of a run's environment."""
+        self._rebuilder, self._snapshots, self._blobs = rebuilder, snapshots, blobs
         self._require_same_schemas, self._now_ms = check, now_ms
 
     async def reply(self, delivery: Delivery) -> ForkReceipt:
         """The query ``fork``."""
         session = check_session_id(delivery.key)
-        asked = decode_command(delivery.body, ForkRun, content_type=delivery.content_type)
-        place = await self._find_position(asked)
-        self._require_same_schemas(place.run.environment)
-        begun = place.before[0] if place.before else place.run
-        runs = [*place.before, place.run] if place.is_run_end else place.before
-        limits = place.run.environment.session_limits
-        snapshot = await self._rebuilder.snapshot(session, place.base, runs, begun, limits)
+        query = decode_command(delivery.body, ForkRun, content_type=delivery.content_type)
+        position = await self._find_position(query)
+        self._require_same_schemas(position.run.environment)
+        begun = position.before[0] if position.before else position.run
+        runs = [*position.before, position.run] if position.is_run_end else position.before
+        limits = position.run.environment.session_limits
+        snapshot = await self._rebuilder.snapshot(session, position.base, runs, begun, limits)
         restoring = RestoreSnapshot(
             snapshot_id=snapshot.id,
             blob=await self._blobs.put(snapshot.data, SNAPSHOT_BYTES_MAX),
-            language=place.run.environment.language,
-            build=place.run.environment.build,
+            language=position.run.environment.language,
+            build=position.run.environment.build,
             size_bytes=len(snapshot.data),
             asked_by=delivery.id,
-            forked_from=_fork_point(asked.session, place),
+            forked_from=_fork_point(query.session, position),
             limits=limits,
         )
-        if not place.is_run_end:
-            restoring = await self._with_run(session, asked.session, place, restoring)
+        if not position.is_run_end:
+            restoring = await self._with_run(session, query.session, position, restoring)
         kept = await self._snapshots.open_session(session, restoring)
         return ForkReceipt(
             session_id=session,
             snapshot_id=kept.snapshot_id,
             run_id=kept.run_id or None,
-            calls=place.calls,
-            at_sequence=place.at_sequence,
+            calls=position.calls,
+            at_sequence=position.at_sequence,
         )
 
-    async def _find_position(self, asked: ForkRun) -> _ForkPosition:
-        """The last boundary at or before the place that is asked for."""
-        reader, old = self._rebuilder.reader, check_session_id(asked.session)
-        run = await reader.find(old, asked.run_id)
-        if asked.at_sequence < run.started_at_sequence:
+    async def _find_position(self, query: ForkRun) -> _ForkPosition:
+        """The last boundary at or before the requested sequence."""
+        reader, source = self._rebuilder.reader, check_session_id(query.session)
+        run = await reader.find(source, query.run_id)
+        if query.at_sequence < run.started_at_sequence:
             raise Refused(
                 "INVALID_ARGUMENT",
-                f"run {run.run_id} began at {run.started_at_sequence}, after {asked.at_sequence}",
+                f"run {run.run_id} began at {run.started_at_sequence}, after {query.at_sequence}",
                 hint=f"rookery runs show {run.run_id} prints the sequence of its facts",
             )
-        base = await reader.snapshot_before(old, run)
-        *before, run = await reader.runs(old, run.generation, base, until=run.run_id)
-        if 0 < run.ended_at_sequence <= asked.at_sequence:
+        base = await reader.snapshot_before(source, run)
+        *before, run = await reader.runs(source, run.generation, base, until=run.run_id)
+        if 0 < run.ended_at_sequence <= query.at_sequence:
             return _ForkPosition(base, before, run, len(run.batches), run.ended_at_sequence)
-        batches = bisect_right(run.boundaries, asked.at_sequence)
+        batches = bisect_right(run.boundaries, query.at_sequence)
         at = run.boundaries[batches - 1] if batches else run.started_at_sequence
         return _ForkPosition(base, before, run, batches, at)
 
     async def _with_run(
-        self, session: str, old: str, place: _ForkPosition, restoring: RestoreSnapshot
+        self,
+        session: str,
+        source: str,
+        position: _ForkPosition,
+        restoring: RestoreSnapshot,
     ) -> RestoreSnapshot:
-        """And let the run go on in it."""
-        run = place.run
+        """Add the run, so that it continues in the new session."""
+        run = position.run
         forked = ForkedRun(
-            of=_fork_point(old, place),
+            of=_fork_point(source, position),
             begun_at_ms=run.now_ms,
             offer=run.environment,
-            batches=place.batches,
-            known_blob=await self._blobs.put(encode_json(run.batches[: place.batches])),
+            batches=position.batches,
+            known_blob=await self._blobs.put(encode_json(run.batches[: position.batches])),
         )
         request = replace(run.request, session_id=session)
         if isinstance(run.request_blob, str):
@@ -137,11 +141,11 @@ class RunForker:
         )
 
 
-def _fork_point(old: str, place: _ForkPosition) -> ForkPoint:
+def _fork_point(source: str, position: _ForkPosition) -> ForkPoint:
     return ForkPoint(
-        session=old,
-        generation=place.run.generation,
-        run_id=place.run.run_id,
-        calls=place.calls,
-        at_sequence=place.at_sequence,
+        session=source,
+        generation=position.run.generation,
+        run_id=position.run.run_id,
+        calls=position.calls,
+        at_sequence=position.at_sequence,
     )

@@ -1,9 +1,9 @@
-"""Running a past run again and comparing what it asks and comes to: the query ``replay``.
+"""The query ``replay``: executes a past run again and compares its calls and its result.
 
-It stands where the run began, by its session's last snapshot before and the runs in between, and is
-told what it was told then: no tool is called, nothing is put on record. How long it took is not
-compared, nor is fuel where another build of the guest runs it. Of a run that was ended by its time
-or by somebody only the calls are, since there is no telling how far it was.
+The session is rebuilt from the snapshot before the run and the runs in between, and the run gets
+its recorded results: no tool is called, no fact is recorded. Durations are not compared, nor is
+fuel on another guest build. For a run that ended by its time limit or a cancellation only the calls
+are compared, because its progress at the end is unknown.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from rookery.schemas.run import RunRequest, RunResult, RunStatus
 __all__ = ["RunReplayer"]
 
 POLL_S: Final = 1.0
-"""Whoever waits for a long one hears from it so often."""
+"""A client that waits for a long replay gets its progress this often."""
 IDLE_S: Final = 30.0
-"""Then nobody waits for it any more."""
+"""A replay is cancelled after this time without a request."""
 REPLAYS_MAX: Final = 16
-"""Each is a session of the sandbox at work."""
+"""Each occupies a session of the sandbox."""
 TIME_FACTOR: Final = 10
-"""A run that came to its end in its time may take this much more of it: machines differ."""
+"""A run that ended within its limit may take this much longer: machines differ."""
 FUEL: Final = "fuel"
 OPEN_ENDED: Final = frozenset({RunStatus.TIMEOUT, RunStatus.CANCELLED})
 
 
 class _Difference(Exception):
-    """The replay is over: it went another way."""
+    """The replay ends because it deviates from the record."""
 
     def __init__(self, what: str, recorded: object, replayed: object) -> None:
         super().__init__(what)
@@ -57,36 +57,36 @@ class _Difference(Exception):
 
 
 class RunReplayer:
-    """One a node; lives on the bus's loop."""
+    """One per node; lives on the bus's loop."""
 
     def __init__(
         self,
-        past: SessionRebuilder,
-        patience_s: float = POLL_S,
+        rebuilder: SessionRebuilder,
+        poll_s: float = POLL_S,
         *,
-        held_max: int = REPLAYS_MAX,
-        unasked_s: float = IDLE_S,
+        replays_max: int = REPLAYS_MAX,
+        idle_s: float = IDLE_S,
     ) -> None:
-        self._rebuilder, self._poll_s = past, patience_s
-        self._replays_max, self._idle_s = held_max, unasked_s
+        self._rebuilder, self._poll_s = rebuilder, poll_s
+        self._replays_max, self._idle_s = replays_max, idle_s
         self._replays: dict[tuple[str, str], _Replay] = {}
-        """Under way, or over and not told yet."""
+        """Running replays, and ended ones whose report has not been sent."""
 
     async def reply(self, delivery: Delivery) -> ReplayReport:
-        """The query ``replay``: how it ended, or how far it has come. One that nobody asks for any
-        more is called off and forgotten."""
+        """The query ``replay``: the report, or the progress. A replay without requests is
+        cancelled."""
         session = check_session_id(delivery.key)
-        asked = decode_command(delivery.body, ReplayQuery, content_type=delivery.content_type)
-        key = session, asked.run_id
+        query = decode_command(delivery.body, ReplayQuery, content_type=delivery.content_type)
+        key = session, query.run_id
         replay = self._replays.get(key)
         if replay is None:
             if len(self._replays) >= self._replays_max:
                 raise Refused(
                     "QUOTA_EXCEEDED",
-                    f"this node replays {self._replays_max} runs already, which is all it does",
-                    hint="ask again when one of them is over",
+                    f"this node replays {self._replays_max} runs, which is the limit",
+                    hint="ask again when one of them has ended",
                 )
-            replay = self._replays[key] = _Replay(self._rebuilder, session, asked.run_id)
+            replay = self._replays[key] = _Replay(self._rebuilder, session, query.run_id)
             replay.start()
         replay.expire_after(self._idle_s, lambda: self._drop(key, replay))
         done, _ = await asyncio.wait({replay.task}, timeout=self._poll_s)
@@ -96,7 +96,7 @@ class RunReplayer:
         return replay.task.result()
 
     async def close(self) -> None:
-        """Nobody waits for replays any more."""
+        """Cancel all replays."""
         held = tuple(self._replays.items())
         for key, replay in held:
             self._drop(key, replay)
@@ -109,31 +109,31 @@ class RunReplayer:
 
 
 class _Replay:
-    def __init__(self, past: SessionRebuilder, session: str, run_id: str) -> None:
-        self._rebuilder, self._session = past, session
+    def __init__(self, rebuilder: SessionRebuilder, session: str, run_id: str) -> None:
+        self._rebuilder, self._session = rebuilder, session
         self.report = ReplayReport(run_id=run_id, session_id=session, state="replaying", runs=1)
         self.task: asyncio.Future[ReplayReport]
         self._expiry: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         self.task = asyncio.ensure_future(self.run())
-        # Nobody may be there any more to be told of a failure.
+        # No request may be left to receive a failure.
         self.task.add_done_callback(lambda over: over.cancelled() or over.exception())
 
-    def expire_after(self, unasked_s: float, forget: Callable[[], None]) -> None:
-        """Somebody asked just now."""
+    def expire_after(self, idle_s: float, forget: Callable[[], None]) -> None:
+        """Restart the timer of requests."""
         if self._expiry is not None:
             self._expiry.cancel()
-        self._expiry = asyncio.get_running_loop().call_later(unasked_s, forget)
+        self._expiry = asyncio.get_running_loop().call_later(idle_s, forget)
 
     def cancel(self) -> None:
-        """If it is not over."""
+        """Cancel the replay if it is running."""
         if self._expiry is not None:
             self._expiry.cancel()
         self.task.cancel()
 
     async def run(self) -> ReplayReport:
-        """The whole of it."""
+        """Run the whole replay."""
         reader = self._rebuilder.reader
         found = await reader.find(self._session, self.report.run_id)
         base = await reader.snapshot_before(self._session, found)
@@ -150,44 +150,50 @@ class _Replay:
                 outcome = await self._rerun(name, run, recorded)
                 same_build = self._rebuilder.sandbox.build_of(name) == run.environment.build
             self._compare(run, recorded, outcome, same_build=same_build)
-        except _Difference as differs:
+        except _Difference as difference:
             self._update_report(
                 state="different",
-                difference=differs.what,
-                recorded=differs.recorded,
-                replayed=differs.replayed,
+                difference=difference.what,
+                recorded=difference.recorded,
+                replayed=difference.replayed,
             )
         else:
             self._update_report(state="equal", runs_done=self.report.runs)
         return self.report
 
     async def _rerun(self, name: str, run: PastRun, recorded: RunResult) -> Outcome:
-        """Let the run go as far as its record does."""
-        sandbox, told = self._rebuilder.sandbox, _RecordedAnswers(run)
+        """Execute a run as far as its record goes."""
+        sandbox, recorded_answers = self._rebuilder.sandbox, _RecordedAnswers(run)
         tools = await self._rebuilder.reader.tools(run.environment)
         request = _replay_request(name, run, open_ended=recorded.status in OPEN_ENDED)
-        going = sandbox.submit(request, now_ms=run.now_ms, answer=told.answer, tools=tools)
+        going = sandbox.submit(
+            request, now_ms=run.now_ms, answer=recorded_answers.answer, tools=tools
+        )
         outcome = await asyncio.wrap_future(going)
         while isinstance(outcome, SuspendedRun):
-            batch = told.answers(outcome.calls)
+            batch = recorded_answers.answers(outcome.calls)
             if batch is None:
                 break
             answers = {call.number: call.answer for call in batch.calls}
             for advance_ms in batch.passed_ms[:-1]:
-                going = sandbox.submit_resume(name, {}, advance_ms=advance_ms, answer=told.answer)
+                going = sandbox.submit_resume(
+                    name, {}, advance_ms=advance_ms, answer=recorded_answers.answer
+                )
                 await asyncio.wrap_future(going)
             advance_ms = batch.passed_ms[-1] if batch.passed_ms else 0
-            going = sandbox.submit_resume(name, answers, advance_ms=advance_ms, answer=told.answer)
+            going = sandbox.submit_resume(
+                name, answers, advance_ms=advance_ms, answer=recorded_answers.answer
+            )
             outcome = await asyncio.wrap_future(going)
             if run.run_id == self.report.run_id:
-                self._update_report(calls=told.calls)
-        told.check_complete()
+                self._update_report(calls=recorded_answers.calls)
+        recorded_answers.check_complete()
         return outcome
 
     def _compare(
         self, run: PastRun, recorded: RunResult, outcome: Outcome, *, same_build: bool
     ) -> None:
-        """Thing by thing; ``_Difference`` at the first that is not the same."""
+        """Compare aspect by aspect; raises ``_Difference`` at the first one that differs."""
         self._update_report(calls=run.calls)
         compared = [f"{run.calls} calls"]
         if recorded.status not in OPEN_ENDED:
@@ -208,8 +214,8 @@ class _Replay:
 
 
 class _RecordedAnswers:
-    """What a run was told, to be told again for the same questions. Also used in the sandbox's
-    thread, while whoever drives it waits."""
+    """A run's recorded results, returned for the same calls. Also used on the sandbox's thread
+    while the replay waits."""
 
     def __init__(self, run: PastRun) -> None:
         self._run_id = run.run_id
@@ -222,24 +228,24 @@ class _RecordedAnswers:
         return sum(len(batch.calls) for batch in self._batches[: self._next])
 
     def answer(self, call: ProgramCall) -> ToolResult | None:
-        """To a synchronous call; with ``None`` the run stops there."""
+        """The result of a synchronous call; ``None`` stops the run there."""
         if call.awaited:
             return None
         try:
             batch = self._match([call])
-        except _Difference as differs:
-            self._difference = differs
+        except _Difference as difference:
+            self._difference = difference
             return None
         return None if batch is None else batch.calls[0].answer
 
     def answers(self, calls: Sequence[ProgramCall]) -> ResultBatch | None:
-        """To the calls a run waits for; ``None`` where its record ends."""
+        """The results of the calls a run waits for; ``None`` where the record ends."""
         if self._difference is not None:
             raise self._difference
         return self._match(calls)
 
     def check_complete(self) -> None:
-        """The run has asked for everything that it had asked for."""
+        """Raise ``_Difference`` if recorded calls were not made."""
         if self._difference is not None:
             raise self._difference
         if self._next < len(self._batches):
@@ -247,7 +253,7 @@ class _RecordedAnswers:
             raise _Difference(f"end of run {self._run_id}", missed, "asked for no more calls")
 
     def _match(self, calls: Sequence[ProgramCall]) -> ResultBatch | None:
-        """If it was not told all of it then, what it was told must be among what it asks now."""
+        """The batch's calls must be among the requested ones; all of them if the batch is whole."""
         if self._next == len(self._batches):
             return None
         batch = self._batches[self._next]
@@ -256,7 +262,7 @@ class _RecordedAnswers:
             [_request_of(call) for call in calls],
         )
         if not batch.whole:
-            now = [asked for asked in now if asked in before]
+            now = [one for one in now if one in before]
         if before != now:
             numbers = ", ".join(str(call.number) for call in batch.calls)
             raise _Difference(f"request of call {numbers} of run {self._run_id}", before, now)
@@ -281,22 +287,22 @@ def _replay_request(name: str, run: PastRun, *, open_ended: bool) -> RunRequest:
 
 
 def _comparable(run: PastRun, recorded: RunResult) -> RunResult:
-    """``Refused`` if there is nothing to compare with."""
+    """The run's recorded result; ``Refused`` if it has none to compare with."""
     if not run.ended_at_sequence or (run.result is UNSET and run.result_blob is UNSET):
         raise Refused(
             "GUARD_REJECTED",
-            f"run {run.run_id} has not come to a result yet",
+            f"run {run.run_id} has no result yet",
             hint=f"rookery runs show {run.run_id}",
         )
     error = recorded.error
     if error is not None and error.code not in STATUS_OF_CODE:
-        text = f"run {run.run_id} was ended with {error.code}, and not by its program"
+        text = f"run {run.run_id} was ended with {error.code} by its node and not by its program"
         raise Refused("GUARD_REJECTED", text)
     return recorded
 
 
 def _aspects(recorded: RunResult, replayed: RunResult) -> Iterator[tuple[str, object, object]]:
-    """What is the same whenever a run goes the same way, most telling first."""
+    """What a run of the same course reproduces, the most telling first."""
     for what, of in _ASPECTS.items():
         yield what, of(recorded), of(replayed)
 

@@ -1,9 +1,8 @@
-"""Sessions kept and brought back on request: ``snapshot`` and ``restore``.
+"""The queries ``snapshot`` and ``restore``: store a session and restore it.
 
-A snapshot holds whole runs: while one is under way it is refused rather than waited for, since a
-run may wait for a person for days and whoever asks should know. A memory is given to a session only
-at the beginning of a life, so a session that is to be replaced is destroyed first; what is put on
-record, and whether it may be, is for the actors.
+A snapshot holds whole runs. During a run it is refused and does not wait, since a run may wait days
+for an approver. Memory can be restored only at the beginning of a generation, so a session to be
+replaced is destroyed first.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from msgspec import UnsetType
 from rookery.actors.execution.history import PastRun, SessionHistory, SnapshotFact
 from rookery.actors.execution.queries.destroy import SessionDestroyer
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel import AskActor
 from rookery.actors.kernel.machines.session_host import DESTROYED
 from rookery.actors.sandbox.contract import Tool
 from rookery.actors.session_snapshots.decider import RecordSnapshot, RestoreSnapshot, SnapshotState
@@ -38,18 +37,18 @@ SNAPSHOT_ID: Final = re.compile(r"snap_([0-9a-f]{64})\Z")
 
 
 class SessionSnapshots:
-    """One a node; lives on the bus's loop."""
+    """One per node; lives on the bus's loop."""
 
     def __init__(
         self,
-        past: SessionRebuilder,
+        rebuilder: SessionRebuilder,
         blobs: Blobs,
         offered: Sequence[AvailableTool],
         ask: AskActor,
-        destroying: SessionDestroyer,
+        destroyer: SessionDestroyer,
     ) -> None:
-        self._rebuilder, self._blobs, self._ask = past, blobs, ask
-        self._destroyer = destroying
+        self._rebuilder, self._blobs, self._ask = rebuilder, blobs, ask
+        self._destroyer = destroyer
         self._restore_lock = asyncio.Lock()
         self._tools = [Tool(name=t.name, schema_digest=t.schema_digest) for t in offered]
 
@@ -69,7 +68,7 @@ class SessionSnapshots:
         if base is None:
             raise Refused(
                 "GUARD_REJECTED",
-                f"session {session} has run nothing yet, and so has no memory to keep",
+                f"session {session} has executed no run yet, so it has no memory to store",
             )
         if base.limits != limits:
             return _snapshot_view(session, await self._record_relabelled(session, base, limits))
@@ -83,17 +82,17 @@ class SessionSnapshots:
     async def restore(self, delivery: Delivery) -> SnapshotView:
         """The query ``restore``."""
         session = check_session_id(delivery.key)
-        asked = decode_command(delivery.body, RestoreSession, content_type=delivery.content_type)
+        query = decode_command(delivery.body, RestoreSession, content_type=delivery.content_type)
         async with self._restore_lock:
-            return _snapshot_view(session, await self._restore(session, asked, delivery.id))
+            return _snapshot_view(session, await self._restore(session, query, delivery.id))
 
-    async def _restore(self, session: str, asked: RestoreSession, asked_by: str) -> SnapshotState:
-        """Sent again, it is recognised before anything is replaced."""
-        blob = _digest(asked.snapshot_id)
+    async def _restore(self, session: str, query: RestoreSession, asked_by: str) -> SnapshotState:
+        """Restore; a repeated request is recognised before anything is replaced."""
+        blob = _digest(query.snapshot_id)
         data = await self._blobs.get(blob)
         header = await self._rebuilder.inspect(data, self._tools)
         restoring = RestoreSnapshot(
-            snapshot_id=asked.snapshot_id,
+            snapshot_id=query.snapshot_id,
             blob=blob,
             language=header.language,
             build=header.build,
@@ -104,16 +103,16 @@ class SessionSnapshots:
         try:
             return await self.open_session(session, restoring)
         except Refused as refusal:
-            if refusal.code != "SESSION_IDENTITY_IN_USE" or not asked.replace:
+            if refusal.code != "SESSION_IDENTITY_IN_USE" or not query.replace:
                 raise
         await self._destroyer.destroy(session)
         return await self.open_session(session, restoring)
 
     async def open_session(self, session: str, restoring: RestoreSnapshot) -> SnapshotState:
-        """Begin a life of the session with this memory; it is open when this returns."""
-        kept = await self._ask("sandbox", session, restoring, SnapshotState)
+        """Begin a session generation with this memory; the session is open when this returns."""
+        state = await self._ask("sandbox", session, restoring, SnapshotState)
         await self._session_view(session)
-        return kept
+        return state
 
     async def _record(
         self,
@@ -128,7 +127,7 @@ class SessionSnapshots:
         snapshot = await self._rebuilder.snapshot(
             session, history.base, history.runs, history.runs[0], limits
         )
-        keep = RecordSnapshot(
+        command = RecordSnapshot(
             generation=generation,
             snapshot_id=snapshot.id,
             blob=await self._blobs.put(snapshot.data, SNAPSHOT_BYTES_MAX),
@@ -138,14 +137,14 @@ class SessionSnapshots:
             size_bytes=len(snapshot.data),
             limits=limits,
         )
-        return await self._ask("sandbox", session, keep, SnapshotState)
+        return await self._ask("sandbox", session, command, SnapshotState)
 
     async def _record_relabelled(
         self, session: str, base: SnapshotFact, limits: SessionLimits | UnsetType
     ) -> SnapshotState:
-        """The memory is what it was, the session has got other limits since."""
+        """Record the same memory with the session's changed limits."""
         snapshot = await self._rebuilder.relabel(await self._blobs.get(base.blob), limits=limits)
-        keep = RecordSnapshot(
+        command = RecordSnapshot(
             generation=base.generation,
             snapshot_id=snapshot.id,
             blob=await self._blobs.put(snapshot.data, SNAPSHOT_BYTES_MAX),
@@ -155,7 +154,7 @@ class SessionSnapshots:
             size_bytes=len(snapshot.data),
             limits=limits,
         )
-        return await self._ask("sandbox", session, keep, SnapshotState)
+        return await self._ask("sandbox", session, command, SnapshotState)
 
     async def _session_view(self, session: str) -> SessionView:
         return await self._ask("session", session, SessionQuery(), SessionView)
@@ -166,24 +165,24 @@ def _digest(snapshot_id: str) -> str:
     if found is None:
         raise Refused(
             "INVALID_ARGUMENT",
-            f"{snapshot_id[:80]!r} is no snapshot's id",
+            f"{snapshot_id[:80]!r} is not a snapshot id",
             hint="snap_ and 64 hex digits, as `rookery sessions snapshot` prints it",
         )
     return found[1]
 
 
-def _snapshot_view(session: str, kept: SnapshotState) -> SnapshotView:
+def _snapshot_view(session: str, state: SnapshotState) -> SnapshotView:
     return SnapshotView(
         session_id=session,
-        generation=kept.generation,
-        snapshot_id=kept.snapshot_id,
-        size_bytes=kept.size_bytes,
+        generation=state.generation,
+        snapshot_id=state.snapshot_id,
+        size_bytes=state.size_bytes,
     )
 
 
 def _run_in_progress(run: PastRun) -> Refused:
     return Refused(
         "GUARD_REJECTED",
-        f"run {run.run_id} is under way, and a snapshot holds whole runs",
+        f"run {run.run_id} has not ended, and a snapshot holds whole runs",
         hint=f"wait for it, or end it: rookery runs cancel {run.run_id}",
     )

@@ -1,7 +1,7 @@
-"""Saying what would keep a run from beginning, without running any of it: the query ``validate``.
+"""The query ``validate``: why a run could not begin, without executing it.
 
-The request is given what a run would be given here, and refused as a run would be. Nothing is
-executed and nothing is put on record; the session, if there is one, is only asked how it stands.
+The request gets the environment that a run would get here and is refused for the same reasons.
+Nothing is executed or recorded; the session, if it exists, is only read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rookery.actors.admission.commands import check_language, with_session_id
 from rookery.actors.execution.history import RunHistoryReader, without_limits
 from rookery.actors.execution.provisioning import RunProvisioner
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel import AskActor
 from rookery.actors.kernel.machines.session_host import DESTROYED, INITIALIZING
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.bus.ports import Delivery
@@ -28,22 +28,23 @@ __all__ = ["RequestValidator"]
 
 
 class RequestValidator:
-    """One a node; lives on the bus's loop."""
+    """One per node; lives on the bus's loop."""
 
     def __init__(
         self,
         sandbox: Sandbox,
-        offers: RunProvisioner,
+        provisioner: RunProvisioner,
         reader: RunHistoryReader,
         ask: AskActor,
         *,
         bytes_max: int,
     ) -> None:
-        self._sandbox, self._provisioner, self._reader, self._ask = sandbox, offers, reader, ask
+        self._sandbox, self._provisioner = sandbox, provisioner
+        self._reader, self._ask = reader, ask
         self._bytes_max = bytes_max
 
     async def reply(self, delivery: Delivery) -> RunAnswer:
-        """The query ``validate``, and requests to ``run`` that are only to be validated."""
+        """The query ``validate``, and ``run`` requests with ``validate_only``."""
         session = check_session_id(delivery.key)
         request = decode_command(
             delivery.body,
@@ -58,18 +59,18 @@ class RequestValidator:
         self._provisioner.validate(request)
         meta = await self._meta(session, request)
         check_language(meta, request.language)
-        offer = self._provisioner(request, meta.limits)
-        tools = await self._reader.tools(offer)
-        asked = replace(
-            without_limits(request), validate_only=True, limits=offer.limits, timeout_ms=None
+        environment = self._provisioner(request, meta.limits)
+        tools = await self._reader.tools(environment)
+        checked_request = replace(
+            without_limits(request), validate_only=True, limits=environment.limits, timeout_ms=None
         )
-        checked = self._sandbox.submit(asked, now_ms=0, tools=tools)
+        checked = self._sandbox.submit(checked_request, now_ms=0, tools=tools)
         outcome = await asyncio.wrap_future(checked)
         assert isinstance(outcome, RunResult), "what is not run does not wait"
         return outcome
 
     async def _meta(self, session: str, request: RunRequest) -> SessionMeta:
-        """Of the session, or of the one that would be opened for the run."""
+        """The session's settings, or those of a new session."""
         try:
             view = await self._ask("session", session, SessionQuery(), SessionView)
         except Refused as refusal:

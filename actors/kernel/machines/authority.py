@@ -1,9 +1,9 @@
-"""The one authority all handles of a session share: its machines and its host behind one lock.
+"""``Authority``: the machines and the host of one session behind one lock, shared by its handles.
 
-A handle puts one input to one machine at a time; whatever the machines have done stands in one
-order. Observers are held weakly, one a slot, the last one installed wins. Who is to be told is
-decided with the input; they are told after the lock is released, so that they may ask again. What
-happens here is journaled by nobody: actors decide by the same rules and keep records of their own.
+A handle applies one input to one machine at a time, so all transitions have one order. Observers
+are held weakly, one per effect name; a later one replaces an earlier one. They are selected when
+the input is decided and called after the lock is released, so that they may call back. No
+transition here is journaled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Slot(NamedTuple):
 
 
 class Authority:
-    """Safe to use from any thread. A ``with`` block takes it for several steps together."""
+    """Thread-safe. A ``with`` block combines several steps."""
 
     def __init__(self, host: SessionHost | None = None, *, edition: Edition = Edition.HEAD) -> None:
         self.edition = edition
@@ -46,16 +46,16 @@ class Authority:
         self._slots: dict[str, _Slot] = {}
         self._notifications: list[tuple[Notify, Any, TransitionEffect]] = []
         self.input_run_id: str | None = None
-        """The run that was last prepared for an input: whoever prepared it commits it."""
+        """The run last prepared for an input; the preparing handle commits it."""
 
     @property
     def host(self) -> SessionHost:
-        """The session's host as it stands."""
+        """The session's present host."""
         with self._lock:
             return self._host
 
     def read(self, machine: Machine[S]) -> S:
-        """The machine's state as it stands."""
+        """The machine's present state."""
         with self._lock:
             state: S = with_host(self._states.get(machine.name, machine.initial), self._host)
             return state
@@ -63,14 +63,16 @@ class Authority:
     def apply(
         self, machine: Machine[Any], on: str, params: Mapping[str, Any]
     ) -> tuple[TransitionEffect, ...]:
-        """Put an input, by the model's names, to the machine; what it asks of the world."""
+        """Apply an input with its parameters by name; the effects it requests."""
         return self.decide(machine, on, machine.candidate(on, params))
 
-    def decide(self, machine: Machine[Any], on: str, draft: Any) -> tuple[TransitionEffect, ...]:
-        """The same of a draft."""
+    def decide(
+        self, machine: Machine[Any], on: str, candidate: Any
+    ) -> tuple[TransitionEffect, ...]:
+        """Apply an input with its candidate fact."""
         with self:
             state = self.read(machine)
-            fact = machine.decide(state, on, draft, edition=self.edition)
+            fact = machine.decide(state, on, candidate, edition=self.edition)
             after = machine.evolve(state, fact)
             self._states[machine.name] = after
             self._host = host_of(after) or self._host
@@ -79,15 +81,15 @@ class Authority:
             return effects
 
     def set_host(self, host: SessionHost) -> None:
-        """Put the host where one of its own rules has led it."""
+        """Replace the host after a transition of its own machine."""
         with self._lock:
             self._host = host
 
     def install(
         self, effect: type[TransitionEffect], observer: O, tell: Callable[[O, Any], None]
     ) -> None:
-        """From now on ``observer`` is told of every such effect, for as long as it lives. With what
-        is read in the same ``with`` block nothing is told twice and nothing missed."""
+        """Call ``tell`` with ``observer`` for every such effect while ``observer`` lives. Combined
+        with a read in the same ``with`` block, no effect is missed or seen twice."""
         with self._lock:
             self._slots[_name(effect)] = _Slot(ref(observer), tell)
 
@@ -103,15 +105,15 @@ class Authority:
         trace: TracebackType | None,
     ) -> None:
         self._depth -= 1
-        due: list[tuple[Notify, Any, TransitionEffect]] = []
+        notifications: list[tuple[Notify, Any, TransitionEffect]] = []
         if not self._depth:
-            due, self._notifications = self._notifications, due
+            notifications, self._notifications = self._notifications, notifications
         self._lock.release()
-        for tell, observer, effect in due:
+        for tell, observer, effect in notifications:
             try:
                 tell(observer, effect)
-            except Exception:  # The input was accepted, whatever becomes of the news.
-                log.exception("an observer failed", extra={"effect": _name(type(effect))})
+            except Exception:  # The input is accepted even if an observer fails.
+                log.exception("observer failed", extra={"effect": _name(type(effect))})
 
     def _collect_notifications(self, effects: tuple[TransitionEffect, ...]) -> None:
         for effect in effects:
@@ -122,5 +124,5 @@ class Authority:
 
 
 def _name(effect: type[TransitionEffect]) -> str:
-    """Two kinds of an effect may share its name, and then its observer."""
+    """The effect's name. Two effect classes may share a name, and then share an observer."""
     return str(effect.__struct_config__.tag)

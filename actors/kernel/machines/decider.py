@@ -1,28 +1,25 @@
-"""A concern made of machines: every input of theirs is a command, decided by their rows.
+"""``MachineDecider``: a decider whose rules are state machines; each machine input is a command.
 
-What such concerns share: which machine an input is for, what its fact makes of the state, how it is
-answered, and a session's host followed from admission's facts. What a machine's state looks like
-from outside, and which facts are fenced, is said by each concern; rules are the machines'.
+It finds the machine of an input, folds the machines' facts, builds the replies, and follows the
+session's host from admission's facts. A subclass lists its machines, their views and the facts that
+must be fenced.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 from msgspec.structs import force_setattr, replace
 
-from rookery.actors.kernel import state_codec
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.machines.machine import Machine, TransitionEffect, TransitionRejected
 from rookery.actors.kernel.machines.session_host import SessionHost, with_host
-from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
-from rookery.schemas.ids import check_session_id
 from rookery.schemas.machines.views import RequestedEffect
 
 __all__ = ["MachineBinding", "MachineDecider", "SessionMachineDecider", "SessionMachineState"]
@@ -31,50 +28,34 @@ Params = Mapping[str, Any]
 
 
 class MachineBinding(NamedTuple):
-    """One of a concern's machines."""
+    """One machine of a decider."""
 
     machine: Machine[Any]
     field: str
-    """Where the concern's state keeps the machine's."""
+    """The field of the decider's state that contains the machine's state."""
     view: Callable[[Any, Params], msgspec.Struct]
-    """The machine's state for whoever asked with these parameters; it has room for effects."""
+    """The view of the machine's state for these parameters; it has a field for effects."""
     reads: tuple[str, ...] = ()
-    """Methods of the handle that only look; they are answered the same."""
+    """Inputs that only read; they are answered with the view."""
     read_params: tuple[str, ...] = ()
 
 
-class MachineDecider:
-    """The rules of a family whose facts are all rows of machines."""
+class MachineDecider(Decider):
+    """The rules of a family whose facts are transitions of machines."""
 
-    family: str
-    schema = 1
-    verbs: Mapping[str, type[msgspec.Struct]]
-    codec: FactCodec[Any]
     bindings: ClassVar[tuple[MachineBinding, ...]]
-    initial_state: msgspec.Struct
-    """The state before the first fact."""
     fenced_facts: tuple[type[Fact], ...] = ()
-    """What may only stand if no other family of the key has moved on unseen."""
-    reacts_to: frozenset[str] = frozenset()
-    observes: frozenset[str] = frozenset()
-    has_effects = False
-    handles_duplicates = False
-    stores_large_bodies = False
+    """Facts that may only be committed while no other family of the key has unseen facts."""
 
     def __init__(self) -> None:
-        machines = [(part, part.machine.inputs) for part in self.bindings]
-        self._inputs = {on: part for part, inputs in machines for on in inputs}
-        self._reads = {on: part for part in self.bindings for on in part.reads}
-        self._by_fact = {asked.fact: part for part, inputs in machines for asked in inputs.values()}
+        machines = [(binding, binding.machine.inputs) for binding in self.bindings]
+        self._inputs = {on: binding for binding, inputs in machines for on in inputs}
+        self._reads = {on: binding for binding in self.bindings for on in binding.reads}
+        self._by_fact = {
+            declared.fact: binding for binding, inputs in machines for declared in inputs.values()
+        }
         assert len(self._inputs) == sum(len(inputs) for _, inputs in machines)
         assert not self._inputs.keys() & self._reads.keys()
-
-    def check_key(self, key: str) -> None:
-        check_session_id(key)
-
-    def initial(self, key: str) -> Any:
-        del key
-        return self.initial_state
 
     def decide(self, state: Any, command: Command[HandleInput], *, now_ms: int) -> Sequence[Fact]:
         del now_ms
@@ -87,86 +68,69 @@ class MachineDecider:
         return ()
 
     def decide_input(self, state: Any, key: str, on: str, params: Params) -> Sequence[Fact]:
-        """What follows from an input, or its rejection."""
+        """The facts of an input, or its rejection."""
         del key
-        part = self._binding(on)
-        draft = self.fill_in(state, part, part.machine.candidate(on, params))
-        fact: Fact = part.machine.decide(getattr(state, part.field), on, draft)
+        binding = self._binding(on)
+        candidate = self.fill_in(state, binding, binding.machine.candidate(on, params))
+        fact: Fact = binding.machine.decide(getattr(state, binding.field), on, candidate)
         return (fact,)
 
-    def fill_in(self, state: Any, part: MachineBinding, draft: Any) -> Any:
-        """The draft with what its caller cannot know."""
-        del state, part
-        return draft
+    def fill_in(self, state: Any, binding: MachineBinding, candidate: Any) -> Any:
+        """The candidate fact, with the fields that its caller cannot know."""
+        del state, binding
+        return candidate
 
     def evolve(self, state: Any, fact: Any) -> Any:
-        part = self._by_fact[type(fact)]
-        after = part.machine.evolve(getattr(state, part.field), fact)
-        return replace(state, **{part.field: after})
-
-    def observe(self, state: Any, fact: Any) -> Any:
-        del fact
-        return state
+        binding = self._by_fact[type(fact)]
+        after = binding.machine.evolve(getattr(state, binding.field), fact)
+        return replace(state, **{binding.field: after})
 
     def reply(
         self, state: Any, command: Command[HandleInput], facts: Sequence[Fact]
     ) -> msgspec.Struct | CodedError:
         on, params = command.body.input, command.body.params
-        shown = self.view(state, on, params)
+        view = self.view(state, on, params)
         if not facts and on not in self._reads:
-            return shown
+            return view
         effects = (effect for fact in facts for effect in self.requested_effects(state, fact))
-        return replace(shown, effects=tuple(map(_to_requested_effect, effects)))
+        return replace(view, effects=tuple(map(_to_requested_effect, effects)))
 
     def view(self, state: Any, on: str, params: Params) -> msgspec.Struct:
-        """What an input, or a look, is answered: where its machine stands."""
-        part = self._reads.get(on) or self._binding(on)
-        return part.view(getattr(state, part.field), params)
+        """The reply to an input or a read: the view of its machine."""
+        binding = self._reads.get(on) or self._binding(on)
+        return binding.view(getattr(state, binding.field), params)
 
     def requested_effects(self, state: Any, fact: Any) -> Sequence[TransitionEffect]:
-        """What ``fact`` asks of the world; ``state`` is the one after it."""
-        part = self._by_fact[type(fact)]
-        return part.machine.effects(getattr(state, part.field), fact)
+        """The effects that ``fact`` requests; ``state`` is the one after it."""
+        binding = self._by_fact[type(fact)]
+        return binding.machine.effects(getattr(state, binding.field), fact)
 
     def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
         return any(isinstance(fact, self.fenced_facts) for fact in facts)
 
-    def effects(self, state: Any, fact: Fact) -> Sequence[Effect]:
-        del state, fact
-        return ()
-
-    def on_state(self, key: str, state: Any | None) -> None:
-        del key, state
-
-    def dump(self, state: Any) -> bytes:
-        return state_codec.encode_state(state)
-
-    def load(self, data: bytes) -> Any:
-        return state_codec.decode_state(data, type(self.initial_state))
-
     def _binding(self, on: str) -> MachineBinding:
-        part = self._inputs.get(on)
-        if part is None:
+        binding = self._inputs.get(on)
+        if binding is None:
             known = ", ".join(sorted([*self._inputs, *self._reads]))
             reason = f"no machine of {self.family} has an input {on[:80]!r}"
             raise TransitionRejected(f"{self.family}::{on[:80]}", reason, hint=f"known: {known}")
-        return part
+        return binding
 
 
 class SessionMachineState(msgspec.Struct, frozen=True, kw_only=True):
-    """What every concern with machines of a session keeps beside their states."""
+    """What every decider of session machines keeps beside their states."""
 
     host: SessionHost = SessionHost()
-    """As admission's facts have left it, as far as they have come here."""
+    """The host, from admission's facts received so far."""
     generation: int = 1
-    """Which life of the session the machines are in; with another one they begin anew."""
+    """The session generation of the machines' states; a new generation resets them."""
 
 
-class SessionMachineDecider(MachineDecider, ABC):
-    """The rules of a family whose machines look at their session's host.
+class SessionMachineDecider(MachineDecider):
+    """The rules of a family whose machines read their session's host.
 
-    Facts of the family and of admission's may be folded in any order: a machine's state depends on
-    the host only where it *is* the host, and each fact names the session's life it belongs to.
+    Facts of the family and of admission may be folded in any order: a machine's state depends on
+    the host only where it *is* the host, and each fact names its session generation.
     """
 
     observes = frozenset({"session"})
@@ -176,10 +140,10 @@ class SessionMachineDecider(MachineDecider, ABC):
     def evolve_host(self, host: SessionHost, fact: Any) -> SessionHost:
         """The host after a fact of admission."""
 
-    def fill_in(self, state: Any, part: MachineBinding, draft: Any) -> Any:
-        del part
-        force_setattr(draft, "generation", state.generation)
-        return draft
+    def fill_in(self, state: Any, binding: MachineBinding, candidate: Any) -> Any:
+        del binding
+        force_setattr(candidate, "generation", state.generation)
+        return candidate
 
     def evolve(self, state: Any, fact: Any) -> Any:
         return super().evolve(self._in_generation(state, fact.generation), fact)
@@ -189,8 +153,8 @@ class SessionMachineDecider(MachineDecider, ABC):
         return self.with_host(state, self.evolve_host(state.host, fact))
 
     def with_host(self, state: Any, host: SessionHost) -> Any:
-        """The state with the host, and every machine's, at ``host``."""
-        fields = [part.field for part in self.bindings if part.field != "host"]
+        """The state with ``host`` set in it and in every machine's state."""
+        fields = [binding.field for binding in self.bindings if binding.field != "host"]
         return replace(state, host=host, **{f: with_host(getattr(state, f), host) for f in fields})
 
     def _in_generation(self, state: Any, generation: int) -> Any:

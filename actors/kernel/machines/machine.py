@@ -1,9 +1,9 @@
-"""Rows: one line of a machine's rules each. What every machine shares, and no rule.
+"""``Machine``: a state machine as a table of transitions.
 
-A row is three plain functions beside each other: ``when`` it takes an input, what state it makes
-(``then``), what it asks of the world (``effects``, in the words of the state after it). The first
-row of an input whose ``when`` holds takes it and is named in the fact; folding applies the row a
-fact names and never asks ``when`` again, so rules may change without history changing.
+A transition is three plain functions: ``guard`` (does it accept the input), ``apply`` (the next
+state) and ``effects`` (what it requests, from the state after it). The first transition of an input
+whose guard holds is named in the fact. Folding applies the named transition without its guard, so
+guards may change while history stays valid.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ S = TypeVar("S", bound=msgspec.Struct)
 F = TypeVar("F", bound=msgspec.Struct)
 
 _FIELDS: Final = {"run_id": "run", "generation": "generation_in", "cause": "cause_in"}
-"""Parameters whose fact field is called otherwise: the envelope has the run, and a ``generation``
-and a ``cause`` of its own."""
+"""Parameters whose fact field has another name, because the envelope has ``run``, ``generation``
+and ``cause`` fields of its own."""
 
 
 class Edition(StrEnum):
-    """Which rows decide: the seed's alone, or those of HEAD that extend or replace them."""
+    """Which transitions decide: those of the seed, or those of HEAD, which extend and replace
+    them."""
 
     SEED = "seed"
     HEAD = "head"
@@ -49,7 +50,7 @@ SEED, HEAD = Edition
 
 
 class RejectionKind(StrEnum):
-    """Whether the state refuses the input (it may be fine later) or no rule knows it."""
+    """Whether the present state refuses the input (another may accept it) or no rule knows it."""
 
     GUARD_REJECTED = "GuardRejected"
     NO_MATCHING_TRANSITION = "NoMatchingTransition"
@@ -62,7 +63,7 @@ _CODES = {
 
 
 class TransitionRejected(Refused):
-    """An input a machine does not take. ``str`` is the display form of the contract."""
+    """A machine rejects an input. ``str`` is the display form of the contract."""
 
     def __init__(
         self,
@@ -83,11 +84,11 @@ class TransitionRejected(Refused):
 
 
 class TransitionEffect(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=True):
-    """What a row asks of the world; nobody has done it yet."""
+    """What a transition requests; not yet performed."""
 
 
 class MachineInput(NamedTuple):
-    """What a machine can be asked: the fact an accepted one leaves, and its parameters."""
+    """An input of a machine: the type of the fact it leaves, and its parameters."""
 
     fact: type[Any]
     params: tuple[str, ...] = ()
@@ -106,16 +107,16 @@ class Transition(NamedTuple):
     apply: Callable[[Any, Any], Any] = _unchanged
     effects: tuple[TransitionEffect | Callable[[Any, Any], TransitionEffect], ...] = ()
     edition: Edition | None = None
-    """``None`` in both."""
+    """``None``: in both editions."""
 
 
 def set_fields(**changes: Any) -> Callable[[Any, Any], Any]:
-    """The ``then`` that sets these variables to these values."""
+    """An ``apply`` that sets these fields to these values."""
     return lambda state, _: replace(state, **changes)
 
 
 class Machine(Generic[S]):
-    """The rows of one machine, with the names it is known by."""
+    """The transitions of one machine, and the names of its parts."""
 
     def __init__(
         self,
@@ -133,7 +134,8 @@ class Machine(Generic[S]):
         self.name, self.handle, self.phases, self.initial = name, handle, phases, initial
         self.inputs, self.transitions, self.invariants = dict(inputs), rows, invariants
         self.phase = phase
-        """Where a state stands; where it holds many instances, the one the parameters mean."""
+        """The phase of a state; of the instance that the parameters name, if the state has several.
+        """
         self._host_phase = host_phase
         self._apply: dict[str, Callable[[S, Any], S]] = {row.name: row.apply for row in rows}
         self._effects = {row.name: row.effects for row in rows}
@@ -149,38 +151,38 @@ class Machine(Generic[S]):
         )
 
     def candidate(self, on: str, params: Mapping[str, Any]) -> Any:
-        """The fact ``on`` would leave, from parameters by their names; no row is named yet."""
-        asked = self._input(on)
-        if unknown := sorted(params.keys() - set(asked.params)):
+        """The fact that ``on`` would leave, from named parameters, without a transition's name."""
+        declared = self._input(on)
+        if unknown := sorted(params.keys() - set(declared.params)):
             raise Refused("UNKNOWN_FIELD", f"{on} has no parameter {unknown[0]!r}")
         fields = {_FIELDS.get(name, name): value for name, value in params.items()}
         try:
-            return msgspec.convert(fields, asked.fact)
+            return msgspec.convert(fields, declared.fact)
         except msgspec.ValidationError as error:
             raise Refused("INVALID_ARGUMENT", f"{on}: {error}") from None
 
-    def decide(self, state: S, on: str, draft: F, *, edition: Edition = HEAD) -> F:
-        """``draft`` as the fact of the row that takes it, or a rejection.
+    def decide(self, state: S, on: str, candidate: F, *, edition: Edition = HEAD) -> F:
+        """The candidate with the name of the transition that accepts it, or a rejection.
 
-        The draft is the caller's own and nobody has seen it: naming its row in place costs a third
-        of a copy, and deciding again says the same.
+        The candidate is changed in place, which costs a third of a copy: it is the caller's own and
+        new. Deciding it again gives the same name.
         """
         rows = self._head if edition is HEAD else self._seed
-        for when, name in rows.get(on, ()):
-            if when(state, draft):
-                force_setattr(draft, "row", name)
-                return draft
-        raise self._rejection(state, on, draft, known=bool(rows.get(on)))
+        for guard, name in rows.get(on, ()):
+            if guard(state, candidate):
+                force_setattr(candidate, "row", name)
+                return candidate
+        raise self._rejection(state, on, candidate, known=bool(rows.get(on)))
 
     def evolve(self, state: S, fact: Any) -> S:
-        """The state after ``fact``. Total over states: history is true, so nothing is checked."""
-        then = self._apply.get(fact.row)
-        if then is None:
+        """The state after ``fact``. Total: facts are history, so no guard is checked."""
+        apply = self._apply.get(fact.row)
+        if apply is None:
             raise self._unknown_transition(fact)
-        return then(state, fact)
+        return apply(state, fact)
 
     def effects(self, state: S, fact: Any) -> tuple[TransitionEffect, ...]:
-        """What the row of ``fact`` asks of the world; ``state`` is the one after it."""
+        """The effects of the transition that ``fact`` names; ``state`` is the one after it."""
         effects = self._effects.get(fact.row)
         if effects is None:
             raise self._unknown_transition(fact)
@@ -197,13 +199,13 @@ class Machine(Generic[S]):
         )
 
     def _input(self, on: str) -> MachineInput:
-        asked = self.inputs.get(on)
-        if asked is None:
+        declared = self.inputs.get(on)
+        if declared is None:
             raise TransitionRejected(f"{self.handle}::{on}", f"{self.name} has no input {on}")
-        return asked
+        return declared
 
-    def _rejection(self, state: S, on: str, draft: Any, *, known: bool) -> TransitionRejected:
-        phase = self._host_phase(state) or self.phase(state, draft)
+    def _rejection(self, state: S, on: str, candidate: Any, *, known: bool) -> TransitionRejected:
+        phase = self._host_phase(state) or self.phase(state, candidate)
         context = f"{self.handle}::{on}"
         if not known:
             return TransitionRejected(

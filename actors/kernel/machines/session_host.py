@@ -1,8 +1,7 @@
-"""The host of a session: the one record all of its machines look at.
+"""``SessionHost``: the session lifecycle state that all machines of a session read.
 
-Admission is its only writer; every other concern keeps a copy from admission's facts
-(``rookery.actors.admission.admission_machine.evolve_host``), so it stands here, where all of them
-may know it.
+Admission alone writes it. Every other decider follows it from admission's facts
+(``rookery.actors.admission.admission_machine.evolve_host``), so the type is part of the kernel.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = [
 
 
 class HostPhase(StrEnum):
-    """Destroyed is final; from Stopped the only way back to work is to unregister the session."""
+    """Destroyed is final. A Stopped session works again only after it is unregistered."""
 
     INITIALIZING = "Initializing"
     IDLE = "Idle"
@@ -48,7 +47,7 @@ LIVE = (IDLE, ATTACHED, RUNNING, RETIRED, STOPPED)
 
 
 class RegistrationPhase(StrEnum):
-    """Whether somebody is there to execute."""
+    """Whether an executor is registered for the session."""
 
     QUEUING = "Queuing"
     ACTIVE = "Active"
@@ -63,23 +62,23 @@ class SessionHost(msgspec.Struct, frozen=True, kw_only=True):
     active_fence_token: int | None = None
     current_run_id: str | None = None
     pre_run_phase: HostPhase | None = None
-    """Where the current run returns to: Idle, Attached or Retired."""
+    """The phase that the current run returns to: Idle, Attached or Retired."""
     registration_phase: RegistrationPhase = RegistrationPhase.QUEUING
     silent_intents: frozenset[str] = frozenset()
 
 
 def session_registered(host: SessionHost) -> bool:
-    """Most of what a session can do needs that there is one."""
+    """Guard: a session is registered."""
     return host.session_id is not None
 
 
 def host_of(state: Any) -> SessionHost | None:
-    """The session's host as ``state`` has it; ``None`` where a machine has nothing to do with it"""
+    """The session's host in ``state``; ``None`` for a machine without one."""
     return state if isinstance(state, SessionHost) else getattr(state, "host", None)
 
 
 def with_host(state: Any, host: SessionHost) -> Any:
-    """``state`` with the session at ``host``."""
+    """``state`` with ``host`` as the session's host."""
     if isinstance(state, SessionHost):
         return host
     return replace(state, host=host) if hasattr(state, "host") else state

@@ -12,11 +12,10 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel import Decider
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
-from rookery.schemas.ids import check_session_id
 
 __all__ = ["COMMAND", "FAMILY", "VERB", "Advance", "Advanced", "BenchDecider", "BenchState"]
 
@@ -52,25 +51,13 @@ class BenchState(msgspec.Struct, frozen=True):
     step: int = 0
 
 
-class BenchDecider:
+class BenchDecider(Decider):
     """Every key is a turn."""
 
     family = FAMILY
-    schema = 1
     verbs: Mapping[str, type[msgspec.Struct]] = MappingProxyType({VERB: Advance})
     codec: FactCodec[Any] = FactCodec(Advanced)
-    reacts_to: frozenset[str] = frozenset()
-    observes: frozenset[str] = frozenset()
-    has_effects = False
-    handles_duplicates = False
-    stores_large_bodies = False
-
-    def check_key(self, key: str) -> None:
-        check_session_id(key)
-
-    def initial(self, key: str) -> BenchState:
-        del key
-        return BenchState()
+    initial_state = BenchState()
 
     def decide(
         self, state: BenchState, command: Command[Advance], *, now_ms: int
@@ -84,30 +71,3 @@ class BenchDecider:
     def evolve(self, state: BenchState, fact: Advanced) -> BenchState:
         del state
         return BenchState(fact.step)
-
-    def observe(self, state: BenchState, fact: Fact) -> BenchState:
-        del fact
-        return state
-
-    def reply(
-        self, state: BenchState, command: Command[Advance], facts: Sequence[Fact]
-    ) -> BenchState:
-        del command, facts
-        return state
-
-    def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
-        del facts
-        return False
-
-    def effects(self, state: BenchState, fact: Fact) -> Sequence[Effect]:
-        del state, fact
-        return ()
-
-    def on_state(self, key: str, state: BenchState | None) -> None:
-        del key, state
-
-    def dump(self, state: BenchState) -> bytes:
-        return msgspec.msgpack.encode(state)
-
-    def load(self, data: bytes) -> BenchState:
-        return msgspec.msgpack.decode(data, type=BenchState)

@@ -52,7 +52,7 @@ def serve_turns(task: Task) -> None:
         now_ms=SystemClock().now_ms,
         uptime_s=SystemClock().uptime_s,
     )
-    kernel = Kernel(bus, thread, [BenchDecider()], settings, performers={}, queries={})
+    kernel = Kernel(bus, thread, [BenchDecider()], settings, effect_handlers={}, queries={})
     kernel.start()
     _wait_for_stdin_end()
     kernel.stop()

@@ -71,7 +71,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_bad_input_is_told_by_code_on_both_doors(serving: Serving, what: str):
+def test_bad_input_is_refused_by_code_at_both_entry_points(serving: Serving, what: str):
     async def story(client: Stock) -> None:
         for door in ("cmd", "api"):
             answer = await told(client, door, BAD[what])
@@ -88,7 +88,7 @@ async def told(client: Stock, door: str, bad: Bad) -> Answer:
     return (await until(lambda: client.answers[name]))[0]
 
 
-def test_bad_input_nobody_waits_for_becomes_a_dead_letter_and_good_input_goes_on(
+def test_bad_input_without_a_waiting_client_becomes_a_dead_letter(
     serving: Serving,
 ):
     async def story(client: Stock) -> None:
@@ -141,7 +141,7 @@ def letters(serving: Serving, count_min: int = 0, **fields: str) -> list[dict[st
             return found
 
 
-def test_a_subject_with_too_many_parts_reaches_nobody_and_the_sender_is_told(serving: Serving):
+def test_a_subject_with_too_many_parts_gets_no_responders(serving: Serving):
     async def story(client: Stock) -> None:
         for door in ("cmd", "api"):
             subject = f"rookery.{serving.realm}.{door}.run.a.b"
@@ -215,7 +215,7 @@ async def append_from_the_future(url: str, realm: str, session: str) -> None:
     await bus.stop()
 
 
-def test_without_the_token_nobody_gets_in(serving: Serving):
+def test_without_the_token_every_request_is_refused(serving: Serving):
     async def story() -> None:
         for url in (serving.server.url.replace(token(serving), "wrong"), bare(serving)):
             client = Client()

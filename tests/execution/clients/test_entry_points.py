@@ -33,7 +33,7 @@ async def facts_of(client: Stock, session: str) -> list[Fields]:
 
 
 @pytest.mark.parametrize("name", DOORS)
-def test_every_door_gives_the_same_result_and_leaves_the_same_facts(driving: Serving, name: str):
+def test_every_entry_point_gives_the_same_result_and_facts(driving: Serving, name: str):
     session = name.replace("_", "-")
     answer = DOORS[name](driving, session, BODY)
     assert (answer["status"], answer["result"], answer["stdout"]) == ("ok", 6, "two threes\n")
@@ -55,7 +55,7 @@ def test_every_door_gives_the_same_result_and_leaves_the_same_facts(driving: Ser
     driving.visit(story)
 
 
-def test_a_run_is_followed_to_its_end_by_whoever_submitted_it(driving: Serving):
+def test_a_client_follows_its_submitted_run_to_the_end(driving: Serving):
     with connect_sync(driving.server.url, realm=driving.realm) as client:
         handle = client.submit("followed", "echo(5)", message_id="followed-1")
         run_id = handle.accepted(PATIENCE_S)
@@ -72,7 +72,7 @@ def test_a_run_is_followed_to_its_end_by_whoever_submitted_it(driving: Serving):
 
 
 @pytest.mark.parametrize("now", [True, False])
-def test_a_run_is_ended_by_whoever_submitted_it(driving: Serving, now: bool):
+def test_a_client_cancels_its_submitted_run(driving: Serving, now: bool):
     code = "while True: await pause(0.01)"
     session = f"ended-{now}"
     with connect_sync(driving.server.url, realm=driving.realm) as client:
@@ -86,7 +86,7 @@ def test_a_run_is_ended_by_whoever_submitted_it(driving: Serving, now: bool):
         assert client.run(session, "1 + 1").result == 2
 
 
-def test_a_run_that_is_refused_says_so_to_whoever_waits_for_anything_of_it(driving: Serving):
+def test_a_refused_run_reports_so_to_every_waiting_client(driving: Serving):
     with connect_sync(driving.server.url, realm=driving.realm) as client:
         handle = client.submit("refused", {"code": 7})
         for wait in (handle.accepted, handle.result, lambda _: next(handle.events())):
@@ -107,7 +107,7 @@ def test_a_run_of_a_realm_that_is_driven_from_outside_has_no_result_here(serving
             handle.result(PATIENCE_S)
         with pytest.raises(Refused, match="UNKNOWN_VERB"):
             client.validate("from-outside", "1")
-        with pytest.raises(Refused, match="UNSUPPORTED_FEATURE: nothing is validated here"):
+        with pytest.raises(Refused, match="UNSUPPORTED_FEATURE: this node executes no runs"):
             client.run("from-outside", {"code": "1", "validate_only": True})
 
 

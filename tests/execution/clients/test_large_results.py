@@ -50,7 +50,7 @@ def kept(driving: Serving, digest: str) -> Fields:
 
 
 @pytest.mark.parametrize("name", DOORS)
-def test_every_door_tells_a_run_whose_result_is_large_as_what_it_was(driving: Serving, name: str):
+def test_every_entry_point_returns_a_large_result_with_its_status(driving: Serving, name: str):
     door, session = DOORS[name], f"large-{name.replace('_', '-')}"
     fits = door(driving, f"{session}-fits", {"code": FITS, "limits": WIDE})
     assert (fits["status"], len(fits["result"]), "result_blob" in fits) == ("ok", 900_000, False)
@@ -67,7 +67,7 @@ def test_every_door_tells_a_run_whose_result_is_large_as_what_it_was(driving: Se
         assert [call["name"] for call in answer["external_calls"]] == ["echo"]
 
 
-def test_whoever_asks_again_is_told_a_large_result_again(driving: Serving):
+def test_a_duplicate_gets_a_large_result_again(driving: Serving):
     code, result, _ = LARGE["text"]
     with connect_sync(driving.server.url, realm=driving.realm) as client:
         first = client.run("large-again", code, message_id="large-1")
@@ -83,7 +83,7 @@ def test_the_shell_prints_a_large_result_as_any_other(driving: Serving):
     assert (said.code, said.err, json.loads(said.out) == result) == (0, "", True)
 
 
-def test_what_a_cancelled_run_had_printed_is_told_however_much_it_was(driving: Serving):
+def test_the_output_of_a_cancelled_run_is_returned_at_any_size(driving: Serving):
     code = "print('\\n' * 900_000, end='')\necho(1)\nwhile True: pass"
     limits = WIDE | {"cpu_ms": 60_000, "wall_ms": 60_000}
     with connect_sync(driving.server.url, realm=driving.realm) as client:

@@ -84,7 +84,7 @@ def test_a_stock_pull_consumer_replays_a_session_from_a_sequence(serving: Servin
     serving.visit(story)
 
 
-def test_a_reply_nobody_can_send_to_costs_nobody_anything(driving: Serving):
+def test_an_invalid_reply_subject_affects_no_other_client(driving: Serving):
     """As large as the server lets it into a header: of commands that are refused and of runs that
     go through, among those of other sessions in every partition."""
     nowhere = "😀" * 1_023

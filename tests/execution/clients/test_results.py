@@ -137,7 +137,7 @@ def counting(server: EmbeddedServer, tmp_path: Path) -> Counting:
     return Counting(server, f"counting{next(numbers)}", tmp_path)
 
 
-def test_one_id_is_one_run_on_every_door_and_also_after_a_restart(counting: Counting):
+def test_one_id_is_one_run_at_every_entry_point_and_after_a_restart(counting: Counting):
     body = {"code": "await count(0)"}
 
     async def by_inbox(client: Stock, name: str) -> Fields:

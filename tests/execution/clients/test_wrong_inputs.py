@@ -162,7 +162,7 @@ def ran(client: SyncClient, code: str) -> Any:
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_every_door_refuses_it_with_the_same_words_and_leaves_no_fact(
+def test_every_entry_point_refuses_it_with_the_same_text_and_no_fact(
     driving: Serving, client: SyncClient, what: str
 ):
     wrong = WRONG[what]
@@ -304,7 +304,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("what", ENDS)
-def test_a_program_that_is_wrong_is_told_where_and_why_and_changes_nothing(
+def test_an_invalid_program_is_refused_with_its_position_and_changes_nothing(
     driving: Serving, what: str
 ):
     ends = ENDS[what]

@@ -125,7 +125,7 @@ def turns_and_calls() -> list[Any]:
 
 
 @pytest.mark.parametrize("number", range(len(STARTED)))
-def test_a_recorded_run_comes_to_the_same(sandbox: Sandbox, number: int):
+def test_a_recorded_run_has_the_same_result(sandbox: Sandbox, number: int):
     report = replay(sandbox, number)
     assert (report.state, report.difference) == ("equal", None)
     told = report.compared[0].removesuffix(" calls")
@@ -199,7 +199,7 @@ def test_a_run_before_that_went_another_way_is_named(sandbox: Sandbox):
     assert report.difference == f"request of call 4 of run {STARTED[1][1]}"
 
 
-def test_a_run_that_nobody_drove_is_not_found(sandbox: Sandbox):
+def test_a_run_that_no_node_executed_is_not_found(sandbox: Sandbox):
     async def told() -> None:
         bus = await recorded()
         with pytest.raises(Refused, match="RUN_NOT_FOUND"):
@@ -211,7 +211,7 @@ def test_a_run_that_nobody_drove_is_not_found(sandbox: Sandbox):
 def test_a_long_replay_says_how_far_it_is_and_goes_on(sandbox: Sandbox):
     async def told() -> None:
         bus = await recorded()
-        replaying = RunReplayer(past_of(bus, sandbox), patience_s=0)
+        replaying = RunReplayer(past_of(bus, sandbox), poll_s=0)
         reports = [await replaying.reply(asked(*STARTED[6]))]
         while reports[-1].state == "replaying":
             await asyncio.sleep(0.001)
@@ -226,7 +226,7 @@ def test_a_long_replay_says_how_far_it_is_and_goes_on(sandbox: Sandbox):
 
 def test_replays_end_with_their_node(sandbox: Sandbox):
     async def told() -> None:
-        replaying = RunReplayer(past_of(await recorded(), sandbox), patience_s=0)
+        replaying = RunReplayer(past_of(await recorded(), sandbox), poll_s=0)
         assert (await replaying.reply(asked(*STARTED[5]))).state == "replaying"
         await replaying.close()
 
@@ -244,7 +244,7 @@ TOLD = RecordedCall(number=1, name="echo", digest="d", awaited=True, answer=Tool
 @pytest.mark.parametrize(
     "kept", [[[TOLD]], [ResultBatch(calls=(TOLD,))]], ids=["a list", "a batch"]
 )
-def test_what_a_fork_was_told_is_read_as_it_was_written_then_and_now(kept: list[Any]):
+def test_forked_results_of_both_formats_are_read(kept: list[Any]):
     async def known() -> list[ResultBatch]:
         bus = await recorded()
         blob = await bus.blobs.put(encode_json(kept))
@@ -257,10 +257,10 @@ def test_what_a_fork_was_told_is_read_as_it_was_written_then_and_now(kept: list[
 # --- how many a node holds ------------------------------------------------------------------------
 
 
-def test_a_replay_nobody_asks_for_is_forgotten_and_makes_room(sandbox: Sandbox):
+def test_a_replay_without_requests_is_dropped(sandbox: Sandbox):
     async def told() -> None:
         past = past_of(await recorded(), sandbox)
-        replaying = RunReplayer(past, patience_s=0, held_max=1, unasked_s=0.5)
+        replaying = RunReplayer(past, poll_s=0, replays_max=1, idle_s=0.5)
         first, second = asked(*STARTED[0]), asked(*STARTED[1])
         assert (await replaying.reply(first)).state == "replaying"
         for left, right in ((first, second), (second, first)):

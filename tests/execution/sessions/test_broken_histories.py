@@ -115,7 +115,7 @@ def test_cancel_destroy_and_the_next_run_work_beside_a_broken_family(
 
 
 @EVERY_DAMAGE
-def test_a_session_that_is_broken_itself_is_destroyed_and_begins_anew(damage: str):
+def test_a_session_with_a_broken_history_is_destroyed_and_restarts(damage: str):
     walk("session", damage, its_session_begins_anew)
 
 
@@ -148,7 +148,7 @@ def broken_links(messages: list[StoredMessage]) -> list[int]:
 
 
 @pytest.mark.parametrize("family", ["session", "turn", "tool", "approval"])
-def test_what_begins_anew_says_so_and_the_chain_goes_on_from_what_is_broken(family: str):
+def test_a_restarted_history_has_a_fact_and_continues_the_chain(family: str):
     left = whole(approved)
     place = max(n for n, one in enumerate(left.messages, 1) if one.entity.family == family)
     with LeftWorld() as world:
@@ -182,7 +182,7 @@ def test_a_run_under_way_fails_on_record_and_says_which_history_is_broken(family
         assert error.code in CODES
 
 
-def test_what_another_version_can_read_is_left_to_it_unless_somebody_ends_the_run():
+def test_a_history_of_another_version_is_left_to_it_unless_the_run_is_cancelled():
     left = next(one for one in left_by(plain) if len(one.messages) == 3)
     accepted, started, asked_for = left.messages
     newer = started.body.replace(b"turn.primitive_applied.v1", b"turn.to_come.v1")

@@ -88,7 +88,7 @@ def test_a_session_that_cannot_be_kept_is_still_here_after_its_run(
         assert world.kept == []
 
 
-def test_a_run_stands_if_the_snapshot_it_was_to_leave_is_too_large(sandbox: Sandbox):
+def test_a_run_is_valid_although_its_snapshot_is_too_large(sandbox: Sandbox):
     with Holding(sandbox) as world:
         world.begin()
         answer = said(world.told("run", "s", code=f"{GROW.format(2)}len(x)", return_snapshot=True))

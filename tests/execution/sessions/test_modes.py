@@ -50,7 +50,7 @@ def test_steer_and_interrupt_go_first_and_ask_the_current_run_to_cancel(serving:
     serving.visit(story)
 
 
-def test_destroying_a_session_refuses_who_waits_and_the_next_input_begins_another_life(
+def test_destroying_a_session_refuses_its_inputs_and_the_next_begins_a_generation(
     serving: Serving,
 ):
     async def story(client: Stock) -> None:

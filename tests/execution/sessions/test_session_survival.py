@@ -120,9 +120,7 @@ def test_cancel_destroy_and_the_next_run_work_wherever_a_crash_leaves_a_session(
 
 @EVERY_STORY
 @COMMANDS
-def test_they_work_where_a_message_comes_to_stand_that_its_session_is_never_told_of(
-    story: Story, command: Story
-):
+def test_commands_work_after_a_message_that_the_session_never_got(story: Story, command: Story):
     for left in [*left_by(story)][1::3]:
         *before, late = left.messages
         with at(left), LeftWorld() as world:
@@ -134,7 +132,7 @@ def test_they_work_where_a_message_comes_to_stand_that_its_session_is_never_told
 
 @COMMANDS
 @pytest.mark.parametrize("how", ["budget_exhausted", "turn_limit_reached"])
-def test_a_turn_that_somebody_outside_lets_fail_ends_its_run(how: str, command: Story):
+def test_a_turn_that_a_client_fails_ends_its_run(how: str, command: Story):
     with LeftWorld() as world:
         world.workshop.hold = True
         world.begin()
@@ -146,7 +144,7 @@ def test_a_turn_that_somebody_outside_lets_fail_ends_its_run(how: str, command: 
 
 
 @COMMANDS
-def test_so_does_one_that_was_let_fail_when_nobody_saw_to_its_end(command: Story):
+def test_a_turn_that_a_client_failed_on_a_dead_node_ends_its_run(command: Story):
     left = next(one for one in left_by(STORIES[0]) if one.messages[-1].entity.family == "tool")
     with LeftWorld() as world:
         world.lay(left.messages, left.blobs)

@@ -1,4 +1,4 @@
-"""A realm with every concern that is made of machines, asked as any client asks."""
+"""A realm with every decider made of machines, used by a client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ START = {
     "max_retries": 1,
 }
 TAKEN_OVER_S = 10.0
-"""By then the claims of a dead node have expired and are somebody else's."""
+"""After this time another node holds the claims of a dead one."""
 
 
 def concerns() -> Sequence[Decider]:
@@ -42,7 +42,7 @@ def concerns() -> Sequence[Decider]:
 
 
 def made(kind: Callable[..., Any]) -> Any:
-    """Where nobody makes calls."""
+    """Without calls."""
     return kind(ApprovalSettings(), calls=False) if kind is ApprovalsDecider else kind()
 
 
@@ -60,17 +60,17 @@ class MachineWorld(World):
     # --- asking -----------------------------------------------------------------------------------
 
     def put(self, verb: str, on: str, /, *, key: str = "s", id_: str = "", **params: Any) -> Asked:
-        """Put an input to a machine; the answer is there."""
+        """Send an input to a machine; its reply."""
         return self.told(verb, key, id=id_, input=on, params=params)
 
     def state(self, verb: str, on: str, /, *, key: str = "s", id_: str = "", **params: Any) -> Body:
-        """Where the machine stands after an input it takes, or a look."""
+        """A machine's view after an input or a read."""
         asked = self.put(verb, on, key=key, id_=id_, **params)
         assert not asked.code, asked.answers[-1].body
         return body(asked)
 
     def refused(self, verb: str, on: str, /, *, key: str = "s", **params: Any) -> Body:
-        """Why it does not take the input."""
+        """The rejection of an input."""
         asked = self.put(verb, on, key=key, **params)
         assert asked.code, asked.answers[-1].body
         error: Body = body(asked)["error"]
@@ -80,7 +80,7 @@ class MachineWorld(World):
     # --- the session ------------------------------------------------------------------------------
 
     def open(self, key: str = "s") -> None:
-        """A session that serves."""
+        """A session that accepts inputs."""
         for on in ("Initialize", "RegisterSession", "EnsureSessionWithExecutor"):
             self.state("admission", on, key=key)
 
@@ -90,12 +90,12 @@ class MachineWorld(World):
     # --- coming back ------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Everything leaves the memory, as after a long time without commands."""
+        """Evict all entities, as after a long idle time."""
         self.serving.passivate()
         self.settle()
 
     def replace_node(self) -> None:
-        """The node dies and another takes its place."""
+        """The node dies and another replaces it."""
         self.serving.crash()
         self.start(concerns())
         self.pass_s(TAKEN_OVER_S)

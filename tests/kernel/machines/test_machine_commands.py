@@ -1,4 +1,4 @@
-"""Every handle method as a command: decided by an actor, answered with where its machine stands."""
+"""Every handle method as a command: decided by an actor, answered with the machine's view."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_turn_by_commands_from_its_start_to_its_end(session: MachineWorld) -> 
     assert session.refused("turns", "primitive_applied")["code"] == "GUARD_REJECTED"
 
 
-def test_a_rejection_says_where_what_and_why_and_leaves_no_fact(session: MachineWorld) -> None:
+def test_a_rejection_names_input_and_reason_and_leaves_no_fact(session: MachineWorld) -> None:
     error = session.refused("turns", "boundary_continue")
     reason = "guard rejected transition from phase Attached for boundary_continue"
     assert error == {
@@ -100,7 +100,7 @@ def test_a_rejection_says_where_what_and_why_and_leaves_no_fact(session: Machine
          {"snapshot": {"generation": 2**70}}, "INVALID_ARGUMENT"),
     ],
 )  # fmt: skip
-def test_what_no_machine_understands_is_refused_by_code(
+def test_an_unknown_input_is_refused_by_code(
     session: MachineWorld, verb: str, on: str, params: dict[str, Any], code: str
 ) -> None:
     key = LEASE if verb == "leases" else "s"
@@ -118,7 +118,7 @@ def test_a_key_no_entity_can_have_is_refused(session: MachineWorld, verb: str, k
     )
 
 
-def test_looking_leaves_no_fact_and_is_answered_the_same(session: MachineWorld) -> None:
+def test_reading_leaves_no_fact_and_gets_the_same_view(session: MachineWorld) -> None:
     started = start(session)
     looked = session.state("turns", "snapshot")
     assert looked == {**started, "effects": []}
@@ -138,7 +138,7 @@ def test_looking_leaves_no_fact_and_is_answered_the_same(session: MachineWorld) 
 # --- repeats --------------------------------------------------------------------------------------
 
 
-def test_a_repeated_command_changes_nothing_and_is_not_told_the_effects_again(
+def test_a_repeated_command_changes_nothing_and_gets_no_effects(
     session: MachineWorld,
 ) -> None:
     first = session.state("peers", "request_sent", id_="once", corr_id="c", dest="peer")
@@ -162,7 +162,7 @@ def test_the_same_input_under_another_id_is_another_input(session: MachineWorld)
 # --- the host -------------------------------------------------------------------------------------
 
 
-def test_a_destroyed_session_refuses_turns_and_another_life_begins_anew(
+def test_a_destroyed_session_refuses_turns_until_its_next_generation(
     session: MachineWorld,
 ) -> None:
     start(session)
@@ -187,7 +187,7 @@ def test_a_destroyed_session_refuses_turns_and_another_life_begins_anew(
     ] == 1  # fmt: skip
 
 
-def test_a_session_nobody_opened_takes_what_needs_none(realm: MachineWorld) -> None:
+def test_an_unopened_session_accepts_inputs_that_need_no_session(realm: MachineWorld) -> None:
     assert realm.refused("surfaces", "register", surface_id="x")["kind"] == "GuardRejected"
     assert realm.refused("peers", "context_advanced", updated_at_ms=1)["kind"] == "GuardRejected"
     assert realm.state("turns", "turn_in_flight")["phase"] == "AwaitingProgress"
@@ -196,7 +196,7 @@ def test_a_session_nobody_opened_takes_what_needs_none(realm: MachineWorld) -> N
     realm.state("surfaces", "register", surface_id="x")
 
 
-def test_a_run_nobody_prepared_has_the_session_until_its_end(session: MachineWorld) -> None:
+def test_a_direct_run_has_the_session_until_its_end(session: MachineWorld) -> None:
     start(session)
     assert session.facts_of("turn")[0].direct
     session.forget()
@@ -207,7 +207,7 @@ def test_a_run_nobody_prepared_has_the_session_until_its_end(session: MachineWor
     assert start(session, OTHER_RUN)["active_run_id"] == OTHER_RUN
 
 
-def test_a_prepared_run_waits_for_one_nobody_prepared(session: MachineWorld) -> None:
+def test_a_prepared_run_waits_for_a_direct_one(session: MachineWorld) -> None:
     start(session)
     session.state("admission", "prepare", run_id=OTHER_RUN)
     assert session.state("turns", "snapshot")["active_run_id"] == RUN
@@ -220,7 +220,7 @@ def test_a_prepared_run_waits_for_one_nobody_prepared(session: MachineWorld) -> 
     session.state("admission", "commit", run_id=OTHER_RUN, input_id="i")
 
 
-def test_a_start_is_decided_on_where_the_host_stands_and_not_on_a_copy(
+def test_a_start_is_decided_on_the_present_host_and_not_on_a_copy(
     session: MachineWorld,
 ) -> None:
     session.state("turns", "snapshot")
@@ -230,7 +230,7 @@ def test_a_start_is_decided_on_where_the_host_stands_and_not_on_a_copy(
     assert "from phase Destroyed" in refusal["reason"]
 
 
-def test_a_shutdown_of_surfaces_knows_where_the_host_stands(session: MachineWorld) -> None:
+def test_a_shutdown_of_surfaces_knows_the_present_host(session: MachineWorld) -> None:
     session.state("surfaces", "register", surface_id="x")
     session.write([session_facts.Retired(generation=1, row="Retire", session_id_in="s")],
                   "session", "s")  # fmt: skip
@@ -241,13 +241,13 @@ def test_a_shutdown_of_surfaces_knows_where_the_host_stands(session: MachineWorl
 # --- each concern's own ---------------------------------------------------------------------------
 
 
-def test_a_call_that_must_not_be_made_is_told_so(session: MachineWorld) -> None:
+def test_a_forbidden_call_is_answered_so(session: MachineWorld) -> None:
     told = session.state("surfaces", "call_started", surface_id="x")
     fields = {"surface_id": "x", "cause": "surface_unavailable"}
     assert told["effects"] == [{"name": "RejectSurfaceCall", "fields": fields}]
 
 
-def test_surfaces_stand_where_boundaries_and_jobs_have_left_them(session: MachineWorld) -> None:
+def test_surfaces_keep_the_phase_that_boundaries_and_jobs_set(session: MachineWorld) -> None:
     session.state("surfaces", "stage_add", surface_id="x", now_ms=1)
     session.state("surfaces", "apply_boundary", surface_id="x", now_ms=2, staged_seq=1,
                   applied_at_turn=1)  # fmt: skip
@@ -267,7 +267,7 @@ def test_an_item_is_classed_and_the_answer_says_as_what(session: MachineWorld) -
     assert (classed["cls"], classed["request_id"]) == ("SilentRequest", "i")
 
 
-def test_an_approval_that_came_to_nothing_is_told_why(session: MachineWorld) -> None:
+def test_a_rejected_approval_input_gets_its_reason(session: MachineWorld) -> None:
     told = session.state("approvals", "decide_approval", approval_id="a", decision="Approve")
     assert told["status"] is None
     assert told["effects"][0]["fields"]["reason"] == "NotFound"

@@ -29,12 +29,12 @@ def realm() -> Iterator[MachineWorld]:
 
 
 class Mirror:
-    """A concern's rules, asked beside the actor that follows them."""
+    """A decider's rules, used beside the actor that follows them."""
 
     def __init__(self, realm: MachineWorld, concern: MachineDecider, key: str) -> None:
         self.realm, self.key = realm, key
         self.concern = concern
-        """Of the same node: what it counts over entities begins anew when they leave."""
+        """Of the same node: its counts over entities restart when they are evicted."""
         self.state = concern.initial(key)
         self.observed = self.told = 0
 
@@ -46,7 +46,7 @@ class Mirror:
             self.observed = len(facts)
 
     def ask(self, on: str, params: dict[str, Any]) -> bool:
-        """The actor says what the rules say: about the same state, with the same answer."""
+        """The actor gives the same state and the same reply as the rules."""
         self.catch_up()
         self.concern.on_state(self.key, self.state)
         (verb,) = (verb for verb, kind in self.concern.verbs.items() if kind is HandleInput)
@@ -78,7 +78,7 @@ WIDER: dict[str, tuple[Any, ...]] = {"staged_seq": (*range(12),), "lineage_seq":
 
 
 def worlds(kind: type[MachineDecider]) -> dict[str, list[dict[str, Any]]]:
-    """Every input of the concern's machines, with parameters of its small world."""
+    """Every input of the decider's machines, with parameters of its small world."""
     found = {}
     for part in kind.bindings:
         entry, machine = MACHINE_CATALOGUE[part.machine.name], part.machine
@@ -100,7 +100,7 @@ def _field(draft: Any, name: str) -> Any:
 def likely(
     rng: random.Random, mirror: Mirror, asked: dict[str, list[Any]], taken: Counter[str]
 ) -> tuple[str, dict[str, Any]]:
-    """Most of the time an input that is taken, rare ones first."""
+    """Mostly inputs that are accepted, rare ones first."""
     inputs = sorted(asked, key=lambda on: (taken[on] + 1) * rng.random())
     for on in inputs if rng.random() < 0.9 else ():
         for params in rng.sample(asked[on], min(len(asked[on]), 12)):
@@ -167,9 +167,9 @@ LONG_WAYS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         *(("stage_remove", _STAGED), _boundary(4), ("finalize_removal_forced", _SURFACE)),
     ],
 }
-"""Where chance seldom leads."""
+"""Paths that chance seldom takes."""
 NEVER_HERE = {"turn": {"force_cancel_no_run"}}
-"""In no legal history is a host running nothing."""
+"""No legal history has a Running host without a run."""
 
 
 @pytest.mark.parametrize("kind", MACHINES, ids=lambda kind: kind.family)

@@ -1,4 +1,5 @@
-"""What every machine shares: which row takes an input, what folding looks at, how refusals read."""
+"""What all machines share: which transition accepts an input, what folding reads, how rejections
+read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A concern that follows its session's host: in whatever order facts are folded, the same state."""
+"""A decider that follows its session's host has the same state in any order of the facts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ OWN: dict[type[SessionMachineDecider], tuple[tuple[str, dict[str, Any]], ...]] =
 
 
 class Life:
-    """A session's admission and one other concern, which hears of admission's facts late."""
+    """A session's admission and one other decider, which gets admission's facts late."""
 
     def __init__(self, kind: type[SessionMachineDecider]) -> None:
         self.concern = kind()
@@ -68,7 +68,7 @@ class Life:
         self.heard = 0
 
     def run(self) -> None:
-        """Somebody sends a run: a destroyed session begins another life."""
+        """A client sends a run; a destroyed session begins its next generation."""
         asked = Command(verb="run", key="s", id=f"c{len(self.session)}", body=RunRequest(code="1"))
         self._note(accept(self.admission, asked, now_ms=0, quotas=AdmissionQuotas(100, 100, 0)))
 
@@ -117,7 +117,7 @@ def lived(kind: type[SessionMachineDecider], rng: random.Random) -> Life:
 
 
 @pytest.mark.parametrize("kind", OWN, ids=lambda kind: kind.family)
-def test_own_facts_may_be_folded_before_everything_that_was_heard(
+def test_own_facts_may_be_folded_before_all_observed_ones(
     kind: type[SessionMachineDecider],
 ) -> None:
     generations, directs = set(), 0
@@ -137,7 +137,7 @@ def test_own_facts_may_be_folded_before_everything_that_was_heard(
 
 
 @pytest.mark.parametrize("kind", OWN, ids=lambda kind: kind.family)
-def test_every_machine_stands_at_the_host_but_a_turn_that_has_the_session_itself(
+def test_every_machine_has_the_observed_host_except_a_direct_turn(
     kind: type[SessionMachineDecider],
 ) -> None:
     for seed in range(50):
