@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 
 from rookery.bus.commands.headers import command_headers, is_reply_subject
-from rookery.bus.journal.stored_message import status_of
 from rookery.bus.nats.connection import Connection, Outgoing
+from rookery.bus.nats.jetstream_api import NO_RESPONDERS, status_of
 from rookery.bus.nats.reply_inbox import ReplyInbox
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["NatsExternalService"]
 
-_NO_RESPONDERS = 503
 _PAUSE_S = 0.2
 """Between two tries, while nobody listens or there is no connection."""
 
@@ -53,7 +52,7 @@ class NatsExternalService:
                 since_s = loop.time()
                 continue
             message = await reply.next(since_s + silence_s_max - loop.time())
-            if message is not None and status_of(message) != _NO_RESPONDERS:
+            if message is not None and status_of(message) != NO_RESPONDERS:
                 return message.body
             if message is not None:
                 why = "had no listener"

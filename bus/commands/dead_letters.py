@@ -14,8 +14,9 @@ from typing import Any
 from rookery.bus.commands.headers import CODE, REPLY, command_headers, from_request
 from rookery.bus.commands.publish import publish
 from rookery.bus.commands.timers import fired_message
-from rookery.bus.nats.connection import ApiError, Connection, Outgoing
+from rookery.bus.nats.connection import Connection, Outgoing
 from rookery.bus.nats.frames import Message, header_value
+from rookery.bus.nats.jetstream_api import MESSAGE_NOT_FOUND, ApiError
 from rookery.bus.ports import DeadLetter, Delivery
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Refused
@@ -26,9 +27,6 @@ _ID = "Rookery-Id"
 _REASON = "Rookery-Reason"
 _ORIGIN = "Rookery-Door"
 """Through which door it came: ``inbox``, ``timers`` or, for a request, ``api``."""
-
-_NO_MESSAGE = frozenset({10037, 10043, 10057})
-"""No message found, sequence not found, message could not be deleted."""
 
 _REASON_CHARACTERS_MAX = 500
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]+")
@@ -109,7 +107,7 @@ class DeadLetters:
         try:
             return await self._connection.api(f"STREAM.MSG.{what}.{self._stream}", query)
         except ApiError as error:
-            if error.err_code in _NO_MESSAGE:
+            if error.err_code in MESSAGE_NOT_FOUND:
                 return None
             raise
 

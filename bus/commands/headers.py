@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 
-from rookery.bus.journal.stored_message import DeliveryInfo
 from rookery.bus.nats.frames import Message, header_value
+from rookery.bus.nats.jetstream_api import MESSAGE_ID, DeliveryInfo
 from rookery.bus.ports import Delivery, InboxPosition
 from rookery.bus.subjects import decode_token
 
 __all__ = [
     "CODE",
-    "MESSAGE_ID",
     "REPLY",
     "TIMER",
     "TRACEPARENT",
@@ -27,7 +26,6 @@ __all__ = [
 ]
 
 CODE = "Rookery-Code"
-MESSAGE_ID = "Nats-Msg-Id"
 CONTENT_TYPE = "Content-Type"
 MODE = "Rookery-Mode"
 REPLY = "Rookery-Reply"

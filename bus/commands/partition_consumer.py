@@ -29,8 +29,14 @@ from rookery.bus.commands.redelivery import (
     PreviousOwnerState,
     SuspectGate,
 )
-from rookery.bus.journal.stored_message import DeliveryInfo, delivery_info, status_of
-from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, Subscription
+from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
+from rookery.bus.nats.jetstream_api import (
+    CONSUMER_NOT_FOUND,
+    ApiError,
+    DeliveryInfo,
+    delivery_info,
+    status_of,
+)
 from rookery.bus.ports import Delivery
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
@@ -38,7 +44,6 @@ from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["ConsumerOwnership", "OwnedConsumer", "PartitionConsumer"]
 
-_CONSUMER_NOT_FOUND = 10014
 _NEVER_NS = 30 * 86_400 * 1_000_000_000
 _TRY_S = 2.0
 
@@ -105,7 +110,7 @@ class ConsumerOwnership:
             try:
                 await self._consumer_api(f"DELETE.{self._stream}.{info['name']}")
             except ApiError as error:
-                if error.err_code != _CONSUMER_NOT_FOUND:
+                if error.err_code != CONSUMER_NOT_FOUND:
                     raise
         return hold
 

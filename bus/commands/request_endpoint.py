@@ -14,14 +14,13 @@ from itertools import count
 
 from rookery.bus.commands.headers import (
     CODE,
-    MESSAGE_ID,
     command_headers,
     from_request,
     is_reply_subject,
 )
-from rookery.bus.journal.stored_message import status_of
 from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
 from rookery.bus.nats.frames import header_value
+from rookery.bus.nats.jetstream_api import MESSAGE_ID, NO_RESPONDERS, status_of
 from rookery.bus.ports import Delivery, ReplyMessage
 from rookery.bus.subjects import Subjects, decode_token, encode_token, partition_of
 from rookery.schemas.codec import encode_json
@@ -34,7 +33,6 @@ log = logging.getLogger(__name__)
 
 QUEUE = "rookery"
 _MESSAGE_ID = MESSAGE_ID.encode()
-_NO_RESPONDERS = 503
 
 
 def partition_unowned(reply_to: str) -> ReplyMessage:
@@ -110,7 +108,7 @@ class NatsRequestEndpoint:
 
     def _on_undeliverable(self, messages: list[Message]) -> None:
         """Requests we passed on, to nobody as the server says."""
-        nowhere = (_requester(m.subject) for m in messages if status_of(m) == _NO_RESPONDERS)
+        nowhere = (_requester(m.subject) for m in messages if status_of(m) == NO_RESPONDERS)
         self.reply([partition_unowned(reply_to) for reply_to in nowhere])
 
     def _forwarded(self, request: Delivery) -> Outgoing:

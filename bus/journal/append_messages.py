@@ -6,20 +6,15 @@ Nothing here waits, sends or remembers: ``rookery.bus.journal.appender`` does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum, auto
 
-import msgspec
-
-from rookery.bus.journal.stored_message import CHAIN, MESSAGE_ID, status_of
-from rookery.bus.nats.connection import Message, Outgoing
+from rookery.bus.journal.stored_message import CHAIN
+from rookery.bus.nats.frames import Outgoing
+from rookery.bus.nats.jetstream_api import EXPECTED_SEQUENCE, EXPECTED_SUBJECT, MESSAGE_ID
 from rookery.bus.ports import AppendOutcome, AppendRequest, Filter
 from rookery.bus.subjects import Subjects
 
 __all__ = [
-    "AckVerdict",
     "InFlightAppend",
-    "JetStreamAck",
-    "decode_ack",
     "encode_batch",
     "encode_single",
     "halves",
@@ -29,9 +24,6 @@ __all__ = [
 BATCH_MESSAGES_MAX = 1000
 """The server's limit (10199)."""
 BATCH_BYTES_MAX = 8 << 20
-
-_EXPECTED = "Nats-Expected-Last-Subject-Sequence"
-_EXPECTED_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 
 
 class InFlightAppend:
@@ -52,72 +44,6 @@ class InFlightAppend:
         self.send_alone = False
         """Whether it was sent and not answered: only a single tells what became of it."""
         self.tries = 0
-
-
-class AckVerdict(Enum):
-    """What the server's answer means to the append."""
-
-    STORED = auto()
-    STALE = auto()
-    """The expectation does not hold: a conflict, or our own message whose ack was lost."""
-    FULL = auto()
-    RETRY = auto()
-    NO_STREAM = auto()
-    """No stream listens: the turn has ended, or the server has only begun to serve the stream."""
-    TOO_LARGE = auto()
-    REFUSED = auto()
-    """A batch that will not do as it is."""
-
-
-class JetStreamAck(msgspec.Struct, frozen=True):
-    """The server's answer to a single or to a whole batch."""
-
-    verdict: AckVerdict
-    sequence: int = 0
-    """Of the message, or of a batch's last one."""
-    description: str = ""
-
-
-class _Error(msgspec.Struct):
-    err_code: int = 0
-    description: str = ""
-
-
-class _PubAck(msgspec.Struct):
-    seq: int = 0
-    error: _Error | None = None
-
-
-_VERDICTS = {
-    10071: AckVerdict.STALE,  # Wrong last sequence.
-    10164: AckVerdict.STALE,  # The same, said by a batch or by a cluster's leader.
-    10077: AckVerdict.FULL,  # The stream's own limits, or its disk.
-    10023: AckVerdict.FULL,  # The server's limits.
-    10002: AckVerdict.FULL,  # The account's limits.
-    10047: AckVerdict.FULL,  # The account's storage.
-    10054: AckVerdict.TOO_LARGE,
-    10097: AckVerdict.TOO_LARGE,  # Headers.
-    10176: AckVerdict.REFUSED,  # A member of the batch is missing.
-    10199: AckVerdict.REFUSED,  # Too many messages.
-    10201: AckVerdict.REFUSED,  # One is stored already.
-}
-"""Every other error is the server's and may pass: not ready, no leader, too many batches open."""
-
-_pub_ack = msgspec.json.Decoder(_PubAck).decode
-
-
-def decode_ack(message: Message) -> JetStreamAck:
-    """What the server says."""
-    if status_of(message):
-        return JetStreamAck(AckVerdict.NO_STREAM, description="no stream listens there")
-    try:
-        ack = _pub_ack(message.body)
-    except msgspec.DecodeError:
-        return JetStreamAck(AckVerdict.RETRY, description="the server's answer is none")
-    if ack.error is None:
-        return JetStreamAck(AckVerdict.STORED, ack.seq)
-    verdict = _VERDICTS.get(ack.error.err_code, AckVerdict.RETRY)
-    return JetStreamAck(verdict, description=f"{ack.error.err_code} {ack.error.description}")
 
 
 def encode_single(waiting: InFlightAppend, subjects: Subjects, reply: str) -> Outgoing:
@@ -144,10 +70,10 @@ def encode_batch(
 def _headers(append: AppendRequest, subjects: Subjects) -> list[tuple[str, str]]:
     headers = [(MESSAGE_ID, append.message_id), (CHAIN, append.chain)]
     if append.fence is None:
-        headers.append((_EXPECTED, str(append.expected)))
+        headers.append((EXPECTED_SEQUENCE, str(append.expected)))
     else:
-        headers.append((_EXPECTED, str(append.fence)))
-        headers.append((_EXPECTED_SUBJECT, subjects.facts(Filter(key=append.entity.key))))
+        headers.append((EXPECTED_SEQUENCE, str(append.fence)))
+        headers.append((EXPECTED_SUBJECT, subjects.facts(Filter(key=append.entity.key))))
     return headers
 
 

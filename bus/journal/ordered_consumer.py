@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from rookery.bus.journal.stored_message import delivery_info, from_delivery, status_of
-from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, Subscription
+from rookery.bus.journal.stored_message import from_delivery
+from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
 from rookery.bus.nats.frames import header_value
+from rookery.bus.nats.jetstream_api import ApiError, delivery_info, status_of
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json

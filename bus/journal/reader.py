@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 
-from rookery.bus.journal.stored_message import from_answer, from_page, status_of
-from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, Subscription
+from rookery.bus.journal.stored_message import from_answer, from_page
+from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
+from rookery.bus.nats.jetstream_api import MESSAGE_NOT_FOUND, NO_RESPONDERS, ApiError, status_of
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
@@ -19,7 +20,6 @@ from rookery.schemas.errors import Failed
 
 __all__ = ["JournalReader"]
 
-_NO_MESSAGE = 10037
 _PAGE_MESSAGES = 256
 _PAGE_BYTES_MAX = 8 << 20
 _PATIENCE_S = 5.0
@@ -107,7 +107,7 @@ class JournalReader:
         try:
             answer = await self._connection.api(self._get, query)
         except ApiError as error:
-            if error.err_code == _NO_MESSAGE:
+            if error.err_code in MESSAGE_NOT_FOUND:
                 return None
             raise _unavailable(error) from None
         return from_answer(answer, self._subjects)
@@ -126,7 +126,7 @@ class JournalReader:
         try:
             if not self._connection.send([Outgoing(subject, encode_json(query), inbox)]):
                 raise Failed("SERVER_UNREACHABLE", "there is no connection to the server")
-            if status_of(await page.wait_end()) == 503:
+            if status_of(await page.wait_end()) == NO_RESPONDERS:
                 raise Failed("SERVER_UNREACHABLE", "nobody serves the journal's stream")
         finally:
             del self._pages[inbox]

@@ -10,61 +10,30 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from rookery.bus.nats.frames import Message, header_value
+from rookery.bus.nats.jetstream_api import MESSAGE_ID, DeliveryInfo
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
 
 __all__ = [
     "CHAIN",
-    "MESSAGE_ID",
-    "DeliveryInfo",
-    "delivery_info",
     "from_answer",
     "from_delivery",
     "from_page",
     "matcher",
-    "status_of",
 ]
 
-MESSAGE_ID = "Nats-Msg-Id"
 CHAIN = "Rookery-Chain"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _MESSAGE_ID = MESSAGE_ID.encode()
 _CHAIN = CHAIN.encode()
-
-
-class DeliveryInfo(NamedTuple):
-    """Where a consumer's delivery stands, as its reply subject says."""
-
-    sequence: int
-    delivered: int
-    """Counts the deliveries of this consumer from 1 without a hole."""
-    stored_at_ms: int
-    pending: int
-    """How many messages waited behind this one."""
-
-
-def delivery_info(reply: str) -> DeliveryInfo:
-    """``$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<n>.<sequence>.<delivered>.<ns>.<left>``
-
-    The long form may have one token more at its end.
-    """
-    tokens = reply.split(".")
-    sequence, delivered, stored_at_ns, left = tokens[5:9] if len(tokens) == 9 else tokens[7:11]
-    return DeliveryInfo(int(sequence), int(delivered), int(stored_at_ns) // 1_000_000, int(left))
-
-
-def status_of(message: Message) -> int:
-    """The status of a message that is one, 0 of any other."""
-    header = message.header
-    return int(header[9:12]) if header[8:9] == b" " else 0
 
 
 def from_delivery(message: Message, place: DeliveryInfo, subjects: Subjects) -> StoredMessage:

@@ -19,6 +19,7 @@ import nats.errors
 
 from rookery.bus.nats.batch_client import BatchClient, Subscription
 from rookery.bus.nats.frames import Message, OnBatch, Outgoing, encode_frames, header_value
+from rookery.bus.nats.jetstream_api import NO_RESPONDERS, ApiError, status_of
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = [
@@ -38,15 +39,6 @@ _RECONNECT_WAIT_S = 0.1
 _PING_S = 10
 _FLUSH_S = 2
 """A flush whose connection was lost waits in vain; so often it is looked for."""
-_NO_RESPONDERS = b"NATS/1.0 503"
-
-
-class ApiError(Exception):
-    """JetStream refused an API request; ``err_code`` is the thing to switch on."""
-
-    def __init__(self, err_code: int, description: str) -> None:
-        super().__init__(f"{err_code}: {description}")
-        self.err_code, self.description = err_code, description
 
 
 class Connection:
@@ -164,7 +156,7 @@ class Connection:
         finally:
             timer.cancel()
             self._pending.pop(inbox, None)
-        if answered.header.startswith(_NO_RESPONDERS):
+        if status_of(answered) == NO_RESPONDERS:
             raise _unreachable(f"nobody listens on {message.subject}")
         return answered
 

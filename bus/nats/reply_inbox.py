@@ -15,13 +15,12 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from rookery.bus.commands.headers import CODE
-from rookery.bus.journal.stored_message import status_of
 from rookery.bus.nats.connection import Connection, Message, Subscription, header_value
+from rookery.bus.nats.jetstream_api import NO_RESPONDERS, status_of
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
 
 __all__ = ["PendingReply", "ReplyInbox", "decode_reply"]
 
-_NO_RESPONDERS = 503
 _CODE = CODE.encode()
 
 _SERVER_SIDE_CODES = frozenset(
@@ -117,7 +116,7 @@ class ReplyInbox:
 
 def decode_reply(message: Message) -> dict[str, Any]:
     """What was answered; raises what was answered if that is an error."""
-    if status_of(message) == _NO_RESPONDERS:
+    if status_of(message) == NO_RESPONDERS:
         raise Failed("PARTITION_UNOWNED", "no node of this realm answers", hint="rookery up")
     try:
         answer = msgspec.json.decode(message.body, type=dict[str, Any])

@@ -14,15 +14,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rookery.bus.journal.append_messages import AckVerdict, decode_ack
-from rookery.bus.journal.stored_message import status_of
-from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, header_value
+from rookery.bus.nats.connection import Connection, Message, Outgoing, header_value
+from rookery.bus.nats.jetstream_api import (
+    EXPECTED_SEQUENCE,
+    MESSAGE_NOT_FOUND,
+    AckVerdict,
+    ApiError,
+    decode_ack,
+    status_of,
+)
 from rookery.bus.streams import StreamSpec
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["Bucket", "BucketEntry"]
-
-_NO_MESSAGE = 10037
 
 _TIMEOUT_S = 5.0
 _BODY_TIMEOUT_S = 10.0
@@ -87,7 +91,7 @@ class Bucket:
         ``None`` if something else than sequence ``expected`` (0: nothing) stands there.
         """
         if expected is not None:
-            headers = [*headers, ("Nats-Expected-Last-Subject-Sequence", str(expected))]
+            headers = [*headers, (EXPECTED_SEQUENCE, str(expected))]
         message = Outgoing(self._prefix + key, body, headers=headers)
         reply = await self._connection.request(message, timeout_s=timeout_s)
         ack = decode_ack(reply)
@@ -153,7 +157,7 @@ class Bucket:
         try:
             return await self._connection.api(f"{verb}.{self._stream}", query, timeout_s=timeout_s)
         except ApiError as error:
-            if error.err_code == _NO_MESSAGE:
+            if error.err_code in MESSAGE_NOT_FOUND:
                 return None
             raise Failed("SERVER_UNREACHABLE", f"{self._stream} does not answer: {error}") from None
 

@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
-from rookery.bus.journal.stored_message import status_of
 from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
+from rookery.bus.nats.jetstream_api import NO_RESPONDERS, status_of
 from rookery.bus.ports import Blobs
 from rookery.bus.subjects import Subjects
 from rookery.bus.workers.protocol import (
@@ -60,7 +60,6 @@ NAMES_MAX: Final = 1_000
 DISCOVERY_S: Final = 1.0
 LATE_REPLIES_S: Final = 0.3
 RETRY_S: Final = 0.2
-_NO_RESPONDERS: Final = 503
 
 _health = msgspec.json.Decoder(WorkerHealth).decode
 
@@ -205,7 +204,7 @@ class NatsToolWorkers:
         if isinstance(told, JobOutcomeUnknown):
             return told
         job = waiting.job
-        if status_of(told) == _NO_RESPONDERS:
+        if status_of(told) == NO_RESPONDERS:
             return JobNotStarted(f"no worker of {job.surface} serves {job.tool}", no_worker=True)
         outcome, why = decode_outcome(told)
         if outcome == NOT_STARTED:
@@ -228,7 +227,7 @@ class NatsToolWorkers:
         spoken = asyncio.Event()
 
         def listen(message: Message) -> None:
-            if status_of(message) != _NO_RESPONDERS:
+            if status_of(message) != NO_RESPONDERS:
                 found.append(message)
             spoken.set()
 
