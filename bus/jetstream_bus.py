@@ -83,7 +83,6 @@ class JetStreamBus:
                 self.connection, (*streams_of(self._subjects), *(b.spec for b in buckets))
             )
             await self.journal.open()
-            await self.tool_workers.open()
         except BaseException:
             await self._disconnect()
             raise

@@ -11,7 +11,6 @@ import asyncio
 from rookery.bus.commands.headers import command_headers, is_reply_subject
 from rookery.bus.nats.connection import Connection, Outgoing
 from rookery.bus.nats.jetstream_api import NO_RESPONDERS, status_of
-from rookery.bus.nats.reply_inbox import ReplyInbox
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["NatsExternalService"]
@@ -31,19 +30,10 @@ class NatsExternalService:
                 hint="one without wildcards, and neither the server's nor rookery's own",
             )
         self._connection, self._subject = connection, subject
-        self._replies = ReplyInbox(connection)
-
-    async def open(self) -> None:
-        """From now on answers find their way."""
-        await self._replies.open()
-
-    async def close(self) -> None:
-        """Nobody is told anything any more."""
-        await self._replies.close()
 
     async def ask(self, request_id: str, body: bytes, *, silence_s_max: float) -> bytes:
         loop = asyncio.get_running_loop()
-        reply = self._replies.expect()
+        reply = self._connection.replies.expect()
         request = Outgoing(self._subject, body, reply.subject, command_headers(request_id))
         why, since_s = "was not answered", loop.time()
         while True:

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
+from rookery.bus.backoff import Backoff
 from rookery.bus.commands.headers import from_inbox
 from rookery.bus.commands.redelivery import (
     ATTEMPTS_MAX,
@@ -39,6 +40,7 @@ from rookery.bus.nats.jetstream_api import (
 )
 from rookery.bus.ports import Delivery
 from rookery.bus.subjects import Subjects
+from rookery.bus.task_set import TaskSet
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed, Refused
 
@@ -215,8 +217,8 @@ class PartitionConsumer:
         self._stale = False
         """Whether the partition must be renewed before the next pull."""
         self._renewing = False
-        self._pause_s = _PAUSE_S_MIN
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._pause = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX)
+        self._tasks = TaskSet()
 
     async def open(self) -> None:
         """Take the partition over, however long that takes, and pull."""
@@ -237,9 +239,7 @@ class PartitionConsumer:
         self._connection.on_reconnect.remove(self._mark_stale)
         self._end_pull()
         self._suspect_gate.exit(self)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
         await subscription.cancel()
         hold, self._owned = self._owned, None
         if hold is not None:
@@ -313,7 +313,7 @@ class PartitionConsumer:
         alone = self._requested == 1
         self._end_pull()
         if status_of(end) in _EMPTY_STATUSES:
-            self._pause_s = _PAUSE_S_MIN
+            self._pause.reset()
             if alone:  # What stood there has passed its age.
                 self._cursor.clear_suspects()
                 self._suspect_gate.exit(self)
@@ -326,14 +326,14 @@ class PartitionConsumer:
     # Working.
 
     def _deliver_batch(self, arrived: list[tuple[DeliveryInfo, Message]]) -> None:
-        self._pause_s = _PAUSE_S_MIN
+        self._pause.reset()
         partition, attempt = self._partition, self._cursor.attempt
         batch = [from_inbox(m, partition, place, attempt(place.sequence)) for place, m in arrived]
         self._working = {place.sequence for place, _ in arrived}
         place, last = arrived[-1]
         self._last, self._ack = place.sequence, last.reply
         if batch[0].attempt > ATTEMPTS_MAX:
-            self._spawn(self._quarantine(batch[0], self._last))
+            self._tasks.start(self._quarantine(batch[0], self._last))
         else:
             self._deliver(batch)
 
@@ -365,10 +365,10 @@ class PartitionConsumer:
         self._stale = False
         if not self._renewing:
             self._renewing = True
-            self._spawn(self._renew_ownership())
+            self._tasks.start(self._renew_ownership())
 
     async def _renew_ownership(self) -> None:
-        await self._pause()
+        await asyncio.sleep(self._pause.next_s())
         try:
             await self._retry_until_done(self._renew_once)
         finally:
@@ -392,14 +392,4 @@ class PartitionConsumer:
                 return await step()
             except (ApiError, Failed) as error:
                 _log.info("partition %d waits: %s", self._partition, error)
-            await self._pause()
-
-    async def _pause(self) -> None:
-        """Longer every time until something has come of it."""
-        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _PAUSE_S_MAX)
-        await asyncio.sleep(pause_s)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            await asyncio.sleep(self._pause.next_s())

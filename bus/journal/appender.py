@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from rookery.bus.backoff import Backoff
 from rookery.bus.journal.append_messages import (
     InFlightAppend,
     encode_batch,
@@ -47,6 +48,7 @@ from rookery.bus.ports import (
     Superseded,
 )
 from rookery.bus.subjects import NODE_FAMILY, Subjects, partition_of
+from rookery.bus.task_set import TaskSet
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed, Refused
 
@@ -136,10 +138,10 @@ class Appender:
         self._unsettled: set[InFlightAppend] = set()
         """Whatever nobody was told of."""
         self._resend_queue: list[InFlightAppend] = []
-        self._pause_s = _PAUSE_S_MIN
+        self._pause = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX)
         self._probe_timer: asyncio.TimerHandle | None = None
         self._timeout_timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._terms_check: asyncio.Task[None] | None = None
         self._inbox = connection.client.new_inbox()
         self._name = self._inbox.rpartition(".")[2]
@@ -158,9 +160,7 @@ class Appender:
         for timer in (self._probe_timer, self._timeout_timer):
             if timer:
                 timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
         if self._subscription:
             await self._subscription.cancel()
 
@@ -182,7 +182,7 @@ class Appender:
         self._send(ready)
         self._settle_superseded(ownerless)
         if doubtful:
-            self._spawn(self._check_fenced(doubtful))
+            self._tasks.start(self._check_fenced(doubtful))
 
     def supersede_all(self) -> None:
         """No append goes on whose turn may have ended: each is told so, and not sent again."""
@@ -313,14 +313,14 @@ class Appender:
             case AckVerdict.NO_STREAM:
                 self._requeue(flight.members, Backpressure.UNREACHABLE)
                 if self._terms_check is None or self._terms_check.done():
-                    self._terms_check = self._spawn(self._check_terms())
+                    self._terms_check = self._tasks.start(self._check_terms())
             case _ if flight.is_batch:
                 self._halve(flight.members)
             case AckVerdict.TOO_LARGE:
                 one = flight.members[0]
                 self._settle([(one, AppendRejected(one.append, "PAYLOAD_TOO_LARGE", description))])
             case _:
-                self._spawn(self._resolve(flight.members[0]))
+                self._tasks.start(self._resolve(flight.members[0]))
 
     def _settle(self, known: Sequence[tuple[InFlightAppend, AppendOutcome]]) -> None:
         """One call a caller, and one outcome an append: a later one is dropped. By the loop, so
@@ -402,8 +402,7 @@ class Appender:
         self.pressure = pressure
         self._resend_queue += waiting
         if self._probe_timer is None and self._connection.connected:
-            self._probe_timer = self._loop.call_later(self._pause_s, self._probe)
-            self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
+            self._probe_timer = self._loop.call_later(self._pause.next_s(), self._probe)
 
     def _probe(self) -> None:
         self._probe_timer = None
@@ -419,7 +418,8 @@ class Appender:
         """Whatever was the trouble is over."""
         if self.pressure is Backpressure.NONE:
             return
-        self.pressure, self._pause_s = Backpressure.NONE, _PAUSE_S_MIN
+        self.pressure = Backpressure.NONE
+        self._pause.reset()
         if self._probe_timer:
             self._probe_timer.cancel()
             self._probe_timer = None
@@ -447,9 +447,3 @@ class Appender:
             for one in members:
                 one.send_alone, one.tries = True, one.tries + 1
             self._requeue(members, Backpressure.UNREACHABLE)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

@@ -80,13 +80,11 @@ class JetStreamJournal:
 
     async def open(self) -> None:
         """Listen for answers; the connection is open and the stream is there."""
-        await self._reader.open()
         await self._appender.open()
 
     async def close(self) -> None:
         """Nothing is settled from now on; what is under way may still be stored."""
         await self._appender.close()
-        await self._reader.close()
 
     def append(
         self, appends: Sequence[AppendRequest], settle: Callable[[list[AppendOutcome]], None]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from rookery.bus.backoff import Backoff
 from rookery.bus.journal.stored_message import from_delivery
 from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
 from rookery.bus.nats.frames import header_value
@@ -56,7 +57,7 @@ class OrderedConsumer:
 
     async def start(self) -> None:
         """Have a consumer the server vouches for, however long that takes; or ``FEED_GAP``."""
-        pause_s = _PAUSE_S_MIN
+        pause = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX)
         while self._consumer is None or self._consumer.broken:
             self._changed.clear()
             try:
@@ -66,8 +67,7 @@ class OrderedConsumer:
                     raise
                 if self._consumer:
                     self._consumer.broken = True
-                await self._wait(pause_s)
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                await self._wait(pause.next_s())
 
     async def page(self) -> list[StoredMessage]:
         """What has arrived since, at least one message; waits for it."""

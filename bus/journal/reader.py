@@ -10,39 +10,18 @@ from __future__ import annotations
 import asyncio
 
 from rookery.bus.journal.stored_message import from_answer, from_page
-from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
-from rookery.bus.nats.jetstream_api import MESSAGE_NOT_FOUND, NO_RESPONDERS, ApiError, status_of
+from rookery.bus.nats.connection import Connection
+from rookery.bus.nats.direct_get import direct_page
+from rookery.bus.nats.jetstream_api import MESSAGE_NOT_FOUND, ApiError
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
-from rookery.schemas.codec import encode_json
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 
 __all__ = ["JournalReader"]
 
-_PAGE_MESSAGES = 256
-_PAGE_BYTES_MAX = 8 << 20
-_PATIENCE_S = 5.0
 _STALE_PAUSE_S = 0.02
 _STALE_MAX = 250
-
-
-class _DirectGet:
-    """A direct get under way."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.end: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-
-    async def wait_end(self) -> Message:
-        """What it ends with. Only silence is waited for in vain: a slow link brings it in time."""
-        while not self.end.done():
-            came = len(self.messages)
-            await asyncio.wait({self.end}, timeout=_PATIENCE_S)
-            if not self.end.done() and len(self.messages) == came:
-                said = f"nothing came of the journal for {_PATIENCE_S} s"
-                raise Failed("SERVER_UNREACHABLE", said)
-        return self.end.result()
 
 
 class JournalReader:
@@ -51,18 +30,6 @@ class JournalReader:
     def __init__(self, connection: Connection, subjects: Subjects) -> None:
         self._connection, self._subjects = connection, subjects
         self._get = f"STREAM.MSG.GET.{subjects.journal_stream}"
-        self._pages: dict[str, _DirectGet] = {}
-        self._request_count = 0
-        self._inbox = ""
-        self._subscription: Subscription | None = None
-
-    async def open(self) -> None:
-        self._inbox = self._connection.client.new_inbox()
-        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._on_messages)
-
-    async def close(self) -> None:
-        if self._subscription:
-            await self._subscription.cancel()
 
     async def end(self) -> int:
         """The last sequence of the journal."""
@@ -113,34 +80,9 @@ class JournalReader:
         return from_answer(answer, self._subjects)
 
     async def _page(self, entity: EntityId, after: int) -> list[StoredMessage]:
-        self._request_count += 1
-        inbox = f"{self._inbox}.{self._request_count}"
-        page = self._pages[inbox] = _DirectGet()
-        query = {
-            "seq": after + 1,
-            "next_by_subj": self._subjects.fact(entity),
-            "batch": _PAGE_MESSAGES,
-            "max_bytes": _PAGE_BYTES_MAX,
-        }
-        subject = f"$JS.API.DIRECT.GET.{self._subjects.journal_stream}"
-        try:
-            if not self._connection.send([Outgoing(subject, encode_json(query), inbox)]):
-                raise Failed("SERVER_UNREACHABLE", "there is no connection to the server")
-            if status_of(await page.wait_end()) == NO_RESPONDERS:
-                raise Failed("SERVER_UNREACHABLE", "nobody serves the journal's stream")
-        finally:
-            del self._pages[inbox]
+        stream, subject = self._subjects.journal_stream, self._subjects.fact(entity)
+        page = await direct_page(self._connection, stream, subject, after)
         return [from_page(message, self._subjects) for message in page.messages]
-
-    def _on_messages(self, messages: list[Message]) -> None:
-        for message in messages:
-            page = self._pages.get(message.subject)
-            if page is None:
-                continue
-            if not status_of(message):
-                page.messages.append(message)
-            elif not page.end.done():
-                page.end.set_result(message)
 
 
 def _unavailable(error: ApiError) -> Failed:

@@ -20,6 +20,7 @@ import nats.errors
 from rookery.bus.nats.batch_client import BatchClient, Subscription
 from rookery.bus.nats.frames import Message, OnBatch, Outgoing, encode_frames, header_value
 from rookery.bus.nats.jetstream_api import NO_RESPONDERS, ApiError, status_of
+from rookery.bus.nats.reply_inbox import ReplyInbox
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = [
@@ -63,9 +64,9 @@ class Connection:
         self._credentials, self._name, self._ping_s = credentials, name, ping_s
         self._is_up = False
         self._client = BatchClient(self._on_connection_lost)
-        self._inbox = self._client.new_inbox()
-        self._request_count = 0
-        self._pending: dict[str, asyncio.Future[Message]] = {}
+        self.replies = ReplyInbox(self._client.new_inbox())
+        """Reply subjects for requests with more than one reply, or that survive a reconnect."""
+        self._requests: set[asyncio.Future[Message]] = set()
 
     @property
     def connected(self) -> bool:
@@ -95,7 +96,7 @@ class Connection:
                 raise self._connect_error(reason) from error
             raise
         self._is_up = True
-        await self.subscribe(f"{self._inbox}.*", self._on_replies)
+        await self.subscribe(self.replies.wildcard, self.replies.route)
 
     async def close(self) -> None:
         """Disconnect for good; requests under way fail."""
@@ -143,19 +144,23 @@ class Connection:
 
         The ``reply`` of ``message`` is replaced by our own inbox.
         """
-        self._request_count += 1
-        inbox = f"{self._inbox}.{self._request_count}"
-        if not self.send([message._replace(reply=inbox)]):
-            raise _unreachable("there is no connection to the server")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Message] = loop.create_future()
-        self._pending[inbox] = answer
-        timer = loop.call_later(timeout_s, self._expire, answer, message.subject, timeout_s)
-        try:
-            answered = await answer
-        finally:
-            timer.cancel()
-            self._pending.pop(inbox, None)
+
+        def on_reply(reply: Message) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        with self.replies.listen(on_reply) as subject:
+            if not self.send([message._replace(reply=subject)]):
+                raise _unreachable("there is no connection to the server")
+            self._requests.add(answer)
+            timer = loop.call_later(timeout_s, _expire, answer, message.subject, timeout_s)
+            try:
+                answered = await answer
+            finally:
+                timer.cancel()
+                self._requests.discard(answer)
         if status_of(answered) == NO_RESPONDERS:
             raise _unreachable(f"nobody listens on {message.subject}")
         return answered
@@ -206,18 +211,8 @@ class Connection:
             )
         return _unreachable(f"no NATS server answers at {self._target.address}: {text}")
 
-    def _on_replies(self, batch: list[Message]) -> None:
-        for message in batch:
-            answer = self._pending.get(message.subject)
-            if answer and not answer.done():
-                answer.set_result(message)
-
-    def _expire(self, answer: asyncio.Future[Message], subject: str, timeout_s: float) -> None:
-        if not answer.done():
-            answer.set_exception(_unreachable(f"no answer on {subject} within {timeout_s} s"))
-
     def _fail_requests(self) -> None:
-        for answer in self._pending.values():
+        for answer in self._requests:
             if not answer.done():
                 answer.set_exception(_unreachable("the connection was lost before the answer"))
 
@@ -228,6 +223,7 @@ class Connection:
         self._is_up = False
         _log.warning("lost the connection to %s", self._target.address)
         self._fail_requests()
+        self.replies.wake_all()
         _call_all(self.on_disconnect)
 
     async def _disconnected(self) -> None:
@@ -236,6 +232,7 @@ class Connection:
     async def _reconnected(self) -> None:
         self._is_up = True
         _log.info("connected to %s again", self._target.address)
+        self.replies.wake_all()
         _call_all(self.on_reconnect)
 
     async def _report(self, error: Exception) -> None:
@@ -277,6 +274,11 @@ def _check_credentials(path: str) -> None:
             "a credentials file needs the package nkeys",
             hint="pip install 'nats-py[nkeys]'",
         )
+
+
+def _expire(answer: asyncio.Future[Message], subject: str, timeout_s: float) -> None:
+    if not answer.done():
+        answer.set_exception(_unreachable(f"no answer on {subject} within {timeout_s} s"))
 
 
 def _unreachable(message: str) -> Failed:

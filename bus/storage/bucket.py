@@ -7,7 +7,6 @@ stream's shape and how answers are read; what a key or a body means is its users
 
 from __future__ import annotations
 
-import asyncio
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rookery.bus.nats.connection import Connection, Message, Outgoing, header_value
+from rookery.bus.nats.direct_get import direct_page
 from rookery.bus.nats.jetstream_api import (
     EXPECTED_SEQUENCE,
     MESSAGE_NOT_FOUND,
@@ -31,10 +31,6 @@ __all__ = ["Bucket", "BucketEntry"]
 _TIMEOUT_S = 5.0
 _BODY_TIMEOUT_S = 10.0
 """Half a mebibyte and an fsync on a bad minute of the disk."""
-_PAGE_MESSAGES = 256
-_PAGE_TIMEOUT_S = 5.0
-_PAGE_ENDS = (204, 404)
-"""All that was asked for, or nothing there."""
 
 
 class BucketEntry(NamedTuple):
@@ -138,9 +134,9 @@ class Bucket:
         entries: list[BucketEntry] = []
         while True:
             after = entries[-1].sequence if entries else 0
-            *messages, end = await self._page(after)
-            entries += map(self._entry, messages)
-            if header_value(end.header, b"Nats-Num-Pending") in ("", "0"):
+            page = await direct_page(self._connection, self._stream, f"{self._prefix}>", after)
+            entries += map(self._entry, page.messages)
+            if not page.has_more:
                 return entries
 
     async def keys(self, pattern: str) -> list[str]:
@@ -160,32 +156,6 @@ class Bucket:
             if error.err_code in MESSAGE_NOT_FOUND:
                 return None
             raise Failed("SERVER_UNREACHABLE", f"{self._stream} does not answer: {error}") from None
-
-    async def _page(self, after: int) -> list[Message]:
-        """The next messages above sequence ``after``, and the status that ends them."""
-        page: list[Message] = []
-        ended = asyncio.Event()
-
-        def arrived(messages: list[Message]) -> None:
-            page.extend(messages)
-            if status_of(page[-1]):
-                ended.set()
-
-        inbox = self._connection.client.new_inbox()
-        query = {"seq": after + 1, "next_by_subj": f"{self._prefix}>", "batch": _PAGE_MESSAGES}
-        subject = f"$JS.API.DIRECT.GET.{self._stream}"
-        subscription = await self._connection.subscribe(inbox, arrived)
-        try:
-            async with asyncio.timeout(_PAGE_TIMEOUT_S):
-                if self._connection.send([Outgoing(subject, msgspec.json.encode(query), inbox)]):
-                    await ended.wait()
-                    if status_of(page[-1]) in _PAGE_ENDS:
-                        return page
-        except TimeoutError:
-            pass
-        finally:
-            await subscription.cancel()
-        raise Failed("SERVER_UNREACHABLE", f"{self._stream} cannot be read just now")
 
     def _entry(self, message: Message) -> BucketEntry:
         subject = header_value(message.header, b"Nats-Subject")
