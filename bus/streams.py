@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from rookery.bus.journal.writer_terms import first_subjects, has_all_terms, terms_in
-from rookery.bus.nats.connection import Connection
-from rookery.bus.nats.jetstream_api import STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError
+from rookery.bus.nats import STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError, Connection
 from rookery.bus.ports import PARTITIONS
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Failed

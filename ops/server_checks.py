@@ -14,8 +14,7 @@ from typing import Any
 
 from rookery.bus.journal.audit import AuditScope, ChainAudit
 from rookery.bus.journal.journal import JetStreamJournal
-from rookery.bus.nats.connection import Connection
-from rookery.bus.nats.jetstream_api import STREAM_NOT_FOUND, ApiError
+from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
 from rookery.bus.ports import Filter
 from rookery.bus.streams import StreamSpec, mismatches
 from rookery.ops.config import Config

@@ -28,8 +28,7 @@ from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.commands.headers import command_headers
 from rookery.bus.commands.inbox import JetStreamInbox
 from rookery.bus.journal.journal import JetStreamFeed, JetStreamJournal
-from rookery.bus.nats.connection import Connection, Outgoing
-from rookery.bus.nats.reply_inbox import PendingReply
+from rookery.bus.nats import Connection, Outgoing, PendingReply
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.server.store import default_store, find_running
 from rookery.bus.storage.blobs import JetStreamBlobs

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from rookery.bus.commands.headers import command_headers, is_reply_subject
-from rookery.bus.nats.connection import Connection, Outgoing
-from rookery.bus.nats.jetstream_api import NO_RESPONDERS, status_of
+from rookery.bus.nats import NO_RESPONDERS, Connection, Outgoing, status_of
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["NatsExternalService"]

@@ -15,9 +15,7 @@ import msgspec
 
 from rookery.bus.backoff import Backoff
 from rookery.bus.commands.headers import CODE
-from rookery.bus.nats.frames import Message, header_value
-from rookery.bus.nats.jetstream_api import NO_RESPONDERS, status_of
-from rookery.bus.nats.reply_inbox import PendingReply
+from rookery.bus.nats import NO_RESPONDERS, Message, PendingReply, header_value, status_of
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
 
 __all__ = ["RetrySchedule", "RetryingRequest"]

@@ -14,9 +14,14 @@ from typing import Any
 from rookery.bus.commands.headers import CODE, REPLY, command_headers, from_request
 from rookery.bus.commands.publish import publish
 from rookery.bus.commands.timers import fired_message
-from rookery.bus.nats.connection import Connection, Outgoing
-from rookery.bus.nats.frames import Message, header_value
-from rookery.bus.nats.jetstream_api import MESSAGE_NOT_FOUND, ApiError
+from rookery.bus.nats import (
+    MESSAGE_NOT_FOUND,
+    ApiError,
+    Connection,
+    Message,
+    Outgoing,
+    header_value,
+)
 from rookery.bus.ports import DeadLetter, Delivery
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Refused

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 
-from rookery.bus.nats.frames import Message, header_value
-from rookery.bus.nats.jetstream_api import MESSAGE_ID, DeliveryInfo
+from rookery.bus.nats import MESSAGE_ID, DeliveryInfo, Message, header_value
 from rookery.bus.ports import Delivery, InboxPosition
 from rookery.bus.subjects import decode_token
 

@@ -16,7 +16,7 @@ from rookery.bus.commands.headers import command_headers
 from rookery.bus.commands.partition_consumer import PartitionConsumer
 from rookery.bus.commands.publish import publish
 from rookery.bus.commands.redelivery import SuspectGate
-from rookery.bus.nats.connection import Connection, Outgoing
+from rookery.bus.nats import Connection, Outgoing
 from rookery.bus.ports import DeadLetter, Delivery, InboxPosition
 from rookery.bus.subjects import Subjects
 

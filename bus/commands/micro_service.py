@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rookery.bus.commands.headers import is_reply_subject
 from rookery.bus.commands.request_endpoint import QUEUE
-from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
+from rookery.bus.nats import Connection, Message, Outgoing, Subscription
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
 

@@ -30,11 +30,14 @@ from rookery.bus.commands.redelivery import (
     PreviousOwnerState,
     SuspectGate,
 )
-from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
-from rookery.bus.nats.jetstream_api import (
+from rookery.bus.nats import (
     CONSUMER_NOT_FOUND,
     ApiError,
+    Connection,
     DeliveryInfo,
+    Message,
+    Outgoing,
+    Subscription,
     delivery_info,
     status_of,
 )

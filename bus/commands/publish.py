@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from rookery.bus.nats.connection import Connection, Outgoing
-from rookery.bus.nats.jetstream_api import AckVerdict, decode_ack
+from rookery.bus.nats import AckVerdict, Connection, Outgoing, decode_ack
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["publish", "retry_until_deadline"]

@@ -18,9 +18,16 @@ from rookery.bus.commands.headers import (
     from_request,
     is_reply_subject,
 )
-from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
-from rookery.bus.nats.frames import header_value
-from rookery.bus.nats.jetstream_api import MESSAGE_ID, NO_RESPONDERS, status_of
+from rookery.bus.nats import (
+    MESSAGE_ID,
+    NO_RESPONDERS,
+    Connection,
+    Message,
+    Outgoing,
+    Subscription,
+    header_value,
+    status_of,
+)
 from rookery.bus.ports import Delivery, ReplyMessage
 from rookery.bus.subjects import Subjects, decode_token, encode_token, partition_of
 from rookery.schemas.codec import encode_json

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from rookery.bus.commands.headers import TIMER
 from rookery.bus.commands.publish import publish, retry_until_deadline
-from rookery.bus.nats.connection import Connection, Outgoing
+from rookery.bus.nats import Connection, Outgoing
 from rookery.bus.ports import DeadLetter, Timer
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Refused

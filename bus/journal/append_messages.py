@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rookery.bus.journal.stored_message import CHAIN
-from rookery.bus.nats.frames import Outgoing
-from rookery.bus.nats.jetstream_api import EXPECTED_SEQUENCE, EXPECTED_SUBJECT, MESSAGE_ID
+from rookery.bus.nats import EXPECTED_SEQUENCE, EXPECTED_SUBJECT, MESSAGE_ID, Outgoing
 from rookery.bus.ports import AppendOutcome, AppendRequest, Filter
 from rookery.bus.subjects import Subjects
 

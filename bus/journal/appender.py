@@ -36,8 +36,7 @@ from rookery.bus.journal.append_messages import (
 from rookery.bus.journal.append_resolution import AppendResolver
 from rookery.bus.journal.reader import JournalReader
 from rookery.bus.journal.writer_terms import WriterTerms
-from rookery.bus.nats.connection import Connection, Message, Subscription
-from rookery.bus.nats.jetstream_api import AckVerdict, decode_ack
+from rookery.bus.nats import AckVerdict, Connection, Message, Subscription, decode_ack
 from rookery.bus.ports import (
     Appended,
     AppendOutcome,

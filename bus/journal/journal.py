@@ -21,7 +21,7 @@ from rookery.bus.journal.ordered_consumer import OrderedConsumer
 from rookery.bus.journal.reader import JournalReader
 from rookery.bus.journal.stored_message import matcher
 from rookery.bus.journal.writer_terms import WriterTerms
-from rookery.bus.nats.connection import Connection
+from rookery.bus.nats import Connection
 from rookery.bus.ports import AppendOutcome, AppendRequest, Backpressure, Filter, StoredMessage
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.storage.claims import JetStreamClaims

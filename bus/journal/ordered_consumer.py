@@ -13,9 +13,16 @@ from typing import Any
 
 from rookery.bus.backoff import Backoff
 from rookery.bus.journal.stored_message import from_delivery
-from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
-from rookery.bus.nats.frames import header_value
-from rookery.bus.nats.jetstream_api import ApiError, delivery_info, status_of
+from rookery.bus.nats import (
+    ApiError,
+    Connection,
+    Message,
+    Outgoing,
+    Subscription,
+    delivery_info,
+    header_value,
+    status_of,
+)
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json

@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from rookery.bus.journal.stored_message import from_answer, from_page
-from rookery.bus.nats.connection import Connection
-from rookery.bus.nats.direct_get import direct_page
-from rookery.bus.nats.jetstream_api import MESSAGE_NOT_FOUND, ApiError
+from rookery.bus.nats import MESSAGE_NOT_FOUND, ApiError, Connection, direct_page
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.envelope import EntityId

@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.bus.nats.frames import Message, header_value
-from rookery.bus.nats.jetstream_api import MESSAGE_ID, DeliveryInfo
+from rookery.bus.nats import MESSAGE_ID, DeliveryInfo, Message, header_value
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json

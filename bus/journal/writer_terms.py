@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rookery.bus.clock import entropy
-from rookery.bus.nats.connection import Connection
-from rookery.bus.nats.jetstream_api import ApiError
+from rookery.bus.nats import ApiError, Connection
 from rookery.bus.ports import PARTITIONS, Claim, Claims
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Failed

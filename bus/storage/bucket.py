@@ -13,14 +13,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rookery.bus.nats.connection import Connection, Message, Outgoing, header_value
-from rookery.bus.nats.direct_get import direct_page
-from rookery.bus.nats.jetstream_api import (
+from rookery.bus.nats import (
     EXPECTED_SEQUENCE,
     MESSAGE_NOT_FOUND,
     AckVerdict,
     ApiError,
+    Connection,
+    Message,
+    Outgoing,
     decode_ack,
+    direct_page,
+    header_value,
     status_of,
 )
 from rookery.bus.streams import StreamSpec

@@ -16,8 +16,7 @@ from typing import Final
 
 import msgspec
 
-from rookery.bus.nats.connection import Connection, Message, Outgoing
-from rookery.bus.nats.jetstream_api import NO_RESPONDERS, status_of
+from rookery.bus.nats import NO_RESPONDERS, Connection, Message, Outgoing, status_of
 from rookery.bus.ports import Blobs
 from rookery.bus.subjects import Subjects
 from rookery.bus.workers.protocol import (

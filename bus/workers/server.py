@@ -20,7 +20,7 @@ import nats.errors
 from msgspec.structs import replace
 
 from rookery.bus.commands.headers import is_reply_subject
-from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
+from rookery.bus.nats import Connection, Message, Outgoing, Subscription
 from rookery.bus.ports import Blobs
 from rookery.bus.subjects import Subjects, decode_token
 from rookery.bus.task_set import TaskSet

@@ -15,8 +15,7 @@ from rookery.actors.kernel.partition_ownership import node_of_holder
 from rookery.bus.client.client import Client
 from rookery.bus.commands.inbox import JetStreamInbox
 from rookery.bus.journal.journal import JetStreamFeed
-from rookery.bus.nats.connection import Connection
-from rookery.bus.nats.jetstream_api import STREAM_NOT_FOUND, ApiError
+from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.storage.claims import JetStreamClaims

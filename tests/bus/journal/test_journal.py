@@ -396,8 +396,8 @@ def test_a_batch_that_a_full_server_stored_in_part_is_settled_member_by_member(
 def test_a_long_entity_is_read_over_a_slow_link_and_silence_is_told(
     jetstream: JetStreamRealm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rookery.bus.journal.reader._PAGE_MESSAGES", 30)
-    monkeypatch.setattr("rookery.bus.journal.reader._PATIENCE_S", 1.0)
+    monkeypatch.setattr("rookery.bus.nats.direct_get._PAGE_MESSAGES", 30)
+    monkeypatch.setattr("rookery.bus.nats.direct_get._SILENCE_S_MAX", 1.0)
 
     async def scenario() -> None:
         async with proxied(jetstream.server.url) as proxy:
