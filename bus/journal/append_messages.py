@@ -1,7 +1,4 @@
-"""Appends on the wire: what JetStream is told, what its answer means, what may go out together.
-
-Nothing here waits, sends or remembers: ``rookery.bus.journal.appender`` does.
-"""
+"""Appends as JetStream messages: singles, atomic batches, and which appends may share a batch."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ BATCH_BYTES_MAX = 8 << 20
 
 
 class InFlightAppend:
-    """An append that nobody knows the outcome of yet."""
+    """An append whose outcome is not known yet."""
 
     __slots__ = ("append", "send_alone", "settle", "subject", "term", "tries")
 
@@ -35,32 +32,32 @@ class InFlightAppend:
         append: AppendRequest,
         settle: Callable[[list[AppendOutcome]], None],
         subject: str,
-        turn: tuple[int, str] | None,
+        term: tuple[int, str] | None,
     ) -> None:
         self.append, self.settle, self.subject = append, settle, subject
-        self.term = turn
-        """Partition and turn; ``None`` for what a node says of itself."""
+        self.term = term
+        """Partition and term; ``None`` for a node's facts about itself."""
         self.send_alone = False
-        """Whether it was sent and not answered: only a single tells what became of it."""
+        """Whether it was sent without an ack: only the ack of a single names its outcome."""
         self.tries = 0
 
 
-def encode_single(waiting: InFlightAppend, subjects: Subjects, reply: str) -> Outgoing:
-    """An append as a message of its own."""
-    append = waiting.append
-    return Outgoing(waiting.subject, append.body, reply, _headers(append, subjects))
+def encode_single(in_flight: InFlightAppend, subjects: Subjects, reply: str) -> Outgoing:
+    """An append as one message."""
+    append = in_flight.append
+    return Outgoing(in_flight.subject, append.body, reply, _headers(append, subjects))
 
 
 def encode_batch(
     members: Sequence[InFlightAppend], subjects: Subjects, name: str, reply: str
 ) -> list[Outgoing]:
-    """Appends as one atomic batch; only the last member is answered."""
+    """Appends as one atomic batch; the server acks only the last member."""
     messages = []
-    for number, waiting in enumerate(members, 1):
-        append = waiting.append
+    for number, member in enumerate(members, 1):
+        append = member.append
         headers = _headers(append, subjects)
         headers += [("Nats-Batch-Id", name), ("Nats-Batch-Sequence", str(number))]
-        messages.append(Outgoing(waiting.subject, append.body, "", headers))
+        messages.append(Outgoing(member.subject, append.body, "", headers))
     last = messages[-1]
     messages[-1] = last._replace(reply=reply, headers=[*last.headers, ("Nats-Batch-Commit", "1")])
     return messages
@@ -79,10 +76,10 @@ def _headers(append: AppendRequest, subjects: Subjects) -> list[tuple[str, str]]
 def next_group(
     waiting: Sequence[InFlightAppend],
 ) -> tuple[list[InFlightAppend], list[InFlightAppend]]:
-    """What may go out as one batch, and the rest.
+    """Split into the appends that may share one batch, and the rest.
 
-    A fenced append never shares a batch with another of its key: the server compares fences with
-    what is stored and does not see the members before (measured, 2.15.1), so both would pass.
+    A fenced append never shares a batch with another append of its key: the server compares fences
+    with stored messages only, not with earlier members (measured, 2.15.1), so both would pass.
     """
     group: list[InFlightAppend] = []
     rest: list[InFlightAppend] = []

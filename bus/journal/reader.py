@@ -1,8 +1,8 @@
-"""Questions to the journal's stream that want an answer now: an entity's messages, and the end.
+"""Queries to the journal's stream: an entity's messages, and the end of the journal.
 
-What decides anything is asked of the leader (``STREAM.MSG.GET``); pages come by direct get, which
-on a cluster a follower may answer from the past, so they are compared with the leader's word.
-Everything here raises ``Failed`` SERVER_UNREACHABLE when no answer comes; nothing here appends.
+Single messages come from the leader (``STREAM.MSG.GET``). Pages come by direct get, which in a
+cluster a lagging follower may serve, so a read continues up to the leader's last message. Every
+query raises ``Failed`` SERVER_UNREACHABLE if no reply arrives.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STALE_MAX = 250
 
 
 class JournalReader:
-    """The journal's stream, asked."""
+    """Reads the journal's stream."""
 
     def __init__(self, connection: Connection, subjects: Subjects) -> None:
         self._connection, self._subjects = connection, subjects
@@ -54,8 +54,10 @@ class JournalReader:
         return await self._one({"seq": after + 1, "next_by_subj": self._subjects.fact(entity)})
 
     async def read(self, entity: EntityId, after: int) -> list[StoredMessage]:
-        """The entity's messages above ``after``, complete as of the leader's word. It takes the
-        time it takes, as long as there is always something more."""
+        """The entity's messages above ``after``, up to the leader's last one.
+
+        The read may take any time as long as pages keep arriving.
+        """
         last, found = await asyncio.gather(self.last(entity), self._page(entity, after))
         end, stale = last.sequence if last else 0, 0
         while (at := found[-1].sequence if found else after) < end:
@@ -63,8 +65,8 @@ class JournalReader:
             found += page
             stale = 0 if page else stale + 1
             if stale > _STALE_MAX:
-                raise Failed("SERVER_UNREACHABLE", f"nobody has {entity} from {at} to {end}")
-            if stale:  # A follower that does not know it yet.
+                raise Failed("SERVER_UNREACHABLE", f"no replica has {entity} from {at} to {end}")
+            if stale:  # The follower lags.
                 await asyncio.sleep(_STALE_PAUSE_S)
         return found
 

@@ -53,9 +53,9 @@ class ApiError(Exception):
 
 
 def status_of(message: Message) -> int:
-    """The status in the version line of the header; 0 if the message has none."""
+    """The status in the version line of the header; 0 if the message has none, or no number."""
     header = message.header
-    return int(header[9:12]) if header[8:9] == b" " else 0
+    return int(header[9:12]) if header[8:9] == b" " and header[9:12].isdigit() else 0
 
 
 # --- acks ---------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ async def fill(connection: Connection) -> None:
         await publish(connection, Outgoing("s", bytes(ACCOUNT_BYTES_MAX // 5)))
 
 
-def test_an_account_that_may_store_no_more_is_full_and_not_a_wrong_stream(address: str) -> None:
+def test_an_account_at_its_limit_is_full_and_not_a_stream_mismatch(address: str) -> None:
     async def scenario() -> None:
         async with connected(f"nats://a:a@{address}") as connection:
             await connection.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})

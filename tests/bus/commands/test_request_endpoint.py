@@ -108,7 +108,7 @@ class Porter:
         return self
 
 
-def test_a_request_is_answered_by_the_node_that_owns_its_partition(realm: Realm) -> None:
+def test_the_owner_of_its_partition_answers_a_request(realm: Realm) -> None:
     keys = [f"key.{number}" for number in range(40)]
     left, right = frozenset(range(8)), frozenset(range(8, PARTITIONS))
 
@@ -141,7 +141,7 @@ def test_a_request_keeps_its_id_and_gets_one_if_it_has_none(realm: Realm) -> Non
     asyncio.run(scenario())
 
 
-def test_a_request_nobody_owns_is_answered_so(realm: Realm) -> None:
+def test_a_request_of_an_unowned_partition_is_answered_as_unowned(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus, asking(realm) as asker:
             porter = await Porter(bus, b"").open(ALL - {partition_of("s")})
@@ -153,7 +153,7 @@ def test_a_request_nobody_owns_is_answered_so(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_a_node_owns_exactly_what_it_said_last(realm: Realm) -> None:
+def test_a_node_serves_exactly_the_partitions_it_named_last(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second, asking(realm) as asker:
             here = await Porter(first, b"first").open(ALL)
@@ -167,7 +167,7 @@ def test_a_node_owns_exactly_what_it_said_last(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_who_wants_no_answer_is_heard_all_the_same(realm: Realm) -> None:
+def test_a_request_without_a_reply_subject_is_delivered(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second, asking(realm) as asker:
             await Porter(first, b"").open(frozenset())
@@ -180,7 +180,7 @@ def test_who_wants_no_answer_is_heard_all_the_same(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_a_closed_door_takes_nothing(realm: Realm) -> None:
+def test_a_closed_request_endpoint_delivers_nothing(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second, asking(realm) as asker:
             closed = await Porter(first, b"closed").open(ALL)
@@ -192,7 +192,7 @@ def test_a_closed_door_takes_nothing(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_a_command_of_the_inbox_is_answered_where_its_header_says(realm: Realm) -> None:
+def test_a_command_of_the_inbox_is_answered_on_the_subject_in_its_header(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus, asking(realm) as asker:
             answers = await asker.listen("results.of.mine")
@@ -207,7 +207,7 @@ def test_a_command_of_the_inbox_is_answered_where_its_header_says(realm: Realm) 
     asyncio.run(scenario())
 
 
-def test_an_answer_too_large_to_send_is_told_and_takes_no_other_with_it(realm: Realm) -> None:
+def test_a_reply_too_large_to_send_becomes_an_error_and_the_others_are_sent(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus, asking(realm) as asker:
             waiting: list[Delivery] = []
@@ -229,7 +229,7 @@ def test_an_answer_too_large_to_send_is_told_and_takes_no_other_with_it(realm: R
     asyncio.run(scenario())
 
 
-def test_an_answer_that_cannot_be_sent_in_any_form_is_dropped_alone(realm: Realm) -> None:
+def test_a_reply_that_cannot_be_sent_in_any_form_is_dropped_alone(realm: Realm) -> None:
     """As long as a subject can be in an inbox's header, and longer than any the server takes."""
     nowhere = [
         ReplyMessage("😀" * many, body) for many in (1_023, 1_024, 5_000) for body in (b"", LARGE)
@@ -260,7 +260,9 @@ def test_an_answer_that_cannot_be_sent_in_any_form_is_dropped_alone(realm: Realm
         "é" * 513,
     ],
 )
-def test_no_answer_is_published_where_only_we_may_write(realm: Realm, subject: str) -> None:
+def test_no_reply_is_published_on_subjects_of_the_realm_or_the_server(
+    realm: Realm, subject: str
+) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             await bus.inbox.submit("run", "s", b"", message_id="1", reply_to=subject)
@@ -270,7 +272,9 @@ def test_no_answer_is_published_where_only_we_may_write(realm: Realm, subject: s
     asyncio.run(scenario())
 
 
-def test_stock_clients_find_an_error_where_micro_puts_it(jetstream: JetStreamRealm) -> None:
+def test_stock_clients_find_an_error_in_the_headers_of_nats_micro(
+    jetstream: JetStreamRealm,
+) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus, jetstream.stock() as client:
 
@@ -292,7 +296,7 @@ def test_stock_clients_find_an_error_where_micro_puts_it(jetstream: JetStreamRea
     asyncio.run(scenario())
 
 
-def test_a_request_passed_on_keeps_what_its_headers_say(jetstream: JetStreamRealm) -> None:
+def test_a_forwarded_request_keeps_its_headers(jetstream: JetStreamRealm) -> None:
     headers = {
         "Nats-Msg-Id": "id-1",
         "Content-Type": "application/msgpack",
@@ -317,9 +321,7 @@ def test_a_request_passed_on_keeps_what_its_headers_say(jetstream: JetStreamReal
 
 
 @pytest.mark.parametrize("body", [b"", b"x" * 100])
-def test_what_the_door_would_say_instead_may_be_too_large_as_well(
-    jetstream: JetStreamRealm, body: bytes
-) -> None:
+def test_an_error_reply_may_be_too_large_as_well(jetstream: JetStreamRealm, body: bytes) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus, asking(jetstream) as asker:
             answers = await asker.listen("results.of.mine")
@@ -332,7 +334,9 @@ def test_what_the_door_would_say_instead_may_be_too_large_as_well(
     asyncio.run(scenario())
 
 
-def test_a_request_too_large_to_be_passed_on_is_told_so(jetstream: JetStreamRealm) -> None:
+def test_a_request_too_large_to_be_forwarded_is_answered_with_an_error(
+    jetstream: JetStreamRealm,
+) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus, asking(jetstream) as asker:
             await Porter(bus, b"").open(frozenset())
@@ -342,7 +346,9 @@ def test_a_request_too_large_to_be_passed_on_is_told_so(jetstream: JetStreamReal
     asyncio.run(scenario())
 
 
-def test_the_door_is_open_again_after_the_server_was_killed(jetstream: JetStreamRealm) -> None:
+def test_the_request_endpoint_serves_again_after_the_server_was_killed(
+    jetstream: JetStreamRealm,
+) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as first, jetstream.bus() as second:
             await Porter(first, b"first").open(frozenset())

@@ -58,7 +58,7 @@ async def following(
         await follower.cancel()
 
 
-def test_what_was_stored_comes_first_and_what_is_stored_then_follows(realm: Realm) -> None:
+def test_a_follower_gets_stored_messages_first_and_then_new_ones(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             writer = Writer()
@@ -74,7 +74,7 @@ def test_what_was_stored_comes_first_and_what_is_stored_then_follows(realm: Real
     asyncio.run(scenario())
 
 
-def test_a_follower_starts_behind_its_cursor(realm: Realm) -> None:
+def test_a_follower_starts_behind_its_position(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             writer = Writer()
@@ -88,7 +88,7 @@ def test_a_follower_starts_behind_its_cursor(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_two_followers_see_the_same_each_by_its_filter(realm: Realm) -> None:
+def test_two_followers_each_get_what_their_filter_selects(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus, realm.bus() as other:
             writer = Writer()
@@ -119,7 +119,7 @@ def test_two_followers_see_the_same_each_by_its_filter(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_a_follower_that_is_busy_loses_nothing(realm: Realm) -> None:
+def test_a_busy_follower_loses_no_message(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             writer = Writer()
@@ -136,11 +136,11 @@ def test_a_follower_that_is_busy_loses_nothing(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_a_cursor_behind_the_end_of_the_journal_is_a_gap(realm: Realm) -> None:
+def test_a_position_behind_the_end_of_the_journal_is_a_gap(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             await Writer().write(bus.journal, session("a"))
-            with pytest.raises(Failed, match=r"FEED_GAP.*ends at 1, before the cursor 7"):
+            with pytest.raises(Failed, match=r"FEED_GAP.*ends at 1, before the position 7"):
                 await pages(bus.feed.follow(Filter(), 7), 1)
 
     asyncio.run(scenario())
@@ -189,7 +189,7 @@ async def _are(bus: JetStreamBus, number: int) -> bool:
     return len(await consumers(bus)) == number
 
 
-def test_a_follower_comes_back_when_its_consumer_is_removed(jetstream: JetStreamRealm) -> None:
+def test_a_follower_continues_after_its_consumer_is_removed(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             writer = Writer()
@@ -281,7 +281,7 @@ def test_a_follower_notices_that_heartbeats_are_missing(jetstream: JetStreamReal
     asyncio.run(scenario())
 
 
-def test_large_messages_are_asked_for_in_portions_by_one_consumer(
+def test_one_consumer_requests_large_messages_in_portions(
     jetstream: JetStreamRealm,
 ) -> None:
     async def scenario() -> None:
@@ -300,7 +300,7 @@ def test_large_messages_are_asked_for_in_portions_by_one_consumer(
     asyncio.run(scenario())
 
 
-def test_many_messages_come_by_one_consumer(jetstream: JetStreamRealm) -> None:
+def test_one_consumer_delivers_many_messages(jetstream: JetStreamRealm) -> None:
     """More than are ever asked for at once; a consumer that is made anew has them sent twice."""
 
     async def scenario() -> None:
@@ -328,7 +328,7 @@ def test_a_follower_names_what_was_removed_from_the_journal(
             await _forgetful(bus)
             await Writer().write(bus.journal, *(session(f"s{n}") for n in range(10)))
             await bus.connection.api(f"STREAM.MSG.DELETE.{STREAM}", {"seq": removed})
-            gone = f"FEED_GAP.*messages {removed} to {removed} of the journal are gone"
+            gone = f"FEED_GAP.*messages {removed} to {removed} are missing from the journal"
             follower = Following(bus)
             with pytest.raises(Failed, match=gone):
                 await follower.sees(10)
@@ -352,7 +352,7 @@ def test_a_journal_that_was_replaced_is_a_gap(jetstream: JetStreamRealm) -> None
             await follower.sees(10)
             await _forgetful(bus)
             await Writer("other").write(bus.journal, session("a"))
-            with pytest.raises(Failed, match=r"FEED_GAP.*ends at 1, before the cursor 10"):
+            with pytest.raises(Failed, match=r"FEED_GAP.*ends at 1, before the position 10"):
                 await follower.sees(11)
 
     asyncio.run(scenario())

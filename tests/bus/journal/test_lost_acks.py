@@ -151,7 +151,7 @@ def test_a_lost_ack_is_ours_even_if_others_have_appended_since(
     asyncio.run(scenario())
 
 
-def test_a_conflict_is_still_one_when_its_answer_was_lost(jetstream: JetStreamRealm) -> None:
+def test_a_conflict_with_a_lost_ack_is_still_a_conflict(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with (
             jetstream.bus() as near,
@@ -188,7 +188,7 @@ def test_the_lost_ack_of_a_fenced_append_is_recognised_as_ours(
     asyncio.run(scenario())
 
 
-def test_an_append_cut_off_on_its_way_is_stored_once(jetstream: JetStreamRealm) -> None:
+def test_an_append_interrupted_on_its_way_is_stored_once(jetstream: JetStreamRealm) -> None:
     """Whatever the server made of the bytes of a broken connection: the outcome is the truth."""
 
     async def scenario() -> None:
@@ -214,7 +214,7 @@ def test_an_append_cut_off_on_its_way_is_stored_once(jetstream: JetStreamRealm) 
     asyncio.run(scenario())
 
 
-def test_an_append_is_settled_once_however_often_it_is_answered(
+def test_an_append_is_settled_once_however_many_acks_arrive(
     jetstream: JetStreamRealm,
 ) -> None:
     """The late ack of an attempt that was given up on finds nobody waiting for it."""
@@ -240,6 +240,6 @@ def test_an_append_is_settled_once_however_often_it_is_answered(
     asyncio.run(scenario())
 
 
-def test_an_answer_that_is_none_is_asked_for_again() -> None:
+def test_an_ack_that_does_not_parse_is_retried() -> None:
     message = Message("_INBOX.1", "", b"", b"<html>")
     assert decode_ack(message).verdict.name == "RETRY"

@@ -37,7 +37,9 @@ def address(tmp_path: Path) -> Iterator[str]:
     server.wait()
 
 
-def test_messages_go_both_ways_encrypted(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_encrypted_in_both_directions(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
 
     async def scenario() -> None:
@@ -51,7 +53,7 @@ def test_messages_go_both_ways_encrypted(address: str, monkeypatch: pytest.Monke
     run(scenario)
 
 
-def test_a_certificate_nobody_we_trust_has_signed_is_not_taken(address: str) -> None:
+def test_an_untrusted_certificate_is_refused(address: str) -> None:
     async def scenario() -> None:
         with pytest.raises(Failed, match="CERTIFICATE_VERIFY_FAILED") as failed:
             await Connection(f"tls://geheim@{address}").open()
@@ -60,7 +62,7 @@ def test_a_certificate_nobody_we_trust_has_signed_is_not_taken(address: str) -> 
     run(scenario)
 
 
-def test_a_server_without_tls_gets_no_token(server: EmbeddedServer) -> None:
+def test_a_server_without_tls_never_receives_the_token(server: EmbeddedServer) -> None:
     async def scenario() -> None:
         with pytest.raises(Failed, match="offers no TLS"):
             await Connection(server.url.replace("nats://", "tls://")).open()
