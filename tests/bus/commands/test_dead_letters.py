@@ -1,4 +1,4 @@
-"""Dead letters: nothing that could not be worked off is lost, on both buses."""
+"""Dead letters, and the rules of redelivery that lead to them, on both buses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.bus.realms import JetStreamRealm, Realm
 
 
 async def _delivered(bus: Bus) -> Delivery:
-    """A command with all that can be said about it, in work."""
+    """A delivered command with every header set."""
     await bus.inbox.submit(
         "run",
         "key with.dots",

@@ -1,4 +1,4 @@
-"""Durable commands: one suite for both buses, then what only a real server can do wrong."""
+"""The inbox: one suite for both buses."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_one_id_sent_to_two_sessions_at_once_is_two_commands(realm: Realm) -> No
 
 
 async def _works_until_it_dies(bus: Bus) -> list[list[tuple[bytes, int]]]:
-    """What a node gets that dies of the poison, and else does its work."""
+    """The batches of a node that dies of the poison and does all other commands."""
     worker = await opened(bus, "s", does=False)
     lived = 0
     while True:
@@ -246,7 +246,7 @@ def test_only_the_command_that_kills_a_node_is_blamed(realm: Realm) -> None:
         return len(done) == 4 and len(await bus.inbox.dead_letters()) == 1
 
     async def live(bus: Bus) -> None:
-        """Work until the poison comes."""
+        """Work until the poison is delivered."""
         worker = await Worker(bus, does=False).open(partitions)
         lived = 0
         while not await all_is_well(bus):

@@ -1,4 +1,4 @@
-"""The inbox on a real server: what stock clients send, and what kills, outages and limits do."""
+"""The inbox on a real server: stock clients, kills, outages and limits."""
 
 from __future__ import annotations
 
@@ -189,13 +189,13 @@ def test_messages_of_a_killed_process_are_delivered_to_the_next(jetstream: JetSt
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence is noticed at once, not in seconds."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the timeouts, so that a silence is noticed at once."""
     monkeypatch.setattr(partition_consumer, "_EXPIRES_S", 0.1)
     monkeypatch.setattr(partition_consumer, "_GRACE_S", 0.1)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_timeouts")
 def test_a_partition_whose_consumer_was_deleted_continues_at_its_position(
     jetstream: JetStreamRealm,
 ) -> None:
@@ -214,7 +214,7 @@ def test_a_partition_whose_consumer_was_deleted_continues_at_its_position(
     asyncio.run(scenario())
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_timeouts")
 def test_a_pull_that_was_lost_on_its_way_is_noticed(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:

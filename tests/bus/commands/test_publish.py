@@ -1,4 +1,4 @@
-"""A durable command that the server does not take is explained as what it is."""
+"""Errors of publishing: the server's refusal becomes the right code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACCOUNT_EXCEEDED = 10002
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    """A server whose account may store very little."""
+    """The address of a server whose account has a small storage limit."""
     config = tmp_path / "server.conf"
     config.write_text(
         f'listen: "127.0.0.1:-1"\nports_file_dir: "{tmp_path}"\nlog_file: "{tmp_path}/log"\n'

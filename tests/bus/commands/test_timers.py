@@ -1,4 +1,4 @@
-"""Timers: one suite for both buses, then what only a real server can do wrong."""
+"""Timers: one suite for both buses, then the faults of a real server."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_timer_due_in_the_past_fires_at_once(realm: Realm) -> None:
 
 
 async def _ids_until_sentinel(realm: Realm, bus: Bus, worker: Worker) -> list[str]:
-    """What comes until a timer that is due after all the others has come."""
+    """The ids of deliveries until a last timer fires."""
     due_ms = _now_ms(realm) + 400
     await bus.timers.arm(_timer("sentinel", due_ms))
     await realm.elapse(1)

@@ -1,4 +1,4 @@
-"""The digest chain and exports: what was changed, lost, doubled or moved is found and named."""
+"""The digest chain and exports: every changed, lost, repeated or moved message is found."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def exported(
 
 
 def split(data: bytes) -> list[bytes]:
-    """Lines as a binary file gives them."""
+    """Lines as a binary file yields them."""
     return list(BytesIO(data))
 
 
@@ -167,7 +167,7 @@ def place_of(at: int) -> tuple[int, int]:
 
 
 def assert_found(data: bytes, at: int) -> None:
-    """The damage is named by its line, and by its message or the one before it."""
+    """The error names the damaged line, and its message or the one before."""
     line, message = place_of(at)
     with pytest.raises(Failed, match="EXPORT_CORRUPT") as caught:
         verify_lines(split(data))

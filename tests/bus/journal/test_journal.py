@@ -1,4 +1,4 @@
-"""The journal: one suite for both buses, then what only a real server can do wrong."""
+"""The journal: one suite for both buses, then the faults of a real server."""
 
 from __future__ import annotations
 
@@ -370,7 +370,7 @@ def test_appends_wait_while_the_store_is_full(jetstream: JetStreamRealm, size: i
 def test_a_partly_stored_batch_is_settled_member_by_member(
     tmp_path: Path,
 ) -> None:
-    """A server without room stores the batch up to there and never answers (2.15.1)."""
+    """A full server stores the first part of the batch and never acks (2.15.1)."""
 
     async def scenario() -> None:
         bus = JetStreamBus(server.url)

@@ -1,4 +1,4 @@
-"""Test number one of the bus: an append whose ack was lost is an append, not a conflict.
+"""The first test of the bus: an append whose ack was lost is stored, not a conflict.
 
 JetStream checks expectations before it looks for duplicates, so an exact repetition of a stored
 append is refused: as a wrong last sequence (10071), in a batch also as a duplicate (10201).
@@ -28,7 +28,7 @@ DIFFICULT_NETWORKS = pytest.mark.parametrize("size", [1, 10, 100])
 
 @asynccontextmanager
 async def far_journal(proxy: Proxy, timeout_s: float = 0.1) -> AsyncIterator[JetStreamJournal]:
-    """A journal behind the proxy, with little patience."""
+    """A journal behind the proxy, with a short timeout."""
     connection = Connection(proxy.url)
     await connection.open()
     journal = JetStreamJournal(connection, Subjects("default"), timeout_s=timeout_s)
@@ -189,7 +189,7 @@ def test_the_lost_ack_of_a_fenced_append_is_recognised_as_ours(
 
 
 def test_an_append_interrupted_on_its_way_is_stored_once(jetstream: JetStreamRealm) -> None:
-    """Whatever the server made of the bytes of a broken connection: the outcome is the truth."""
+    """The outcome is right, whatever the server did with the bytes of a lost connection."""
 
     async def scenario() -> None:
         async with (
@@ -217,7 +217,7 @@ def test_an_append_interrupted_on_its_way_is_stored_once(jetstream: JetStreamRea
 def test_an_append_is_settled_once_however_many_acks_arrive(
     jetstream: JetStreamRealm,
 ) -> None:
-    """The late ack of an attempt that was given up on finds nobody waiting for it."""
+    """The late ack of an attempt that has timed out is dropped."""
 
     async def scenario() -> None:
         async with (

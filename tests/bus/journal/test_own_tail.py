@@ -1,4 +1,4 @@
-"""What a node knows of the journal's end because it wrote it itself, and need not ask for."""
+"""The own tail: the end of the journal that a node knows without a query."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FAMILIES = ("session", "turn", "tool")
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_own_tail_is_never_wrong_whatever_others_write_and_whichever_acks_are_lost(seed: int):
-    """Goal: certainty is never wrong. Method: a journal written by us and others, some of whose
-    acks we never see; after each message every question is compared with the journal."""
+    """Goal: the tail is never wrong. Method: this node and other writers append, some acks of this
+    node are lost; after each message every answer of the tail is compared with the journal."""
     chance, own = Random(seed), OwnTail()
     journal: list[EntityId] = []
     certain = 0
@@ -67,7 +67,7 @@ def test_a_fenced_append_queries_only_what_another_writer_may_have_written(
     async def scenario() -> None:
         asked: list[Any] = []
         async with jetstream.bus() as bus, jetstream.bus() as other, jetstream.stock() as stock:
-            await stock.subscribe("$JS.API.STREAM.MSG.GET.>", cb=_noting(asked))
+            await stock.subscribe("$JS.API.STREAM.MSG.GET.>", cb=_recording(asked))
             await stock.flush()
             writer, journal = Writer(), bus.journal
             await writer.write(journal, TURN)
@@ -91,8 +91,8 @@ def test_a_fenced_append_queries_only_what_another_writer_may_have_written(
     asyncio.run(scenario())
 
 
-def _noting(asked: list[Any]) -> Any:
-    async def note(message: Any) -> None:
-        asked.append(message.data)
+def _recording(bodies: list[Any]) -> Any:
+    async def record(message: Any) -> None:
+        bodies.append(message.data)
 
-    return note
+    return record

@@ -1,7 +1,7 @@
-"""Who appends: one suite for both buses, then what only a real server can do wrong.
+"""Terms: one suite for both buses, then the faults of a real server.
 
-A node appends in the turn that it has taken last. As soon as another one takes the partition,
-nothing of the first comes to be stored, whatever it expects and however it is sent.
+A node appends in the last term that it has begun. As soon as another node begins a term in the
+partition, no append of the first is stored, whatever it expects and however it is sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUBJECTS = Subjects("default")
 
 
 async def outcome_of(journal: Journal, append: AppendRequest) -> object:
-    """As a node does it: with the turns it has, and no others."""
+    """Append as a node does, with the terms that it holds."""
     settled: asyncio.Future[list[object]] = asyncio.get_running_loop().create_future()
     journal.append([append], settled.set_result)
     async with asyncio.timeout(20):
@@ -172,7 +172,7 @@ def test_a_fact_cannot_be_forged_on_the_subject_of_facts(jetstream: JetStreamRea
 def test_an_old_term_that_is_restored_is_noticed_and_replaced(
     jetstream: JetStreamRealm,
 ) -> None:
-    """An updater that was paused between reading the stream and changing it."""
+    """A node is paused between reading the stream's configuration and updating it."""
 
     async def scenario() -> None:
         async with jetstream.bus() as old, jetstream.bus() as owner:

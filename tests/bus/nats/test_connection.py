@@ -1,4 +1,4 @@
-"""One connection to a real server: batches both ways, answers, and everything refused."""
+"""One connection to a real server: batches, requests, and refused messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.bus.deadlines import wait_until
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    """On the loop we use in production."""
+    """Run on the production event loop."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(scenario())
 
@@ -239,7 +239,7 @@ def test_an_unreachable_server_is_reported_at_once(server: EmbeddedServer) -> No
 def test_an_unreachable_server_is_reported_when_time_ends_within_an_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Some of so many do: a cancellation that meets an attempt's end is lost in nats-py."""
+    """Some of many attempts end at the timeout: nats-py then loses the cancellation."""
 
     async def refused() -> None:
         with pytest.raises(Failed, match="SERVER_UNREACHABLE"):

@@ -1,4 +1,4 @@
-"""Messages as bytes: what is written, and what is refused before it can do harm."""
+"""The encoding of messages, and the refusal of invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losing the server and finding it again: what comes back, what fails, what is never sent."""
+"""Reconnects: subscriptions are restored, requests fail, unsent messages are dropped."""
 
 from __future__ import annotations
 

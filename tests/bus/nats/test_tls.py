@@ -1,4 +1,4 @@
-"""tls:// is encrypted or it is nothing."""
+"""A tls:// connection is encrypted, or it is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CERTIFICATE = Path(__file__).with_name("loopback.pem")
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    """Host and port of a server that wants TLS and the token ``geheim``."""
+    """Host and port of a server that requires TLS and the token ``geheim``."""
     config = tmp_path / "server.conf"
     config.write_text(
         f'listen: "127.0.0.1:-1"\nports_file_dir: "{tmp_path}"\nlog_file: "{tmp_path}/log"\n'
