@@ -13,7 +13,7 @@ from rookery.bus.commands.inbox import JetStreamInbox
 from rookery.bus.commands.request_endpoint import NatsRequestEndpoint
 from rookery.bus.commands.timers import JetStreamTimers
 from rookery.bus.journal.journal import BATCH_OVER, JetStreamFeed, JetStreamJournal
-from rookery.bus.nats.connection import Connection
+from rookery.bus.nats import Connection
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.storage.claims import JetStreamClaims
@@ -83,7 +83,6 @@ class JetStreamBus:
                 self.connection, (*streams_of(self._subjects), *(b.spec for b in buckets))
             )
             await self.journal.open()
-            await self.tool_workers.open()
         except BaseException:
             await self._disconnect()
             raise

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.bus.nats.connection import ApiError, Connection
+from rookery.bus.nats import ApiError, Connection
 from rookery.bus.streams import FORMAT, FORMAT_KEY, check_config, format_of, streams_of
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Failed

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from rookery.bus.journal.writer_terms import first_subjects, has_all_terms, terms_in
-from rookery.bus.nats.connection import ApiError, Connection
+from rookery.bus.nats import STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError, Connection
 from rookery.bus.ports import PARTITIONS
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Failed
@@ -41,8 +41,6 @@ _HEADER_BYTES_MAX = 8 << 10
 _COMMAND_BYTES_MAX = (1 << 20) - _HEADER_BYTES_MAX
 """A command must fit among the dead letters, where the reason stands in its headers, and a timer
 into the inbox, both within the server's usual ``max_payload``."""
-_STREAM_NOT_FOUND = 10059
-_NAME_IN_USE = 10058
 
 _LOSSLESS = {
     "storage": "file",
@@ -92,14 +90,14 @@ async def _find_or_create(connection: Connection, spec: StreamSpec) -> dict[str,
     try:
         found = await connection.api(f"STREAM.INFO.{spec.name}")
     except ApiError as error:
-        if error.err_code != _STREAM_NOT_FOUND:
+        if error.err_code != STREAM_NOT_FOUND:
             raise
         wanted = {"name": spec.name, **spec.demands, **spec.proposes}
         query = {name: value for name, value in wanted.items() if value is not None}
         try:
             found = await connection.api(f"STREAM.CREATE.{spec.name}", query)
         except ApiError as refusal:
-            if refusal.err_code != _NAME_IN_USE:
+            if refusal.err_code != STREAM_NAME_IN_USE:
                 raise
             found = await connection.api(f"STREAM.INFO.{spec.name}")  # Another node was faster.
     config: dict[str, Any] = found["config"]

@@ -41,7 +41,6 @@ class ApprovalDispatchers:
         """``Refused`` if what is configured cannot be used."""
         self._config, self._now_ms = config, now_ms
         self._threads = DaemonThreadPool(CONCURRENT_POSTS_MAX)
-        self._service: NatsExternalService | None = None
         self._callback: WebhookCallbackServer | None = None
         named: set[str] = {*config.dispatchers}
         if config.escalate_to is not None:
@@ -54,8 +53,8 @@ class ApprovalDispatchers:
         if "inbox" in named:
             yield InboxDispatcher()
         if "service" in named:
-            self._service = NatsExternalService(bus.connection, self._config.service_subject)
-            yield ServiceDispatcher(self._service, bus.realm)
+            service = NatsExternalService(bus.connection, self._config.service_subject)
+            yield ServiceDispatcher(service, bus.realm)
         if "webhook" in named:
             post = HttpPost(self._config.webhook_url, self._threads)
             yield WebhookDispatcher(post, self._key, bus.realm, now_ms=self._now_ms)
@@ -74,9 +73,6 @@ class ApprovalDispatchers:
         come back are put by it. How to close what was opened is left in ``opened``: then, what has
         been asked is answered first."""
         opened.callback(self._threads.shutdown)
-        if (service := self._service) is not None:
-            opened.callback(lambda: loop.run(service.close()))
-            loop.run(service.open())
         if self._config.callback_port is None:
             return
         key = self._key

@@ -35,7 +35,6 @@ from rookery.actors.kernel.command_router import QueryHandler
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.kernel.effect_runner import EffectHandler
 from rookery.actors.kernel.local_ask import AskActor
-from rookery.actors.kernel.task_set import TaskSet
 from rookery.actors.projections.approvers import Approvers
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder
 from rookery.actors.sandbox.python.realm_build import RealmBuild
@@ -55,6 +54,7 @@ from rookery.actors.tools.remote_host import RemoteToolHost
 from rookery.actors.turns.decider import TurnsDecider
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, BusLoop
+from rookery.bus.task_set import TaskSet
 from rookery.ops.config import ApprovalsConfig, LimitsConfig
 from rookery.ops.process_identity import is_token_dead
 from rookery.schemas.errors import Refused

@@ -14,7 +14,7 @@ from typing import Any
 
 from rookery.bus.journal.audit import AuditScope, ChainAudit
 from rookery.bus.journal.journal import JetStreamJournal
-from rookery.bus.nats.connection import ApiError, Connection
+from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
 from rookery.bus.ports import Filter
 from rookery.bus.streams import StreamSpec, mismatches
 from rookery.ops.config import Config
@@ -35,7 +35,6 @@ _VERSION_MIN = (2, 12)
 _SPOT_MESSAGES = 1_000
 _CHAIN_TIMEOUT_S = 10.0
 _SKEW_MS_MAX = 1_000
-_STREAM_NOT_FOUND = 10059
 
 Streams = dict[str, dict[str, Any]]
 """Stream name to the server's answer about it; missing ones are not in it."""
@@ -72,7 +71,7 @@ async def existing_streams(connection: Connection, specs: Sequence[StreamSpec]) 
         try:
             found[spec.name] = await connection.api(f"STREAM.INFO.{spec.name}")
         except ApiError as error:
-            if error.err_code != _STREAM_NOT_FOUND:
+            if error.err_code != STREAM_NOT_FOUND:
                 raise
     return found
 

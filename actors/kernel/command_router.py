@@ -18,8 +18,7 @@ from rookery.actors.kernel.local_ask import LocalAsk, is_local
 from rookery.actors.kernel.mailbox import REQUESTS_BYTES_MAX, REQUESTS_MAX, Mailbox
 from rookery.actors.kernel.messages import CommandsArrived
 from rookery.actors.kernel.metrics import KernelMetrics
-from rookery.actors.kernel.task_set import TaskSet
-from rookery.bus.ports import Bus, Delivery, ReplyMessage
+from rookery.bus.ports import Bus, Delivery, ReplyMessage, TaskSet
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError, Failed, Refused
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from rookery.actors.kernel.decider import Effect
 from rookery.actors.kernel.failpoints import Failpoints
-from rookery.actors.kernel.task_set import TaskSet
 from rookery.actors.kernel.watermark import Watermark, WatermarkHold
+from rookery.bus.ports import TaskSet
 from rookery.schemas.errors import CODES, Failed, Refused
 
 __all__ = ["EffectHandler", "EffectRunner", "NotExecutableHere"]

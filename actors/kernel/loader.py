@@ -18,8 +18,7 @@ from rookery.actors.kernel.fact_router import FactRouter
 from rookery.actors.kernel.history_restart import OTHER_VERSIONS
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import BodyStored, FactsCaughtUp, HistoryLoaded, LoadFailed
-from rookery.actors.kernel.task_set import TaskSet
-from rookery.bus.ports import Bus, EntitySnapshot, Filter, StoredMessage
+from rookery.bus.ports import Bus, EntitySnapshot, Filter, StoredMessage, TaskSet
 from rookery.schemas.codec import FactCodec, restarts_history
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CODES, CodedError, Failed

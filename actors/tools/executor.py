@@ -23,7 +23,6 @@ from msgspec.structs import replace
 from rookery.actors.kernel.decider import Effect
 from rookery.actors.kernel.effect_runner import EffectHandler, NotExecutableHere
 from rookery.actors.kernel.local_ask import AskActor
-from rookery.actors.kernel.task_set import TaskSet
 from rookery.actors.messages import (
     ActiveRunQuery,
     ActiveRunView,
@@ -51,7 +50,7 @@ from rookery.actors.tools.effects import (
 from rookery.actors.tools.faults import fault, fault_of
 from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastAttempt, ToolHost
 from rookery.actors.tools.state import ToolCall
-from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
+from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs, TaskSet
 from rookery.schemas.calls import CallArguments, CallOutcome, ToolFault
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused

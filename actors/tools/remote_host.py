@@ -23,7 +23,7 @@ from rookery.actors.tools.capability_checks import CapabilityChecks, schema_dige
 from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, catalogue_name
 from rookery.actors.tools.faults import fault, fault_of
 from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
-from rookery.bus.ports import ToolWorkers
+from rookery.bus.ports import Backoff, ToolWorkers
 from rookery.schemas.calls import CallArguments, CallOutcome
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
@@ -159,7 +159,7 @@ class RemoteToolHost:
         over or the worker is silent."""
         loop = asyncio.get_running_loop()
         end_s, absence_end_s = loop.time() + past.left_ms / 1_000, loop.time() + NO_WORKER_TIMEOUT_S
-        pause_s, runs_at, silent = QUERY_PAUSE_S_MIN, "", 0
+        pause, runs_at, silent = Backoff(QUERY_PAUSE_S_MIN, QUERY_PAUSE_S_MAX), "", 0
         while True:
             said = await self._workers.query_attempt(self.surface, past.call_id, past.attempt)
             if said.answer is not None:
@@ -175,8 +175,7 @@ class RemoteToolHost:
                 raise OutcomeUnknown(_describe_workers(said, runs_at))
             if calling.cancel_requested.is_set():
                 self._workers.cancel(past.call_id)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, QUERY_PAUSE_S_MAX)
+            await asyncio.sleep(pause.next_s())
 
     # --- one call ---------------------------------------------------------------------------------
 

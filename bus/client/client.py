@@ -28,13 +28,13 @@ from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.commands.headers import command_headers
 from rookery.bus.commands.inbox import JetStreamInbox
 from rookery.bus.journal.journal import JetStreamFeed, JetStreamJournal
-from rookery.bus.nats.connection import Connection, Outgoing
-from rookery.bus.nats.reply_inbox import PendingReply, ReplyInbox
+from rookery.bus.nats import Connection, Outgoing, PendingReply
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.server.store import default_store, find_running
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.subjects import Subjects
+from rookery.bus.task_set import TaskSet
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import Cancel, ForkRun, ReplayQuery, ResolveCall, RestoreSession
 from rookery.schemas.errors import Failed, Refused
@@ -85,27 +85,22 @@ class Client(ApprovalsMixin):
         self._connection = Connection(
             url, token=token, credentials=credentials, name="rookery-client"
         )
-        self._reply_inbox = ReplyInbox(self._connection)
         self._inbox = JetStreamInbox(self._connection, self._subjects)
         self._feed = JetStreamFeed(self._connection, self._subjects)
         self._journal = JetStreamJournal(self._connection, self._subjects)
         self._blobs = JetStreamBlobs(Bucket(self._connection, self._subjects.blobs_bucket))
         self._run_schedule = REQUEST_SCHEDULE._replace(absence_s_max=absence_s_max)
-        self._tasks: set[asyncio.Task[Fields]] = set()
+        self._tasks = TaskSet()
         self._closed = False
 
     async def open(self) -> None:
         """Connect; ``Failed`` SERVER_UNREACHABLE or ``Refused`` UNAUTHORIZED."""
         await self._connection.open()
-        await self._reply_inbox.open()
 
     async def close(self) -> None:
         """Disconnect for good. What was submitted goes on without us."""
         self._closed = True
-        for work in self._tasks:
-            work.cancel(CLOSED)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._reply_inbox.close()
+        await self._tasks.cancel(CLOSED)
         await self._connection.close()
 
     @property
@@ -352,15 +347,9 @@ class Client(ApprovalsMixin):
 
     def spawn(self, work: Coroutine[Any, Any, Fields]) -> asyncio.Task[Fields]:
         """Do ``work`` until it is done or the client is closed."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
+        task = self._tasks.start(work)
+        task.add_done_callback(_mark_error_seen)
         return task
-
-    def _on_task_done(self, task: asyncio.Task[Fields]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # Looked at by whoever holds the handle, if anybody does.
 
     def _run_request(
         self,
@@ -395,7 +384,7 @@ class Client(ApprovalsMixin):
 
     def _expect_reply(self) -> PendingReply:
         self._check_open()
-        return self._reply_inbox.expect()
+        return self._connection.replies.expect()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -421,6 +410,12 @@ class Client(ApprovalsMixin):
         after = await self._journal.end()
         await asking.send()
         return Handle(self, session, message_id, asking, after)
+
+
+def _mark_error_seen(task: asyncio.Task[Fields]) -> None:
+    """Keep asyncio from logging an error that the holder of the handle may never await."""
+    if not task.cancelled():
+        task.exception()
 
 
 def client_closed() -> Refused:

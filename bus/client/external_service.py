@@ -9,14 +9,11 @@ from __future__ import annotations
 import asyncio
 
 from rookery.bus.commands.headers import command_headers, is_reply_subject
-from rookery.bus.journal.stored_message import status_of
-from rookery.bus.nats.connection import Connection, Outgoing
-from rookery.bus.nats.reply_inbox import ReplyInbox
+from rookery.bus.nats import NO_RESPONDERS, Connection, Outgoing, status_of
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["NatsExternalService"]
 
-_NO_RESPONDERS = 503
 _PAUSE_S = 0.2
 """Between two tries, while nobody listens or there is no connection."""
 
@@ -32,19 +29,10 @@ class NatsExternalService:
                 hint="one without wildcards, and neither the server's nor rookery's own",
             )
         self._connection, self._subject = connection, subject
-        self._replies = ReplyInbox(connection)
-
-    async def open(self) -> None:
-        """From now on answers find their way."""
-        await self._replies.open()
-
-    async def close(self) -> None:
-        """Nobody is told anything any more."""
-        await self._replies.close()
 
     async def ask(self, request_id: str, body: bytes, *, silence_s_max: float) -> bytes:
         loop = asyncio.get_running_loop()
-        reply = self._replies.expect()
+        reply = self._connection.replies.expect()
         request = Outgoing(self._subject, body, reply.subject, command_headers(request_id))
         why, since_s = "was not answered", loop.time()
         while True:
@@ -53,7 +41,7 @@ class NatsExternalService:
                 since_s = loop.time()
                 continue
             message = await reply.next(since_s + silence_s_max - loop.time())
-            if message is not None and status_of(message) != _NO_RESPONDERS:
+            if message is not None and status_of(message) != NO_RESPONDERS:
                 return message.body
             if message is not None:
                 why = "had no listener"

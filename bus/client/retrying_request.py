@@ -11,8 +11,12 @@ from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from rookery.bus.nats.reply_inbox import PendingReply, decode_reply
-from rookery.schemas.errors import CodedError, Failed
+import msgspec
+
+from rookery.bus.backoff import Backoff
+from rookery.bus.commands.headers import CODE
+from rookery.bus.nats import NO_RESPONDERS, Message, PendingReply, header_value, status_of
+from rookery.schemas.errors import CODES, CodedError, Failed, Refused
 
 __all__ = ["RetrySchedule", "RetryingRequest"]
 
@@ -20,6 +24,26 @@ _RETRYABLE_CODES: Final = frozenset(
     {"NODE_DRAINING", "NODE_FAILED", "NODE_OVERLOADED", "PARTITION_UNOWNED"}
 )
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 1.0
+_CODE = CODE.encode()
+
+_SERVER_SIDE_CODES = frozenset(
+    {
+        "CHAIN_BROKEN",
+        "COMMAND_QUARANTINED",
+        "CONFLICT",
+        "FACT_INVALID",
+        "FACT_UNKNOWN",
+        "FACT_VERSION_UNSUPPORTED",
+        "JOURNAL_FULL",
+        "NODE_DRAINING",
+        "NODE_FAILED",
+        "NODE_OVERLOADED",
+        "PARTITION_UNOWNED",
+        "SEALED_UNSUPPORTED",
+        "SERVER_UNREACHABLE",
+    }
+)
+"""Codes of answers that say nothing against the request."""
 
 
 class RetrySchedule(NamedTuple):
@@ -52,32 +76,55 @@ class RetryingRequest:
     async def result(self) -> dict[str, Any]:
         """The answer to what was sent, however often it takes to ask; raises what was answered if
         that is an error."""
-        patience_s, pause_s, absent_s = self._schedule.first_s, _PAUSE_S_MIN, 0.0
+        silence = Backoff(self._schedule.first_s, self._schedule.last_s)
+        pause, absent_s = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX), 0.0
         while True:
             up = self._connected()
-            message = await self._reply.next(patience_s if up else _PAUSE_S_MAX)
+            message = await self._reply.next(silence.pause_s if up else _PAUSE_S_MAX)
             if message is not None:
                 try:
-                    if self._is_final(told := decode_reply(message)):
-                        return told
+                    if self._is_final(reply := _decode_reply(message)):
+                        return reply
                     continue
-                except Failed as setback:
-                    if setback.code not in _RETRYABLE_CODES:
+                except Failed as error:
+                    if error.code not in _RETRYABLE_CODES:
                         raise
-                    self.last_error, patience_s = setback, self._schedule.first_s
+                    self.last_error = error
+                silence.reset()
+                pause_s = pause.next_s()
                 await asyncio.sleep(pause_s)
                 absent_s += pause_s
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
             elif self._connected():
-                self.last_error, pause_s, absent_s = None, _PAUSE_S_MIN, 0.0
-                patience_s = min(2 * patience_s, self._schedule.last_s)
+                self.last_error, absent_s = None, 0.0
+                pause.reset()
+                silence.next_s()
             else:
                 self.last_error = Failed(
                     "SERVER_UNREACHABLE", "the connection to the server is lost"
                 )
                 absent_s += 0.0 if up else _PAUSE_S_MAX
-                patience_s = self._schedule.first_s
+                silence.reset()
             if self.last_error is not None and absent_s > self.absence_s_max:
                 raise self.last_error
             if self._connected():
                 await self.send()
+
+
+def _decode_reply(message: Message) -> dict[str, Any]:
+    """What was answered; raises what was answered if that is an error."""
+    if status_of(message) == NO_RESPONDERS:
+        raise Failed("PARTITION_UNOWNED", "no node of this realm answers", hint="rookery up")
+    try:
+        answer = msgspec.json.decode(message.body, type=dict[str, Any])
+        if header_value(message.header, _CODE):
+            raise _coded_error(**answer["error"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        raise Failed("INVALID_JSON", f"this is no answer: {message.body[:80]!r}") from None
+    return answer
+
+
+def _coded_error(*, code: str, message: str, hint: str | None = None, **_: object) -> CodedError:
+    if code not in CODES:
+        return Failed("UNKNOWN_CODE", f"{code}: {message}", hint=hint or "")
+    kind = Failed if code in _SERVER_SIDE_CODES else Refused
+    return kind(code, message, hint=hint or "")

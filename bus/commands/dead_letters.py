@@ -1,7 +1,7 @@
-"""Dead letters on JetStream: commands that could not be worked off, kept with the reason.
+"""Dead letters on JetStream: commands set aside with their reason.
 
-A letter is the command as it came, and who wants it tried again publishes exactly that, under its
-own id. It knows nothing of why commands die. A letter's number is its sequence.
+A dead letter is the command as it arrived; a retry publishes exactly that, under the same id. The
+number of a dead letter is its sequence in the stream.
 """
 
 from __future__ import annotations
@@ -14,8 +14,14 @@ from typing import Any
 from rookery.bus.commands.headers import CODE, REPLY, command_headers, from_request
 from rookery.bus.commands.publish import publish
 from rookery.bus.commands.timers import fired_message
-from rookery.bus.nats.connection import ApiError, Connection, Outgoing
-from rookery.bus.nats.frames import Message, header_value
+from rookery.bus.nats import (
+    MESSAGE_NOT_FOUND,
+    ApiError,
+    Connection,
+    Message,
+    Outgoing,
+    header_value,
+)
 from rookery.bus.ports import DeadLetter, Delivery
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Refused
@@ -25,24 +31,23 @@ __all__ = ["DeadLetters", "dead_letter_not_found", "reason_line"]
 _ID = "Rookery-Id"
 _REASON = "Rookery-Reason"
 _ORIGIN = "Rookery-Door"
-"""Through which door it came: ``inbox``, ``timers`` or, for a request, ``api``."""
-
-_NO_MESSAGE = frozenset({10037, 10043, 10057})
-"""No message found, sequence not found, message could not be deleted."""
+"""Where the command came from: ``inbox``, ``timers`` or, for a request, ``api``."""
 
 _REASON_CHARACTERS_MAX = 500
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]+")
 
 
 def reason_line(text: str) -> str:
-    """A reason as it is kept: one line, not too long."""
+    """The reason as it is stored: one line of limited length."""
     return _CONTROLS.sub(" ", text).strip()[:_REASON_CHARACTERS_MAX]
 
 
 def dead_letter_not_found(number: int) -> Refused:
-    """There is no letter of this number."""
+    """The error for a number without a dead letter."""
     return Refused(
-        "DEAD_LETTER_NOT_FOUND", f"no dead letter {number}", hint="rookery inbox dead list"
+        "DEAD_LETTER_NOT_FOUND",
+        f"dead letter {number} does not exist",
+        hint="rookery inbox dead list",
     )
 
 
@@ -54,16 +59,21 @@ class DeadLetters:
         self._stream = subjects.dead_stream
 
     async def add(self, delivery: Delivery, code: str, message: str) -> int:
-        """Keep the command; its letter's number. Burying it again soon makes no second letter."""
+        """Store the command; returns the number. A repetition within the window adds no letter."""
         position = delivery.position
-        door = position.source if position else "api"
-        once = f"{door}.{position.sequence}" if position else self._connection.client.new_inbox()
+        origin = position.source if position else "api"
+        unique = self._connection.client.new_inbox()
+        message_id = f"{origin}.{position.sequence}" if position else unique
         headers = [
             *command_headers(
-                once, delivery.content_type, delivery.mode, delivery.reply_to, delivery.traceparent
+                message_id,
+                delivery.content_type,
+                delivery.mode,
+                delivery.reply_to,
+                delivery.traceparent,
             ),
             (_ID, delivery.id),
-            (_ORIGIN, door),
+            (_ORIGIN, origin),
             (CODE, code),
             (_REASON, reason_line(message)),
         ]
@@ -71,7 +81,7 @@ class DeadLetters:
         return await publish(self._connection, Outgoing(subject, delivery.body, headers=headers))
 
     async def all(self) -> list[DeadLetter]:
-        """Oldest first."""
+        """All dead letters, oldest first."""
         letters: list[DeadLetter] = []
         at = 1
         while (answer := await self._stream_api("GET", at, next_by_subj=">")) is not None:
@@ -81,49 +91,50 @@ class DeadLetters:
         return letters
 
     async def retry(self, number: int) -> None:
-        """Publish the command again as it came, then forget the letter."""
+        """Publish the command as it arrived, then delete the dead letter."""
         answer = await self._stream_api("GET", number)
         if answer is None:
             raise dead_letter_not_found(number)
-        letter, door = _decode_letter(answer["message"])
-        if door == "timers":
-            again = fired_message(self._subjects, letter)
+        letter, origin = _decode_letter(answer["message"])
+        if origin == "timers":
+            message = fired_message(self._subjects, letter)
         else:
             headers = command_headers(
                 letter.id, letter.content_type, letter.mode, letter.reply_to, letter.traceparent
             )
             subject = self._subjects.command(letter.verb, letter.key)
-            again = Outgoing(subject, letter.body, headers=headers)
-        await publish(self._connection, again)
+            message = Outgoing(subject, letter.body, headers=headers)
+        await publish(self._connection, message)
         await self._stream_api("DELETE", number, no_erase=True)
 
     async def drop(self, number: int) -> None:
         if await self._stream_api("DELETE", number, no_erase=True) is None:
             raise dead_letter_not_found(number)
 
-    async def _stream_api(self, what: str, number: int, **more: Any) -> dict[str, Any] | None:
-        """``None`` if there is no such letter."""
+    async def _stream_api(self, verb: str, number: int, **more: Any) -> dict[str, Any] | None:
+        """The stream's reply; ``None`` if the dead letter does not exist."""
         if number < 1:
             return None
         query = {"seq": number, **more}
         try:
-            return await self._connection.api(f"STREAM.MSG.{what}.{self._stream}", query)
+            return await self._connection.api(f"STREAM.MSG.{verb}.{self._stream}", query)
         except ApiError as error:
-            if error.err_code in _NO_MESSAGE:
+            if error.err_code in MESSAGE_NOT_FOUND:
                 return None
             raise
 
 
-def _decode_letter(kept: dict[str, Any]) -> tuple[DeadLetter, str]:
-    header = b64decode(kept.get("hdrs", ""))
-    message = Message(kept["subject"], "", header, b64decode(kept.get("data", "")))
+def _decode_letter(stored: dict[str, Any]) -> tuple[DeadLetter, str]:
+    """The dead letter of a stored message, and its origin."""
+    header = b64decode(stored.get("hdrs", ""))
+    message = Message(stored["subject"], "", header, b64decode(stored.get("data", "")))
 
     def value(name: str) -> str:
         return header_value(header, name.encode())
 
     command = from_request(message, value(_ID), value(REPLY))
     letter = DeadLetter(
-        number=kept["seq"],
+        number=stored["seq"],
         verb=command.verb,
         key=command.key,
         id=command.id,
@@ -134,6 +145,6 @@ def _decode_letter(kept: dict[str, Any]) -> tuple[DeadLetter, str]:
         mode=command.mode,
         reply_to=command.reply_to,
         traceparent=command.traceparent,
-        buried_at_ms=int(datetime.fromisoformat(kept["time"]).timestamp() * 1000),
+        buried_at_ms=int(datetime.fromisoformat(stored["time"]).timestamp() * 1000),
     )
     return letter, value(_ORIGIN)

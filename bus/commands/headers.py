@@ -1,22 +1,20 @@
-"""A command as it looks on the wire: which header says what, written and read in one place.
+"""The headers of a command: their names, their encoding and their decoding.
 
-Nothing a client sends can break reading: what is missing or odd reads as empty. A subject to answer
-on is trusted least of all: we would publish there with our own rights, so the server's subjects
-and the realm's own are none.
+No message of a client can break the decoding: a missing or invalid header reads as empty. A node
+publishes replies with its own permissions, so subjects of the server and of the realm are refused
+as reply subjects.
 """
 
 from __future__ import annotations
 
 import re
 
-from rookery.bus.journal.stored_message import DeliveryInfo
-from rookery.bus.nats.frames import Message, header_value
+from rookery.bus.nats import MESSAGE_ID, DeliveryInfo, Message, header_value
 from rookery.bus.ports import Delivery, InboxPosition
 from rookery.bus.subjects import decode_token
 
 __all__ = [
     "CODE",
-    "MESSAGE_ID",
     "REPLY",
     "TIMER",
     "TRACEPARENT",
@@ -27,13 +25,12 @@ __all__ = [
 ]
 
 CODE = "Rookery-Code"
-MESSAGE_ID = "Nats-Msg-Id"
 CONTENT_TYPE = "Content-Type"
 MODE = "Rookery-Mode"
 REPLY = "Rookery-Reply"
 TRACEPARENT = "traceparent"
 TIMER = "Rookery-Timer"
-"""The id a fired timer's delivery has; a ``Nats-Msg-Id`` would not survive the schedule."""
+"""The command id of a fired timer; the server drops ``Nats-Msg-Id`` from a schedule."""
 
 _MESSAGE_ID = MESSAGE_ID.encode()
 _TIMER = TIMER.encode()
@@ -44,11 +41,11 @@ _TRACEPARENT = TRACEPARENT.encode()
 
 _REPLY_SUBJECT = re.compile(r"(?!\$|rookery\.)[^\s.*>]+(\.[^\s.*>]+)*\Z")
 _SUBJECT_BYTES_MAX = 1024
-"""A quarter of the line that the server takes, whatever else stands there."""
+"""A quarter of the longest control line that the server accepts."""
 
 
 def is_reply_subject(subject: str) -> bool:
-    """Whether a client may have an answer published there."""
+    """Whether a node may publish a reply to this subject of a client."""
     fits = len(subject.encode()) <= _SUBJECT_BYTES_MAX
     return fits and _REPLY_SUBJECT.match(subject) is not None
 
@@ -60,7 +57,7 @@ def command_headers(
     reply_to: str = "",
     traceparent: str = "",
 ) -> list[tuple[str, str]]:
-    """The headers of a command; empty ones are left out."""
+    """The headers of a command, without the empty ones."""
     headers = (
         (MESSAGE_ID, message_id),
         (CONTENT_TYPE, content_type),
@@ -72,25 +69,25 @@ def command_headers(
 
 
 def from_request(message: Message, command_id: str, reply_to: str) -> Delivery:
-    """A request, as it came through the door."""
+    """The delivery of a request."""
     return _delivery(message, command_id, reply_to)
 
 
-def from_inbox(message: Message, partition: int, place: DeliveryInfo, attempt: int) -> Delivery:
-    """A command or a fired timer, as it stands in the inbox."""
+def from_inbox(message: Message, partition: int, info: DeliveryInfo, attempt: int) -> Delivery:
+    """The delivery of a command or a fired timer in the inbox."""
     fired = message.subject.split(".", 3)[2] == "fired"
     command_id = header_value(message.header, _TIMER if fired else _MESSAGE_ID)
     delivery = _delivery(
-        message, command_id or f"inbox.{place.sequence}", header_value(message.header, _REPLY)
+        message, command_id or f"inbox.{info.sequence}", header_value(message.header, _REPLY)
     )
-    delivery.position = InboxPosition(partition, place.sequence, "timers" if fired else "inbox")
-    delivery.arrived_ms = place.stored_at_ms
+    delivery.position = InboxPosition(partition, info.sequence, "timers" if fired else "inbox")
+    delivery.arrived_ms = info.stored_at_ms
     delivery.attempt = attempt
     return delivery
 
 
 def _delivery(message: Message, command_id: str, reply_to: str) -> Delivery:
-    """Verb and key are the last tokens of the subject, whatever stands before them."""
+    """Decode a message; verb and key are the last two tokens of its subject."""
     _, verb, key = message.subject.rsplit(".", 2)
     header = message.header
     return Delivery(

@@ -1,9 +1,7 @@
-"""Durable commands on JetStream: the inbox stream, published by anybody, pulled by the owners.
+"""The inbox on JetStream: durable commands, published by clients and pulled by partition owners.
 
-One stream holds the realm's commands and, sourced by the server, its fired timers. Each partition
-is a line of its own (``rookery.bus.commands.partition_consumer``); dead letters are another stream
-(``rookery.bus.commands.dead_letters``). This is where the port meets them, and the client's side:
-publishing a command.
+One stream holds the realm's commands and, sourced by the server, its fired timers. The owner of a
+partition pulls it (``partition_consumer``); dead letters have their own stream (``dead_letters``).
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from rookery.bus.commands.headers import command_headers
 from rookery.bus.commands.partition_consumer import PartitionConsumer
 from rookery.bus.commands.publish import publish
 from rookery.bus.commands.redelivery import SuspectGate
-from rookery.bus.nats.connection import Connection, Outgoing
+from rookery.bus.nats import Connection, Outgoing
 from rookery.bus.ports import DeadLetter, Delivery, InboxPosition
 from rookery.bus.subjects import Subjects
 
@@ -24,7 +22,7 @@ __all__ = ["JetStreamInbox"]
 
 
 class JetStreamInbox:
-    """Port ``Inbox``. To be made and used on the event loop of its connection."""
+    """Port ``Inbox``; created and used on the event loop of its connection."""
 
     def __init__(self, connection: Connection, subjects: Subjects) -> None:
         self._connection, self._subjects = connection, subjects
@@ -34,38 +32,38 @@ class JetStreamInbox:
 
     async def open(self, partition: int, deliver: Callable[[list[Delivery]], None]) -> None:
         if partition in self._consumers:
-            raise RuntimeError(f"partition {partition} is open already")
-        line = PartitionConsumer(
+            raise RuntimeError(f"partition {partition} is already open")
+        consumer = PartitionConsumer(
             self._connection,
             self._subjects,
             partition,
             deliver=deliver,
-            bury=self.dead_letter,
+            dead_letter=self.dead_letter,
             gate=self._suspect_gate,
         )
-        self._consumers[partition] = line
+        self._consumers[partition] = consumer
         try:
-            await line.open()
+            await consumer.open()
         except BaseException:
             self._consumers.pop(partition, None)
             raise
 
     def done(self, positions: Sequence[InboxPosition]) -> None:
         for position in positions:
-            line = self._consumers.get(position.partition)
-            if line is not None:
-                line.done(position.sequence)
+            consumer = self._consumers.get(position.partition)
+            if consumer is not None:
+                consumer.done(position.sequence)
 
     async def close(self, partition: int) -> None:
-        line = self._consumers.pop(partition, None)
-        if line is not None:
-            await line.close()
+        consumer = self._consumers.pop(partition, None)
+        if consumer is not None:
+            await consumer.close()
 
     def partitions_taken_over(self) -> frozenset[int]:
-        return frozenset(p for p, line in self._consumers.items() if line.is_taken_over)
+        return frozenset(p for p, one in self._consumers.items() if one.is_taken_over)
 
     async def stop(self) -> None:
-        """Close what is open."""
+        """Close all open partitions."""
         await asyncio.gather(*(self.close(partition) for partition in list(self._consumers)))
 
     async def submit(

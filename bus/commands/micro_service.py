@@ -1,7 +1,7 @@
-"""A node as NATS's own tools find it: the micro service ``rookery`` and its endpoints (ADR-32).
+"""The NATS micro service ``rookery`` (ADR-32), by which NATS's own tools find a node.
 
-``nats micro list / info / stats`` ask on ``$SRV.>``; every node answers for itself. It tells what
-it was told and serves nothing: requests are the door's.
+``nats micro list / info / stats`` send requests to ``$SRV.>``, and every node replies with its own
+description. The request endpoint serves the commands and queries themselves.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rookery.bus.commands.headers import is_reply_subject
 from rookery.bus.commands.request_endpoint import QUEUE
-from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
+from rookery.bus.nats import Connection, Message, Outgoing, Subscription
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
 
@@ -23,16 +23,16 @@ REQUESTS = ("PING", "INFO", "STATS")
 
 
 class Endpoint(NamedTuple):
-    """One verb of the door."""
+    """One verb of the request endpoint."""
 
     verb: str
     request_schema: str
-    """JSON Schema, as text: the metadata of an endpoint is."""
+    """JSON Schema as text, because the metadata of an endpoint is text."""
     response_schema: str
 
 
 class EndpointStats(NamedTuple):
-    """What a node has answered for a verb."""
+    """Counts of the requests that a node has answered for a verb."""
 
     requests: int = 0
     refused: int = 0
@@ -40,7 +40,7 @@ class EndpointStats(NamedTuple):
 
 
 class MicroService(NamedTuple):
-    """One node."""
+    """The description of one node."""
 
     node: str
     version: str
@@ -51,31 +51,31 @@ class MicroService(NamedTuple):
 
 
 class MicroServiceResponder:
-    """To be used on the event loop of its connection."""
+    """Replies to requests of NATS tools; used on the event loop of its connection."""
 
     def __init__(self, connection: Connection, subjects: Subjects, service: MicroService) -> None:
         self._connection, self._subjects, self._service = connection, subjects, service
         self._subscriptions: list[Subscription] = []
 
     async def open(self) -> None:
-        """From now on the node is found."""
-        for asked in REQUESTS:
+        """Subscribe; NATS tools find the node from now on."""
+        for request in REQUESTS:
             for suffix in ("", f".{NAME}", f".{NAME}.{self._service.node}"):
-                subject = f"$SRV.{asked}{suffix}"
+                subject = f"$SRV.{request}{suffix}"
                 self._subscriptions.append(
                     await self._connection.subscribe(subject, self._on_requests)
                 )
 
     async def close(self) -> None:
-        """It is not found any more."""
+        """Unsubscribe; NATS tools no longer find the node."""
         while self._subscriptions:
             await self._subscriptions.pop().cancel()
 
     def _on_requests(self, messages: list[Message]) -> None:
-        told = {"PING": self._ping, "INFO": self._info, "STATS": self._stats}
+        replies = {"PING": self._ping, "INFO": self._info, "STATS": self._stats}
         self._connection.send(
             [
-                Outgoing(message.reply, encode_json(told[message.subject.split(".")[1]]()))
+                Outgoing(message.reply, encode_json(replies[message.subject.split(".")[1]]()))
                 for message in messages
                 if is_reply_subject(message.reply)
             ]

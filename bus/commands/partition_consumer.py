@@ -1,26 +1,25 @@
-"""One open partition: a pull or a batch in work, never both.
+"""The consumer of one partition of the inbox, and its ownership.
 
-A pull waits for a message, takes all that stand there and ends; the next one goes out with the
-acknowledgement of the batch. So nothing lies here while a batch is slow to commit, and what arrives
-meanwhile comes together. After a reconnect, or silence, the partition is taken over from
-ourselves: what was on its way to us is sent again.
+A partition consumer has either an open pull or a batch in work. A pull waits for a message, takes
+all that are stored and ends; the next pull goes out with the acknowledgement of the batch. So no
+message waits in this process while a batch commits, and messages that arrive meanwhile form the
+next batch. After a reconnect or a silence the owner renews its ownership, and the server sends the
+messages that were on their way again.
 
-Whose turn it is to pull a partition: one durable consumer at a time, a new one for every owner.
-
-JetStream redelivers by the clock, newer messages before older ones, which would break the order of
-a key. So nothing is ever redelivered: whoever takes a partition over makes the consumer
-``p<partition>-<turn>`` behind what is done, and removes the one before, which shuts out an owner
-that has not noticed its death. It knows consumers; pulling is
-``rookery.bus.commands.partition_consumer``'s.
+JetStream redelivers by time, newer messages before older ones, which would break the order of a
+key. So no message is ever redelivered: a new owner creates the durable consumer
+``p<partition>-<number>`` behind the last done message and removes the one before, which shuts out
+an owner that has not noticed its loss.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
+from rookery.bus.backoff import Backoff
 from rookery.bus.commands.headers import from_inbox
 from rookery.bus.commands.redelivery import (
     ATTEMPTS_MAX,
@@ -29,31 +28,40 @@ from rookery.bus.commands.redelivery import (
     PreviousOwnerState,
     SuspectGate,
 )
-from rookery.bus.journal.stored_message import DeliveryInfo, delivery_info, status_of
-from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, Subscription
+from rookery.bus.nats import (
+    CONSUMER_NOT_FOUND,
+    ApiError,
+    Connection,
+    DeliveryInfo,
+    Message,
+    Outgoing,
+    Subscription,
+    delivery_info,
+    status_of,
+)
 from rookery.bus.ports import Delivery
 from rookery.bus.subjects import Subjects
+from rookery.bus.task_set import TaskSet
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["ConsumerOwnership", "OwnedConsumer", "PartitionConsumer"]
 
-_CONSUMER_NOT_FOUND = 10014
 _NEVER_NS = 30 * 86_400 * 1_000_000_000
 _TRY_S = 2.0
 
 
 class OwnedConsumer(NamedTuple):
-    """A partition taken over."""
+    """The durable consumer of an owned partition."""
 
     number: int
     consumer: str
     after_sequence: int
-    """What was done when it was taken over."""
+    """The last sequence that was done when the consumer was created."""
 
 
 class ConsumerOwnership:
-    """The consumers of one partition; errors are the connection's and ``ApiError``."""
+    """The durable consumers of one partition; its methods raise ``Failed`` and ``ApiError``."""
 
     def __init__(self, connection: Connection, subjects: Subjects, partition: int) -> None:
         self._connection = connection
@@ -61,31 +69,31 @@ class ConsumerOwnership:
         self._prefix = f"p{partition}-"
         self._filter = subjects.stored_commands(partition)
         self._owner = connection.client.new_inbox()
-        """Tells our own consumer, whose making was never answered, from somebody else's."""
+        """Marks our consumers, so that one whose creation got no reply is recognised."""
 
     async def acquire(self) -> tuple[OwnedConsumer, PartitionCursor]:
-        """Go on where the last owner, whoever it was, left the partition."""
-        standing = await self._existing()
-        turn = max(standing, default=0)
+        """Take the partition over and continue where the previous owner ended."""
+        existing = await self._existing()
+        last = max(existing, default=0)
         cursor = (
-            PartitionCursor.after(_previous_state(standing[turn])) if turn else PartitionCursor()
+            PartitionCursor.after(_previous_state(existing[last])) if last else PartitionCursor()
         )
-        return await self._create(turn + 1, cursor, standing), cursor
+        return await self._create(last + 1, cursor, existing), cursor
 
-    async def renew(self, hold: OwnedConsumer, cursor: PartitionCursor) -> OwnedConsumer | None:
-        """Go on where we are ourselves; ``None`` if somebody has taken the partition over."""
-        standing = await self._existing()
-        turn = max(standing, default=0)
-        if turn > hold.number and standing[turn]["config"]["metadata"].get("owner") != self._owner:
+    async def renew(self, owned: OwnedConsumer, cursor: PartitionCursor) -> OwnedConsumer | None:
+        """Continue at this owner's cursor; ``None`` if another owner has the partition."""
+        existing = await self._existing()
+        last = max(existing, default=0)
+        if last > owned.number and existing[last]["config"]["metadata"].get("owner") != self._owner:
             return None
-        return await self._create(max(turn, hold.number) + 1, cursor, standing)
+        return await self._create(max(last, owned.number) + 1, cursor, existing)
 
-    async def release(self, hold: OwnedConsumer, cursor: PartitionCursor) -> None:
-        """Tell the next owner that nobody died over what is left."""
-        await self._put("update", hold, cursor, {"orderly": "yes"})
+    async def release(self, owned: OwnedConsumer, cursor: PartitionCursor) -> None:
+        """Mark the release, so that the next owner suspects no message."""
+        await self._put("update", owned, cursor, {"orderly": "yes"})
 
     async def _existing(self) -> dict[int, dict[str, Any]]:
-        """Our consumers by turn; more than one if a takeover was interrupted."""
+        """The partition's consumers by number; several if a takeover was interrupted."""
         found: list[dict[str, Any]] = []
         while True:
             query = {"offset": len(found)}
@@ -93,24 +101,24 @@ class ConsumerOwnership:
             found += page["consumers"] or []
             if len(found) >= page["total"] or not page["consumers"]:
                 break
-        turns = ((info["name"].removeprefix(self._prefix), info) for info in found)
-        return {int(turn): info for turn, info in turns if turn.isdecimal()}
+        numbered = ((info["name"].removeprefix(self._prefix), info) for info in found)
+        return {int(number): info for number, info in numbered if number.isdecimal()}
 
     async def _create(
-        self, turn: int, cursor: PartitionCursor, before: dict[int, dict[str, Any]]
+        self, number: int, cursor: PartitionCursor, existing: dict[int, dict[str, Any]]
     ) -> OwnedConsumer:
-        hold = OwnedConsumer(turn, f"{self._prefix}{turn}", cursor.floor)
-        await self._put("create", hold, cursor, {})
-        for info in before.values():
+        owned = OwnedConsumer(number, f"{self._prefix}{number}", cursor.floor)
+        await self._put("create", owned, cursor, {})
+        for info in existing.values():
             try:
                 await self._consumer_api(f"DELETE.{self._stream}.{info['name']}")
             except ApiError as error:
-                if error.err_code != _CONSUMER_NOT_FOUND:
+                if error.err_code != CONSUMER_NOT_FOUND:
                     raise
-        return hold
+        return owned
 
     async def _put(
-        self, action: str, hold: OwnedConsumer, cursor: PartitionCursor, more: dict[str, str]
+        self, action: str, owned: OwnedConsumer, cursor: PartitionCursor, more: dict[str, str]
     ) -> None:
         metadata = {
             "owner": self._owner,
@@ -118,35 +126,35 @@ class ConsumerOwnership:
             "suspects_to": str(cursor.suspects_to),
         }
         config = {
-            "name": hold.consumer,
-            "durable_name": hold.consumer,
+            "name": owned.consumer,
+            "durable_name": owned.consumer,
             "description": "commands and fired timers of a partition, pulled by its owner",
             "filter_subject": self._filter,
             "deliver_policy": "by_start_sequence",
-            "opt_start_seq": hold.after_sequence + 1,
+            "opt_start_seq": owned.after_sequence + 1,
             "ack_policy": "all",
             "ack_wait": _NEVER_NS,
             "max_ack_pending": BATCH_MESSAGES_MAX,
             "metadata": metadata | more,
         }
         query = {"stream_name": self._stream, "action": action, "config": config}
-        await self._consumer_api(f"CREATE.{self._stream}.{hold.consumer}", query)
+        await self._consumer_api(f"CREATE.{self._stream}.{owned.consumer}", query)
 
-    async def _consumer_api(self, what: str, query: object = None) -> dict[str, Any]:
-        return await self._connection.api(f"CONSUMER.{what}", query, timeout_s=_TRY_S)
+    async def _consumer_api(self, verb: str, query: object = None) -> dict[str, Any]:
+        return await self._connection.api(f"CONSUMER.{verb}", query, timeout_s=_TRY_S)
 
 
 def _previous_state(info: dict[str, Any]) -> PreviousOwnerState:
     config = info["config"]
-    noted = config["metadata"]
+    metadata = config["metadata"]
     began = config["opt_start_seq"] - 1
     return PreviousOwnerState(
         began=began,
         floor=max(began, info["ack_floor"]["stream_seq"]),
         delivered=info["delivered"]["stream_seq"],
-        suspects_to=int(noted["suspects_to"]),
-        deaths=int(noted["deaths"]),
-        orderly="orderly" in noted,
+        suspects_to=int(metadata["suspects_to"]),
+        deaths=int(metadata["deaths"]),
+        orderly="orderly" in metadata,
     )
 
 
@@ -154,7 +162,7 @@ _log = logging.getLogger(__name__)
 
 _EXPIRES_S = 10
 _GRACE_S = 2
-"""A pull that has not ended so long after it expired was lost."""
+"""A pull that has not ended this long after its expiry was lost."""
 _BATCH_BYTES_MAX = 4 << 20
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.02, 1.0
 
@@ -162,21 +170,21 @@ _BATCH_QUERY = encode_json(
     {
         "batch": BATCH_MESSAGES_MAX,
         "max_bytes": _BATCH_BYTES_MAX,
-        # Together: wait for the first message, then take what stands there and end.
+        # Together: wait for the first message, then take all stored ones and end.
         "expires": _EXPIRES_S * 1_000_000_000,
         "no_wait": True,
     }
 )
 _SINGLE_QUERY = encode_json({"batch": 1, "no_wait": True})
-"""What stands there already: a suspect, or what is larger than a batch may be."""
+"""For one stored message: a suspect, or one larger than a batch may be."""
 
 _EMPTY_STATUSES = frozenset({404, 408})
-"""All that stood there was sent, or nothing came in time."""
+"""All stored messages were sent, or no message arrived in time."""
 _TOO_LARGE = b"MaxBytes"
 
 
 class PartitionConsumer:
-    """Deliveries of one partition, batch after batch, to its owner."""
+    """Delivers the messages of one partition, batch by batch, to its owner."""
 
     def __init__(
         self,
@@ -185,23 +193,23 @@ class PartitionConsumer:
         partition: int,
         *,
         deliver: Callable[[list[Delivery]], None],
-        bury: Callable[[Delivery, str, str], Awaitable[int]],
+        dead_letter: Callable[[Delivery, str, str], Awaitable[int]],
         gate: SuspectGate,
     ) -> None:
         self._connection, self._partition = connection, partition
-        self._deliver, self._dead_letter, self._suspect_gate = deliver, bury, gate
+        self._deliver, self._dead_letter, self._suspect_gate = deliver, dead_letter, gate
         self._ownership = ConsumerOwnership(connection, subjects, partition)
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{subjects.inbox_stream}"
         self._inbox = connection.client.new_inbox()
         self._subscription: Subscription | None = None
         self._owned: OwnedConsumer | None = None
-        """``None`` before the partition is ours and after somebody has taken it over."""
+        """``None`` before the partition is owned and after another owner has taken it over."""
         self.is_taken_over = False
         """Whether another owner has taken the partition over."""
         self._cursor = PartitionCursor()
         self._pulls = 0
         self._requested = 0
-        """How many messages the open pull asks for; 0 if there is none."""
+        """How many messages the open pull requests; 0 if no pull is open."""
         self._pull_timer: asyncio.TimerHandle | None = None
         self._arrived: list[tuple[DeliveryInfo, Message]] = []
         self._working: set[int] = set()
@@ -210,11 +218,11 @@ class PartitionConsumer:
         self._stale = False
         """Whether the partition must be renewed before the next pull."""
         self._renewing = False
-        self._pause_s = _PAUSE_S_MIN
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._pause = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX)
+        self._tasks = TaskSet()
 
     async def open(self) -> None:
-        """Take the partition over, however long that takes, and pull."""
+        """Take the partition over, retrying until it works, and pull."""
         self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._receive)
         self._connection.on_reconnect.append(self._mark_stale)
         try:
@@ -225,26 +233,24 @@ class PartitionConsumer:
         self._request_next()
 
     async def close(self) -> None:
-        """Deliver no more; what is in work may be delivered again, here or elsewhere."""
+        """Stop; messages in work may be delivered again, to this or another owner."""
         if self._subscription is None:
             return
         subscription, self._subscription = self._subscription, None
         self._connection.on_reconnect.remove(self._mark_stale)
         self._end_pull()
         self._suspect_gate.exit(self)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
         await subscription.cancel()
-        hold, self._owned = self._owned, None
-        if hold is not None:
+        owned, self._owned = self._owned, None
+        if owned is not None:
             try:
-                await self._ownership.release(hold, self._cursor)
+                await self._ownership.release(owned, self._cursor)
             except (ApiError, Failed) as error:
-                _log.info("partition %d was left without a word: %s", self._partition, error)
+                _log.info("release not recorded: partition=%d error=%s", self._partition, error)
 
     def done(self, sequence: int) -> None:
-        """The message is worked off; behind the last one of a batch comes the next batch."""
+        """Mark a message as done; after the last one of a batch, pull the next batch."""
         if sequence not in self._working:
             return
         self._working.remove(sequence)
@@ -260,7 +266,7 @@ class PartitionConsumer:
     # Pulling.
 
     def _request_next(self, *acknowledgement: Outgoing) -> None:
-        """Open a pull, or get in line to pull a suspect."""
+        """Open a pull, or wait at the gate to pull a suspect."""
         if self._owned is None:
             return
         if self._cursor.must_deliver_alone:
@@ -308,47 +314,49 @@ class PartitionConsumer:
         alone = self._requested == 1
         self._end_pull()
         if status_of(end) in _EMPTY_STATUSES:
-            self._pause_s = _PAUSE_S_MIN
-            if alone:  # What stood there has passed its age.
+            self._pause.reset()
+            if alone:  # The suspect has expired.
                 self._cursor.clear_suspects()
                 self._suspect_gate.exit(self)
             self._request_next()
         elif _TOO_LARGE in end.header:
             self._pull_one()
-        else:  # The consumer is gone, or its server is going.
+        else:  # The consumer is removed, or its server stops.
             self._renew()
 
     # Working.
 
     def _deliver_batch(self, arrived: list[tuple[DeliveryInfo, Message]]) -> None:
-        self._pause_s = _PAUSE_S_MIN
+        self._pause.reset()
         partition, attempt = self._partition, self._cursor.attempt
-        batch = [from_inbox(m, partition, place, attempt(place.sequence)) for place, m in arrived]
-        self._working = {place.sequence for place, _ in arrived}
-        place, last = arrived[-1]
-        self._last, self._ack = place.sequence, last.reply
+        batch = [from_inbox(m, partition, info, attempt(info.sequence)) for info, m in arrived]
+        self._working = {info.sequence for info, _ in arrived}
+        info, last = arrived[-1]
+        self._last, self._ack = info.sequence, last.reply
         if batch[0].attempt > ATTEMPTS_MAX:
-            self._spawn(self._quarantine(batch[0], self._last))
+            self._tasks.start(self._quarantine(batch[0], self._last))
         else:
             self._deliver(batch)
 
     async def _quarantine(self, delivery: Delivery, sequence: int) -> None:
-        """Bury what its owners died of, and go on."""
+        """Move a message whose owners died to the dead letters, and continue."""
         reason = f"its node died {delivery.attempt - 1} times while working on it"
 
-        async def bury() -> None:
+        async def add_dead_letter() -> None:
             await self._dead_letter(delivery, "COMMAND_QUARANTINED", reason)
 
         try:
-            await self._retry_until_done(bury)
+            await self._retry_until_done(add_dead_letter)
         except Refused as refusal:
-            _log.error("command %r is skipped and not buried: %s", delivery.id, refusal)
+            _log.error(
+                "command skipped without a dead letter: id=%r error=%s", delivery.id, refusal
+            )
         self.done(sequence)
 
     # Taking over.
 
     def _mark_stale(self) -> None:
-        """What was on its way to us may be lost."""
+        """Renew the ownership before the next pull: messages on their way may be lost."""
         if self._working:
             self._stale = True
         elif self._owned is not None:
@@ -360,10 +368,10 @@ class PartitionConsumer:
         self._stale = False
         if not self._renewing:
             self._renewing = True
-            self._spawn(self._renew_ownership())
+            self._tasks.start(self._renew_ownership())
 
     async def _renew_ownership(self) -> None:
-        await self._pause()
+        await asyncio.sleep(self._pause.next_s())
         try:
             await self._retry_until_done(self._renew_once)
         finally:
@@ -378,23 +386,13 @@ class PartitionConsumer:
         self._owned = await self._ownership.renew(self._owned, self._cursor)
         if self._owned is None:
             self.is_taken_over = True
-            _log.warning("partition %d was taken over by another node", self._partition)
+            _log.warning("partition taken over by another node: partition=%d", self._partition)
 
     async def _retry_until_done(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Outages are waited out."""
+        """Repeat ``step`` until it succeeds; outages only delay it."""
         while True:
             try:
                 return await step()
             except (ApiError, Failed) as error:
-                _log.info("partition %d waits: %s", self._partition, error)
-            await self._pause()
-
-    async def _pause(self) -> None:
-        """Longer every time until something has come of it."""
-        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _PAUSE_S_MAX)
-        await asyncio.sleep(pause_s)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+                _log.info("partition waits: partition=%d error=%s", self._partition, error)
+            await asyncio.sleep(self._pause.next_s())

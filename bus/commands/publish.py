@@ -1,7 +1,7 @@
-"""Publishing that is done when the server says so, asked again until it does.
+"""Publishing to a stream, repeated until the server acks.
 
-A lost answer cannot be told from a lost message, so what is published here may be stored twice:
-commands are recognised by their id, schedules replace each other, dead letters have a window.
+A lost ack looks like a lost message, so a message may be stored twice: commands have an id,
+schedules replace each other, and the stream of dead letters has a duplicate window.
 """
 
 from __future__ import annotations
@@ -10,26 +10,25 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from rookery.bus.journal.append_messages import AckVerdict, decode_ack
-from rookery.bus.nats.connection import Connection, Outgoing
+from rookery.bus.nats import AckVerdict, Connection, Outgoing, decode_ack
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["publish", "retry_until_deadline"]
 
 T = TypeVar("T")
 
-_PATIENCE_S = 10.0
+_DEADLINE_S = 10.0
 _TRY_S = 2.0
 _PAUSE_S = 0.1
 
 
 async def publish(connection: Connection, message: Outgoing) -> int:
-    """Store ``message`` in the stream of its subject; its sequence there.
+    """Store ``message`` in the stream of its subject; returns its sequence.
 
     ``Failed`` SERVER_UNREACHABLE or JOURNAL_FULL, ``Refused`` PAYLOAD_TOO_LARGE.
     """
-    answer = await retry_until_deadline(lambda: connection.request(message, timeout_s=_TRY_S))
-    ack = decode_ack(answer)
+    reply = await retry_until_deadline(lambda: connection.request(message, timeout_s=_TRY_S))
+    ack = decode_ack(reply)
     text = f"JetStream error {ack.description} for {message.subject[:200]}"
     match ack.verdict:
         case AckVerdict.STORED:
@@ -42,13 +41,13 @@ async def publish(connection: Connection, message: Outgoing) -> int:
             raise Failed("STREAM_MISMATCH", text)
 
 
-async def retry_until_deadline(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until there is an answer or ten seconds are over; then ``Failed`` as it came."""
+async def retry_until_deadline(request: Callable[[], Awaitable[T]]) -> T:
+    """Repeat ``request`` for up to ten seconds; then raise its last ``Failed``."""
     loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + _PATIENCE_S
+    deadline_s = loop.time() + _DEADLINE_S
     while True:
         try:
-            return await ask()
+            return await request()
         except Failed:
             if loop.time() + _PAUSE_S >= deadline_s:
                 raise

@@ -1,9 +1,10 @@
-"""Request-reply on core NATS: any node takes a request, the owner of its partition gets it.
+"""The request endpoint: commands and queries by request-reply on core NATS.
 
-Requests come through one queue group, and what another node owns is passed on to its own subject.
-The server tells the sender, not the requester, that nobody listens there, so a passed-on request
-names us as the one to tell and carries the requester's subject in the last token of its reply.
-Nothing is stored here: a client keeps its request until it is answered.
+All nodes receive requests through one queue group. A node forwards a request of another node's
+partition to a subject of that partition. If no node listens there, the server notifies the sender
+and not the client, so the forwarding node puts a subject of its own into the reply field, with the
+client's subject in the last token. Requests are not stored: a client repeats its request until it
+receives a reply.
 """
 
 from __future__ import annotations
@@ -14,14 +15,20 @@ from itertools import count
 
 from rookery.bus.commands.headers import (
     CODE,
-    MESSAGE_ID,
     command_headers,
     from_request,
     is_reply_subject,
 )
-from rookery.bus.journal.stored_message import status_of
-from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
-from rookery.bus.nats.frames import header_value
+from rookery.bus.nats import (
+    MESSAGE_ID,
+    NO_RESPONDERS,
+    Connection,
+    Message,
+    Outgoing,
+    Subscription,
+    header_value,
+    status_of,
+)
 from rookery.bus.ports import Delivery, ReplyMessage
 from rookery.bus.subjects import Subjects, decode_token, encode_token, partition_of
 from rookery.schemas.codec import encode_json
@@ -34,23 +41,22 @@ log = logging.getLogger(__name__)
 
 QUEUE = "rookery"
 _MESSAGE_ID = MESSAGE_ID.encode()
-_NO_RESPONDERS = 503
 
 
 def partition_unowned(reply_to: str) -> ReplyMessage:
-    """The answer to a request that no node can take."""
+    """The reply to a request whose partition no node owns."""
     return error_reply(reply_to, "PARTITION_UNOWNED", CODES["PARTITION_UNOWNED"].meaning)
 
 
 def error_reply(reply_to: str, code: str, message: str) -> ReplyMessage:
-    """What a door says by itself."""
+    """A reply with an error of the request endpoint itself."""
     return ReplyMessage(
         reply_to, encode_json({"error": ErrorObject(code=code, message=message)}), code
     )
 
 
 class NatsRequestEndpoint:
-    """Port ``RequestEndpoint``. To be made and used on the event loop of its connection."""
+    """Port ``RequestEndpoint``; created and used on the event loop of its connection."""
 
     def __init__(self, connection: Connection, subjects: Subjects) -> None:
         self._connection, self._subjects = connection, subjects
@@ -80,8 +86,8 @@ class NatsRequestEndpoint:
                 requests, self._on_owned_messages
             )
 
-    def reply(self, answers: Sequence[ReplyMessage]) -> None:
-        self._send([(a.reply_to, _outgoing(a)) for a in answers if is_reply_subject(a.reply_to)])
+    def reply(self, replies: Sequence[ReplyMessage]) -> None:
+        self._send([(r.reply_to, _outgoing(r)) for r in replies if is_reply_subject(r.reply_to)])
 
     async def close(self) -> None:
         self._deliver = _discard
@@ -90,7 +96,7 @@ class NatsRequestEndpoint:
             await self._subscriptions.pop().cancel()
 
     def _on_messages(self, messages: list[Message]) -> None:
-        """Requests of all partitions: keep our own, pass the others on."""
+        """Deliver requests of this node's partitions; forward the others."""
         ours: list[Delivery] = []
         others: list[tuple[str, Outgoing]] = []
         for message in messages:
@@ -105,13 +111,13 @@ class NatsRequestEndpoint:
             self._deliver(ours)
 
     def _on_owned_messages(self, messages: list[Message]) -> None:
-        """Requests another node passed on to us."""
-        self._deliver([from_request(m, self._id_of(m), _requester(m.reply)) for m in messages])
+        """Deliver requests that another node has forwarded."""
+        self._deliver([from_request(m, self._id_of(m), _client_subject(m.reply)) for m in messages])
 
     def _on_undeliverable(self, messages: list[Message]) -> None:
-        """Requests we passed on, to nobody as the server says."""
-        nowhere = (_requester(m.subject) for m in messages if status_of(m) == _NO_RESPONDERS)
-        self.reply([partition_unowned(reply_to) for reply_to in nowhere])
+        """Reply to forwarded requests that no node has received."""
+        clients = (_client_subject(m.subject) for m in messages if status_of(m) == NO_RESPONDERS)
+        self.reply([partition_unowned(reply_to) for reply_to in clients])
 
     def _forwarded(self, request: Delivery) -> Outgoing:
         reply_to = request.reply_to
@@ -125,13 +131,15 @@ class NatsRequestEndpoint:
         )
 
     def _id_of(self, message: Message) -> str:
-        """The client's, or one that stays the same when the request is passed on."""
-        given = header_value(message.header, _MESSAGE_ID)
-        return given or f"{self._inbox}.{next(self._numbers)}"
+        """The client's id, or a new one, which forwarding preserves."""
+        client_id = header_value(message.header, _MESSAGE_ID)
+        return client_id or f"{self._inbox}.{next(self._numbers)}"
 
     def _send(self, messages: Sequence[tuple[str, Outgoing]]) -> None:
-        """Send all; where one cannot be sent (it is too large), its requester is told so, and where
-        not even that can be sent, nobody: to send is never an error."""
+        """Send messages, each with its client's reply subject.
+
+        A client receives an error instead of a message that cannot be sent (it is too large).
+        """
         try:
             self._connection.send([message for _, message in messages])
         except Refused as refusal:
@@ -144,26 +152,26 @@ class NatsRequestEndpoint:
     def _reply_error(self, reply_to: str, refusal: Refused) -> None:
         try:
             self._connection.send([_outgoing(error_reply(reply_to, refusal.code, refusal.message))])
-        except Refused as again:
-            log.warning("an answer is dropped: %s", again)
+        except Refused as error:
+            log.warning("reply dropped: %s", error)
 
 
-def _requester(subject: str) -> str:
+def _client_subject(subject: str) -> str:
     return decode_token(subject.rpartition(".")[2])
 
 
-def _outgoing(answer: ReplyMessage) -> Outgoing:
-    """An answer; an error also says so in the headers of NATS micro, whose codes are HTTP's."""
-    if not answer.code:
-        return Outgoing(answer.reply_to, answer.body)
-    known = CODES[answer.code]
+def _outgoing(reply: ReplyMessage) -> Outgoing:
+    """Encode a reply; an error also gets the headers of NATS micro, whose codes are HTTP's."""
+    if not reply.code:
+        return Outgoing(reply.reply_to, reply.body)
+    known = CODES[reply.code]
     headers = (
         ("Nats-Service-Error-Code", "503" if known.retryable else "400"),
         ("Nats-Service-Error", known.meaning),
-        (CODE, answer.code),
+        (CODE, reply.code),
     )
-    return Outgoing(answer.reply_to, answer.body, headers=headers)
+    return Outgoing(reply.reply_to, reply.body, headers=headers)
 
 
 def _discard(deliveries: list[Delivery]) -> None:
-    """What arrives while the door is closed is asked again."""
+    """Drop requests while the endpoint is closed; their clients repeat them."""

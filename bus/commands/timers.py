@@ -1,8 +1,8 @@
-"""Timers on JetStream: the server's scheduled messages, which outlive every process of ours.
+"""Timers on JetStream: scheduled messages, which the server holds without any Rookery process.
 
-A timer is one message on a subject of its own, so arming again replaces it and purging the subject
-cancels it. When it is due, the server puts its body where the inbox stream takes it in like a
-command; what happens then is the inbox's.
+A timer is one message on its own subject, so arming again replaces it and purging the subject
+cancels it. When it is due, the server publishes its body to a subject that the inbox stream
+sources, and the inbox delivers it like a command.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from rookery.bus.commands.headers import TIMER
 from rookery.bus.commands.publish import publish, retry_until_deadline
-from rookery.bus.nats.connection import Connection, Outgoing
+from rookery.bus.nats import Connection, Outgoing
 from rookery.bus.ports import DeadLetter, Timer
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Refused
@@ -20,32 +20,32 @@ from rookery.schemas.ids import check_command_id
 __all__ = ["DUE_MS_MAX", "JetStreamTimers", "check_timer", "fired_message"]
 
 DUE_MS_MAX = (2**63 - 1) // 1_000_000
-"""In the year 2262. The server counts nanoseconds in 64 bits and fires at once what is later."""
+"""In the year 2262. The server counts nanoseconds in 64 bits and fires later timers at once."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRED_LIFE = "24h"
-"""How long a fired timer waits to be taken in by the inbox stream, which takes a millisecond."""
+"""How long a fired timer waits for the inbox stream, which needs about a millisecond."""
 
 
 def check_timer(timer: Timer) -> str:
-    """The id of the command it will be; ``Refused`` if it can never be delivered."""
+    """The id of the timer's command; ``Refused`` if it can never be delivered."""
     if not 0 <= timer.due_ms <= DUE_MS_MAX:
         raise Refused(
             "TIMER_INVALID",
-            f"timer {timer.id[:80]!r} is due at {timer.due_ms}; it must be 0 to {DUE_MS_MAX}",
+            f"timer {timer.id[:80]!r} is due at {timer.due_ms}; allowed are 0 to {DUE_MS_MAX}",
             hint="milliseconds since 1970, UTC",
         )
     return check_command_id(f"timer/{timer.id}/{timer.due_ms}")
 
 
 def fired_message(subjects: Subjects, letter: DeadLetter) -> Outgoing:
-    """What the server would publish if the timer this once was were due now."""
+    """The message that the server publishes when the timer of this dead letter is due."""
     headers = [(TIMER, letter.id), ("Nats-TTL", _FIRED_LIFE)]
     return Outgoing(subjects.fired(letter.verb, letter.key), letter.body, headers=headers)
 
 
 class JetStreamTimers:
-    """Port ``Timers``. To be used on the event loop of its connection."""
+    """Port ``Timers``; used on the event loop of its connection."""
 
     def __init__(self, connection: Connection, subjects: Subjects) -> None:
         self._connection, self._subjects = connection, subjects

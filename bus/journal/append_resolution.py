@@ -1,7 +1,7 @@
-"""What became of an append: asked of the journal's leader, however long it takes to answer.
+"""The resolution of appends without an ack: a query to the leader of the journal's stream.
 
-JetStream compares expectations before it looks for duplicates, so a repetition of a stored append
-is refused like somebody else's. Message ids tell them apart; nothing here sends an append.
+JetStream compares expectations before it looks for duplicates, so it refuses the repetition of a
+stored append like an append of another writer. The message id distinguishes the two.
 """
 
 from __future__ import annotations
@@ -20,32 +20,34 @@ _PAUSE_S = 0.05
 
 
 class AppendResolver:
-    """Answers are ``None`` when the append is not stored and what it expects holds."""
+    """Finds the outcome of an append; ``None`` if it is not stored and its expectation holds."""
 
-    def __init__(self, reads: JournalReader) -> None:
-        self._reader = reads
+    def __init__(self, reader: JournalReader) -> None:
+        self._reader = reader
         self._queries = asyncio.Semaphore(_QUERIES_MAX)
 
     async def check_entity(self, append: AppendRequest) -> AppendOutcome | None:
-        """Only the entity's own expectation is looked at, not the fence."""
+        """Check the expectation of the entity only, not the fence."""
         return await self._query_until_answered(self._check_next, append)
 
     async def resolve_stale(self, append: AppendRequest) -> AppendOutcome | None:
-        """The server said that an expectation does not hold."""
+        """Resolve an append that the server refused because an expectation does not hold."""
         return await self._query_until_answered(self._check_stale, append)
 
     async def _query_until_answered(
-        self, ask: Callable[[AppendRequest], Awaitable[AppendOutcome | None]], append: AppendRequest
+        self,
+        query: Callable[[AppendRequest], Awaitable[AppendOutcome | None]],
+        append: AppendRequest,
     ) -> AppendOutcome | None:
         while True:
             try:
                 async with self._queries:
-                    return await ask(append)
+                    return await query(append)
             except Failed:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _check_next(self, append: AppendRequest) -> AppendOutcome | None:
-        """Ours could only be stored as the first message after its expectation."""
+        """The append can only be stored as the entity's first message after ``expected``."""
         found = await self._reader.next(append.entity, append.expected)
         if found is None:
             return None

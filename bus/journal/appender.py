@@ -1,34 +1,29 @@
-"""Appends until their outcome is known: groups out, acks in, and every doubt resolved.
+"""The appender: it sends appends and works on each until its outcome is known.
 
-A group goes out as pipelined singles or, above ``batch_over`` messages, as one atomic batch. What
-is refused as a batch is halved. What is not answered is sent again, alone and under the same
-message id (a full server stores a batch in part and never answers: measured, 2.15.1); what is then
-refused as stale may be our own message whose ack was lost, so the leader is asked
-(``rookery.bus.journal.append_resolution``). Where no stream listens, the turn may have ended, so
-the stream is asked (``rookery.bus.journal.writer_terms``). Which appends belong together is the
-caller's business.
+It sends a group as pipelined singles or, above ``batch_over`` messages, as one atomic batch, and
+halves a batch that the server refuses. It sends an append without an ack again, alone and under the
+same message id (a full server stores a part of a batch and never acks: measured, 2.15.1). If the
+server then refuses it as stale, the ack of our own message may have been lost, so the appender
+queries the leader (``append_resolution``). If no stream listens, the term may have ended, so it
+queries the stream (``writer_terms``).
 
-The end of the journal, as far back as every message is known to be our own.
-
-A sequence is one message for ever, so acks that follow each other without a gap leave no room for
-anybody else's. Whoever owns what does not matter here. It sends nothing and asks nobody; where it
-knows too little, the server is to be asked (``rookery.bus.journal.append_resolution``).
+``OwnTail`` saves queries: sequences are never reused, so consecutive acks prove that no other
+writer has a message between them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from rookery.bus.backoff import Backoff
 from rookery.bus.journal.append_messages import (
-    AckVerdict,
     InFlightAppend,
-    decode_ack,
     encode_batch,
     encode_single,
     halves,
@@ -37,7 +32,7 @@ from rookery.bus.journal.append_messages import (
 from rookery.bus.journal.append_resolution import AppendResolver
 from rookery.bus.journal.reader import JournalReader
 from rookery.bus.journal.writer_terms import WriterTerms
-from rookery.bus.nats.connection import Connection, Message, Subscription
+from rookery.bus.nats import AckVerdict, Connection, Message, Subscription, decode_ack
 from rookery.bus.ports import (
     Appended,
     AppendOutcome,
@@ -48,36 +43,36 @@ from rookery.bus.ports import (
     Superseded,
 )
 from rookery.bus.subjects import NODE_FAMILY, Subjects, partition_of
+from rookery.bus.task_set import TaskSet
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["AppendCounters", "Appender", "OwnTail"]
 
 MESSAGES_MAX = 1_024
-"""Of more, the oldest are forgotten; looking all through them is quicker than asking."""
+"""How many messages the tail has; a search through all is faster than a query."""
 
 
 class OwnTail:
-    """Used on the loop."""
+    """The end of the journal, as far back as every message is known to be from this node."""
 
     def __init__(self) -> None:
         self._entities: deque[EntityId] = deque(maxlen=MESSAGES_MAX)
         self._end = 0
 
     def add(self, sequence: int, entity: EntityId) -> None:
-        """The server said that a message of ours stands there."""
+        """Add an acknowledged message of this node."""
         if sequence != self._end + 1:
             self._entities.clear()
         self._entities.append(entity)
         self._end = sequence
 
     def clear(self) -> None:
-        """The server may be another one from now on, and have another past."""
+        """Forget all: after a disconnect the server may be another one, with another journal."""
         self._entities.clear()
 
     def has_no_message_of(self, entity: EntityId, after: int, through: int) -> bool:
-        """Whether it is certain that none of the entity's messages stands above ``after`` and up
-        to ``through``."""
+        """Whether certainly no message of the entity is above ``after`` and up to ``through``."""
         before = self._end - len(self._entities)
         if not before <= after <= through <= self._end:
             return False
@@ -85,28 +80,28 @@ class OwnTail:
 
 
 _TIMEOUT_CHECK_S = 0.1
-"""How often unanswered groups are looked for."""
+"""How often the appender checks for groups without an ack."""
 _PAUSE_S_MIN = 0.05
 _PAUSE_S_MAX = 1.0
 _FINAL_CHECK_S = 1.0
-"""How long it is asked whether an append was stored before its turn ended."""
+"""How long the appender queries whether an append was stored before its term ended."""
 _PROBE_MESSAGES = 16
-"""So many appends try whether the trouble is over; the others wait for the first success."""
+"""How many appends are sent as a probe; the others wait for the first success."""
 
 
 class AppendCounters(msgspec.Struct):
-    """What has happened so far, for metrics."""
+    """Counters for metrics."""
 
     appends: int = 0
     batches: int = 0
     conflicts: int = 0
     lost_acks: int = 0
-    """Appends found stored although their ack never came."""
+    """Appends that were stored although their ack never arrived."""
     resent: int = 0
 
 
 class _Flight(NamedTuple):
-    """What one ack will answer: a single, or all members of a batch."""
+    """The appends that one ack settles: a single, or all members of a batch."""
 
     members: list[InFlightAppend]
     deadline_s: float
@@ -120,27 +115,27 @@ class Appender:
         self,
         connection: Connection,
         subjects: Subjects,
-        reads: JournalReader,
-        turns: WriterTerms,
+        reader: JournalReader,
+        terms: WriterTerms,
         *,
         batch_over: int | None,
         timeout_s: float,
     ) -> None:
         self.pressure = Backpressure.NONE
         self.counters = AppendCounters()
-        self._connection, self._subjects, self._terms = connection, subjects, turns
-        self._resolver, self._own_tail = AppendResolver(reads), OwnTail()
+        self._connection, self._subjects, self._terms = connection, subjects, terms
+        self._resolver, self._own_tail = AppendResolver(reader), OwnTail()
         self._batch_over, self._timeout_s = batch_over, timeout_s
         self._loop: asyncio.AbstractEventLoop
         self._flights: dict[int, _Flight] = {}
         self._count = 0
         self._unsettled: set[InFlightAppend] = set()
-        """Whatever nobody was told of."""
+        """Appends whose outcome no caller knows yet."""
         self._resend_queue: list[InFlightAppend] = []
-        self._pause_s = _PAUSE_S_MIN
+        self._pause = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX)
         self._probe_timer: asyncio.TimerHandle | None = None
         self._timeout_timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._terms_check: asyncio.Task[None] | None = None
         self._inbox = connection.client.new_inbox()
         self._name = self._inbox.rpartition(".")[2]
@@ -153,15 +148,13 @@ class Appender:
         self._connection.on_disconnect.append(self._on_disconnect)
 
     async def close(self) -> None:
-        """Nothing is settled from now on."""
+        """Stop; no append is settled from now on."""
         self._connection.on_reconnect.remove(self._resume)
         self._connection.on_disconnect.remove(self._on_disconnect)
         for timer in (self._probe_timer, self._timeout_timer):
             if timer:
                 timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
         if self._subscription:
             await self._subscription.cancel()
 
@@ -171,40 +164,40 @@ class Appender:
         """See ``Journal.append``."""
         self.counters.appends += len(appends)
         ready: list[InFlightAppend] = []
-        doubtful: list[InFlightAppend] = []
-        ownerless: list[InFlightAppend] = []
+        unchecked: list[InFlightAppend] = []
+        without_term: list[InFlightAppend] = []
         for append in appends:
-            waiting = self._new_in_flight(append, settle)
-            self._unsettled.add(waiting)
-            if not waiting.subject:
-                ownerless.append(waiting)
+            in_flight = self._new_in_flight(append, settle)
+            self._unsettled.add(in_flight)
+            if not in_flight.subject:
+                without_term.append(in_flight)
             else:
-                (ready if self._is_exact(append) else doubtful).append(waiting)
+                (ready if self._is_exact(append) else unchecked).append(in_flight)
         self._send(ready)
-        self._settle_superseded(ownerless)
-        if doubtful:
-            self._spawn(self._check_fenced(doubtful))
+        self._settle_superseded(without_term)
+        if unchecked:
+            self._tasks.start(self._check_fenced(unchecked))
 
     def supersede_all(self) -> None:
-        """No append goes on whose turn may have ended: each is told so, and not sent again."""
+        """Settle every append of a term as superseded, because its term may have ended."""
         self._settle_superseded([one for one in self._unsettled if one.term])
 
     def _new_in_flight(
         self, append: AppendRequest, settle: Callable[[list[AppendOutcome]], None]
     ) -> InFlightAppend:
-        """An append belongs to the turn in which it was decided, however often it is sent."""
+        """An append belongs to the term in which it was decided, however often it is sent."""
         entity = append.entity
         if entity.family == NODE_FAMILY:
             return InFlightAppend(append, settle, self._subjects.append_of_node(entity), None)
         partition = partition_of(entity.key)
-        if (turn := self._terms.term_of(partition)) is None:
+        if (term := self._terms.term_of(partition)) is None:
             return InFlightAppend(append, settle, "", None)
         return InFlightAppend(
-            append, settle, self._subjects.append(turn, entity), (partition, turn)
+            append, settle, self._subjects.append(term, entity), (partition, term)
         )
 
     def _is_exact(self, append: AppendRequest) -> bool:
-        """Whether the one number that the server compares says all that is expected."""
+        """Whether the server's one comparison checks all expectations of the append."""
         if append.fence is None or append.fence == append.expected:
             return True
         return self._own_tail.has_no_message_of(append.entity, append.expected, append.fence)
@@ -267,7 +260,7 @@ class Appender:
         self._track(number, _Flight(group, self._deadline(0), is_batch=True))
 
     def _isolate(self, group: list[InFlightAppend], refusal: Refused) -> None:
-        """The connection takes all or none: find the append that cannot be sent at all."""
+        """Find the append that cannot be sent; the connection sends all messages or none."""
         if len(group) > 1:
             for half in halves(group):
                 self._send_singles(half)
@@ -294,7 +287,7 @@ class Appender:
         for message in messages:
             flight = self._flights.pop(int(message.subject.rpartition(".")[2]), None)
             if flight is None:
-                continue  # Given up on: the repeated append finds out what happened.
+                continue  # Timed out; the repeated append resolves the outcome.
             ack = decode_ack(message)
             if ack.verdict is AckVerdict.STORED:
                 first = ack.sequence - len(flight.members) + 1
@@ -314,18 +307,20 @@ class Appender:
             case AckVerdict.NO_STREAM:
                 self._requeue(flight.members, Backpressure.UNREACHABLE)
                 if self._terms_check is None or self._terms_check.done():
-                    self._terms_check = self._spawn(self._check_terms())
+                    self._terms_check = self._tasks.start(self._check_terms())
             case _ if flight.is_batch:
                 self._halve(flight.members)
             case AckVerdict.TOO_LARGE:
                 one = flight.members[0]
                 self._settle([(one, AppendRejected(one.append, "PAYLOAD_TOO_LARGE", description))])
             case _:
-                self._spawn(self._resolve(flight.members[0]))
+                self._tasks.start(self._resolve(flight.members[0]))
 
     def _settle(self, known: Sequence[tuple[InFlightAppend, AppendOutcome]]) -> None:
-        """One call a caller, and one outcome an append: a later one is dropped. By the loop, so
-        that no caller is called back from inside ``append``."""
+        """Report outcomes: one call a caller, and only the first outcome of each append.
+
+        The loop makes the calls, so that no caller is called back from inside ``append``.
+        """
         known = [(waiting, outcome) for waiting, outcome in known if waiting in self._unsettled]
         if not known:
             return
@@ -344,10 +339,10 @@ class Appender:
     def _settle_superseded(self, waiting: Sequence[InFlightAppend]) -> None:
         self._settle([(one, Superseded(one.append)) for one in waiting])
 
-    # Doubt.
+    # Unknown outcomes.
 
     async def _check_terms(self) -> None:
-        """Of what no stream listened to, find what belongs to a turn that has ended."""
+        """Find the appends without a listening stream whose term has ended."""
         while True:
             try:
                 current = await self._terms.current()
@@ -360,7 +355,7 @@ class Appender:
         await asyncio.gather(*map(self._final_check, ended))
 
     async def _final_check(self, waiting: InFlightAppend) -> None:
-        """It may have been stored while its turn lasted, and only the ack was lost."""
+        """Settle an append of an ended term; it may be stored, with a lost ack."""
         try:
             async with asyncio.timeout(_FINAL_CHECK_S):
                 outcome = await self._resolver.check_entity(waiting.append)
@@ -371,45 +366,45 @@ class Appender:
         self._settle([(waiting, outcome if outcome and stored else Superseded(waiting.append))])
 
     async def _check_fenced(self, waiting: list[InFlightAppend]) -> None:
-        """The server compares one number a message: of a fenced append the fence. That the entity
-        itself has not moved since it was decided on, up to the fence, is asked before, unless it is
-        known."""
+        """Query whether the entities are unchanged up to the fence, then send their appends.
+
+        The server compares one number a message, which for a fenced append is the fence.
+        """
         answers = await asyncio.gather(
             *(self._resolver.check_entity(one.append) for one in waiting)
         )
-        asked = list(zip(waiting, answers, strict=True))
-        self._settle([(one, outcome) for one, outcome in asked if outcome])
-        self._send([one for one, outcome in asked if outcome is None])
+        checked = list(zip(waiting, answers, strict=True))
+        self._settle([(one, outcome) for one, outcome in checked if outcome])
+        self._send([one for one, outcome in checked if outcome is None])
 
     async def _resolve(self, waiting: InFlightAppend) -> None:
-        """The expectation failed: a lost ack of our own message, or another writer?"""
+        """Find out whether a stale append is our own message with a lost ack, or a conflict."""
         outcome = await self._resolver.resolve_stale(waiting.append)
         if outcome:
             self.counters.lost_acks += isinstance(outcome, Appended)
             self._settle([(waiting, outcome)])
             return
-        # The leader's word and its refusal disagree: something was still under way there.
+        # The leader's reply contradicts its refusal: a message was still in progress there.
         await asyncio.sleep(_PAUSE_S_MIN)
         self.counters.resent += 1
         self._send([waiting])
 
-    # Trouble.
+    # Outages.
 
     def _requeue(self, waiting: list[InFlightAppend], pressure: Backpressure) -> None:
-        """Keep these until the server takes appends again."""
+        """Hold these appends until the server accepts appends again."""
         waiting = [one for one in waiting if one in self._unsettled]
         if not waiting:
             return
         self.pressure = pressure
         self._resend_queue += waiting
         if self._probe_timer is None and self._connection.connected:
-            self._probe_timer = self._loop.call_later(self._pause_s, self._probe)
-            self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
+            self._probe_timer = self._loop.call_later(self._pause.next_s(), self._probe)
 
     def _probe(self) -> None:
         self._probe_timer = None
-        again = [one for one in self._resend_queue if one in self._unsettled]
-        probes, self._resend_queue = again[:_PROBE_MESSAGES], again[_PROBE_MESSAGES:]
+        queued = [one for one in self._resend_queue if one in self._unsettled]
+        probes, self._resend_queue = queued[:_PROBE_MESSAGES], queued[_PROBE_MESSAGES:]
         if not probes:
             self._resume()
             return
@@ -417,16 +412,17 @@ class Appender:
         self._send_singles(probes)
 
     def _resume(self) -> None:
-        """Whatever was the trouble is over."""
+        """Send the held appends: the server accepts appends again."""
         if self.pressure is Backpressure.NONE:
             return
-        self.pressure, self._pause_s = Backpressure.NONE, _PAUSE_S_MIN
+        self.pressure = Backpressure.NONE
+        self._pause.reset()
         if self._probe_timer:
             self._probe_timer.cancel()
             self._probe_timer = None
-        again, self._resend_queue = self._resend_queue, []
-        self.counters.resent += len(again)
-        self._send(again)
+        queued, self._resend_queue = self._resend_queue, []
+        self.counters.resent += len(queued)
+        self._send(queued)
 
     def _on_disconnect(self) -> None:
         self.pressure = Backpressure.UNREACHABLE
@@ -442,15 +438,9 @@ class Appender:
             self._timeout_timer = self._loop.call_later(_TIMEOUT_CHECK_S, self._check_timeouts)
 
     def _expire(self, numbers: list[int]) -> None:
-        """No ack is expected any more. Message ids make sending again safe."""
+        """Requeue appends without an ack; their message ids make a repetition safe."""
         for number in numbers:
             members = self._flights.pop(number).members
             for one in members:
                 one.send_alone, one.tries = True, one.tries + 1
             self._requeue(members, Backpressure.UNREACHABLE)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

@@ -1,8 +1,8 @@
-"""Is the journal what was written? Each entity's messages are a chain of digests.
+"""The audit of the journal: the messages of each entity form a chain of digests.
 
-``ChainAudit`` follows the chains over messages in journal order. It finds what was changed, swapped
-or removed between two messages of an entity; that an entity's newest messages are missing only
-shows against a copy kept elsewhere. Such a copy is an export: ``rookery.bus.journal.export``.
+``ChainAudit`` checks the chains over messages in journal order. It finds messages that were
+changed, swapped or removed between two messages of an entity. Missing newest messages show only by
+comparison with an export (``rookery.bus.journal.export``).
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ __all__ = ["AuditResult", "AuditScope", "ChainAudit", "scope_of"]
 
 
 class AuditScope(StrEnum):
-    """What of each entity is there to be looked at."""
+    """Which messages of each entity an audit sees."""
 
     WHOLE = "whole"
     """Every message from the first."""
     TAIL = "tail"
-    """Every message from some point on: an entity's first may continue what is not here."""
+    """Every message from some sequence on: an entity's first may continue an unseen chain."""
     PARTS = "parts"
-    """Messages with others missing between them: a link that does not fit proves nothing."""
+    """A selection of messages: a digest that does not continue the chain proves no damage."""
 
 
 def scope_of(where: Filter, after: int) -> AuditScope:
-    """What a scan gives to see."""
+    """The scope of a scan with this filter and start."""
     if where.run is not None:
         return AuditScope.PARTS
     return AuditScope.TAIL if after else AuditScope.WHOLE
 
 
 class AuditResult(msgspec.Struct):
-    """What has been looked at."""
+    """The counts of an audit."""
 
     messages: int = 0
     verified: int = 0
-    """Messages found to continue their entity's chain. Of a whole journal, all of them."""
+    """Messages that continue their entity's chain; in a whole journal, all."""
     entities: int = 0
     headless: int = 0
-    """Entities whose beginning is not among the messages."""
+    """Entities whose first message was not seen."""
 
 
 class ChainAudit:
-    """Messages in journal order, each against the one before it of its entity."""
+    """Checks messages, in journal order, each against its entity's message before."""
 
-    def __init__(self, extent: AuditScope = AuditScope.WHOLE) -> None:
+    def __init__(self, scope: AuditScope = AuditScope.WHOLE) -> None:
         self.audit = AuditResult()
-        self._scope = extent
+        self._scope = scope
         self._last_chains: dict[EntityId, str] = {}
         self._sequence = 0
 
     def add(self, stored: StoredMessage) -> None:
-        """Look at the next message; ``Failed`` CHAIN_BROKEN if it cannot follow."""
+        """Check the next message; ``Failed`` CHAIN_BROKEN if it cannot follow."""
         if stored.sequence <= self._sequence:
-            raise _broken(stored, f"it comes after message {self._sequence}")
+            raise _broken(stored, f"it follows message {self._sequence}")
         self._sequence = stored.sequence
         audit, entity = self.audit, stored.entity
         previous = self._last_chains.get(entity)
@@ -69,9 +69,9 @@ class ChainAudit:
         if not fits and not self._may_be_missing(first=first):
             raise _broken(
                 stored,
-                "its digest is not that of the entity's chain and this body"
+                "its digest does not continue the entity's chain with this body"
                 if not first
-                else "its digest is not that of an entity's first message",
+                else "its digest is not the digest of an entity's first message",
             )
         audit.messages += 1
         audit.verified += fits
@@ -86,9 +86,9 @@ class ChainAudit:
 def _follows(previous: str, stored: StoredMessage) -> bool:
     try:
         return chain(previous, stored.body) == stored.chain
-    except ValueError:  # The digest before is not even hexadecimal.
+    except ValueError:  # The digest before is not hexadecimal.
         return False
 
 
-def _broken(stored: StoredMessage, why: str) -> Failed:
-    return Failed("CHAIN_BROKEN", f"message {stored.sequence} of {stored.entity}: {why}")
+def _broken(stored: StoredMessage, reason: str) -> Failed:
+    return Failed("CHAIN_BROKEN", f"message {stored.sequence} of {stored.entity}: {reason}")

@@ -1,9 +1,9 @@
-"""Messages of the journal as a file anybody can read and nobody can change unnoticed.
+"""Exports: messages of the journal in a file whose changes are detectable.
 
-JSON lines: a head that says what was asked for, a line a message with its body as exact text, and
-a last line with their number. Every line ends with a seal, the SHA3-256 of the seal before it and
-of all its other bytes, so that any byte changed, and any line lost, doubled or moved, is found at
-its place. A seal is no signature: whoever can write the file can seal it anew.
+The file has JSON lines: a head with the filter, a line a message with its body as exact text, and a
+last line with the count. Every line ends with a seal, the SHA3-256 of the seal before it and of the
+line's other bytes, so a check finds the place of any changed byte and of any lost, repeated or
+moved line. A seal is not a signature: a program that can write the file can compute new seals.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _ExportEnd(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class JournalExport:
-    """Writes an export: the head, a line for each message of a scan, the end."""
+    """Encodes an export: the head, a line for each message of a scan, the end."""
 
     def __init__(self, subjects: Subjects, where: Filter, after: int = 0) -> None:
         self._subjects, self._where, self._after = subjects, where, after
@@ -74,7 +74,7 @@ class JournalExport:
             body = stored.body.decode()
         except UnicodeDecodeError:
             raise Failed(
-                "FACT_INVALID", f"message {stored.sequence} of {stored.entity} is not text"
+                "FACT_INVALID", f"message {stored.sequence} of {stored.entity} is not UTF-8 text"
             ) from None
         self._count += 1
         return self._sealed(
@@ -98,10 +98,10 @@ class JournalExport:
 
 
 def verify_lines(lines: Iterable[bytes]) -> AuditResult:
-    """Check an export, line by line with their ends, as a binary file gives them.
+    """Check an export; ``lines`` include their line ends, as a binary file yields them.
 
-    ``Failed`` EXPORT_CORRUPT if it is not what was exported, CHAIN_BROKEN if the journal was
-    damaged before.
+    ``Failed`` EXPORT_CORRUPT if the file was changed, CHAIN_BROKEN if the journal was damaged
+    before the export.
     """
     check = _ExportCheck()
     for raw in lines:
@@ -110,7 +110,7 @@ def verify_lines(lines: Iterable[bytes]) -> AuditResult:
 
 
 class _ExportCheck:
-    """How far an export has been found sound."""
+    """The check of an export, line by line."""
 
     def __init__(self) -> None:
         self._seal = ""
@@ -123,12 +123,12 @@ class _ExportCheck:
     def add(self, raw: bytes) -> None:
         self._number += 1
         if self._ended:
-            raise self._corrupt("stands behind the last line")
+            raise self._corrupt("follows the last line of the export")
         sealed = _SEALED.match(raw)
         if sealed is None or _seal(self._seal, sealed["text"]) != sealed["seal"].decode():
-            said = _CLAIMED_SEQUENCE.match(raw)
-            name = f"; it says it is message {int(said[1])}" if said else ""
-            raise self._corrupt(f"is not what was exported{name}")
+            claimed = _CLAIMED_SEQUENCE.match(raw)
+            name = f"; it claims to be message {int(claimed[1])}" if claimed else ""
+            raise self._corrupt(f"was changed after the export{name}")
         self._seal = sealed["seal"].decode()
         text = sealed["text"] + b"}"
         if self._subjects is None:
@@ -141,12 +141,12 @@ class _ExportCheck:
     def result(self) -> AuditResult:
         if not self._ended:
             self._number += 1
-            raise self._corrupt("is missing: the export was cut off")
+            raise self._corrupt("is missing: the export is truncated")
         return self._chains.audit
 
     def _open(self, head: _ExportHead) -> None:
         if head.rookery_export != _FORMAT:
-            raise self._corrupt(f"says format {head.rookery_export}, this version reads {_FORMAT}")
+            raise self._corrupt(f"has format {head.rookery_export}, this version reads {_FORMAT}")
         where = Filter(head.family, head.key, head.run)
         self._subjects = Subjects(head.realm)
         self._chains = ChainAudit(scope_of(where, head.after))
@@ -173,7 +173,7 @@ class _ExportCheck:
         try:
             return msgspec.json.decode(text, type=kind)
         except msgspec.DecodeError as error:
-            raise self._corrupt(f"is sealed but no line of an export: {error}") from None
+            raise self._corrupt(f"has a valid seal but is not an export line: {error}") from None
 
     def _corrupt(self, what: str) -> Failed:
         place = f"which follows message {self._sequence}" if self._sequence else "near the start"

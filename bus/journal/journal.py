@@ -1,13 +1,8 @@
-"""The journal on JetStream: one stream, one subject an entity, one message an entity a commit.
+"""The journal and the feed on JetStream: one stream, one subject an entity, one message a commit.
 
-Appending is ``rookery.bus.journal.appender``'s, asking is ``rookery.bus.journal.reader``'s, and
-whole passages come by a consumer of their own (``rookery.bus.journal.ordered_consumer``); this is
-where the port meets the three.
-
-The journal as it grows, on JetStream: a pass over it that does not end
-(``rookery.bus.journal.ordered_consumer``).
-
-It keeps no cursor for anybody: whoever follows remembers the last sequence it has seen.
+``JetStreamJournal`` joins the appender, the reader and the ordered consumer to the port
+``Journal``. ``JetStreamFeed`` follows the journal as it grows; each follower has to remember the
+last sequence it has seen.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ from rookery.bus.journal.ordered_consumer import OrderedConsumer
 from rookery.bus.journal.reader import JournalReader
 from rookery.bus.journal.stored_message import matcher
 from rookery.bus.journal.writer_terms import WriterTerms
-from rookery.bus.nats.connection import Connection
+from rookery.bus.nats import Connection
 from rookery.bus.ports import AppendOutcome, AppendRequest, Backpressure, Filter, StoredMessage
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.storage.claims import JetStreamClaims
@@ -32,17 +27,17 @@ from rookery.schemas.errors import Failed
 __all__ = ["BATCH_OVER", "JetStreamFeed", "JetStreamJournal"]
 
 BATCH_OVER = 16
-"""Where one atomic batch (about 3 ms whatever its size) beats an fsync a message. A server that
-does not sync before it acks has no such point: batch never (``None``)."""
+"""Above this many messages one atomic batch (about 3 ms, whatever its size) is faster than an fsync
+a message. With a server that does not sync before it acks a batch is never faster (``None``)."""
 
 _TIMEOUT_S = 2.0
-_PATIENCE_S = 10.0
+_SILENCE_S_MAX = 10.0
 
 T = TypeVar("T")
 
 
 class JetStreamJournal:
-    """Port ``Journal``. To be made and used on the event loop of its connection."""
+    """Port ``Journal``; created and used on the event loop of its connection."""
 
     def __init__(
         self,
@@ -53,7 +48,7 @@ class JetStreamJournal:
         batch_over: int | None = BATCH_OVER,
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
-        """``owners``: the connection of claims and appends, if they have one of their own."""
+        """``owners``: the connection of claims and appends; ``connection`` by default."""
         self._connection, self._subjects = connection, subjects
         owners = owners or connection
         claims = JetStreamClaims(Bucket(owners, subjects.claims_bucket))
@@ -70,23 +65,20 @@ class JetStreamJournal:
 
     @property
     def pressure(self) -> Backpressure:
-        """Why appends do not get through just now."""
+        """Why the server does not accept appends at present."""
         return self._appender.pressure
 
     @property
     def counters(self) -> AppendCounters:
-        """What has happened so far."""
         return self._appender.counters
 
     async def open(self) -> None:
-        """Listen for answers; the connection is open and the stream is there."""
-        await self._reader.open()
+        """Start; the connection must be open and the stream must exist."""
         await self._appender.open()
 
     async def close(self) -> None:
-        """Nothing is settled from now on; what is under way may still be stored."""
+        """Stop; no append is settled from now on, but those in flight may still be stored."""
         await self._appender.close()
-        await self._reader.close()
 
     def append(
         self, appends: Sequence[AppendRequest], settle: Callable[[list[AppendOutcome]], None]
@@ -97,7 +89,7 @@ class JetStreamJournal:
         return await self._terms.begin(partitions)
 
     def abandon_terms(self) -> None:
-        """Every turn of this journal may have ended."""
+        """Forget all terms, and settle the appends in flight as superseded."""
         self._terms.abandon()
         self._appender.supersede_all()
 
@@ -115,15 +107,15 @@ class JetStreamJournal:
     ) -> AsyncGenerator[list[StoredMessage], None]:
         matches = matcher(where)
         end = await self._reader.end()
-        pull = OrderedConsumer(self._connection, self._subjects, where, after)
+        consumer = OrderedConsumer(self._connection, self._subjects, where, after)
         try:
-            await _with_timeout(pull.start())
-            while pull.pending and pull.position < end:
-                page = await _with_timeout(pull.page())
+            await _with_timeout(consumer.start())
+            while consumer.pending and consumer.position < end:
+                page = await _with_timeout(consumer.page())
                 if selected := [one for one in page if one.sequence <= end and matches(one)]:
                     yield selected
         finally:
-            await pull.close()
+            await consumer.close()
 
     async def end(self) -> int:
         return await self._reader.end()
@@ -136,18 +128,18 @@ class JetStreamJournal:
 
 
 async def _with_timeout(work: Coroutine[Any, Any, T]) -> T:
-    """A scan is a question: whoever asks wants to know that nobody answers."""
+    """Fail after a silence: unlike a feed, a scan must report that no reply arrives."""
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_SILENCE_S_MAX):
             return await work
     except TimeoutError:
         raise Failed(
-            "SERVER_UNREACHABLE", f"the journal has not answered for {_PATIENCE_S} s"
+            "SERVER_UNREACHABLE", f"the journal has not replied for {_SILENCE_S_MAX} s"
         ) from None
 
 
 class JetStreamFeed:
-    """Port ``Feed``. Each follower has a consumer of its own, gone when it stops."""
+    """Port ``Feed``; each follower has its own consumer, removed when it stops."""
 
     def __init__(self, connection: Connection, subjects: Subjects) -> None:
         self._connection, self._subjects = connection, subjects
@@ -156,10 +148,10 @@ class JetStreamFeed:
         self, where: Filter, after: int = 0
     ) -> AsyncGenerator[list[StoredMessage], None]:
         matches = matcher(where)
-        pull = OrderedConsumer(self._connection, self._subjects, where, after)
+        consumer = OrderedConsumer(self._connection, self._subjects, where, after)
         try:
             while True:
-                if selected := [one for one in await pull.page() if matches(one)]:
+                if selected := [one for one in await consumer.page() if matches(one)]:
                     yield selected
         finally:
-            await pull.close()
+            await consumer.close()

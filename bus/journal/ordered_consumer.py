@@ -1,9 +1,9 @@
-"""One pass over the journal, in order, by ephemeral pull consumers without acks.
+"""The ordered consumer: one pass over the journal by ephemeral pull consumers without acks.
 
-The position is kept here, not by the server: after a reconnect, missed heartbeats or a lost
-delivery the consumer is made anew right behind the last message that was handed out, so nothing is
-lost and nothing comes twice. A request is always open, so a live message travels like a push.
-What was removed from the stream is a ``FEED_GAP``, never skipped in silence.
+It holds the position itself: after a reconnect, missed heartbeats or a lost delivery it replaces
+the server's consumer right behind the last returned message, so no message is lost or repeated. A
+pull request is always open, so a live message arrives without a further round trip. Messages
+removed from the stream raise ``FEED_GAP``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from rookery.bus.journal.stored_message import delivery_info, from_delivery, status_of
-from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, Subscription
-from rookery.bus.nats.frames import header_value
+from rookery.bus.backoff import Backoff
+from rookery.bus.journal.stored_message import from_delivery
+from rookery.bus.nats import (
+    ApiError,
+    Connection,
+    Message,
+    Outgoing,
+    Subscription,
+    delivery_info,
+    header_value,
+    status_of,
+)
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
@@ -23,30 +32,30 @@ __all__ = ["OrderedConsumer"]
 
 _SECOND_NS = 1_000_000_000
 _PREFETCH_MESSAGES = 2048
-"""Between so many and twice as many messages are requested at any time; a fraction of it makes a
-scan three times slower (measured)."""
+"""The open requests are for one to two times this many messages; with a fraction of it a scan is
+three times slower (measured)."""
 _PREFETCH_BYTES_MAX = 8 << 20
 _EXPIRES_S = 30
 _HEARTBEAT_S = 1
-"""Two are missing before the consumer is given up."""
+"""The consumer is replaced after two missed heartbeats."""
 _INACTIVE_S = 30
-"""The server removes a consumer that nobody has pulled from for so long."""
+"""The server removes a consumer without pull requests after this time."""
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.02, 0.5
 _REQUEST_ENDED = (b"Batch Completed", b"MaxBytes")
-"""How the server says that a request with a limit in bytes has come to its end. That is no doubt:
-taken for one, a consumer lasts for 4,096 messages and as many more are sent in vain (measured)."""
+"""The regular end of a request with a limit in bytes. Treated as an error, it would replace the
+consumer every 4,096 messages and waste as many deliveries (measured)."""
 
 
 class OrderedConsumer:
-    """The messages above ``position``, a page at a time."""
+    """Returns the messages above ``position``, page by page."""
 
     def __init__(
         self, connection: Connection, subjects: Subjects, where: Filter, after: int
     ) -> None:
         self.position = after
-        """Sequence of the last message handed out."""
+        """Sequence of the last returned message."""
         self.pending = 0
-        """How many messages were behind it when the server last said so."""
+        """How many messages are behind ``position``, by the last delivery."""
         self._connection, self._subjects, self._where = connection, subjects, where
         self._consumer: _ServerConsumer | None = None
         self._changed = asyncio.Event()
@@ -54,8 +63,8 @@ class OrderedConsumer:
         connection.on_disconnect.append(self._mark_broken)
 
     async def start(self) -> None:
-        """Have a consumer the server vouches for, however long that takes; or ``FEED_GAP``."""
-        pause_s = _PAUSE_S_MIN
+        """Create the server's consumer, retrying until it works; ``Failed`` FEED_GAP."""
+        pause = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX)
         while self._consumer is None or self._consumer.broken:
             self._changed.clear()
             try:
@@ -65,11 +74,10 @@ class OrderedConsumer:
                     raise
                 if self._consumer:
                     self._consumer.broken = True
-                await self._wait(pause_s)
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                await self._wait(pause.next_s())
 
     async def page(self) -> list[StoredMessage]:
-        """What has arrived since, at least one message; waits for it."""
+        """Wait for the next messages, at least one."""
         while True:
             await self.start()
             consumer = self._consumer
@@ -81,7 +89,7 @@ class OrderedConsumer:
                 consumer.broken = True
 
     async def close(self) -> None:
-        """Leave no consumer behind."""
+        """Remove the server's consumer."""
         self._connection.on_reconnect.remove(self._mark_broken)
         self._connection.on_disconnect.remove(self._mark_broken)
         if self._consumer:
@@ -91,22 +99,22 @@ class OrderedConsumer:
         page: list[StoredMessage] = []
         self._changed.clear()
         for message in consumer.pop_arrived():
-            place = delivery_info(message.reply)
-            lost = place.delivered != consumer.delivered + 1
-            gone = self._is_unfiltered and place.sequence != self.position + 1
+            info = delivery_info(message.reply)
+            lost = info.delivered != consumer.delivered + 1
+            gone = self._is_unfiltered and info.sequence != self.position + 1
             if gone and not lost and not page:
-                raise _gap(self.position + 1, place.sequence - 1)
-            if gone or lost:  # Asked for again: it comes, or the gap does.
+                raise _gap(self.position + 1, info.sequence - 1)
+            if gone or lost:  # The next consumer delivers it, or shows the gap.
                 consumer.broken = True
                 break
-            page.append(from_delivery(message, place, self._subjects))
-            consumer.delivered = place.delivered
-            self.position, self.pending = place.sequence, place.pending
+            page.append(from_delivery(message, info, self._subjects))
+            consumer.delivered = info.delivered
+            self.position, self.pending = info.sequence, info.pending
         return page
 
     @property
     def _is_unfiltered(self) -> bool:
-        """Whether every message of the stream is ours, so that a skipped number is a loss."""
+        """Whether the pass selects every message, so that a skipped sequence is a loss."""
         return self._where.family is None and self._where.key is None
 
     async def _replace(self) -> None:
@@ -115,25 +123,25 @@ class OrderedConsumer:
             self._consumer = None
         stream = self._subjects.journal_stream
         filter_subject = None if self._is_unfiltered else self._subjects.facts(self._where)
-        # Known before it is made, so that a connection lost meanwhile breaks it.
+        # Set before it is created, so that a disconnect meanwhile marks it broken.
         self._consumer = _ServerConsumer(self._connection, stream, self._changed)
         self.pending = await self._consumer.open(self.position + 1, filter_subject)
-        # A stream that is replaced after this takes the consumer with it, which is noticed.
+        # A stream replaced after this check removes the consumer, which heartbeats show.
         info = await self._connection.api(f"STREAM.INFO.{stream}", {"deleted_details": True})
         self._check(info["state"])
 
     def _check(self, state: dict[str, Any]) -> None:
-        """Nothing above our position may have been removed, as far as the stream can tell."""
+        """Raise ``FEED_GAP`` if messages above the position were removed."""
         first, last, position = state["first_seq"], state["last_seq"], self.position
         if last < position:
             raise Failed(
                 "FEED_GAP",
-                f"the journal ends at {last}, before the cursor {position}: "
-                "it was cut off or replaced",
+                f"the journal ends at {last}, before the position {position}: "
+                "it was truncated or replaced",
             )
         if first > position + 1:
             raise _gap(position + 1, first - 1)
-        # A filtered pass cannot know whose the numbers were that it skips: any may be ours.
+        # A filtered pass cannot tell which subject a removed message had: any may match.
         removed = [n for n in state.get("deleted", ()) if n > position]
         if removed and not self._is_unfiltered:
             raise _gap(removed[0], removed[-1])
@@ -143,10 +151,10 @@ class OrderedConsumer:
             self._consumer.broken = True
         self._changed.set()
 
-    async def _wait(self, patience_s: float) -> bool:
-        """Whether there were news in time."""
+    async def _wait(self, timeout_s: float) -> bool:
+        """Wait for a change; ``False`` if the time is over."""
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
         except TimeoutError:
             return False
@@ -154,13 +162,13 @@ class OrderedConsumer:
 
 
 class _ServerConsumer:
-    """One consumer of the server, until the first doubt."""
+    """One consumer at the server; it is replaced as soon as it is broken."""
 
-    def __init__(self, connection: Connection, stream: str, news: asyncio.Event) -> None:
+    def __init__(self, connection: Connection, stream: str, changed: asyncio.Event) -> None:
         self.broken = False
         self.delivered = 0
-        """The consumer's count of the last message that was handed out."""
-        self._connection, self._stream, self._changed = connection, stream, news
+        """The consumer's own count at the last returned message."""
+        self._connection, self._stream, self._changed = connection, stream, changed
         self._inbox = connection.client.new_inbox()
         self._name = "pass-" + self._inbox.rpartition(".")[2]
         self._subscription: Subscription | None = None
@@ -169,7 +177,7 @@ class _ServerConsumer:
         self._credit = 0
 
     async def open(self, start: int, filter_subject: str | None) -> int:
-        """Make it; how many messages wait for it."""
+        """Create it; returns the number of messages it will deliver."""
         self._subscription = await self._connection.subscribe(self._inbox, self._on_batch)
         config: dict[str, Any] = {
             "name": self._name,
@@ -194,7 +202,7 @@ class _ServerConsumer:
             await self._subscription.cancel()
 
     def request(self) -> None:
-        """Ask for more as soon as less than a page is asked for."""
+        """Request more messages if the open requests are for less than one page."""
         if self._credit >= _PREFETCH_MESSAGES:
             return
         query = {
@@ -225,9 +233,9 @@ class _ServerConsumer:
 
     def _on_status(self, status: int, header: bytes) -> None:
         if status == 100:
-            said = int(header_value(header, b"Nats-Last-Consumer") or 0)
-            self.broken |= said > self._count
-        elif status == 408 or any(said in header for said in _REQUEST_ENDED):
+            sent = int(header_value(header, b"Nats-Last-Consumer") or 0)
+            self.broken |= sent > self._count
+        elif status == 408 or any(text in header for text in _REQUEST_ENDED):
             self._credit -= int(header_value(header, b"Nats-Pending-Messages") or 0)
         else:
             self.broken = True
@@ -236,6 +244,6 @@ class _ServerConsumer:
 def _gap(first: int, last: int) -> Failed:
     return Failed(
         "FEED_GAP",
-        f"messages {first} to {last} of the journal are gone",
+        f"messages {first} to {last} are missing from the journal",
         hint="rookery journal verify",
     )

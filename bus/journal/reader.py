@@ -1,68 +1,33 @@
-"""Questions to the journal's stream that want an answer now: an entity's messages, and the end.
+"""Queries to the journal's stream: an entity's messages, and the end of the journal.
 
-What decides anything is asked of the leader (``STREAM.MSG.GET``); pages come by direct get, which
-on a cluster a follower may answer from the past, so they are compared with the leader's word.
-Everything here raises ``Failed`` SERVER_UNREACHABLE when no answer comes; nothing here appends.
+Single messages come from the leader (``STREAM.MSG.GET``). Pages come by direct get, which in a
+cluster a lagging follower may serve, so a read continues up to the leader's last message. Every
+query raises ``Failed`` SERVER_UNREACHABLE if no reply arrives.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from rookery.bus.journal.stored_message import from_answer, from_page, status_of
-from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, Subscription
+from rookery.bus.journal.stored_message import from_answer, from_page
+from rookery.bus.nats import MESSAGE_NOT_FOUND, ApiError, Connection, direct_page
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
-from rookery.schemas.codec import encode_json
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 
 __all__ = ["JournalReader"]
 
-_NO_MESSAGE = 10037
-_PAGE_MESSAGES = 256
-_PAGE_BYTES_MAX = 8 << 20
-_PATIENCE_S = 5.0
 _STALE_PAUSE_S = 0.02
 _STALE_MAX = 250
 
 
-class _DirectGet:
-    """A direct get under way."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.end: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-
-    async def wait_end(self) -> Message:
-        """What it ends with. Only silence is waited for in vain: a slow link brings it in time."""
-        while not self.end.done():
-            came = len(self.messages)
-            await asyncio.wait({self.end}, timeout=_PATIENCE_S)
-            if not self.end.done() and len(self.messages) == came:
-                said = f"nothing came of the journal for {_PATIENCE_S} s"
-                raise Failed("SERVER_UNREACHABLE", said)
-        return self.end.result()
-
-
 class JournalReader:
-    """The journal's stream, asked."""
+    """Reads the journal's stream."""
 
     def __init__(self, connection: Connection, subjects: Subjects) -> None:
         self._connection, self._subjects = connection, subjects
         self._get = f"STREAM.MSG.GET.{subjects.journal_stream}"
-        self._pages: dict[str, _DirectGet] = {}
-        self._request_count = 0
-        self._inbox = ""
-        self._subscription: Subscription | None = None
-
-    async def open(self) -> None:
-        self._inbox = self._connection.client.new_inbox()
-        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._on_messages)
-
-    async def close(self) -> None:
-        if self._subscription:
-            await self._subscription.cancel()
 
     async def end(self) -> int:
         """The last sequence of the journal."""
@@ -89,8 +54,10 @@ class JournalReader:
         return await self._one({"seq": after + 1, "next_by_subj": self._subjects.fact(entity)})
 
     async def read(self, entity: EntityId, after: int) -> list[StoredMessage]:
-        """The entity's messages above ``after``, complete as of the leader's word. It takes the
-        time it takes, as long as there is always something more."""
+        """The entity's messages above ``after``, up to the leader's last one.
+
+        The read may take any time as long as pages keep arriving.
+        """
         last, found = await asyncio.gather(self.last(entity), self._page(entity, after))
         end, stale = last.sequence if last else 0, 0
         while (at := found[-1].sequence if found else after) < end:
@@ -98,8 +65,8 @@ class JournalReader:
             found += page
             stale = 0 if page else stale + 1
             if stale > _STALE_MAX:
-                raise Failed("SERVER_UNREACHABLE", f"nobody has {entity} from {at} to {end}")
-            if stale:  # A follower that does not know it yet.
+                raise Failed("SERVER_UNREACHABLE", f"no replica has {entity} from {at} to {end}")
+            if stale:  # The follower lags.
                 await asyncio.sleep(_STALE_PAUSE_S)
         return found
 
@@ -107,40 +74,15 @@ class JournalReader:
         try:
             answer = await self._connection.api(self._get, query)
         except ApiError as error:
-            if error.err_code == _NO_MESSAGE:
+            if error.err_code in MESSAGE_NOT_FOUND:
                 return None
             raise _unavailable(error) from None
         return from_answer(answer, self._subjects)
 
     async def _page(self, entity: EntityId, after: int) -> list[StoredMessage]:
-        self._request_count += 1
-        inbox = f"{self._inbox}.{self._request_count}"
-        page = self._pages[inbox] = _DirectGet()
-        query = {
-            "seq": after + 1,
-            "next_by_subj": self._subjects.fact(entity),
-            "batch": _PAGE_MESSAGES,
-            "max_bytes": _PAGE_BYTES_MAX,
-        }
-        subject = f"$JS.API.DIRECT.GET.{self._subjects.journal_stream}"
-        try:
-            if not self._connection.send([Outgoing(subject, encode_json(query), inbox)]):
-                raise Failed("SERVER_UNREACHABLE", "there is no connection to the server")
-            if status_of(await page.wait_end()) == 503:
-                raise Failed("SERVER_UNREACHABLE", "nobody serves the journal's stream")
-        finally:
-            del self._pages[inbox]
+        stream, subject = self._subjects.journal_stream, self._subjects.fact(entity)
+        page = await direct_page(self._connection, stream, subject, after)
         return [from_page(message, self._subjects) for message in page.messages]
-
-    def _on_messages(self, messages: list[Message]) -> None:
-        for message in messages:
-            page = self._pages.get(message.subject)
-            if page is None:
-                continue
-            if not status_of(message):
-                page.messages.append(message)
-            elif not page.end.done():
-                page.end.set_result(message)
 
 
 def _unavailable(error: ApiError) -> Failed:

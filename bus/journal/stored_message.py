@@ -1,8 +1,7 @@
-"""A journal message as JetStream spells it, read back into ``StoredMessage``; and what a filter
-selects.
+"""Conversion of JetStream's messages to ``StoredMessage``, and the matching of filters.
 
-JetStream says the same thing in three ways: a consumer's delivery (numbers in the reply subject), a
-direct get (numbers in headers) and the leader's API (base64 in JSON). Asking is done elsewhere.
+JetStream has three forms of a stored message: a consumer's delivery (numbers in the reply subject),
+a direct get (numbers in headers) and the leader's API (base64 in JSON).
 """
 
 from __future__ import annotations
@@ -10,28 +9,23 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from rookery.bus.nats.frames import Message, header_value
+from rookery.bus.nats import MESSAGE_ID, DeliveryInfo, Message, header_value
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
 
 __all__ = [
     "CHAIN",
-    "MESSAGE_ID",
-    "DeliveryInfo",
-    "delivery_info",
     "from_answer",
     "from_delivery",
     "from_page",
     "matcher",
-    "status_of",
 ]
 
-MESSAGE_ID = "Nats-Msg-Id"
 CHAIN = "Rookery-Chain"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -40,48 +34,21 @@ _MESSAGE_ID = MESSAGE_ID.encode()
 _CHAIN = CHAIN.encode()
 
 
-class DeliveryInfo(NamedTuple):
-    """Where a consumer's delivery stands, as its reply subject says."""
-
-    sequence: int
-    delivered: int
-    """Counts the deliveries of this consumer from 1 without a hole."""
-    stored_at_ms: int
-    pending: int
-    """How many messages waited behind this one."""
-
-
-def delivery_info(reply: str) -> DeliveryInfo:
-    """``$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<n>.<sequence>.<delivered>.<ns>.<left>``
-
-    The long form may have one token more at its end.
-    """
-    tokens = reply.split(".")
-    sequence, delivered, stored_at_ns, left = tokens[5:9] if len(tokens) == 9 else tokens[7:11]
-    return DeliveryInfo(int(sequence), int(delivered), int(stored_at_ns) // 1_000_000, int(left))
-
-
-def status_of(message: Message) -> int:
-    """The status of a message that is one, 0 of any other."""
-    header = message.header
-    return int(header[9:12]) if header[8:9] == b" " else 0
-
-
-def from_delivery(message: Message, place: DeliveryInfo, subjects: Subjects) -> StoredMessage:
-    """What a consumer delivered."""
+def from_delivery(message: Message, info: DeliveryInfo, subjects: Subjects) -> StoredMessage:
+    """A message that a consumer delivered."""
     header = message.header
     return StoredMessage(
-        place.sequence,
+        info.sequence,
         subjects.entity(message.subject),
         header_value(header, _MESSAGE_ID),
         header_value(header, _CHAIN),
         message.body,
-        place.stored_at_ms,
+        info.stored_at_ms,
     )
 
 
 def from_page(message: Message, subjects: Subjects) -> StoredMessage:
-    """What a direct get answered."""
+    """A message of a direct get."""
     header = message.header
     return StoredMessage(
         int(header_value(header, b"Nats-Sequence")),
@@ -94,7 +61,7 @@ def from_page(message: Message, subjects: Subjects) -> StoredMessage:
 
 
 def from_answer(answer: dict[str, Any], subjects: Subjects) -> StoredMessage:
-    """What the leader's ``STREAM.MSG.GET`` answered."""
+    """The message in a reply to ``STREAM.MSG.GET``."""
     message = answer["message"]
     header = b64decode(message.get("hdrs", ""))
     return StoredMessage(
@@ -122,7 +89,7 @@ _runs = msgspec.json.Decoder(list[_Run]).decode
 
 
 def matcher(where: Filter) -> Callable[[StoredMessage], bool]:
-    """Whether a message is selected. A run is looked for as bytes first: most have another."""
+    """A test whether a filter selects a message; it searches a run as bytes before decoding."""
     run = where.run
     needle = encode_json(run)[1:-1] if run is not None else b""
 
@@ -141,4 +108,4 @@ def _runs_of(body: bytes) -> list[str]:
     try:
         return [fact.run for fact in _runs(body)]
     except msgspec.DecodeError:
-        return []  # Sealed or damaged: whatever it is about, it does not say so.
+        return []  # A sealed or damaged body names no run.

@@ -1,15 +1,14 @@
-"""Turns: which node the server takes facts from, partition by partition.
+"""Terms: from which node the journal accepts facts, partition by partition.
 
-A node publishes its facts to ``w.<partition>.<turn>.<family>.<key>``. The stream listens to one
-turn of each partition, and stores what comes as ``ev.<family>.<key>``. So the server itself refuses
-a late owner: nothing listens to an older turn. A takeover replaces the turn by one update of the
-stream.
+A node publishes its facts to ``w.<partition>.<term>.<family>.<key>``. The journal's stream listens
+to one term of each partition, and stores the facts under ``ev.<family>.<key>``. So the server
+itself refuses the facts of a former owner: no stream listens to an older term. A new owner replaces
+the term by one update of the stream.
 
-A turn is a number, which only grows, and 128 random bits, without which nothing can be written. An
-update has no compare-and-swap, so it is made under a short claim. An updater that was paused may
-still put an old turn back: the node that held the newer one notices before it keeps a horizon, and
-with its next append, and takes the partition anew. This file knows the stream's configuration;
-``appender`` appends.
+A term is a number, which only grows, and 128 random bits, so that only its node can publish in it.
+JetStream has no compare-and-swap for updates, so a node updates the stream under a short claim. A
+node that was paused during an update may restore an old term: the node with the newer term notices
+that before it stores a watermark, and with its next append, and begins a term again.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rookery.bus.clock import entropy
-from rookery.bus.nats.connection import ApiError, Connection
+from rookery.bus.nats import ApiError, Connection
 from rookery.bus.ports import PARTITIONS, Claim, Claims
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Failed
@@ -33,7 +32,7 @@ RANDOM_BYTES: Final = 16
 
 
 class WriterTerms:
-    """This node's turns. To be used on the event loop of its connection."""
+    """The terms of this node; used on the event loop of its connection."""
 
     def __init__(
         self,
@@ -45,18 +44,18 @@ class WriterTerms:
         self._holder = connection.client.new_inbox()
         self._held: dict[int, str] = {}
         self._identity = ""
-        """Of the journal that the turns were taken in."""
+        """Creation time of the journal in which the terms were begun."""
 
     def term_of(self, partition: int) -> str | None:
-        """The turn that this node has taken last; ``None`` if it has taken none."""
+        """The term that this node began last in the partition."""
         return self._held.get(partition)
 
     def abandon(self) -> None:
-        """Nothing is appended any more until partitions are taken anew."""
+        """Forget all terms: the node cannot append until it begins new ones."""
         self._held.clear()
 
     async def begin(self, partitions: frozenset[int]) -> dict[int, int]:
-        """Begin a turn in each; their numbers."""
+        """Begin a term in each partition; returns the numbers of the terms."""
         claim = await self._acquire_claim()
         try:
             info = await self._stream_api("INFO")
@@ -71,22 +70,24 @@ class WriterTerms:
         return numbers
 
     async def current(self) -> dict[int, str]:
-        """The turn of each partition that the server listens to."""
+        """The term of each partition that the journal's stream listens to."""
         return terms_in(self._subjects, (await self._stream_api("INFO"))["config"])
 
     async def identity(self) -> str:
-        """Of the journal that is there now."""
+        """Creation time of the journal that exists now."""
         return str((await self._stream_api("INFO"))["created"])
 
     async def verified_end(self) -> int:
-        """The last sequence of the journal, if all turns held here are the last ones of their
-        partitions; else ``Failed`` CLAIM_LOST."""
+        """The last sequence of the journal; ``Failed`` CLAIM_LOST if another node has begun a
+        term in one of this node's partitions."""
         info = await self._stream_api("INFO")
         current = terms_in(self._subjects, info["config"])
-        if lost := [p for p, turn in self._held.items() if current.get(p) != turn]:
-            raise Failed("CLAIM_LOST", f"other turns have begun in the partitions {sorted(lost)}")
+        if lost := [p for p, term in self._held.items() if current.get(p) != term]:
+            raise Failed(
+                "CLAIM_LOST", f"other nodes have begun terms in the partitions {sorted(lost)}"
+            )
         if self._held and info["created"] != self._identity:
-            raise Failed("CLAIM_LOST", "another journal was put in the place of this one")
+            raise Failed("CLAIM_LOST", "the journal was replaced by another one")
         return int(info["state"]["last_seq"])
 
     async def _acquire_claim(self) -> Claim:
@@ -100,10 +101,10 @@ class WriterTerms:
         try:
             await self._claims.release(claim)
         except Failed:
-            """It ends by itself."""
+            """The claim expires by itself."""
 
-    async def _update(self, config: Mapping[str, Any], turns: Mapping[int, str]) -> None:
-        await self._stream_api("UPDATE", {**config, "subjects": _subjects(self._subjects, turns)})
+    async def _update(self, config: Mapping[str, Any], terms: Mapping[int, str]) -> None:
+        await self._stream_api("UPDATE", {**config, "subjects": _subjects(self._subjects, terms)})
 
     async def _stream_api(self, verb: str, query: object = None) -> dict[str, Any]:
         stream = self._subjects.journal_stream
@@ -114,31 +115,31 @@ class WriterTerms:
 
 
 def first_subjects(subjects: Subjects) -> list[str]:
-    """What the journal of a new realm listens to: turns that no node has taken."""
+    """The subjects of a new journal: terms that no node has begun."""
     return _subjects(subjects, {partition: _new_term(0) for partition in range(PARTITIONS)})
 
 
 def terms_in(subjects: Subjects, config: Mapping[str, Any]) -> dict[int, str]:
-    """The turn of each partition, as the stream's configuration has it."""
+    """The term of each partition in the stream's configuration."""
     prefix = f"{subjects.root}.w."
-    turns = {}
+    terms = {}
     for subject in config.get("subjects") or ():
         if subject.startswith(prefix):
-            partition, _, turn = subject.removeprefix(prefix).removesuffix(".>").partition(".")
+            partition, _, term = subject.removeprefix(prefix).removesuffix(".>").partition(".")
             if partition.isdecimal():
-                turns[int(partition)] = turn
-    return turns
+                terms[int(partition)] = term
+    return terms
 
 
 def has_all_terms(subjects: Subjects, config: Mapping[str, Any]) -> bool:
-    """Whether the stream listens to one turn of each partition and to what nodes say."""
-    turns = terms_in(subjects, config)
-    every = turns.keys() == frozenset(range(PARTITIONS))
-    return every and sorted(config["subjects"]) == sorted(_subjects(subjects, turns))
+    """Whether the stream listens to one term of each partition, to node facts, and to no more."""
+    terms = terms_in(subjects, config)
+    every = terms.keys() == frozenset(range(PARTITIONS))
+    return every and sorted(config["subjects"]) == sorted(_subjects(subjects, terms))
 
 
-def _subjects(subjects: Subjects, turns: Mapping[int, str]) -> list[str]:
-    listed = [subjects.appends(partition, turns[partition]) for partition in sorted(turns)]
+def _subjects(subjects: Subjects, terms: Mapping[int, str]) -> list[str]:
+    listed = [subjects.appends(partition, terms[partition]) for partition in sorted(terms)]
     return [*listed, subjects.node_appends]
 
 
@@ -146,6 +147,6 @@ def _new_term(number: int) -> str:
     return f"{number}-{entropy(RANDOM_BYTES).hex()}"
 
 
-def _term_number(turn: str) -> int:
-    number = turn.partition("-")[0]
+def _term_number(term: str) -> int:
+    number = term.partition("-")[0]
     return int(number) if number.isdecimal() else 0

@@ -201,7 +201,7 @@ class MemoryFeed:
     ) -> AsyncGenerator[list[StoredMessage], None]:
         matches = matcher(where)
         if after > (end := await self._journal.end()):
-            raise Failed("FEED_GAP", f"the journal ends at {end}, before the cursor {after}")
+            raise Failed("FEED_GAP", f"the journal ends at {end}, before the position {after}")
         grown = asyncio.Event()
         self._journal.on_grown.append(grown.set)
         try:

@@ -1,8 +1,8 @@
-"""nats-py's client, made for batches: the only file that touches its private names.
+"""nats-py's client, extended for batches: the only file that uses its private names.
 
-The parser takes the frames of batched subscriptions itself and leaves every other one, whole, to
-nats-py's. The client writes at once, forgets what a lost connection left unwritten, and once
-connected never gives up. A test pins every private name used here.
+The parser handles the frames of batched subscriptions and passes all other frames, whole, to
+nats-py's parser. The client writes at once, discards the bytes that a lost connection left
+unwritten, and reconnects for ever. A test pins every private name used here.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = ["BatchClient", "BatchParser", "Subscription"]
 _log = logging.getLogger(__name__)
 
 _READ_BYTES_MAX = 1024 * 1024
-"""Of one read, and so of one batch; nats-py takes 32 KiB at a time."""
+"""Of one read, and so of one batch; nats-py reads 32 KiB at a time."""
 
-_CLOSE_PATIENCE_S = 0.5
-"""A frozen server never answers the farewell of TLS, and one whose certificate was not taken never
-ends it."""
+_CLOSE_TIMEOUT_S = 0.5
+"""A frozen server never answers the TLS close, and a server whose certificate was refused never
+completes it."""
 
 _LINE_BYTES_MAX = 1024 * 1024
-"""A line that is longer and still has no end is not a NATS server talking."""
+"""A NATS server never sends a longer line."""
 
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 _M, _H = b"MH"
-"""The server's lines that begin so are MSG and HMSG, and no others do."""
+"""Only the server's MSG and HMSG lines begin with these bytes."""
 
 
 class BatchParser(Parser):
@@ -50,18 +50,18 @@ class BatchParser(Parser):
     def __init__(self, client: Any, batched: Mapping[bytes, OnBatch]) -> None:
         super().__init__(client)
         self._batched = batched
-        """By subscription id, as the server spells it."""
+        """By subscription id, as it is on the wire."""
 
     def reset(self) -> None:
-        """Forget what is half read: another connection begins."""
+        """Discard the incomplete frame of the connection before."""
         super().reset()
         self._chunks: list[bytes] = []
         self._missing = 0
-        """At least so many bytes to the end of the frame that is half read; joining the chunks
-        any earlier would make a large message cost the square of its size."""
+        """How many bytes the incomplete frame lacks at least. Joining the chunks earlier would
+        make the cost of a large message grow with the square of its size."""
 
     async def parse(self, data: bytes = b"") -> None:
-        """Deliver what ``data`` completes. Broken bytes end the connection, not the reading."""
+        """Deliver the frames that ``data`` completes; invalid bytes end the connection."""
         self._chunks.append(data)
         self._missing -= len(data)
         if self._missing > 0:
@@ -73,11 +73,11 @@ class BatchParser(Parser):
             if others:
                 await super().parse(others)
         except Exception as error:
-            _log.warning("the server's bytes make no sense: %r", error)
+            _log.warning("invalid bytes from the server: %r", error)
             raise ProtocolError from error
 
     def _split(self, data: bytes) -> tuple[dict[bytes, list[Message]], bytes]:
-        """Messages of batched subscriptions by id, and all other frames; the rest is kept back."""
+        """Split into messages of batched subscriptions, by id, and all other frames."""
         batches: dict[bytes, list[Message]] = {}
         others: list[bytes] = []
         at, size, self._missing = 0, len(data), 0
@@ -108,11 +108,11 @@ class BatchParser(Parser):
         try:
             on_batch(batch)
         except Exception:
-            _log.exception("%d messages to %s were not handled", len(batch), batch[0].subject)
+            _log.exception("a handler failed: messages=%d subject=%s", len(batch), batch[0].subject)
 
 
 def _message(words: list[bytes], payload: bytes, *, has_header: bool) -> Message:
-    """From the words of ``MSG subject id [reply] size``, or ``HMSG`` with the header's size."""
+    """A message from the words of ``MSG subject id [reply] size``; ``HMSG`` has a header size."""
     subject = words[1].decode(errors="replace")
     if has_header:
         reply = words[3].decode(errors="replace") if len(words) == 6 else ""
@@ -129,34 +129,34 @@ class Subscription:
         self._batched, self._sid, self._plain = batched, sid, plain
 
     async def unsubscribe(self) -> None:
-        """Let no more come; what is on its way is delivered until ``cancel``."""
+        """Unsubscribe at the server; messages on their way are delivered until ``cancel``."""
         with suppress(Error):
             await self._plain.unsubscribe()
 
     async def cancel(self) -> None:
-        """Nothing is delivered from now on. Cancelling again changes nothing."""
+        """Deliver nothing from now on; may be repeated."""
         self._batched.pop(self._sid, None)
         await self.unsubscribe()
 
 
 class BatchClient(Client):
-    """nats-py's client with batches beside its own subscriptions, which stay what they are."""
+    """nats-py's client, with batched subscriptions beside its own."""
 
-    def __init__(self, went_down: Callable[[], None]) -> None:
+    def __init__(self, on_lost: Callable[[], None]) -> None:
         super().__init__()
         self._batched: dict[bytes, OnBatch] = {}
         self._ps = BatchParser(self, self._batched)
-        self._on_connection_lost = went_down
+        self._on_connection_lost = on_lost
 
     async def subscribe_batched(self, subject: str, on_batch: OnBatch, queue: str) -> Subscription:
-        """As ``subscribe``, delivering lists."""
+        """Subscribe; ``on_batch`` gets one list of messages a socket read."""
         plain = await self.subscribe(subject, queue=queue)
         sid = b"%d" % plain._id
         self._batched[sid] = on_batch
         return Subscription(self._batched, sid, plain)
 
     def write_now(self, data: bytes = b"") -> bool:
-        """Write what nats-py holds back, then ``data``: the wire keeps the order of the calls."""
+        """Write nats-py's pending bytes, then ``data``; ``False`` if disconnected."""
         if not self.is_connected or not isinstance(self._transport, _Transport):
             return False
         if self._pending:
@@ -165,41 +165,40 @@ class BatchClient(Client):
         return self._transport.write_now(data)
 
     def reset(self) -> None:
-        """The socket is closed without a farewell, and nats-py connects again."""
+        """Abort the socket; nats-py then connects again."""
         if isinstance(self._transport, _Transport):
             self._transport.abort()
 
     def discard_pending(self) -> None:
-        """What a lost connection left unwritten must not be written to the next one."""
+        """Drop the unwritten bytes of a lost connection, so that the next never sends them."""
         self._pending, self._pending_data_size = [], 0
 
     async def _connect_to_server(self, s: Any) -> None:
         if self._transport is not None:
-            # Half made: nats-py would leave it open.
+            # A half open transport: nats-py would leave it open.
             self._transport.close()  # type: ignore[no-untyped-call]
         s.last_attempt = time.monotonic()
         self._transport = _Transport()  # type: ignore[no-untyped-call]
         await self._transport.connect(s.uri, _READ_BYTES_MAX, self.options["connect_timeout"])
 
     def _connect_command(self) -> bytes:
-        """Checked before anything secret is sent, and never the end of reconnecting."""
+        """Check TLS before any secret is sent; an error here must not end reconnecting."""
         assert self._current_server is not None
         if self._current_server.uri.scheme == "tls" and not self._server_info.get("tls_required"):
-            raise Error("the URL says tls://, but the server offers no TLS")
+            raise Error("the URL is tls://, but the server offers no TLS")
         try:
             command: bytes = super()._connect_command()
-        except Exception as error:  # A credentials file that is just being replaced.
+        except Exception as error:  # For example while the credentials file is replaced.
             raise Error(f"the credentials cannot be used: {error}") from error
         return command
 
     async def _process_op_err(self, e: Exception) -> None:
-        """The connection is lost. nats-py tells so only when the old socket is closed."""
+        """Report the loss now; nats-py reports it only after closing the old socket."""
         self._on_connection_lost()
         await super()._process_op_err(e)
 
     async def _process_pong(self) -> None:
-        """A PONG that is waited for no longer, for its flush took too long, is a PONG all the same:
-        nats-py would take it for nonsense and drop the connection."""
+        """Accept the PONG of a flush that has timed out; nats-py would drop the connection."""
         if self._pongs and self._pongs[0].done():
             self._pongs.pop(0)
             self._pings_outstanding = 0
@@ -207,30 +206,30 @@ class BatchClient(Client):
             await super()._process_pong()
 
     async def _process_err(self, err_msg: str) -> None:
-        """nats-py closes for good on most errors; we come back, whatever the server says."""
+        """Reconnect after every error; nats-py closes for good on most of them."""
         error = Error(err_msg.strip("'"))
         if "permissions violation" in err_msg:
             await self._error_cb(error)
             return
-        _log.warning("the server closes the connection: %s", error)
+        _log.warning("the server closed the connection: %s", error)
         await self._process_op_err(error)
 
 
 class _Transport(TcpTransport):
-    """Reads all that a burst left in the socket."""
+    """nats-py's transport with larger reads, immediate writes and abort."""
 
     async def read(self, buffer_size: int) -> bytes:
         data: bytes = await super().read(max(buffer_size, _READ_BYTES_MAX))
         return data
 
     async def wait_closed(self) -> None:
-        """Shielded, because closing while reconnecting cancels one who waits here and then waits
-        itself: for a future that was cancelled with him."""
-        farewell = super().wait_closed()  # type: ignore[no-untyped-call]
-        await asyncio.wait_for(asyncio.shield(farewell), _CLOSE_PATIENCE_S)
+        """Wait for the close, shielded: nats-py cancels this task while reconnecting, and then
+        waits for the same future."""
+        closed = super().wait_closed()  # type: ignore[no-untyped-call]
+        await asyncio.wait_for(asyncio.shield(closed), _CLOSE_TIMEOUT_S)
 
     def abort(self) -> None:
-        """The kernel drops what it has not sent, and the other end hears of a reset."""
+        """Drop unsent bytes and send a TCP reset."""
         if self._io_writer is None or self._io_writer.is_closing():
             return
         if (found := self._io_writer.get_extra_info("socket")) is not None:
@@ -238,7 +237,7 @@ class _Transport(TcpTransport):
         self._io_writer.transport.abort()
 
     def write_now(self, data: bytes) -> bool:
-        """``False`` if the socket is known to be closed."""
+        """Write ``data``; ``False`` if the socket is closed."""
         if self._io_writer is None or self._io_writer.is_closing():
             return False
         self._io_writer.write(data)

@@ -1,8 +1,7 @@
-"""NATS messages as bytes: what one is, and how a list of them becomes one write.
+"""NATS messages, and their encoding: a list of messages becomes one write.
 
-It refuses what the server would punish with a closed connection or read as something else, so no
-caller can do that to the others. Reading is ``rookery.bus.nats.batch_client``'s, beside nats-py's
-parser.
+The encoder refuses every message for which the server would close the connection, or which it would
+read as two, because other callers share the connection.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from rookery.schemas.errors import Refused
 __all__ = ["Message", "OnBatch", "Outgoing", "encode_frames", "header_value"]
 
 _CONTROL_LINE_BYTES_MAX = 4096
-"""The server closes the connection of whoever sends a longer one (its ``max_control_line``)."""
+"""For a longer line the server closes the connection (its ``max_control_line``)."""
 
 
 class Message(NamedTuple):
-    """One message as delivered."""
+    """One delivered message."""
 
     subject: str
     reply: str
@@ -42,7 +41,7 @@ OnBatch = Callable[[list[Message]], None]
 
 
 def header_value(header: bytes, name: bytes) -> str:
-    """A header's value, empty if there is none (case-sensitive: we and JetStream spell alike)."""
+    """The value of a header, empty if it is missing; names are case-sensitive."""
     needle = _needle(name)
     at = header.find(needle)
     if at < 0:
@@ -57,10 +56,7 @@ def _needle(name: bytes) -> bytes:
 
 
 def encode_frames(messages: Sequence[Outgoing], payload_bytes_max: int) -> bytes:
-    """All messages as the server reads them, or ``Refused`` if one of them is not sound.
-
-    What is refused here would make the server close the connection, or read one message as two.
-    """
+    """Encode all messages, or raise ``Refused`` if one of them is invalid."""
     pieces: list[bytes] = []
     for subject, body, reply, headers in messages:
         _check_subject(subject)
@@ -72,27 +68,27 @@ def encode_frames(messages: Sequence[Outgoing], payload_bytes_max: int) -> bytes
             raise Refused(
                 "PAYLOAD_TOO_LARGE",
                 f"{size} bytes of headers and body for {subject!r}; "
-                f"the server takes {payload_bytes_max}",
+                f"the server accepts {payload_bytes_max}",
             )
         sizes = f"{len(block)} {size}" if block else str(size)
         line = f"{'HPUB' if block else 'PUB'} {subject} {reply} {sizes}\r\n".encode()
         if len(line) > _CONTROL_LINE_BYTES_MAX:
-            raise Refused("INVALID_SUBJECT", f"{subject[:80]!r}... is too long for a subject")
+            raise Refused("INVALID_SUBJECT", f"the subject {subject[:80]!r}... is too long")
         pieces += (line, block, body, b"\r\n")
     return b"".join(pieces)
 
 
 def _check_subject(subject: str) -> None:
     if subject.split() != [subject]:
-        raise Refused("INVALID_SUBJECT", f"{subject[:80]!r} is empty or has blanks in it")
+        raise Refused("INVALID_SUBJECT", f"subject {subject[:80]!r} is empty or contains spaces")
 
 
 def _header_block(headers: Sequence[tuple[str, str]]) -> bytes:
     lines = ["NATS/1.0"]
     for name, value in headers:
         if ":" in name or name.split() != [name]:
-            raise Refused("INVALID_ARGUMENT", f"{name[:80]!r} cannot be the name of a header")
+            raise Refused("INVALID_ARGUMENT", f"{name[:80]!r} is not a valid header name")
         if "\r" in value or "\n" in value:
-            raise Refused("INVALID_ARGUMENT", f"the header {name} has a line break in its value")
+            raise Refused("INVALID_ARGUMENT", f"the value of header {name} contains a line break")
         lines.append(f"{name}: {value}")
     return "\r\n".join((*lines, "", "")).encode()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from rookery.bus.backoff import Backoff
 from rookery.bus.ports.commands import (
     DeadLetter,
     Delivery,
@@ -47,6 +48,7 @@ from rookery.bus.ports.storage import (
     Secrets,
 )
 from rookery.bus.ports.workers import ExternalService, ToolWorkers, WorkerEndpoint
+from rookery.bus.task_set import TaskSet
 
 __all__ = [
     "BLOB_BYTES_MAX",
@@ -55,6 +57,7 @@ __all__ = [
     "AppendRejected",
     "AppendRequest",
     "Appended",
+    "Backoff",
     "Backpressure",
     "Blobs",
     "Bus",
@@ -77,6 +80,7 @@ __all__ = [
     "Secrets",
     "StoredMessage",
     "Superseded",
+    "TaskSet",
     "Timer",
     "Timers",
     "ToolWorkers",

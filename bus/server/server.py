@@ -26,7 +26,7 @@ from typing import Literal
 
 from rookery.bus.clock import wait_until
 from rookery.bus.loop_thread import LoopThread
-from rookery.bus.nats.connection import ApiError, Connection
+from rookery.bus.nats import ApiError, Connection
 from rookery.bus.server.store import Store, default_store, find_running, read_token, with_token
 from rookery.schemas.errors import Failed, Refused
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rookery.bus.nats.connection import header_value
+from rookery.bus.nats import header_value
 from rookery.bus.ports import BLOB_BYTES_MAX
 from rookery.bus.storage.bucket import Bucket
 from rookery.schemas.digest import digest_bytes

@@ -7,30 +7,33 @@ stream's shape and how answers are read; what a key or a body means is its users
 
 from __future__ import annotations
 
-import asyncio
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from rookery.bus.journal.append_messages import AckVerdict, decode_ack
-from rookery.bus.journal.stored_message import status_of
-from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, header_value
+from rookery.bus.nats import (
+    EXPECTED_SEQUENCE,
+    MESSAGE_NOT_FOUND,
+    AckVerdict,
+    ApiError,
+    Connection,
+    Message,
+    Outgoing,
+    decode_ack,
+    direct_page,
+    header_value,
+    status_of,
+)
 from rookery.bus.streams import StreamSpec
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["Bucket", "BucketEntry"]
 
-_NO_MESSAGE = 10037
-
 _TIMEOUT_S = 5.0
 _BODY_TIMEOUT_S = 10.0
 """Half a mebibyte and an fsync on a bad minute of the disk."""
-_PAGE_MESSAGES = 256
-_PAGE_TIMEOUT_S = 5.0
-_PAGE_ENDS = (204, 404)
-"""All that was asked for, or nothing there."""
 
 
 class BucketEntry(NamedTuple):
@@ -87,7 +90,7 @@ class Bucket:
         ``None`` if something else than sequence ``expected`` (0: nothing) stands there.
         """
         if expected is not None:
-            headers = [*headers, ("Nats-Expected-Last-Subject-Sequence", str(expected))]
+            headers = [*headers, (EXPECTED_SEQUENCE, str(expected))]
         message = Outgoing(self._prefix + key, body, headers=headers)
         reply = await self._connection.request(message, timeout_s=timeout_s)
         ack = decode_ack(reply)
@@ -134,9 +137,9 @@ class Bucket:
         entries: list[BucketEntry] = []
         while True:
             after = entries[-1].sequence if entries else 0
-            *messages, end = await self._page(after)
-            entries += map(self._entry, messages)
-            if header_value(end.header, b"Nats-Num-Pending") in ("", "0"):
+            page = await direct_page(self._connection, self._stream, f"{self._prefix}>", after)
+            entries += map(self._entry, page.messages)
+            if not page.has_more:
                 return entries
 
     async def keys(self, pattern: str) -> list[str]:
@@ -153,35 +156,9 @@ class Bucket:
         try:
             return await self._connection.api(f"{verb}.{self._stream}", query, timeout_s=timeout_s)
         except ApiError as error:
-            if error.err_code == _NO_MESSAGE:
+            if error.err_code in MESSAGE_NOT_FOUND:
                 return None
             raise Failed("SERVER_UNREACHABLE", f"{self._stream} does not answer: {error}") from None
-
-    async def _page(self, after: int) -> list[Message]:
-        """The next messages above sequence ``after``, and the status that ends them."""
-        page: list[Message] = []
-        ended = asyncio.Event()
-
-        def arrived(messages: list[Message]) -> None:
-            page.extend(messages)
-            if status_of(page[-1]):
-                ended.set()
-
-        inbox = self._connection.client.new_inbox()
-        query = {"seq": after + 1, "next_by_subj": f"{self._prefix}>", "batch": _PAGE_MESSAGES}
-        subject = f"$JS.API.DIRECT.GET.{self._stream}"
-        subscription = await self._connection.subscribe(inbox, arrived)
-        try:
-            async with asyncio.timeout(_PAGE_TIMEOUT_S):
-                if self._connection.send([Outgoing(subject, msgspec.json.encode(query), inbox)]):
-                    await ended.wait()
-                    if status_of(page[-1]) in _PAGE_ENDS:
-                        return page
-        except TimeoutError:
-            pass
-        finally:
-            await subscription.cancel()
-        raise Failed("SERVER_UNREACHABLE", f"{self._stream} cannot be read just now")
 
     def _entry(self, message: Message) -> BucketEntry:
         subject = header_value(message.header, b"Nats-Subject")

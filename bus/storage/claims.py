@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rookery.bus.nats.connection import header_value
+from rookery.bus.nats import header_value
 from rookery.bus.ports import Claim
 from rookery.bus.storage.bucket import Bucket, BucketEntry
 from rookery.bus.subjects import decode_token, encode_token

@@ -21,7 +21,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from rookery.bus.clock import entropy
-from rookery.bus.nats.connection import header_value
+from rookery.bus.nats import header_value
 from rookery.bus.ports import Blobs, EntitySnapshot
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket, BucketEntry

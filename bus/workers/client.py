@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import count
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
-from rookery.bus.journal.stored_message import status_of
-from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
+from rookery.bus.nats import NO_RESPONDERS, Connection, Message, Outgoing, status_of
 from rookery.bus.ports import Blobs
 from rookery.bus.subjects import Subjects
 from rookery.bus.workers.protocol import (
@@ -60,7 +57,6 @@ NAMES_MAX: Final = 1_000
 DISCOVERY_S: Final = 1.0
 LATE_REPLIES_S: Final = 0.3
 RETRY_S: Final = 0.2
-_NO_RESPONDERS: Final = 503
 
 _health = msgspec.json.Decoder(WorkerHealth).decode
 
@@ -97,30 +93,20 @@ class NatsToolWorkers:
     ) -> None:
         self._connection, self._subjects, self._poll_s = connection, subjects, pulse_s
         self._large_bodies = LargeBodies(connection, blobs)
-        self._inbox = connection.client.new_inbox()
-        self._numbers = count(1)
-        self._listeners: dict[str, Callable[[Message], None]] = {}
         self._pending: dict[str, _PendingJob] = {}
         self._remote_attempts: dict[str, tuple[str, str]] = {}
         """Surface and job of calls that another process sent and this one waits for."""
-        self._subscription: Subscription | None = None
         self._poll_task: asyncio.Task[None] | None = None
-
-    async def open(self) -> None:
-        """From now on answers find their way."""
-        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._on_replies)
 
     async def close(self) -> None:
         """Nobody is told anything any more."""
         if self._poll_task is not None:
             self._poll_task.cancel()
             await asyncio.gather(self._poll_task, return_exceptions=True)
-        if self._subscription is not None:
-            await self._subscription.cancel()
 
     async def call(self, job: Job) -> JobOutcome:
         waiting = _PendingJob(job)
-        with self._reply_listener(waiting.complete) as reply:
+        with self._connection.replies.listen(waiting.complete) as reply:
             subject = self._subjects.job(job.surface, job.tool)
             message = Outgoing(subject, job.body, reply, job_headers(job))
             self._pending[reply] = waiting
@@ -184,28 +170,12 @@ class NatsToolWorkers:
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def _on_replies(self, batch: list[Message]) -> None:
-        for message in batch:
-            listener = self._listeners.get(message.subject)
-            if listener is not None:
-                listener(message)
-
-    @contextmanager
-    def _reply_listener(self, listener: Callable[[Message], None]) -> Iterator[str]:
-        """A subject whose messages go to ``listener``."""
-        reply = f"{self._inbox}.{next(self._numbers)}"
-        self._listeners[reply] = listener
-        try:
-            yield reply
-        finally:
-            del self._listeners[reply]
-
     async def _outcome_of(self, waiting: _PendingJob) -> JobOutcome:
         told = await waiting.completion
         if isinstance(told, JobOutcomeUnknown):
             return told
         job = waiting.job
-        if status_of(told) == _NO_RESPONDERS:
+        if status_of(told) == NO_RESPONDERS:
             return JobNotStarted(f"no worker of {job.surface} serves {job.tool}", no_worker=True)
         outcome, why = decode_outcome(told)
         if outcome == NOT_STARTED:
@@ -228,11 +198,11 @@ class NatsToolWorkers:
         spoken = asyncio.Event()
 
         def listen(message: Message) -> None:
-            if status_of(message) != _NO_RESPONDERS:
+            if status_of(message) != NO_RESPONDERS:
                 found.append(message)
             spoken.set()
 
-        with self._reply_listener(listen) as reply:
+        with self._connection.replies.listen(listen) as reply:
             if self._connection.send(
                 [Outgoing(self._subjects.worker_broadcast(surface, what), body, reply)]
             ):
@@ -249,7 +219,7 @@ class NatsToolWorkers:
             self._poll_task = asyncio.get_running_loop().create_task(self._poll_jobs())
 
     async def _poll_jobs(self) -> None:
-        with self._reply_listener(self._on_health) as reply:
+        with self._connection.replies.listen(self._on_health) as reply:
             while self._pending:
                 await asyncio.sleep(self._poll_s)
                 if self._connection.connected:  # Else nobody can say anything.

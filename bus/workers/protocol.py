@@ -41,8 +41,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.bus.commands.headers import TRACEPARENT
-from rookery.bus.nats.connection import Connection
-from rookery.bus.nats.frames import Message, Outgoing, header_value
+from rookery.bus.nats import Connection, Message, Outgoing, header_value
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json

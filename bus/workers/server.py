@@ -11,18 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import nats.errors
 from msgspec.structs import replace
 
 from rookery.bus.commands.headers import is_reply_subject
-from rookery.bus.nats.connection import Connection, Message, Outgoing, Subscription
+from rookery.bus.nats import Connection, Message, Outgoing, Subscription
 from rookery.bus.ports import Blobs
 from rookery.bus.subjects import Subjects, decode_token
+from rookery.bus.task_set import TaskSet
 from rookery.bus.workers.attempt_registry import AttemptRegistry
 from rookery.bus.workers.protocol import (
     CANCEL,
@@ -85,7 +86,7 @@ class NatsWorkerEndpoint:
         self._on_cancel: Callable[[str], None] = _ignore
         self._job_subscriptions: list[Subscription] = []
         self._broadcast_subscriptions: list[Subscription] = []
-        self._fetch_tasks: set[asyncio.Task[None]] = set()
+        self._fetch_tasks = TaskSet()
         self._draining = False
 
     async def open(
@@ -123,8 +124,7 @@ class NatsWorkerEndpoint:
         await self._connection.flush()  # What was sent to us before that has come.
         while self._job_subscriptions:
             await self._job_subscriptions.pop().cancel()
-        while self._fetch_tasks:
-            await asyncio.wait(set(self._fetch_tasks))
+        await self._fetch_tasks.wait_idle()
 
     async def close(self) -> None:
         while self._job_subscriptions or self._broadcast_subscriptions:
@@ -146,7 +146,7 @@ class NatsWorkerEndpoint:
             if message.body:
                 self._assign(job)
             else:
-                self._spawn(self._fetch(job, message))
+                self._fetch_tasks.start(self._fetch(job, message))
 
     def _assign(self, job: Job) -> None:
         """To be done, unless it is too late for that."""
@@ -194,11 +194,6 @@ class NatsWorkerEndpoint:
             self._open_jobs.pop(job.id, None)
             self._attempts.end(job, AttemptState.UNKNOWN, _now_s())
             log.warning("the answer to a job is dropped: %s", again)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._fetch_tasks.add(task)
-        task.add_done_callback(self._fetch_tasks.discard)
 
     def _is_late(self, job: Job) -> bool:
         loop, taken = asyncio.get_running_loop(), self._open_jobs.get(job.id)

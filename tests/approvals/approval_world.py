@@ -113,11 +113,9 @@ class Court:
     async def __aenter__(self) -> Court:
         await self.client.open()
         await self._connection.open()
-        await self._reads.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._reads.close()
         await self._connection.close()
         await self.client.close()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rookery.bus.journal.stored_message import CHAIN, MESSAGE_ID
-from rookery.bus.nats.connection import Connection, Outgoing
+from rookery.bus.journal.stored_message import CHAIN
+from rookery.bus.nats import MESSAGE_ID, Connection, Outgoing
 from rookery.bus.ports import AppendRequest
 from rookery.bus.streams import ensure_streams, streams_of
 from rookery.bus.subjects import Subjects

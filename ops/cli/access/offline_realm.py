@@ -15,7 +15,7 @@ from rookery.actors.kernel.partition_ownership import node_of_holder
 from rookery.bus.client.client import Client
 from rookery.bus.commands.inbox import JetStreamInbox
 from rookery.bus.journal.journal import JetStreamFeed
-from rookery.bus.nats.connection import ApiError, Connection
+from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.storage.claims import JetStreamClaims
@@ -32,7 +32,6 @@ __all__ = ["OfflineRealm", "open_realm"]
 
 T = TypeVar("T")
 
-_STREAM_NOT_FOUND: Final = 10059
 _UNANSWERED_CODES: Final = frozenset({"PARTITION_UNOWNED", "NO_ANSWER"})
 _TIMEOUT_S: Final = 10.0
 _ANY_KEY: Final = "all"
@@ -103,7 +102,7 @@ async def open_realm(options: Options) -> AsyncIterator[OfflineRealm]:
         async with aclosing(realm):
             yield realm
     except ApiError as error:
-        if error.err_code != _STREAM_NOT_FOUND:
+        if error.err_code != STREAM_NOT_FOUND:
             raise Failed("SERVER_UNREACHABLE", f"JetStream refuses: {error}") from None
         raise Failed(
             "SERVER_UNREACHABLE",

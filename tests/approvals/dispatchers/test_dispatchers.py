@@ -67,9 +67,7 @@ async def connected(url: str) -> AsyncIterator[Connection]:
 async def asking(url: str, silence_s_max: float) -> AsyncIterator[ServiceDispatcher]:
     async with connected(url) as connection:
         service = NatsExternalService(connection, SUBJECT)
-        await service.open()
         yield ServiceDispatcher(service, "default", silence_s_max=silence_s_max)
-        await service.close()
 
 
 def dispatched(

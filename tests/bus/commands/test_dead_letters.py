@@ -1,4 +1,4 @@
-"""Dead letters: nothing that could not be worked off is lost, on both buses."""
+"""Dead letters, and the rules of redelivery that lead to them, on both buses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.bus.realms import JetStreamRealm, Realm
 
 
 async def _delivered(bus: Bus) -> Delivery:
-    """A command with all that can be said about it, in work."""
+    """A delivered command with every header set."""
     await bus.inbox.submit(
         "run",
         "key with.dots",
@@ -29,7 +29,7 @@ async def _delivered(bus: Bus) -> Delivery:
     return delivery
 
 
-def test_a_letter_keeps_the_command_and_the_reason(realm: Realm) -> None:
+def test_a_dead_letter_has_the_command_and_the_reason(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             delivery = await _delivered(bus)
@@ -56,7 +56,7 @@ def test_a_letter_keeps_the_command_and_the_reason(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_burying_a_command_again_makes_no_second_letter(realm: Realm) -> None:
+def test_adding_a_command_again_makes_no_second_dead_letter(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             delivery = await _delivered(bus)
@@ -67,7 +67,7 @@ def test_burying_a_command_again_makes_no_second_letter(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_requests_that_share_an_id_have_letters_of_their_own(realm: Realm) -> None:
+def test_requests_with_the_same_id_have_separate_dead_letters(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             for key in ("a", "b", "b"):
@@ -83,7 +83,7 @@ def test_requests_that_share_an_id_have_letters_of_their_own(realm: Realm) -> No
     asyncio.run(scenario())
 
 
-def test_a_letter_that_is_tried_again_comes_as_it_came_first(realm: Realm) -> None:
+def test_a_retried_dead_letter_is_delivered_unchanged(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             delivery = await _delivered(bus)
@@ -103,7 +103,7 @@ def test_a_letter_that_is_tried_again_comes_as_it_came_first(realm: Realm) -> No
     asyncio.run(scenario())
 
 
-def test_a_timer_that_is_tried_again_is_still_a_timer(realm: Realm) -> None:
+def test_a_retried_timer_is_still_a_timer(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             worker = await opened(bus, "s")
@@ -119,7 +119,7 @@ def test_a_timer_that_is_tried_again_is_still_a_timer(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_a_letter_that_is_dropped_is_gone(realm: Realm) -> None:
+def test_a_dropped_dead_letter_is_deleted(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             numbers = [
@@ -137,7 +137,7 @@ def test_a_letter_that_is_dropped_is_gone(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_the_largest_command_the_inbox_takes_can_be_buried(jetstream: JetStreamRealm) -> None:
+def test_the_largest_command_of_the_inbox_fits_a_dead_letter(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             body = b"x" * (1_040_384 - 100)
@@ -166,7 +166,7 @@ def test_only_the_first_undone_message_counts_a_death() -> None:
     assert again.attempt(12) == 2
 
 
-def test_a_suspect_that_outlives_the_one_before_it_keeps_its_own_count() -> None:
+def test_a_suspect_behind_a_dead_one_has_its_own_count() -> None:
     cursor = PartitionCursor.after(
         PreviousOwnerState(began=10, floor=11, delivered=12, suspects_to=14, deaths=3)
     )
@@ -174,7 +174,7 @@ def test_a_suspect_that_outlives_the_one_before_it_keeps_its_own_count() -> None
     assert cursor.suspects_to == 14
 
 
-def test_who_leaves_in_order_is_blamed_for_nothing() -> None:
+def test_an_orderly_release_makes_no_suspects() -> None:
     cursor = PartitionCursor.after(
         PreviousOwnerState(began=10, floor=10, delivered=14, orderly=True)
     )
@@ -182,7 +182,7 @@ def test_who_leaves_in_order_is_blamed_for_nothing() -> None:
     assert cursor.attempt(11) == 1
 
 
-def test_suspects_take_turns_and_who_leaves_the_line_loses_it() -> None:
+def test_suspects_take_turns_and_a_user_that_exits_loses_its_turn() -> None:
     gate, went = SuspectGate(), []
     for name in ("a", "b", "a", "c", "b"):
         gate.enter(name, lambda name=name: went.append(name))  # type: ignore[misc]
@@ -196,7 +196,7 @@ def test_suspects_take_turns_and_who_leaves_the_line_loses_it() -> None:
     assert went == ["a", "c", "b"]
 
 
-def test_an_idle_death_blames_nobody() -> None:
+def test_the_death_of_an_idle_owner_makes_no_suspects() -> None:
     cursor = PartitionCursor.after(
         PreviousOwnerState(began=0, floor=20, delivered=20, suspects_to=7)
     )

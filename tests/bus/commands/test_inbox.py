@@ -1,4 +1,4 @@
-"""Durable commands: one suite for both buses, then what only a real server can do wrong."""
+"""The inbox: one suite for both buses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.bus.partition_owners import ALL, Worker, neighbours, opened, submitte
 from tests.bus.realms import Realm
 
 
-def test_commands_of_a_key_come_in_the_order_they_were_submitted(realm: Realm) -> None:
+def test_commands_of_a_key_are_delivered_in_the_order_of_submission(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             worker = await Worker(bus).open()
@@ -28,7 +28,7 @@ def test_commands_of_a_key_come_in_the_order_they_were_submitted(realm: Realm) -
     asyncio.run(scenario())
 
 
-def test_a_delivery_says_all_that_the_client_said(realm: Realm) -> None:
+def test_a_delivery_has_all_that_the_client_sent(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             key = "lease a.b/*>%41 é"
@@ -90,7 +90,7 @@ def test_one_batch_of_a_partition_is_in_work_at_a_time(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_done_does_not_come_again_elsewhere(realm: Realm) -> None:
+def test_a_done_message_is_not_delivered_to_the_next_owner(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second:
             worker = await opened(first, "s")
@@ -104,7 +104,7 @@ def test_what_is_done_does_not_come_again_elsewhere(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_what_an_owner_left_undone_comes_again_alone_and_first(realm: Realm) -> None:
+def test_undone_messages_of_a_dead_owner_are_delivered_again_alone_and_first(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second:
             await submitted(first, "s", b"1", b"2", b"3")
@@ -121,7 +121,7 @@ def test_what_an_owner_left_undone_comes_again_alone_and_first(realm: Realm) -> 
     asyncio.run(scenario())
 
 
-def test_an_owner_that_was_replaced_gets_nothing_and_undoes_nothing(realm: Realm) -> None:
+def test_a_replaced_owner_gets_no_messages_and_changes_nothing(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second:
             await submitted(first, "s", b"1")
@@ -142,7 +142,7 @@ def test_an_owner_that_was_replaced_gets_nothing_and_undoes_nothing(realm: Realm
     asyncio.run(scenario())
 
 
-def test_giving_a_partition_up_loses_nothing_and_blames_nobody(realm: Realm) -> None:
+def test_releasing_a_partition_loses_no_message_and_makes_no_suspects(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second:
             await submitted(first, "s", b"1", b"2")
@@ -199,7 +199,7 @@ def test_one_id_sent_to_two_sessions_at_once_is_two_commands(realm: Realm) -> No
 
 
 async def _works_until_it_dies(bus: Bus) -> list[list[tuple[bytes, int]]]:
-    """What a node gets that dies of the poison, and else does its work."""
+    """The batches of a node that dies of the poison and does all other commands."""
     worker = await opened(bus, "s", does=False)
     lived = 0
     while True:
@@ -212,7 +212,7 @@ async def _works_until_it_dies(bus: Bus) -> list[list[tuple[bytes, int]]]:
         return [[(d.body, d.attempt) for d in batch] for batch in worker.batches]
 
 
-def test_a_command_its_owners_die_of_is_buried_and_takes_no_other_with_it(realm: Realm) -> None:
+def test_a_command_that_kills_its_owners_becomes_the_only_dead_letter(realm: Realm) -> None:
     async def scenario() -> None:
         async with AsyncExitStack() as nodes:
             bus = await nodes.enter_async_context(realm.bus())
@@ -236,7 +236,7 @@ def test_a_command_its_owners_die_of_is_buried_and_takes_no_other_with_it(realm:
     asyncio.run(scenario())
 
 
-def test_what_kills_a_node_is_blamed_and_not_what_it_had_in_hand_elsewhere(realm: Realm) -> None:
+def test_only_the_command_that_kills_a_node_is_blamed(realm: Realm) -> None:
     innocents = ["a", "b", "c", "d"]
     partitions = {partition_of(key) for key in ("poison", *innocents)}
     assert len(partitions) == 5
@@ -246,7 +246,7 @@ def test_what_kills_a_node_is_blamed_and_not_what_it_had_in_hand_elsewhere(realm
         return len(done) == 4 and len(await bus.inbox.dead_letters()) == 1
 
     async def live(bus: Bus) -> None:
-        """Work until the poison comes."""
+        """Work until the poison is delivered."""
         worker = await Worker(bus, does=False).open(partitions)
         lived = 0
         while not await all_is_well(bus):
@@ -275,7 +275,7 @@ def test_what_kills_a_node_is_blamed_and_not_what_it_had_in_hand_elsewhere(realm
     asyncio.run(scenario())
 
 
-def test_nothing_can_be_submitted_to_no_key(realm: Realm) -> None:
+def test_a_command_needs_a_key(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             with pytest.raises(Refused, match="INVALID_SUBJECT"):

@@ -1,4 +1,4 @@
-"""The inbox on a real server: what stock clients send, and what kills, outages and limits do."""
+"""The inbox on a real server: stock clients, kills, outages and limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.bus.realms import JetStreamRealm
 STREAM = "ROOKERY_default_INBOX"
 
 
-def test_a_stock_client_may_use_an_id_for_two_sessions_in_one_breath(
+def test_a_stock_client_may_use_one_id_for_two_sessions_at_once(
     jetstream: JetStreamRealm,
 ) -> None:
     async def scenario() -> None:
@@ -61,7 +61,9 @@ def test_the_inbox_has_no_duplicate_window_even_after_a_restart(jetstream: JetSt
     asyncio.run(scenario())
 
 
-def test_the_server_and_we_agree_on_the_partition_of_every_key(jetstream: JetStreamRealm) -> None:
+def test_the_server_and_rookery_compute_the_same_partition_of_every_key(
+    jetstream: JetStreamRealm,
+) -> None:
     drawn = random.Random(7)
     letters = string.printable + "äöü€é😀"
     keys = ["".join(drawn.choices(letters, k=drawn.randint(1, 40))) for _ in range(300)]
@@ -82,7 +84,7 @@ def test_the_server_and_we_agree_on_the_partition_of_every_key(jetstream: JetStr
     asyncio.run(scenario())
 
 
-def test_odd_headers_break_neither_their_own_message_nor_others(jetstream: JetStreamRealm) -> None:
+def test_invalid_headers_break_no_message(jetstream: JetStreamRealm) -> None:
     odd = [
         b"NATS/1.0\r\nNats-Msg-Id\r\n\r\n",
         b"NATS/1.0\r\nNats-Msg-Id: \xff\xfe\r\n\r\n",
@@ -108,7 +110,7 @@ def test_odd_headers_break_neither_their_own_message_nor_others(jetstream: JetSt
     asyncio.run(scenario())
 
 
-def test_commands_outlive_a_server_that_is_killed(jetstream: JetStreamRealm) -> None:
+def test_commands_survive_a_killed_server(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             await submitted(bus, "s", b"1", b"2", b"3")
@@ -164,7 +166,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
-def test_what_a_killed_process_had_in_hand_comes_to_the_next(jetstream: JetStreamRealm) -> None:
+def test_messages_of_a_killed_process_are_delivered_to_the_next(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             await submitted(bus, "s", b"1", b"2", b"3")
@@ -187,14 +189,14 @@ def test_what_a_killed_process_had_in_hand_comes_to_the_next(jetstream: JetStrea
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence is noticed at once, not in seconds."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the timeouts, so that a silence is noticed at once."""
     monkeypatch.setattr(partition_consumer, "_EXPIRES_S", 0.1)
     monkeypatch.setattr(partition_consumer, "_GRACE_S", 0.1)
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_partition_whose_consumer_was_deleted_goes_on_where_it_was(
+@pytest.mark.usefixtures("short_timeouts")
+def test_a_partition_whose_consumer_was_deleted_continues_at_its_position(
     jetstream: JetStreamRealm,
 ) -> None:
     async def scenario() -> None:
@@ -212,7 +214,7 @@ def test_a_partition_whose_consumer_was_deleted_goes_on_where_it_was(
     asyncio.run(scenario())
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_timeouts")
 def test_a_pull_that_was_lost_on_its_way_is_noticed(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
@@ -235,7 +237,7 @@ def test_a_pull_that_was_lost_on_its_way_is_noticed(jetstream: JetStreamRealm) -
     asyncio.run(scenario())
 
 
-def test_a_takeover_whose_answer_was_lost_is_still_ours(jetstream: JetStreamRealm) -> None:
+def test_a_takeover_without_a_reply_is_recognised_as_ours(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             worker = await opened(bus, "s")
@@ -261,7 +263,7 @@ def test_a_takeover_whose_answer_was_lost_is_still_ours(jetstream: JetStreamReal
     asyncio.run(scenario())
 
 
-def test_suspects_that_have_passed_their_age_hold_nothing_up(jetstream: JetStreamRealm) -> None:
+def test_expired_suspects_do_not_block_a_partition(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as first, jetstream.bus() as second:
             await submitted(first, "s", b"1", b"2")
@@ -287,7 +289,7 @@ def test_one_consumer_a_partition_remains_however_often_it_moves(jetstream: JetS
     asyncio.run(scenario())
 
 
-def test_a_message_larger_than_a_batch_may_be_comes_alone(
+def test_a_message_larger_than_a_batch_is_delivered_alone(
     jetstream: JetStreamRealm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = {**json.loads(partition_consumer._BATCH_QUERY), "max_bytes": 600}
@@ -306,7 +308,7 @@ def test_a_message_larger_than_a_batch_may_be_comes_alone(
     asyncio.run(scenario())
 
 
-def test_a_partition_can_be_opened_and_left_while_the_server_is_away(
+def test_a_partition_can_be_opened_and_closed_during_an_outage(
     jetstream: JetStreamRealm,
 ) -> None:
     async def scenario() -> None:
@@ -326,7 +328,7 @@ def test_a_partition_can_be_opened_and_left_while_the_server_is_away(
 # Submitting.
 
 
-def test_submitting_waits_out_a_restart_and_repeats_under_the_same_id(
+def test_submitting_waits_for_a_restart_and_repeats_under_the_same_id(
     jetstream: JetStreamRealm,
 ) -> None:
     async def scenario() -> None:
@@ -344,7 +346,9 @@ def test_submitting_waits_out_a_restart_and_repeats_under_the_same_id(
     asyncio.run(scenario())
 
 
-def test_a_lost_acceptance_is_asked_for_again_under_the_same_id(jetstream: JetStreamRealm) -> None:
+def test_a_submission_without_an_ack_is_repeated_under_the_same_id(
+    jetstream: JetStreamRealm,
+) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             connection: Any = bus.connection
@@ -368,7 +372,7 @@ def test_a_lost_acceptance_is_asked_for_again_under_the_same_id(jetstream: JetSt
     asyncio.run(scenario())
 
 
-def test_a_full_inbox_and_a_large_command_are_told_apart(jetstream: JetStreamRealm) -> None:
+def test_a_full_inbox_and_a_large_command_are_different_errors(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             with pytest.raises(Refused, match="PAYLOAD_TOO_LARGE"):

@@ -1,4 +1,4 @@
-"""A durable command that the server does not take is explained as what it is."""
+"""Errors of publishing: the server's refusal becomes the right code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACCOUNT_EXCEEDED = 10002
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    """A server whose account may store very little."""
+    """The address of a server whose account has a small storage limit."""
     config = tmp_path / "server.conf"
     config.write_text(
         f'listen: "127.0.0.1:-1"\nports_file_dir: "{tmp_path}"\nlog_file: "{tmp_path}/log"\n'
@@ -44,7 +44,7 @@ async def fill(connection: Connection) -> None:
         await publish(connection, Outgoing("s", bytes(ACCOUNT_BYTES_MAX // 5)))
 
 
-def test_an_account_that_may_store_no_more_is_full_and_not_a_wrong_stream(address: str) -> None:
+def test_an_account_at_its_limit_is_full_and_not_a_stream_mismatch(address: str) -> None:
     async def scenario() -> None:
         async with connected(f"nats://a:a@{address}") as connection:
             await connection.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})

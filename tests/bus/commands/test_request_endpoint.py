@@ -1,4 +1,4 @@
-"""Request-reply: one suite for both buses, then what only a real server can do wrong."""
+"""The request endpoint: one suite for both buses, then the faults of a real server."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ ALL = frozenset(range(PARTITIONS))
 LARGE = b"x" * (2 << 20)
 
 
-class Asker(Protocol):
+class Requester(Protocol):
     """A client of the realm."""
 
-    async def ask(self, key: str, body: bytes = b"", message_id: str = "") -> ReplyMessage:
-        """The answer to the verb ``run``."""
+    async def request(self, key: str, body: bytes = b"", message_id: str = "") -> ReplyMessage:
+        """Send a request with the verb ``run`` and return its reply."""
 
-    async def tell(self, key: str, body: bytes = b"") -> None:
-        """Ask, and want no answer."""
+    async def send(self, key: str, body: bytes = b"") -> None:
+        """Send a request without a reply subject."""
 
     async def listen(self, subject: str) -> list[ReplyMessage]:
-        """What is answered there, from now on."""
+        """Collect the replies on ``subject`` from now on."""
 
 
-class MemoryAsker:
+class MemoryRequester:
     def __init__(self, realm: MemoryRealm) -> None:
         self._switch = realm.server.realm("default").request_router
-        self._asked = 0
+        self._count = 0
 
-    async def ask(self, key: str, body: bytes = b"", message_id: str = "") -> ReplyMessage:
-        self._asked += 1
-        subject = f"_INBOX.{id(self)}.{self._asked}"
+    async def request(self, key: str, body: bytes = b"", message_id: str = "") -> ReplyMessage:
+        self._count += 1
+        subject = f"_INBOX.{id(self)}.{self._count}"
         answers = await self.listen(subject)
         self._switch.request(Delivery("run", key, message_id or subject, body, reply_to=subject))
         return (await wait_until(lambda: answers))[0]
 
-    async def tell(self, key: str, body: bytes = b"") -> None:
-        self._switch.request(Delivery("run", key, "told", body))
+    async def send(self, key: str, body: bytes = b"") -> None:
+        self._switch.request(Delivery("run", key, "no reply", body))
 
     async def listen(self, subject: str) -> list[ReplyMessage]:
         answers: list[ReplyMessage] = []
@@ -55,18 +55,18 @@ class MemoryAsker:
         return answers
 
 
-class NatsAsker:
+class NatsRequester:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._subjects = Subjects("default")
 
-    async def ask(self, key: str, body: bytes = b"", message_id: str = "") -> ReplyMessage:
+    async def request(self, key: str, body: bytes = b"", message_id: str = "") -> ReplyMessage:
         headers = [("Nats-Msg-Id", message_id)] if message_id else []
         request = Outgoing(self._subjects.request("run", key), body, headers=headers)
         answer = await self.connection.request(request)
         return ReplyMessage(answer.subject, answer.body, header_value(answer.header, CODE.encode()))
 
-    async def tell(self, key: str, body: bytes = b"") -> None:
+    async def send(self, key: str, body: bytes = b"") -> None:
         assert self.connection.send([Outgoing(self._subjects.request("run", key), body)])
 
     async def listen(self, subject: str) -> list[ReplyMessage]:
@@ -78,45 +78,45 @@ class NatsAsker:
 
 
 @asynccontextmanager
-async def asking(realm: Realm) -> AsyncIterator[Asker]:
+async def requester(realm: Realm) -> AsyncIterator[Requester]:
     if isinstance(realm, MemoryRealm):
-        yield MemoryAsker(realm)
+        yield MemoryRequester(realm)
         return
     assert isinstance(realm, JetStreamRealm)
     connection = Connection(realm.server.url)
     await connection.open()
-    yield NatsAsker(connection)
+    yield NatsRequester(connection)
     await connection.close()
 
 
-class Porter:
+class EchoNode:
     """A node that answers every request with its own name and the request's body."""
 
     def __init__(self, bus: Bus, name: bytes) -> None:
         self.bus, self.name = bus, name
-        self.taken: list[Delivery] = []
+        self.delivered: list[Delivery] = []
 
-    def take(self, batch: list[Delivery]) -> None:
-        self.taken += batch
+    def deliver(self, batch: list[Delivery]) -> None:
+        self.delivered += batch
         self.bus.request_endpoint.reply(
             [ReplyMessage(d.reply_to, self.name + b":" + d.body) for d in batch if d.reply_to]
         )
 
-    async def open(self, partitions: frozenset[int]) -> Porter:
-        await self.bus.request_endpoint.open(self.take)
+    async def open(self, partitions: frozenset[int]) -> EchoNode:
+        await self.bus.request_endpoint.open(self.deliver)
         await self.bus.request_endpoint.serve_partitions(partitions)
         return self
 
 
-def test_a_request_is_answered_by_the_node_that_owns_its_partition(realm: Realm) -> None:
+def test_the_owner_of_its_partition_answers_a_request(realm: Realm) -> None:
     keys = [f"key.{number}" for number in range(40)]
     left, right = frozenset(range(8)), frozenset(range(8, PARTITIONS))
 
     async def scenario() -> None:
-        async with realm.bus() as first, realm.bus() as second, asking(realm) as asker:
-            await Porter(first, b"left").open(left)
-            await Porter(second, b"right").open(right)
-            answers = await asyncio.gather(*(asker.ask(key, key.encode()) for key in keys))
+        async with realm.bus() as first, realm.bus() as second, requester(realm) as client:
+            await EchoNode(first, b"left").open(left)
+            await EchoNode(second, b"right").open(right)
+            answers = await asyncio.gather(*(client.request(key, key.encode()) for key in keys))
             assert [answer.body for answer in answers] == [
                 (b"left:" if partition_of(key) in left else b"right:") + key.encode()
                 for key in keys
@@ -127,75 +127,75 @@ def test_a_request_is_answered_by_the_node_that_owns_its_partition(realm: Realm)
 
 def test_a_request_keeps_its_id_and_gets_one_if_it_has_none(realm: Realm) -> None:
     async def scenario() -> None:
-        async with realm.bus() as first, realm.bus() as second, asking(realm) as asker:
-            await Porter(first, b"passes on").open(frozenset())
-            porter = await Porter(second, b"owner").open(ALL)
+        async with realm.bus() as first, realm.bus() as second, requester(realm) as client:
+            await EchoNode(first, b"forwards").open(frozenset())
+            node = await EchoNode(second, b"owner").open(ALL)
             for _ in range(10):
-                await asker.ask("s", message_id="given")
+                await client.request("s", message_id="given")
             for _ in range(10):
-                await asker.ask("s")
-            assert [d.id for d in porter.taken[:10]] == ["given"] * 10
-            assert len({d.id for d in porter.taken[10:]}) == 10
-            assert all(d.position is None and d.attempt == 1 for d in porter.taken)
+                await client.request("s")
+            assert [d.id for d in node.delivered[:10]] == ["given"] * 10
+            assert len({d.id for d in node.delivered[10:]}) == 10
+            assert all(d.position is None and d.attempt == 1 for d in node.delivered)
 
     asyncio.run(scenario())
 
 
-def test_a_request_nobody_owns_is_answered_so(realm: Realm) -> None:
+def test_a_request_of_an_unowned_partition_is_answered_as_unowned(realm: Realm) -> None:
     async def scenario() -> None:
-        async with realm.bus() as bus, asking(realm) as asker:
-            porter = await Porter(bus, b"").open(ALL - {partition_of("s")})
-            answer = await asker.ask("s")
+        async with realm.bus() as bus, requester(realm) as client:
+            node = await EchoNode(bus, b"").open(ALL - {partition_of("s")})
+            answer = await client.request("s")
             assert answer.code == "PARTITION_UNOWNED"
             assert b'"PARTITION_UNOWNED"' in answer.body
-            assert porter.taken == []
+            assert node.delivered == []
 
     asyncio.run(scenario())
 
 
-def test_a_node_owns_exactly_what_it_said_last(realm: Realm) -> None:
+def test_a_node_serves_exactly_the_partitions_it_named_last(realm: Realm) -> None:
     async def scenario() -> None:
-        async with realm.bus() as first, realm.bus() as second, asking(realm) as asker:
-            here = await Porter(first, b"first").open(ALL)
-            there = await Porter(second, b"second").open(frozenset())
+        async with realm.bus() as first, realm.bus() as second, requester(realm) as client:
+            here = await EchoNode(first, b"first").open(ALL)
+            there = await EchoNode(second, b"second").open(frozenset())
             for owner, other in ((here, there), (there, here), (here, there)):
                 await other.bus.request_endpoint.serve_partitions(frozenset())
                 await owner.bus.request_endpoint.serve_partitions(ALL)
-                answers = await asyncio.gather(*(asker.ask("s") for _ in range(10)))
+                answers = await asyncio.gather(*(client.request("s") for _ in range(10)))
                 assert {answer.body for answer in answers} == {owner.name + b":"}
 
     asyncio.run(scenario())
 
 
-def test_who_wants_no_answer_is_heard_all_the_same(realm: Realm) -> None:
+def test_a_request_without_a_reply_subject_is_delivered(realm: Realm) -> None:
     async def scenario() -> None:
-        async with realm.bus() as first, realm.bus() as second, asking(realm) as asker:
-            await Porter(first, b"").open(frozenset())
-            porter = await Porter(second, b"").open(ALL)
+        async with realm.bus() as first, realm.bus() as second, requester(realm) as client:
+            await EchoNode(first, b"").open(frozenset())
+            node = await EchoNode(second, b"").open(ALL)
             for _ in range(10):
-                await asker.tell("s", b"told")
-            await wait_until(lambda: len(porter.taken) == 10)
-            assert {(d.body, d.reply_to) for d in porter.taken} == {(b"told", "")}
+                await client.send("s", b"no reply")
+            await wait_until(lambda: len(node.delivered) == 10)
+            assert {(d.body, d.reply_to) for d in node.delivered} == {(b"no reply", "")}
 
     asyncio.run(scenario())
 
 
-def test_a_closed_door_takes_nothing(realm: Realm) -> None:
+def test_a_closed_request_endpoint_delivers_nothing(realm: Realm) -> None:
     async def scenario() -> None:
-        async with realm.bus() as first, realm.bus() as second, asking(realm) as asker:
-            closed = await Porter(first, b"closed").open(ALL)
+        async with realm.bus() as first, realm.bus() as second, requester(realm) as client:
+            closed = await EchoNode(first, b"closed").open(ALL)
             await closed.bus.request_endpoint.close()
-            await Porter(second, b"open").open(ALL)
-            assert {(await asker.ask("s")).body for _ in range(10)} == {b"open:"}
-            assert closed.taken == []
+            await EchoNode(second, b"open").open(ALL)
+            assert {(await client.request("s")).body for _ in range(10)} == {b"open:"}
+            assert closed.delivered == []
 
     asyncio.run(scenario())
 
 
-def test_a_command_of_the_inbox_is_answered_where_its_header_says(realm: Realm) -> None:
+def test_a_command_of_the_inbox_is_answered_on_the_subject_in_its_header(realm: Realm) -> None:
     async def scenario() -> None:
-        async with realm.bus() as bus, asking(realm) as asker:
-            answers = await asker.listen("results.of.mine")
+        async with realm.bus() as bus, requester(realm) as client:
+            answers = await client.listen("results.of.mine")
             await bus.inbox.submit("run", "s", b"", message_id="1", reply_to="results.of.mine")
             (delivery,) = await (await opened(bus, "s")).has(1)
             bus.request_endpoint.reply(
@@ -207,9 +207,9 @@ def test_a_command_of_the_inbox_is_answered_where_its_header_says(realm: Realm) 
     asyncio.run(scenario())
 
 
-def test_an_answer_too_large_to_send_is_told_and_takes_no_other_with_it(realm: Realm) -> None:
+def test_a_reply_too_large_to_send_becomes_an_error_and_the_others_are_sent(realm: Realm) -> None:
     async def scenario() -> None:
-        async with realm.bus() as bus, asking(realm) as asker:
+        async with realm.bus() as bus, requester(realm) as client:
             waiting: list[Delivery] = []
 
             def take(batch: list[Delivery]) -> None:
@@ -222,23 +222,25 @@ def test_an_answer_too_large_to_send_is_told_and_takes_no_other_with_it(realm: R
 
             await bus.request_endpoint.open(take)
             await bus.request_endpoint.serve_partitions(ALL)
-            large, small = await asyncio.gather(asker.ask("s", b"large"), asker.ask("s", b"small"))
+            large, small = await asyncio.gather(
+                client.request("s", b"large"), client.request("s", b"small")
+            )
             assert (small.body, small.code) == (b"fine", "")
             assert large.code == "PAYLOAD_TOO_LARGE"
 
     asyncio.run(scenario())
 
 
-def test_an_answer_that_cannot_be_sent_in_any_form_is_dropped_alone(realm: Realm) -> None:
-    """As long as a subject can be in an inbox's header, and longer than any the server takes."""
+def test_a_reply_that_cannot_be_sent_in_any_form_is_dropped_alone(realm: Realm) -> None:
+    """A reply subject as long as an inbox header allows is longer than the server accepts."""
     nowhere = [
         ReplyMessage("😀" * many, body) for many in (1_023, 1_024, 5_000) for body in (b"", LARGE)
     ]
 
     async def scenario() -> None:
-        async with realm.bus() as bus, asking(realm) as asker:
-            answers = await asker.listen("results.of.mine")
-            unheard = [await asker.listen(answer.reply_to) for answer in nowhere[:1]]
+        async with realm.bus() as bus, requester(realm) as client:
+            answers = await client.listen("results.of.mine")
+            unheard = [await client.listen(answer.reply_to) for answer in nowhere[:1]]
             bus.request_endpoint.reply([*nowhere, ReplyMessage("results.of.mine", b"done")])
             await wait_until(lambda: answers)
             assert unheard == [[]]
@@ -260,7 +262,9 @@ def test_an_answer_that_cannot_be_sent_in_any_form_is_dropped_alone(realm: Realm
         "é" * 513,
     ],
 )
-def test_no_answer_is_published_where_only_we_may_write(realm: Realm, subject: str) -> None:
+def test_no_reply_is_published_on_subjects_of_the_realm_or_the_server(
+    realm: Realm, subject: str
+) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             await bus.inbox.submit("run", "s", b"", message_id="1", reply_to=subject)
@@ -270,7 +274,9 @@ def test_no_answer_is_published_where_only_we_may_write(realm: Realm, subject: s
     asyncio.run(scenario())
 
 
-def test_stock_clients_find_an_error_where_micro_puts_it(jetstream: JetStreamRealm) -> None:
+def test_stock_clients_find_an_error_in_the_headers_of_nats_micro(
+    jetstream: JetStreamRealm,
+) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus, jetstream.stock() as client:
 
@@ -292,7 +298,7 @@ def test_stock_clients_find_an_error_where_micro_puts_it(jetstream: JetStreamRea
     asyncio.run(scenario())
 
 
-def test_a_request_passed_on_keeps_what_its_headers_say(jetstream: JetStreamRealm) -> None:
+def test_a_forwarded_request_keeps_its_headers(jetstream: JetStreamRealm) -> None:
     headers = {
         "Nats-Msg-Id": "id-1",
         "Content-Type": "application/msgpack",
@@ -303,11 +309,11 @@ def test_a_request_passed_on_keeps_what_its_headers_say(jetstream: JetStreamReal
 
     async def scenario() -> None:
         async with jetstream.bus() as first, jetstream.bus() as second, jetstream.stock() as client:
-            await Porter(first, b"").open(frozenset())
-            porter = await Porter(second, b"").open(ALL)
+            await EchoNode(first, b"").open(frozenset())
+            node = await EchoNode(second, b"").open(ALL)
             for _ in range(8):
                 await client.request("rookery.default.api.run%2Enow.s", b"", headers=headers)
-            for d in porter.taken:
+            for d in node.delivered:
                 assert (d.verb, d.key, d.id, d.mode) == ("run.now", "s", "id-1", "steer")
                 assert d.content_type == "application/msgpack"
                 assert d.traceparent == "00-4bf92f-00f067-01"
@@ -317,12 +323,10 @@ def test_a_request_passed_on_keeps_what_its_headers_say(jetstream: JetStreamReal
 
 
 @pytest.mark.parametrize("body", [b"", b"x" * 100])
-def test_what_the_door_would_say_instead_may_be_too_large_as_well(
-    jetstream: JetStreamRealm, body: bytes
-) -> None:
+def test_an_error_reply_may_be_too_large_as_well(jetstream: JetStreamRealm, body: bytes) -> None:
     async def scenario() -> None:
-        async with jetstream.bus() as bus, asking(jetstream) as asker:
-            answers = await asker.listen("results.of.mine")
+        async with jetstream.bus() as bus, requester(jetstream) as client:
+            answers = await client.listen("results.of.mine")
             bus.connection.client._max_payload = 64
             refused = ReplyMessage("results.of.mine", body, "GUARD_REJECTED")
             bus.request_endpoint.reply([refused, ReplyMessage("results.of.mine", b"done")])
@@ -332,28 +336,32 @@ def test_what_the_door_would_say_instead_may_be_too_large_as_well(
     asyncio.run(scenario())
 
 
-def test_a_request_too_large_to_be_passed_on_is_told_so(jetstream: JetStreamRealm) -> None:
+def test_a_request_too_large_to_be_forwarded_is_answered_with_an_error(
+    jetstream: JetStreamRealm,
+) -> None:
     async def scenario() -> None:
-        async with jetstream.bus() as bus, asking(jetstream) as asker:
-            await Porter(bus, b"").open(frozenset())
-            answer = await asker.ask("s", b"x" * (1 << 20))
+        async with jetstream.bus() as bus, requester(jetstream) as client:
+            await EchoNode(bus, b"").open(frozenset())
+            answer = await client.request("s", b"x" * (1 << 20))
             assert answer.code == "PAYLOAD_TOO_LARGE"
 
     asyncio.run(scenario())
 
 
-def test_the_door_is_open_again_after_the_server_was_killed(jetstream: JetStreamRealm) -> None:
+def test_the_request_endpoint_serves_again_after_the_server_was_killed(
+    jetstream: JetStreamRealm,
+) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as first, jetstream.bus() as second:
-            await Porter(first, b"first").open(frozenset())
-            await Porter(second, b"second").open(ALL)
+            await EchoNode(first, b"first").open(frozenset())
+            await EchoNode(second, b"second").open(ALL)
             await asyncio.to_thread(jetstream.server.kill)
             await wait_until(lambda: not first.connected and not second.connected)
             first.request_endpoint.reply([ReplyMessage("nobody", b"dropped")])
             await asyncio.to_thread(jetstream.server.start)
             await wait_until(lambda: first.connected and second.connected)
-            async with asking(jetstream) as asker:
-                answers = await asyncio.gather(*(asker.ask("s") for _ in range(10)))
+            async with requester(jetstream) as client:
+                answers = await asyncio.gather(*(client.request("s") for _ in range(10)))
                 assert {answer.body for answer in answers} == {b"second:"}
 
     asyncio.run(scenario())

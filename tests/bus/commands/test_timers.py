@@ -1,4 +1,4 @@
-"""Timers: one suite for both buses, then what only a real server can do wrong."""
+"""Timers: one suite for both buses, then the faults of a real server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _timer(timer_id: str, due_ms: int, body: bytes = b"", key: str = "s") -> Tim
     return Timer(id=timer_id, due_ms=due_ms, verb="wake", key=key, body=body)
 
 
-def test_a_timer_comes_through_the_inbox_of_its_key_when_it_is_due(realm: Realm) -> None:
+def test_a_due_timer_is_delivered_through_the_inbox_of_its_key(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             key = "lease a.b/é"
@@ -50,7 +50,7 @@ def test_a_timer_comes_through_the_inbox_of_its_key_when_it_is_due(realm: Realm)
     asyncio.run(scenario())
 
 
-def test_a_timer_that_is_due_in_the_past_comes_at_once(realm: Realm) -> None:
+def test_a_timer_due_in_the_past_fires_at_once(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             worker = await opened(bus, "s")
@@ -64,7 +64,7 @@ def test_a_timer_that_is_due_in_the_past_comes_at_once(realm: Realm) -> None:
 
 
 async def _ids_until_sentinel(realm: Realm, bus: Bus, worker: Worker) -> list[str]:
-    """What comes until a timer that is due after all the others has come."""
+    """The ids of deliveries until a last timer fires."""
     due_ms = _now_ms(realm) + 400
     await bus.timers.arm(_timer("sentinel", due_ms))
     await realm.elapse(1)
@@ -88,7 +88,7 @@ def test_arming_again_replaces_a_timer(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_a_cancelled_timer_never_comes(realm: Realm) -> None:
+def test_a_cancelled_timer_never_fires(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             worker = await opened(bus, "s")
@@ -117,7 +117,7 @@ def test_a_timer_that_fires_twice_has_the_same_id_twice(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_fired_timers_and_commands_stand_in_one_line(realm: Realm) -> None:
+def test_fired_timers_and_commands_are_delivered_in_one_order(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second:
             await submitted(first, "s", b"1")
@@ -134,7 +134,7 @@ def test_fired_timers_and_commands_stand_in_one_line(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_what_came_before_a_timer_was_due_stands_before_it_and_says_so_to_every_owner(
+def test_commands_before_a_due_timer_are_delivered_before_it_to_every_owner(
     realm: Realm,
 ) -> None:
     async def scenario() -> None:
@@ -154,7 +154,7 @@ def test_what_came_before_a_timer_was_due_stands_before_it_and_says_so_to_every_
 
 
 @pytest.mark.parametrize("due_ms", [-1, DUE_MS_MAX + 1, 253_402_300_800_000])
-def test_a_time_that_cannot_be_kept_is_refused(realm: Realm, due_ms: int) -> None:
+def test_a_due_time_out_of_range_is_refused(realm: Realm, due_ms: int) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             with pytest.raises(Refused, match="TIMER_INVALID"):
@@ -163,7 +163,7 @@ def test_a_time_that_cannot_be_kept_is_refused(realm: Realm, due_ms: int) -> Non
     asyncio.run(scenario())
 
 
-def test_a_timer_that_could_not_be_a_command_is_refused(realm: Realm) -> None:
+def test_a_timer_whose_id_cannot_be_a_command_id_is_refused(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             for timer in (_timer("a b", 0), _timer("t" * 200, 0), _timer("t", 0, key="")):
@@ -173,7 +173,7 @@ def test_a_timer_that_could_not_be_a_command_is_refused(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_the_last_moment_that_can_be_kept_does_not_fire_at_once(jetstream: JetStreamRealm) -> None:
+def test_the_latest_due_time_does_not_fire_at_once(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             worker = await opened(bus, "s")
@@ -185,7 +185,7 @@ def test_the_last_moment_that_can_be_kept_does_not_fire_at_once(jetstream: JetSt
     asyncio.run(scenario())
 
 
-def test_timers_outlive_a_server_that_is_killed(jetstream: JetStreamRealm) -> None:
+def test_timers_survive_a_killed_server(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             worker = await opened(bus, "s")

@@ -1,4 +1,4 @@
-"""The digest chain and exports: what was changed, lost, doubled or moved is found and named."""
+"""The digest chain and exports: every changed, lost, repeated or moved message is found."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def exported(
 
 
 def split(data: bytes) -> list[bytes]:
-    """Lines as a binary file gives them."""
+    """Lines as a binary file yields them."""
     return list(BytesIO(data))
 
 
@@ -64,7 +64,7 @@ JOURNAL = journal_of("a", "b", "a", "c", "b", "a")
 EXPORT = b"".join(exported(JOURNAL))
 
 
-def test_a_sound_journal_is_verified_message_by_message() -> None:
+def test_an_undamaged_journal_is_verified_message_by_message() -> None:
     assert audited(JOURNAL) == AuditResult(messages=6, verified=6, entities=3, headless=0)
     assert audited([]) == AuditResult()
 
@@ -87,7 +87,7 @@ def test_a_changed_digest_is_named_at_the_latest_by_the_next_message(digest: str
         audited(messages, AuditScope.TAIL)
 
 
-def test_a_removed_a_doubled_and_a_moved_message_break_the_chain() -> None:
+def test_a_removed_repeated_or_moved_message_breaks_the_chain() -> None:
     a1, b2, a3, c4, b5, a6 = JOURNAL
     with pytest.raises(Failed, match="CHAIN_BROKEN: message 6 "):
         audited([a1, b2, c4, b5, a6])
@@ -106,12 +106,12 @@ def test_entities_that_begin_before_the_audit_are_counted_and_verified_from_ther
         audited([JOURNAL[2], msgspec.structs.replace(JOURNAL[5], body=b"[]")], AuditScope.TAIL)
 
 
-def test_of_parts_only_what_fits_counts_as_verified() -> None:
+def test_of_a_selection_only_messages_that_continue_a_chain_count_as_verified() -> None:
     a1, b2, _, _, b5, a6 = JOURNAL
     assert audited([a1, b2, b5, a6], AuditScope.PARTS) == AuditResult(4, 3, 2, 0)
 
 
-def test_what_a_journal_stores_passes_the_audit_and_its_export(realm: Realm) -> None:
+def test_a_stored_journal_passes_the_audit_and_its_export(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             writer = Writer()
@@ -140,7 +140,7 @@ def test_a_line_of_an_export_is_the_message_word_for_word() -> None:
     }
 
 
-def test_an_export_says_how_much_of_it_was_verified() -> None:
+def test_an_export_reports_how_many_messages_were_verified() -> None:
     assert verify_lines(split(EXPORT)) == AuditResult(6, 6, 3, 0)
     assert verify_lines(exported([])) == AuditResult()
     of_a = [stored for stored in JOURNAL if stored.entity.key == "a"]
@@ -150,7 +150,7 @@ def test_an_export_says_how_much_of_it_was_verified() -> None:
     assert verify_lines(exported(parts, Filter(run="run-1"))) == AuditResult(2, 1, 1, 0)
 
 
-def test_a_journal_that_was_broken_before_its_export_is_no_corrupt_export() -> None:
+def test_damage_before_the_export_is_a_broken_chain_and_not_a_corrupt_export() -> None:
     messages = list(JOURNAL)
     messages[3] = msgspec.structs.replace(messages[3], body=b"[]")
     with pytest.raises(Failed, match="CHAIN_BROKEN: message 4 of session/c"):
@@ -167,7 +167,7 @@ def place_of(at: int) -> tuple[int, int]:
 
 
 def assert_found(data: bytes, at: int) -> None:
-    """The damage is named by its line, and by its message or the one before it."""
+    """The error names the damaged line, and its message or the one before."""
     line, message = place_of(at)
     with pytest.raises(Failed, match="EXPORT_CORRUPT") as caught:
         verify_lines(split(data))
@@ -177,7 +177,7 @@ def assert_found(data: bytes, at: int) -> None:
     if message > 1:
         assert before is not None
         assert int(before[1]) == message - 1
-    said = re.search(r"says it is message (\d+)", text)
+    said = re.search(r"claims to be message (\d+)", text)
     number_at = EXPORT.rfind(b"\n", 0, at) + 1 + len(b'{"sequence":')
     if message and at > number_at + 1:
         assert said is not None
@@ -191,18 +191,18 @@ def test_every_single_byte_of_an_export_is_protected() -> None:
 
 
 @given(st.integers(0, len(EXPORT) - 1), st.integers(0, 255))
-def test_any_value_of_any_byte_is_noticed(at: int, other: int) -> None:
+def test_any_changed_value_of_any_byte_is_detected(at: int, other: int) -> None:
     if other != EXPORT[at]:
         assert_found(EXPORT[:at] + bytes([other]) + EXPORT[at + 1 :], at)
 
 
-def test_an_export_that_was_cut_off_anywhere_is_noticed() -> None:
+def test_an_export_truncated_anywhere_is_detected() -> None:
     for size in range(len(EXPORT)):
         with pytest.raises(Failed, match="EXPORT_CORRUPT"):
             verify_lines(split(EXPORT[:size]))
 
 
-def test_lines_that_were_lost_doubled_moved_or_added_are_noticed() -> None:
+def test_lost_repeated_moved_or_added_lines_are_detected() -> None:
     lines = split(EXPORT)
     for at in range(len(lines)):
         with pytest.raises(Failed, match=f"EXPORT_CORRUPT: line {at + 1}, "):
@@ -214,18 +214,18 @@ def test_lines_that_were_lost_doubled_moved_or_added_are_noticed() -> None:
             moved[at], moved[other] = moved[other], moved[at]
             with pytest.raises(Failed, match=f"EXPORT_CORRUPT: line {other + 1}, "):
                 verify_lines(moved)
-    with pytest.raises(Failed, match=r"EXPORT_CORRUPT: line 9, .*behind the last line"):
+    with pytest.raises(Failed, match=r"EXPORT_CORRUPT: line 9, .*follows the last line"):
         verify_lines([*lines, b"\n"])
     foreign = exported(journal_of("x", "y"))
     with pytest.raises(Failed, match="EXPORT_CORRUPT: line 3, "):
         verify_lines([*lines[:2], *foreign[2:]])
 
 
-def test_what_is_sealed_but_no_export_is_refused() -> None:
+def test_a_sealed_file_that_is_not_an_export_is_refused() -> None:
     class Strange(JournalExport):
         def end(self) -> bytes:
             return self._sealed(msgspec.defstruct("Strange", [("x", int)])(1))
 
     export = Strange(SUBJECTS, Filter())
-    with pytest.raises(Failed, match=r"EXPORT_CORRUPT: line 2, .*no line of an export"):
+    with pytest.raises(Failed, match=r"EXPORT_CORRUPT: line 2, .*not an export line"):
         verify_lines([export.head(), export.end()])

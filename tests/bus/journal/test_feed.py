@@ -1,4 +1,4 @@
-"""The feed: one suite for both buses, then what only a real server and a real network can do."""
+"""The feed: one suite for both buses, then the faults of a real server and network."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def numbers(messages: list[StoredMessage]) -> list[int]:
     return [stored.sequence for stored in messages]
 
 
-class Following:
-    """A follower at work, and what it has seen."""
+class Follower:
+    """A running follower and the messages that it has received."""
 
     def __init__(self, bus: Bus, where: Filter = Filter(), after: int = 0) -> None:  # noqa: B008
         self.seen: list[StoredMessage] = []
@@ -35,7 +35,7 @@ class Following:
         async for page in bus.feed.follow(where, after):
             self.seen += page
 
-    async def sees(self, number: int) -> None:
+    async def wait_for(self, number: int) -> None:
         await wait_until(lambda: self._task.done() or len(self.seen) >= number)
         if self._task.done():
             await self._task
@@ -50,31 +50,31 @@ async def following(
     bus: Bus,
     where: Filter = Filter(),  # noqa: B008
     after: int = 0,
-) -> AsyncIterator[Following]:
-    follower = Following(bus, where, after)
+) -> AsyncIterator[Follower]:
+    follower = Follower(bus, where, after)
     try:
         yield follower
     finally:
         await follower.cancel()
 
 
-def test_what_was_stored_comes_first_and_what_is_stored_then_follows(realm: Realm) -> None:
+def test_a_follower_gets_stored_messages_first_and_then_new_ones(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             writer = Writer()
             await writer.write(bus.journal, *(session(f"s{n}") for n in range(600)))
             async with following(bus) as follower:
-                await follower.sees(600)
+                await follower.wait_for(600)
                 for _ in range(20):
                     await writer.write(bus.journal, session("live"), session("s1"))
-                await follower.sees(640)
+                await follower.wait_for(640)
                 assert numbers(follower.seen) == list(range(1, 641))
                 assert follower.seen == await gather(bus.journal.scan(Filter()))
 
     asyncio.run(scenario())
 
 
-def test_a_follower_starts_behind_its_cursor(realm: Realm) -> None:
+def test_a_follower_starts_behind_its_position(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             writer = Writer()
@@ -82,13 +82,13 @@ def test_a_follower_starts_behind_its_cursor(realm: Realm) -> None:
             assert numbers(await pages(bus.feed.follow(Filter(), 10), 20)) == list(range(11, 31))
             async with following(bus, after=30) as follower:
                 await writer.write(bus.journal, session("next"))
-                await follower.sees(1)
+                await follower.wait_for(1)
                 assert numbers(follower.seen) == [31]
 
     asyncio.run(scenario())
 
 
-def test_two_followers_see_the_same_each_by_its_filter(realm: Realm) -> None:
+def test_two_followers_each_get_what_their_filter_selects(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus, realm.bus() as other:
             writer = Writer()
@@ -105,11 +105,11 @@ def test_two_followers_see_the_same_each_by_its_filter(realm: Realm) -> None:
                     await writer.write(bus.journal, turn, session("b"))
                     special = writer.next(session("c"), body_of("c", f"run-{number}"))
                     writer.learn(await commit(bus.journal, [special]))
-                await everything.sees(31)
-                await everything_elsewhere.sees(31)
-                await turns.sees(10)
-                await of_a.sees(11)
-                await of_run.sees(1)
+                await everything.wait_for(31)
+                await everything_elsewhere.wait_for(31)
+                await turns.wait_for(10)
+                await of_a.wait_for(11)
+                await of_run.wait_for(1)
                 assert everything.seen == everything_elsewhere.seen
                 assert numbers(everything.seen) == list(range(1, 32))
                 assert turns.seen == [one for one in everything.seen if one.entity == turn]
@@ -119,7 +119,7 @@ def test_two_followers_see_the_same_each_by_its_filter(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_a_follower_that_is_busy_loses_nothing(realm: Realm) -> None:
+def test_a_busy_follower_loses_no_message(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             writer = Writer()
@@ -136,11 +136,11 @@ def test_a_follower_that_is_busy_loses_nothing(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_a_cursor_behind_the_end_of_the_journal_is_a_gap(realm: Realm) -> None:
+def test_a_position_behind_the_end_of_the_journal_is_a_gap(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             await Writer().write(bus.journal, session("a"))
-            with pytest.raises(Failed, match=r"FEED_GAP.*ends at 1, before the cursor 7"):
+            with pytest.raises(Failed, match=r"FEED_GAP.*ends at 1, before the position 7"):
                 await pages(bus.feed.follow(Filter(), 7), 1)
 
     asyncio.run(scenario())
@@ -173,7 +173,7 @@ def test_a_cancelled_follower_and_a_finished_scan_leave_no_consumer(
             hooks = len(bus.connection.on_reconnect)
             await Writer().write(bus.journal, session("a"))
             async with following(bus) as follower, following(bus, Filter(key="b")):
-                await follower.sees(1)
+                await follower.wait_for(1)
                 await soon(lambda: _are(bus, 2))
             await pages(bus.feed.follow(Filter()), 1)
             async for _ in bus.journal.scan(Filter()):
@@ -189,18 +189,18 @@ async def _are(bus: JetStreamBus, number: int) -> bool:
     return len(await consumers(bus)) == number
 
 
-def test_a_follower_comes_back_when_its_consumer_is_removed(jetstream: JetStreamRealm) -> None:
+def test_a_follower_continues_after_its_consumer_is_removed(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             writer = Writer()
             async with following(bus) as follower:
                 for number in range(1, 4):
                     await writer.write(bus.journal, session("a"))
-                    await follower.sees(number)
+                    await follower.wait_for(number)
                     (name,) = await consumers(bus)
                     await bus.connection.api(f"CONSUMER.DELETE.{STREAM}.{name}")
                 await writer.write(bus.journal, session("a"))
-                await follower.sees(4)
+                await follower.wait_for(4)
                 assert numbers(follower.seen) == [1, 2, 3, 4]
 
     asyncio.run(scenario())
@@ -220,12 +220,12 @@ def test_a_follower_survives_cut_connections_and_lost_messages_under_load(
                 for number in range(30):
                     await writer.write(near.journal, *(session(f"s{n}") for n in range(50)))
                     if number % 7 == 3:
-                        await follower.sees(50 * number - 20)
+                        await follower.wait_for(50 * number - 20)
                         proxy.cut()
                     if number % 7 == 6:
                         _lose_one_delivery(proxy)
-                await follower.sees(1500)
-                await of_one.sees(30)
+                await follower.wait_for(1500)
+                await of_one.wait_for(30)
                 assert numbers(follower.seen) == list(range(1, 1501))
                 assert numbers(of_one.seen) == list(range(2, 1501, 50))
                 assert proxy.swallowed
@@ -250,10 +250,10 @@ def test_a_follower_notices_that_the_last_message_never_arrived(
             writer = Writer()
             async with following(far) as follower:
                 await writer.write(near.journal, session("a"))
-                await follower.sees(1)
+                await follower.wait_for(1)
                 _lose_one_delivery(proxy)
                 await writer.write(near.journal, session("a"))
-                await follower.sees(2)
+                await follower.wait_for(2)
                 assert numbers(follower.seen) == [1, 2]
 
     asyncio.run(scenario())
@@ -269,19 +269,19 @@ def test_a_follower_notices_that_heartbeats_are_missing(jetstream: JetStreamReal
             writer = Writer()
             async with following(far) as follower:
                 await writer.write(near.journal, session("a"))
-                await follower.sees(1)
+                await follower.wait_for(1)
                 proxy.swallows = lambda body: b"Consumer Deleted" in body
                 (name,) = await consumers(near)
                 await near.connection.api(f"CONSUMER.DELETE.{STREAM}.{name}")
                 await wait_until(lambda: proxy.swallowed)
                 await writer.write(near.journal, session("a"))
-                await follower.sees(2)
+                await follower.wait_for(2)
                 assert numbers(follower.seen) == [1, 2]
 
     asyncio.run(scenario())
 
 
-def test_large_messages_are_asked_for_in_portions_by_one_consumer(
+def test_one_consumer_requests_large_messages_in_portions(
     jetstream: JetStreamRealm,
 ) -> None:
     async def scenario() -> None:
@@ -289,19 +289,19 @@ def test_large_messages_are_asked_for_in_portions_by_one_consumer(
             writer = Writer()
             await writer.write(bus.journal, session("first"))
             async with following(bus) as follower:
-                await follower.sees(1)
+                await follower.wait_for(1)
                 before = await consumers(bus)
                 large = [writer.next(session(f"s{n}"), body_of("x" * 700_000)) for n in range(40)]
                 await commit(bus.journal, large)
-                await follower.sees(41)
+                await follower.wait_for(41)
                 assert len(follower.seen[-1].body) > 700_000
                 assert await consumers(bus) == before
 
     asyncio.run(scenario())
 
 
-def test_many_messages_come_by_one_consumer(jetstream: JetStreamRealm) -> None:
-    """More than are ever asked for at once; a consumer that is made anew has them sent twice."""
+def test_one_consumer_delivers_many_messages(jetstream: JetStreamRealm) -> None:
+    """More messages than are ever requested at once; a replaced consumer would repeat them."""
 
     async def scenario() -> None:
         async with jetstream.bus() as bus:
@@ -309,9 +309,9 @@ def test_many_messages_come_by_one_consumer(jetstream: JetStreamRealm) -> None:
             for _ in range(5):
                 await writer.write(bus.journal, *(session(f"s{n}") for n in range(1000)))
             async with following(bus) as follower:
-                await follower.sees(1)
+                await follower.wait_for(1)
                 before = await consumers(bus)
-                await follower.sees(5000)
+                await follower.wait_for(5000)
                 assert numbers(follower.seen) == list(range(1, 5001))
                 assert len(before) == 1
                 assert await consumers(bus) == before
@@ -325,13 +325,13 @@ def test_a_follower_names_what_was_removed_from_the_journal(
 ) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
-            await _forgetful(bus)
+            await _replace_journal(bus)
             await Writer().write(bus.journal, *(session(f"s{n}") for n in range(10)))
             await bus.connection.api(f"STREAM.MSG.DELETE.{STREAM}", {"seq": removed})
-            gone = f"FEED_GAP.*messages {removed} to {removed} of the journal are gone"
-            follower = Following(bus)
+            gone = f"FEED_GAP.*messages {removed} to {removed} are missing from the journal"
+            follower = Follower(bus)
             with pytest.raises(Failed, match=gone):
-                await follower.sees(10)
+                await follower.wait_for(10)
             assert numbers(follower.seen) == list(range(1, removed))
             with pytest.raises(Failed, match=gone):
                 await pages(bus.feed.follow(Filter(key="s7")), 1)
@@ -348,18 +348,18 @@ def test_a_journal_that_was_replaced_is_a_gap(jetstream: JetStreamRealm) -> None
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             await Writer().write(bus.journal, *(session(f"s{n}") for n in range(10)))
-            follower = Following(bus)
-            await follower.sees(10)
-            await _forgetful(bus)
+            follower = Follower(bus)
+            await follower.wait_for(10)
+            await _replace_journal(bus)
             await Writer("other").write(bus.journal, session("a"))
-            with pytest.raises(Failed, match=r"FEED_GAP.*ends at 1, before the cursor 10"):
-                await follower.sees(11)
+            with pytest.raises(Failed, match=r"FEED_GAP.*ends at [01], before the position 10"):
+                await follower.wait_for(11)
 
     asyncio.run(scenario())
 
 
-async def _forgetful(bus: JetStreamBus) -> None:
-    """Another stream in the journal's place, one that lets messages be removed."""
+async def _replace_journal(bus: JetStreamBus) -> None:
+    """Replace the journal by a stream whose messages can be removed."""
     info = await bus.connection.api(f"STREAM.INFO.{STREAM}")
     await bus.connection.api(f"STREAM.DELETE.{STREAM}")
     loose = info["config"] | {"deny_delete": False, "deny_purge": False}

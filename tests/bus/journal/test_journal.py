@@ -1,4 +1,4 @@
-"""The journal: one suite for both buses, then what only a real server can do wrong."""
+"""The journal: one suite for both buses, then the faults of a real server."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_an_append_is_stored_whole_when_its_expectation_holds(realm: Realm) -> N
     asyncio.run(scenario())
 
 
-def test_a_conflict_leaves_nothing(realm: Realm) -> None:
+def test_a_conflict_stores_nothing(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             writer, journal = Writer(), bus.journal
@@ -76,7 +76,7 @@ def test_a_conflict_leaves_nothing(realm: Realm) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 8, 100])
-def test_appends_of_a_group_do_not_disturb_each_other(realm: Realm, size: int) -> None:
+def test_appends_of_a_group_are_independent(realm: Realm, size: int) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             writer, journal = Writer(), bus.journal
@@ -97,7 +97,7 @@ def test_appends_of_a_group_do_not_disturb_each_other(realm: Realm, size: int) -
     asyncio.run(scenario())
 
 
-def test_an_entity_is_a_line_of_messages_in_the_order_of_its_commits(realm: Realm) -> None:
+def test_an_entitys_messages_are_in_the_order_of_its_commits(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             writer, journal = Writer(), bus.journal
@@ -147,7 +147,7 @@ def test_a_fence_holds_against_every_family_of_its_key(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_a_fence_does_not_excuse_a_stale_expectation(realm: Realm) -> None:
+def test_a_fence_does_not_replace_the_entitys_expectation(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             writer, journal = Writer(), bus.journal
@@ -183,7 +183,7 @@ def test_of_two_fenced_appends_of_a_group_exactly_one_passes(
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_fence_sees_what_its_own_group_wrote_before(realm: Realm, known: bool) -> None:
+def test_a_fence_sees_earlier_messages_of_its_own_group(realm: Realm, known: bool) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             writer, journal = Writer(), bus.journal
@@ -203,7 +203,7 @@ def test_a_fence_sees_what_its_own_group_wrote_before(realm: Realm, known: bool)
     asyncio.run(scenario())
 
 
-def test_appending_again_what_is_stored_settles_under_its_first_sequence(realm: Realm) -> None:
+def test_a_repeated_append_settles_with_its_first_sequence(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus, realm.bus() as later:
             writer, journal = Writer(), bus.journal
@@ -219,7 +219,7 @@ def test_appending_again_what_is_stored_settles_under_its_first_sequence(realm: 
     asyncio.run(scenario())
 
 
-def test_a_scan_gives_what_its_filter_selects_in_order_up_to_its_beginning(realm: Realm) -> None:
+def test_a_scan_returns_selected_messages_in_order_up_to_the_end_at_its_start(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             writer, journal = Writer(), bus.journal
@@ -253,7 +253,7 @@ def test_a_scan_gives_what_its_filter_selects_in_order_up_to_its_beginning(realm
 
 
 @pytest.mark.parametrize("key", ["github.com", "a*b", ">", "%2E", "two words", "ünï✓", "x\ty"])
-def test_a_key_comes_back_as_it_was_whatever_it_is_made_of(realm: Realm, key: str) -> None:
+def test_a_key_of_any_characters_is_read_back_unchanged(realm: Realm, key: str) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             writer, journal = Writer(), bus.journal
@@ -265,7 +265,7 @@ def test_a_key_comes_back_as_it_was_whatever_it_is_made_of(realm: Realm, key: st
     asyncio.run(scenario())
 
 
-def test_appending_nothing_is_nothing(realm: Realm) -> None:
+def test_appending_no_messages_has_no_effect(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             assert await commit(bus.journal, []) == []
@@ -278,7 +278,7 @@ def test_appending_nothing_is_nothing(realm: Realm) -> None:
 # --- a real server ------------------------------------------------------------------------------
 
 
-def test_what_is_too_large_is_rejected_and_its_neighbours_commit(
+def test_a_message_too_large_is_rejected_and_its_neighbours_commit(
     jetstream: JetStreamRealm,
 ) -> None:
     async def scenario() -> None:
@@ -321,7 +321,7 @@ def test_a_refused_batch_is_halved_until_only_its_stale_members_are_left(
     asyncio.run(scenario())
 
 
-def test_a_group_goes_out_in_batches_of_at_most_a_thousand(jetstream: JetStreamRealm) -> None:
+def test_a_group_is_sent_in_batches_of_at_most_a_thousand(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             writer, journal = Writer(), bus.journal
@@ -336,7 +336,7 @@ def test_a_group_goes_out_in_batches_of_at_most_a_thousand(jetstream: JetStreamR
     asyncio.run(scenario())
 
 
-def test_a_server_that_does_not_sync_is_never_sent_a_batch(jetstream: JetStreamRealm) -> None:
+def test_a_server_that_does_not_sync_gets_no_batch(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         bus = JetStreamBus(jetstream.server.url, sync="default")
         await bus.start()
@@ -349,7 +349,7 @@ def test_a_server_that_does_not_sync_is_never_sent_a_batch(jetstream: JetStreamR
 
 
 @pytest.mark.parametrize("size", [5, 60])
-def test_a_full_store_is_waited_out(jetstream: JetStreamRealm, size: int) -> None:
+def test_appends_wait_while_the_store_is_full(jetstream: JetStreamRealm, size: int) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             writer, journal = Writer(), bus.journal
@@ -367,10 +367,10 @@ def test_a_full_store_is_waited_out(jetstream: JetStreamRealm, size: int) -> Non
     asyncio.run(scenario())
 
 
-def test_a_batch_that_a_full_server_stored_in_part_is_settled_member_by_member(
+def test_a_partly_stored_batch_is_settled_member_by_member(
     tmp_path: Path,
 ) -> None:
-    """A server without room stores the batch up to there and never answers (2.15.1)."""
+    """A full server stores the first part of the batch and never acks (2.15.1)."""
 
     async def scenario() -> None:
         bus = JetStreamBus(server.url)
@@ -393,11 +393,11 @@ def test_a_batch_that_a_full_server_stored_in_part_is_settled_member_by_member(
         asyncio.run(scenario())
 
 
-def test_a_long_entity_is_read_over_a_slow_link_and_silence_is_told(
+def test_a_long_entity_is_read_over_a_slow_link_and_silence_is_an_error(
     jetstream: JetStreamRealm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rookery.bus.journal.reader._PAGE_MESSAGES", 30)
-    monkeypatch.setattr("rookery.bus.journal.reader._PATIENCE_S", 1.0)
+    monkeypatch.setattr("rookery.bus.nats.direct_get._PAGE_MESSAGES", 30)
+    monkeypatch.setattr("rookery.bus.nats.direct_get._SILENCE_S_MAX", 1.0)
 
     async def scenario() -> None:
         async with proxied(jetstream.server.url) as proxy:
@@ -416,7 +416,7 @@ def test_a_long_entity_is_read_over_a_slow_link_and_silence_is_told(
     asyncio.run(scenario())
 
 
-def test_an_outage_is_waited_out(jetstream: JetStreamRealm) -> None:
+def test_appends_wait_for_the_end_of_an_outage(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             writer, journal = Writer(), bus.journal

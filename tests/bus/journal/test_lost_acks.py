@@ -1,4 +1,4 @@
-"""Test number one of the bus: an append whose ack was lost is an append, not a conflict.
+"""The first test of the bus: an append whose ack was lost is stored, not a conflict.
 
 JetStream checks expectations before it looks for duplicates, so an exact repetition of a stored
 append is refused: as a wrong last sequence (10071), in a batch also as a duplicate (10201).
@@ -12,9 +12,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rookery.bus.journal.append_messages import decode_ack
 from rookery.bus.journal.journal import JetStreamJournal
-from rookery.bus.nats.connection import Connection, Message
+from rookery.bus.nats import Connection, Message, decode_ack
 from rookery.bus.ports import Appended, AppendOutcome, AppendRequest, Backpressure, Conflict
 from rookery.bus.subjects import Subjects
 from rookery.schemas.envelope import EntityId
@@ -29,7 +28,7 @@ DIFFICULT_NETWORKS = pytest.mark.parametrize("size", [1, 10, 100])
 
 @asynccontextmanager
 async def far_journal(proxy: Proxy, timeout_s: float = 0.1) -> AsyncIterator[JetStreamJournal]:
-    """A journal behind the proxy, with little patience."""
+    """A journal behind the proxy, with a short timeout."""
     connection = Connection(proxy.url)
     await connection.open()
     journal = JetStreamJournal(connection, Subjects("default"), timeout_s=timeout_s)
@@ -152,7 +151,7 @@ def test_a_lost_ack_is_ours_even_if_others_have_appended_since(
     asyncio.run(scenario())
 
 
-def test_a_conflict_is_still_one_when_its_answer_was_lost(jetstream: JetStreamRealm) -> None:
+def test_a_conflict_with_a_lost_ack_is_still_a_conflict(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with (
             jetstream.bus() as near,
@@ -189,8 +188,8 @@ def test_the_lost_ack_of_a_fenced_append_is_recognised_as_ours(
     asyncio.run(scenario())
 
 
-def test_an_append_cut_off_on_its_way_is_stored_once(jetstream: JetStreamRealm) -> None:
-    """Whatever the server made of the bytes of a broken connection: the outcome is the truth."""
+def test_an_append_interrupted_on_its_way_is_stored_once(jetstream: JetStreamRealm) -> None:
+    """The outcome is right, whatever the server did with the bytes of a lost connection."""
 
     async def scenario() -> None:
         async with (
@@ -215,10 +214,10 @@ def test_an_append_cut_off_on_its_way_is_stored_once(jetstream: JetStreamRealm) 
     asyncio.run(scenario())
 
 
-def test_an_append_is_settled_once_however_often_it_is_answered(
+def test_an_append_is_settled_once_however_many_acks_arrive(
     jetstream: JetStreamRealm,
 ) -> None:
-    """The late ack of an attempt that was given up on finds nobody waiting for it."""
+    """The late ack of an attempt that has timed out is dropped."""
 
     async def scenario() -> None:
         async with (
@@ -241,6 +240,6 @@ def test_an_append_is_settled_once_however_often_it_is_answered(
     asyncio.run(scenario())
 
 
-def test_an_answer_that_is_none_is_asked_for_again() -> None:
+def test_an_ack_that_does_not_parse_is_retried() -> None:
     message = Message("_INBOX.1", "", b"", b"<html>")
     assert decode_ack(message).verdict.name == "RETRY"

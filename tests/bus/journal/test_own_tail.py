@@ -1,4 +1,4 @@
-"""What a node knows of the journal's end because it wrote it itself, and need not ask for."""
+"""The own tail: the end of the journal that a node knows without a query."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ FAMILIES = ("session", "turn", "tool")
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_excluded_is_not_there_whoever_writes_and_whichever_acks_are_lost(seed: int):
-    """Goal: certainty is never wrong. Method: a journal written by us and others, some of whose
-    acks we never see; after each message every question is compared with the journal."""
+def test_the_own_tail_is_never_wrong_whatever_others_write_and_whichever_acks_are_lost(seed: int):
+    """Goal: the tail is never wrong. Method: this node and other writers append, some acks of this
+    node are lost; after each message every answer of the tail is compared with the journal."""
     chance, own = Random(seed), OwnTail()
     journal: list[EntityId] = []
     certain = 0
@@ -42,7 +42,7 @@ def test_what_is_excluded_is_not_there_whoever_writes_and_whichever_acks_are_los
     assert certain
 
 
-def test_all_is_certain_above_the_first_of_our_own_messages_while_nobody_else_writes():
+def test_the_own_tail_answers_all_queries_above_our_first_message_without_other_writers():
     own = OwnTail()
     for sequence in range(10, 20):
         own.add(sequence, session(f"s{sequence}"))
@@ -53,7 +53,7 @@ def test_all_is_certain_above_the_first_of_our_own_messages_while_nobody_else_wr
     assert own.has_no_message_of(session("s15"), 15, 19)
 
 
-def test_so_much_is_remembered_and_no_more():
+def test_the_own_tail_has_a_limit():
     own = OwnTail()
     for sequence in range(1, MESSAGES_MAX + 2):
         own.add(sequence, session("a"))
@@ -61,13 +61,13 @@ def test_so_much_is_remembered_and_no_more():
     assert not own.has_no_message_of(TURN, 0, MESSAGES_MAX + 1)
 
 
-def test_a_fenced_append_asks_only_for_what_somebody_else_can_have_written(
+def test_a_fenced_append_queries_only_what_another_writer_may_have_written(
     jetstream: JetStreamRealm,
 ):
     async def scenario() -> None:
         asked: list[Any] = []
         async with jetstream.bus() as bus, jetstream.bus() as other, jetstream.stock() as stock:
-            await stock.subscribe("$JS.API.STREAM.MSG.GET.>", cb=_noting(asked))
+            await stock.subscribe("$JS.API.STREAM.MSG.GET.>", cb=_recording(asked))
             await stock.flush()
             writer, journal = Writer(), bus.journal
             await writer.write(journal, TURN)
@@ -91,8 +91,8 @@ def test_a_fenced_append_asks_only_for_what_somebody_else_can_have_written(
     asyncio.run(scenario())
 
 
-def _noting(asked: list[Any]) -> Any:
-    async def note(message: Any) -> None:
-        asked.append(message.data)
+def _recording(bodies: list[Any]) -> Any:
+    async def record(message: Any) -> None:
+        bodies.append(message.data)
 
-    return note
+    return record

@@ -1,7 +1,7 @@
-"""Who appends: one suite for both buses, then what only a real server can do wrong.
+"""Terms: one suite for both buses, then the faults of a real server.
 
-A node appends in the turn that it has taken last. As soon as another one takes the partition,
-nothing of the first comes to be stored, whatever it expects and however it is sent.
+A node appends in the last term that it has begun. As soon as another node begins a term in the
+partition, no append of the first is stored, whatever it expects and however it is sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUBJECTS = Subjects("default")
 
 
 async def outcome_of(journal: Journal, append: AppendRequest) -> object:
-    """As a node does it: with the turns it has, and no others."""
+    """Append as a node does, with the terms that it holds."""
     settled: asyncio.Future[list[object]] = asyncio.get_running_loop().create_future()
     journal.append([append], settled.set_result)
     async with asyncio.timeout(20):
@@ -36,7 +36,7 @@ async def stored(bus: Bus) -> list[str]:
     return [one.message_id for one in await gather(bus.journal.scan(Filter()))]
 
 
-def test_without_a_turn_nothing_is_appended_but_what_a_node_says_of_itself(realm: Realm) -> None:
+def test_without_a_term_a_node_appends_only_facts_about_itself(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             writer = Writer()
@@ -48,7 +48,7 @@ def test_without_a_turn_nothing_is_appended_but_what_a_node_says_of_itself(realm
     asyncio.run(scenario())
 
 
-def test_the_last_taker_appends_and_nobody_else(realm: Realm) -> None:
+def test_only_the_node_with_the_newest_term_appends(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second:
             assert set((await first.journal.begin_terms(EVERY)).values()) == {1}
@@ -63,7 +63,7 @@ def test_the_last_taker_appends_and_nobody_else(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_a_turn_is_one_partitions(realm: Realm) -> None:
+def test_a_term_is_of_one_partition(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second:
             ours, theirs = "a", next(k for k in "bcdef" if partition_of(k) != partition_of("a"))
@@ -78,7 +78,7 @@ def test_a_turn_is_one_partitions(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_the_own_end_is_told_only_while_every_turn_lasts(realm: Realm) -> None:
+def test_the_verified_end_needs_every_held_term_to_be_current(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as first, realm.bus() as second:
             await first.journal.begin_terms(EVERY)
@@ -92,7 +92,7 @@ def test_the_own_end_is_told_only_while_every_turn_lasts(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_after_a_reset_a_partition_has_to_be_taken_again(realm: Realm) -> None:
+def test_after_a_reset_a_partition_needs_a_new_term(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             await bus.journal.begin_terms(EVERY)
@@ -112,7 +112,7 @@ def test_after_a_reset_a_partition_has_to_be_taken_again(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_nodes_that_take_at_once_each_have_what_they_took(realm: Realm) -> None:
+def test_nodes_that_begin_terms_at_once_each_have_theirs(realm: Realm) -> None:
     async def scenario() -> None:
         shares = [frozenset(range(n, PARTITIONS, 4)) for n in range(4)]
         async with realm.bus() as a, realm.bus() as b, realm.bus() as c, realm.bus() as d:
@@ -131,7 +131,7 @@ def test_nodes_that_take_at_once_each_have_what_they_took(realm: Realm) -> None:
 # --- the real server ------------------------------------------------------------------------------
 
 
-def test_a_plain_subscriber_hears_what_is_stored_and_nothing_else(
+def test_a_plain_subscriber_receives_stored_facts_only(
     jetstream: JetStreamRealm,
 ) -> None:
     async def scenario() -> None:
@@ -157,7 +157,7 @@ def test_a_plain_subscriber_hears_what_is_stored_and_nothing_else(
     asyncio.run(scenario())
 
 
-def test_a_fact_cannot_be_forged_where_facts_are_heard(jetstream: JetStreamRealm) -> None:
+def test_a_fact_cannot_be_forged_on_the_subject_of_facts(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus, jetstream.stock() as stranger:
             await bus.journal.begin_terms(EVERY)
@@ -169,10 +169,10 @@ def test_a_fact_cannot_be_forged_where_facts_are_heard(jetstream: JetStreamRealm
     asyncio.run(scenario())
 
 
-def test_an_old_turn_that_is_put_back_is_noticed_and_taken_from_again(
+def test_an_old_term_that_is_restored_is_noticed_and_replaced(
     jetstream: JetStreamRealm,
 ) -> None:
-    """An updater that was paused between reading the stream and changing it."""
+    """A node is paused between reading the stream's configuration and updating it."""
 
     async def scenario() -> None:
         async with jetstream.bus() as old, jetstream.bus() as owner:
@@ -192,7 +192,7 @@ def test_an_old_turn_that_is_put_back_is_noticed_and_taken_from_again(
     asyncio.run(scenario())
 
 
-def test_an_append_whose_turn_ended_is_told_as_stored_if_it_was(
+def test_an_append_of_an_ended_term_is_reported_as_stored_if_it_was(
     jetstream: JetStreamRealm,
 ) -> None:
     async def scenario() -> None:
@@ -207,7 +207,7 @@ def test_an_append_whose_turn_ended_is_told_as_stored_if_it_was(
     asyncio.run(scenario())
 
 
-def test_a_turn_is_secret_enough_and_its_number_grows(jetstream: JetStreamRealm) -> None:
+def test_a_term_has_random_bits_and_a_growing_number(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             seen: set[str] = set()

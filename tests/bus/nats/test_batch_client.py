@@ -1,4 +1,4 @@
-"""The parser, fed in pieces of every size; and the private names of nats-py it all hangs on."""
+"""The parser, fed in pieces of every size, and the private names of nats-py that it uses."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ OTHERS = [
 ]
 
 
-class HeardByNatsPy:
-    """What nats-py's own parser tells its client."""
+class NatsPyRecorder:
+    """Records the calls of nats-py's parser to its client."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
@@ -77,11 +77,11 @@ class HeardByNatsPy:
         self.calls.append(("pong",))
 
 
-def heard(*pieces: bytes) -> tuple[list[Message], list[Message], list[tuple[object, ...]]]:
-    """Messages of the batched subscriptions 1 and 33, and what nats-py got, of such pieces."""
+def parsed(*pieces: bytes) -> tuple[list[Message], list[Message], list[tuple[object, ...]]]:
+    """Parse pieces: messages of the batched subscriptions 1 and 33, and calls of nats-py."""
     first: list[Message] = []
     second: list[Message] = []
-    client = HeardByNatsPy()
+    client = NatsPyRecorder()
     parser = BatchParser(client, {b"1": first.extend, b"33": second.extend})
 
     async def feed() -> None:
@@ -97,28 +97,28 @@ WHOLE = (BATCHED, [Message("a.f", "", b"", b"")], OTHERS)
 
 def test_one_read_is_one_batch_a_subscription() -> None:
     batches: list[list[Message]] = []
-    parser = BatchParser(HeardByNatsPy(), {b"1": batches.append})
+    parser = BatchParser(NatsPyRecorder(), {b"1": batches.append})
     asyncio.run(parser.parse(STREAM))
     assert batches == [BATCHED]
 
 
 def test_frames_may_be_split_anywhere() -> None:
-    assert heard(STREAM) == WHOLE
+    assert parsed(STREAM) == WHOLE
     for at in range(len(STREAM) + 1):
-        assert heard(STREAM[:at], STREAM[at:]) == WHOLE, at
+        assert parsed(STREAM[:at], STREAM[at:]) == WHOLE, at
 
 
-def test_bytes_may_come_one_by_one() -> None:
-    assert heard(*(STREAM[at : at + 1] for at in range(len(STREAM)))) == WHOLE
+def test_bytes_may_arrive_one_by_one() -> None:
+    assert parsed(*(STREAM[at : at + 1] for at in range(len(STREAM)))) == WHOLE
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8).map(sorted))
-def test_any_pieces_say_the_same(cuts: list[int]) -> None:
+def test_any_split_of_the_bytes_yields_the_same_messages(cuts: list[int]) -> None:
     ends = [*cuts, len(STREAM)]
-    assert heard(*(STREAM[a:b] for a, b in zip([0, *cuts], ends, strict=True))) == WHOLE
+    assert parsed(*(STREAM[a:b] for a, b in zip([0, *cuts], ends, strict=True))) == WHOLE
 
 
-def test_a_handler_that_fails_is_logged_and_the_others_get_their_messages(
+def test_a_failing_handler_is_logged_and_the_others_get_their_messages(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     got: list[Message] = []
@@ -126,11 +126,11 @@ def test_a_handler_that_fails_is_logged_and_the_others_get_their_messages(
     def fail(batch: list[Message]) -> None:
         raise ValueError("no good")
 
-    parser = BatchParser(HeardByNatsPy(), {b"1": fail, b"33": got.extend})
+    parser = BatchParser(NatsPyRecorder(), {b"1": fail, b"33": got.extend})
     with caplog.at_level(logging.ERROR):
         asyncio.run(parser.parse(STREAM))
     assert got == WHOLE[1]
-    assert "5 messages to a.b were not handled" in caplog.text
+    assert "a handler failed: messages=5 subject=a.b" in caplog.text
     assert "no good" in caplog.text
 
 
@@ -138,13 +138,13 @@ def test_a_handler_may_end_another_subscription_of_the_same_read() -> None:
     got: list[Message] = []
     batched = {b"33": got.extend}
     batched[b"1"] = lambda batch: batched.pop(b"33", None)
-    parser = BatchParser(HeardByNatsPy(), batched)
+    parser = BatchParser(NatsPyRecorder(), batched)
     asyncio.run(parser.parse(b"MSG a 1 0\r\n\r\nMSG b 33 0\r\n\r\n"))
     assert got == []
 
 
-def test_a_subject_that_is_no_text_does_not_stop_the_reading() -> None:
-    first, _, _ = heard(b"MSG \xff\xfe 1 1\r\nx\r\nMSG a 1 1\r\ny\r\n")
+def test_a_subject_that_is_not_utf8_does_not_stop_the_parser() -> None:
+    first, _, _ = parsed(b"MSG \xff\xfe 1 1\r\nx\r\nMSG a 1 1\r\ny\r\n")
     assert [message.body for message in first] == [b"x", b"y"]
 
 
@@ -153,14 +153,14 @@ def test_a_subject_that_is_no_text_does_not_stop_the_reading() -> None:
     [b"MSG a 1 x\r\n", b"MSG\r\n", b"HMSG a 1 x 5\r\nabcde\r\n", b"HELLO\r\n", b"?" * 1_100_000],
     ids=["no size", "no words", "no header size", "unknown", "endless"],
 )
-def test_bytes_without_sense_end_the_connection_and_not_the_reading(nonsense: bytes) -> None:
-    parser = BatchParser(HeardByNatsPy(), {b"1": lambda batch: None})
+def test_invalid_bytes_end_the_connection_and_not_the_parser(nonsense: bytes) -> None:
+    parser = BatchParser(NatsPyRecorder(), {b"1": lambda batch: None})
     with pytest.raises(ProtocolError):
         asyncio.run(parser.parse(nonsense))
 
 
-def test_after_a_reset_nothing_of_the_old_connection_is_left() -> None:
-    client = HeardByNatsPy()
+def test_a_reset_discards_the_bytes_of_the_old_connection() -> None:
+    client = NatsPyRecorder()
     got: list[Message] = []
     parser = BatchParser(client, {b"1": got.extend})
     asyncio.run(parser.parse(b"MSG a 1 100\r\nhalf of"))
@@ -169,13 +169,13 @@ def test_after_a_reset_nothing_of_the_old_connection_is_left() -> None:
     assert got == [Message("b", "", b"", b"y")]
 
 
-def test_nats_py_is_the_version_whose_insides_we_know() -> None:
+def test_nats_py_has_the_pinned_version() -> None:
     assert version("nats-py").startswith("2.16."), (
         "bus/nats/batch_client.py uses private names of nats-py 2.16: read them in the new version"
     )
 
 
-def test_the_private_names_of_nats_py_we_use_exist() -> None:
+def test_the_private_names_used_of_nats_py_exist() -> None:
     plain = Client()
     for name in ("_ps", "_pending", "_pending_data_size", "_transport", "_current_server"):
         assert hasattr(plain, name), f"nats-py's client has no {name} any more"
@@ -198,7 +198,7 @@ def test_the_private_names_of_nats_py_we_use_exist() -> None:
     assert hasattr(Subscription(plain, 1), "_id")
 
 
-def test_a_pong_nobody_waits_for_any_more_does_no_harm() -> None:
+def test_a_pong_after_its_flush_timed_out_is_accepted() -> None:
     async def scenario() -> None:
         client = BatchClient(lambda: None)
         late: asyncio.Future[bool] = asyncio.Future()

@@ -1,4 +1,4 @@
-"""One connection to a real server: batches both ways, answers, and everything refused."""
+"""One connection to a real server: batches, requests, and refused messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.bus.deadlines import wait_until
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    """On the loop we use in production."""
+    """Run on the production event loop."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(scenario())
 
@@ -35,7 +35,7 @@ async def connected(url: str) -> AsyncIterator[Connection]:
         await connection.close()
 
 
-def test_ten_thousand_messages_go_and_come_back_in_order(nats_url: str) -> None:
+def test_ten_thousand_messages_return_in_order(nats_url: str) -> None:
     count = 10_000
 
     async def scenario() -> None:
@@ -72,7 +72,7 @@ def test_a_message_of_the_largest_size_arrives_whole(nats_url: str) -> None:
     run(scenario)
 
 
-def test_nats_py_keeps_working_on_the_same_connection(nats_url: str) -> None:
+def test_nats_py_works_on_the_same_connection(nats_url: str) -> None:
     async def scenario() -> None:
         async with connected(nats_url) as connection:
             client = connection.client
@@ -103,7 +103,7 @@ def test_nats_py_keeps_working_on_the_same_connection(nats_url: str) -> None:
     run(scenario)
 
 
-def test_members_of_a_queue_share_and_a_cancelled_one_gets_nothing(nats_url: str) -> None:
+def test_queue_members_share_messages_and_a_cancelled_one_gets_none(nats_url: str) -> None:
     async def scenario() -> None:
         async with connected(nats_url) as connection:
             one: list[Message] = []
@@ -124,7 +124,7 @@ def test_members_of_a_queue_share_and_a_cancelled_one_gets_nothing(nats_url: str
     run(scenario)
 
 
-def test_each_of_many_requests_gets_its_own_answer(nats_url: str) -> None:
+def test_each_of_many_requests_gets_its_own_reply(nats_url: str) -> None:
     async def scenario() -> None:
         async with connected(nats_url) as asking, connected(nats_url) as answering:
 
@@ -141,21 +141,23 @@ def test_each_of_many_requests_gets_its_own_answer(nats_url: str) -> None:
     run(scenario)
 
 
-def test_a_request_nobody_listens_to_fails_at_once_and_a_silent_one_in_time(nats_url: str) -> None:
+def test_a_request_without_a_listener_fails_at_once_and_a_silent_one_on_timeout(
+    nats_url: str,
+) -> None:
     async def scenario() -> None:
         async with connected(nats_url) as connection:
             await connection.subscribe("silence", lambda batch: None)
-            with pytest.raises(Failed, match="nobody listens on nowhere") as failed:
+            with pytest.raises(Failed, match="no process listens on nowhere") as failed:
                 await connection.request(Outgoing("nowhere", b""), timeout_s=60)
             assert failed.value.code == "SERVER_UNREACHABLE"
-            with pytest.raises(Failed, match=r"no answer on silence within 0\.01 s") as failed:
+            with pytest.raises(Failed, match=r"no reply on silence within 0\.01 s") as failed:
                 await connection.request(Outgoing("silence", b""), timeout_s=0.01)
             assert failed.value.code == "SERVER_UNREACHABLE"
 
     run(scenario)
 
 
-def test_the_api_answers_or_refuses_with_a_number(nats_url: str) -> None:
+def test_the_api_replies_or_raises_an_error_code(nats_url: str) -> None:
     async def scenario() -> None:
         async with connected(nats_url) as connection:
             assert (await connection.api("INFO"))["streams"] == 0
@@ -168,7 +170,7 @@ def test_the_api_answers_or_refuses_with_a_number(nats_url: str) -> None:
     run(scenario)
 
 
-def test_an_unsound_message_is_refused_and_nothing_of_its_list_is_sent(nats_url: str) -> None:
+def test_an_invalid_message_is_refused_and_none_of_its_list_is_sent(nats_url: str) -> None:
     async def scenario() -> None:
         async with connected(nats_url) as connection:
             identity = connection.client.client_id
@@ -195,7 +197,7 @@ def test_an_unsound_message_is_refused_and_nothing_of_its_list_is_sent(nats_url:
     run(scenario)
 
 
-def test_a_missing_or_wrong_token_is_refused_without_telling_it(
+def test_a_missing_or_wrong_token_is_refused_and_not_shown(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = f"nats://127.0.0.1:{urlsplit(server.url).port}"
@@ -203,10 +205,10 @@ def test_a_missing_or_wrong_token_is_refused_without_telling_it(
 
     async def scenario() -> None:
         for connection, said in (
-            (Connection(address), "wants a token"),
-            (Connection(address, token="geheim"), "refuses our credentials"),
-            (Connection(address.replace("//", "//geheim@")), "refuses our credentials"),
-            (Connection(address.replace("//", "//user:geheim@")), "refuses our credentials"),
+            (Connection(address), "needs a token"),
+            (Connection(address, token="geheim"), "refuses these credentials"),
+            (Connection(address.replace("//", "//geheim@")), "refuses these credentials"),
+            (Connection(address.replace("//", "//user:geheim@")), "refuses these credentials"),
         ):
             with pytest.raises(Refused, match=said) as refused:
                 await connection.open()
@@ -220,7 +222,7 @@ def test_a_missing_or_wrong_token_is_refused_without_telling_it(
     assert "geheim" not in caplog.text
 
 
-def test_nobody_there_is_said_in_a_moment(server: EmbeddedServer) -> None:
+def test_an_unreachable_server_is_reported_at_once(server: EmbeddedServer) -> None:
     url = server.url
     server.stop()
 
@@ -234,10 +236,10 @@ def test_nobody_there_is_said_in_a_moment(server: EmbeddedServer) -> None:
     run(scenario)
 
 
-def test_nobody_there_is_said_also_when_patience_ends_within_an_attempt(
+def test_an_unreachable_server_is_reported_when_time_ends_within_an_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Some of so many do: a cancellation that meets an attempt's end is lost in nats-py."""
+    """Some of many attempts end at the timeout: nats-py then loses the cancellation."""
 
     async def refused() -> None:
         with pytest.raises(Failed, match="SERVER_UNREACHABLE"):
@@ -245,9 +247,7 @@ def test_nobody_there_is_said_also_when_patience_ends_within_an_attempt(
 
     async def scenario() -> None:
         for patience_ms in range(1000, 1040, 2):
-            monkeypatch.setattr(
-                "rookery.bus.nats.connection._OPEN_PATIENCE_S", patience_ms / 10_000
-            )
+            monkeypatch.setattr("rookery.bus.nats.connection._OPEN_TIMEOUT_S", patience_ms / 10_000)
             async with asyncio.timeout(20):
                 await asyncio.gather(*(refused() for _ in range(20)))
 
@@ -255,19 +255,19 @@ def test_nobody_there_is_said_also_when_patience_ends_within_an_attempt(
 
 
 @pytest.mark.parametrize("url", ["http://h", "nats://", "ws://h", "nats://h:port", "nats://[x"])
-def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
+def test_an_invalid_server_url_is_refused(url: str) -> None:
     with pytest.raises(Refused) as refused:
         Connection(url)
     assert refused.value.code == "INVALID_ARGUMENT"
 
 
-def test_a_credentials_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no credentials file") as refused:
+def test_a_missing_credentials_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"credentials file .* does not exist") as refused:
         Connection("nats://127.0.0.1", credentials=str(tmp_path / "none.creds"))
     assert refused.value.code == "UNAUTHORIZED"
 
 
-def test_a_closed_connection_sends_nothing_and_asks_nothing(nats_url: str) -> None:
+def test_a_closed_connection_sends_no_message_and_no_request(nats_url: str) -> None:
     async def scenario() -> None:
         connection = Connection(nats_url)
         await connection.open()

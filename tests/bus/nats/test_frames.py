@@ -1,4 +1,4 @@
-"""Messages as bytes: what is written, and what is refused before it can do harm."""
+"""The encoding of messages, and the refusal of invalid ones."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_a_subject_with_blanks_is_refused(subject: str) -> None:
     assert refused.value.code == "INVALID_SUBJECT"
 
 
-def test_so_is_such_a_reply_subject() -> None:
+def test_a_reply_subject_with_blanks_is_refused() -> None:
     with pytest.raises(Refused, match="INVALID_SUBJECT"):
         encode_frames([Outgoing("a", b"", "b 5\r\nPUB c")], PAYLOAD_BYTES_MAX)
 
 
-def test_a_line_longer_than_the_server_reads_is_refused() -> None:
+def test_a_control_line_longer_than_the_servers_limit_is_refused() -> None:
     with pytest.raises(Refused, match="too long"):
         encode_frames([Outgoing("a" * 4096, b"")], PAYLOAD_BYTES_MAX)
 
@@ -61,7 +61,7 @@ def test_a_line_longer_than_the_server_reads_is_refused() -> None:
         ("A\r\nB", "x"),
     ],
 )
-def test_a_header_cannot_smuggle_in_another(name: str, value: str) -> None:
+def test_a_header_value_cannot_inject_another_header(name: str, value: str) -> None:
     with pytest.raises(Refused) as refused:
         encode_frames([Outgoing("a", b"", headers=[(name, value)])], PAYLOAD_BYTES_MAX)
     assert refused.value.code == "INVALID_ARGUMENT"

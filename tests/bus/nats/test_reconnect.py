@@ -1,4 +1,4 @@
-"""Losing the server and finding it again: what comes back, what fails, what is never sent."""
+"""Reconnects: subscriptions are restored, requests fail, unsent messages are dropped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def found(connection: Connection, server: EmbeddedServer) -> None:
     await wait_until(lambda: connection.connected)
 
 
-def test_subscriptions_are_back_when_on_up_is_called(server: EmbeddedServer) -> None:
+def test_subscriptions_are_restored_before_on_reconnect_is_called(server: EmbeddedServer) -> None:
     async def scenario() -> None:
         async with connected(server.url) as connection:
             got: list[Message] = []
@@ -46,7 +46,9 @@ def test_subscriptions_are_back_when_on_up_is_called(server: EmbeddedServer) -> 
     run(scenario)
 
 
-def test_what_was_subscribed_or_cancelled_meanwhile_holds(server: EmbeddedServer) -> None:
+def test_subscriptions_and_cancellations_during_an_outage_take_effect(
+    server: EmbeddedServer,
+) -> None:
     async def scenario() -> None:
         async with connected(server.url) as connection:
             old: list[Message] = []
@@ -64,7 +66,7 @@ def test_what_was_subscribed_or_cancelled_meanwhile_holds(server: EmbeddedServer
     run(scenario)
 
 
-def test_nothing_sent_while_disconnected_appears_later(server: EmbeddedServer) -> None:
+def test_a_message_sent_while_disconnected_never_arrives(server: EmbeddedServer) -> None:
     async def scenario() -> None:
         async with connected(server.url) as connection:
             got: list[Message] = []
@@ -84,7 +86,7 @@ def test_nothing_sent_while_disconnected_appears_later(server: EmbeddedServer) -
     run(scenario)
 
 
-def test_what_nats_py_held_back_when_the_connection_broke_is_forgotten(
+def test_pending_bytes_of_a_lost_connection_are_discarded(
     server: EmbeddedServer,
 ) -> None:
     async def scenario() -> None:
@@ -104,7 +106,7 @@ def test_what_nats_py_held_back_when_the_connection_broke_is_forgotten(
     run(scenario)
 
 
-def test_a_request_under_way_fails_when_the_connection_is_lost(server: EmbeddedServer) -> None:
+def test_an_open_request_fails_when_the_connection_is_lost(server: EmbeddedServer) -> None:
     async def scenario() -> None:
         async with connected(server.url) as connection:
             arrived: list[Message] = []
@@ -119,7 +121,7 @@ def test_a_request_under_way_fails_when_the_connection_is_lost(server: EmbeddedS
     run(scenario)
 
 
-def test_a_refused_token_is_tried_until_it_is_taken_again(server: EmbeddedServer) -> None:
+def test_a_refused_token_is_retried_until_the_server_accepts_it(server: EmbeddedServer) -> None:
     async def scenario() -> None:
         async with connected(server.url) as connection:
             token = server.store / "token"
@@ -137,7 +139,7 @@ def test_a_refused_token_is_tried_until_it_is_taken_again(server: EmbeddedServer
     run(scenario)
 
 
-def test_credentials_that_cannot_be_read_just_now_are_read_again(server: EmbeddedServer) -> None:
+def test_unreadable_credentials_are_read_again_at_the_next_attempt(server: EmbeddedServer) -> None:
     def unreadable() -> str:
         raise ValueError("half written")
 
@@ -154,7 +156,7 @@ def test_credentials_that_cannot_be_read_just_now_are_read_again(server: Embedde
     run(scenario)
 
 
-def test_an_error_of_the_server_is_survived(
+def test_an_error_of_the_server_does_not_end_the_connection(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -176,7 +178,7 @@ def test_an_error_of_the_server_is_survived(
     assert "maximum payload violation" in caplog.text
 
 
-def test_a_hook_that_fails_keeps_nobody_from_knowing(
+def test_a_failing_hook_does_not_stop_the_other_hooks(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
@@ -192,4 +194,4 @@ def test_a_hook_that_fails_keeps_nobody_from_knowing(
             assert news == ["down", "up"]
 
     run(scenario)
-    assert caplog.text.count("a hook of the connection failed") == 2
+    assert caplog.text.count("a connection hook failed") == 2

@@ -1,4 +1,4 @@
-"""tls:// is encrypted or it is nothing."""
+"""A tls:// connection is encrypted, or it is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CERTIFICATE = Path(__file__).with_name("loopback.pem")
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    """Host and port of a server that wants TLS and the token ``geheim``."""
+    """Host and port of a server that requires TLS and the token ``geheim``."""
     config = tmp_path / "server.conf"
     config.write_text(
         f'listen: "127.0.0.1:-1"\nports_file_dir: "{tmp_path}"\nlog_file: "{tmp_path}/log"\n'
@@ -37,7 +37,9 @@ def address(tmp_path: Path) -> Iterator[str]:
     server.wait()
 
 
-def test_messages_go_both_ways_encrypted(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_encrypted_in_both_directions(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
 
     async def scenario() -> None:
@@ -51,7 +53,7 @@ def test_messages_go_both_ways_encrypted(address: str, monkeypatch: pytest.Monke
     run(scenario)
 
 
-def test_a_certificate_nobody_we_trust_has_signed_is_not_taken(address: str) -> None:
+def test_an_untrusted_certificate_is_refused(address: str) -> None:
     async def scenario() -> None:
         with pytest.raises(Failed, match="CERTIFICATE_VERIFY_FAILED") as failed:
             await Connection(f"tls://geheim@{address}").open()
@@ -60,7 +62,7 @@ def test_a_certificate_nobody_we_trust_has_signed_is_not_taken(address: str) -> 
     run(scenario)
 
 
-def test_a_server_without_tls_gets_no_token(server: EmbeddedServer) -> None:
+def test_a_server_without_tls_never_receives_the_token(server: EmbeddedServer) -> None:
     async def scenario() -> None:
         with pytest.raises(Failed, match="offers no TLS"):
             await Connection(server.url.replace("nats://", "tls://")).open()

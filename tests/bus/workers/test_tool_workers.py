@@ -321,7 +321,6 @@ async def asking(realm: JetStreamRealm, pulse_s: float = 0.05) -> AsyncIterator[
         connected = await stack.enter_async_context(connection(realm))
         blobs = JetStreamBlobs(Bucket(connected, SUBJECTS.blobs_bucket))
         crews = NatsToolWorkers(connected, SUBJECTS, blobs, pulse_s=pulse_s)
-        await crews.open()
         stack.push_async_callback(crews.close)
         rounds: list[object] = []
         await connected.subscribe("rookery.default.crew.*.health", rounds.extend)

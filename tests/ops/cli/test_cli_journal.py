@@ -80,7 +80,7 @@ def test_an_export_is_verified_anywhere_until_a_byte_of_it_changes(realm: Realm,
     assert ended.code == 1
     assert ended.err.startswith("EXPORT_CORRUPT: line 2")
     file.write_bytes(good[: good.rindex(b"\n", 0, -1) + 1])
-    assert "cut off" in realm.rookery("journal", "verify", str(file)).err
+    assert "truncated" in realm.rookery("journal", "verify", str(file)).err
 
 
 def test_an_export_may_be_of_one_session_and_go_to_stdout(realm: Realm, tmp_path: Path):
