@@ -38,7 +38,7 @@ REASON_MAX: Final = 1_000
 
 
 class ValidAnswer(NamedTuple):
-    """An answer that counts."""
+    """A valid answer."""
 
     request_state: ApprovalRequestState
     decision: ApprovalDecision
@@ -69,7 +69,7 @@ class ApprovalFacts:
         return self
 
     def add_request(self, dispatchers: Sequence[str], why: str) -> ApprovalFacts:
-        """Somebody's word is asked for; before they are, that they will be is on record."""
+        """The approval is requested, and its dispatch intended."""
         record = self._record("requested", RequestedRecord(request=self.request))
         self.add(
             facts.Requested,
@@ -83,11 +83,11 @@ class ApprovalFacts:
         return self.add(facts.DispatchIntended, dispatchers=tuple(dispatchers), record=intent)
 
     def add_auto_allowed(self, **by: str) -> ApprovalFacts:
-        """Nobody has to be asked."""
+        """A rule or a session grant allows the call."""
         return self.add(facts.AutoAllowed, **_call_fields(self._request_state), **by)
 
     def add_answer(self, answer: DecideApproval, counted: ValidAnswer) -> ApprovalFacts:
-        """Somebody's answer counts."""
+        """A valid answer is recorded."""
         decision = counted.decision
         request_id = ApprovalRequestId(self._request_state.approval_id)
         record = self._record(
@@ -107,23 +107,23 @@ class ApprovalFacts:
         )
 
     def add_result(self, ruling: Ruling) -> ApprovalFacts:
-        """Asking has ended so."""
+        """The dispatch has ended with this ruling."""
         record = result_record(self.request, self._next_seq(), ruling)
         return self.add(facts.DispatchResulted, record=record)
 
     def add_recovery(self, record: JournalRecord) -> ApprovalFacts:
-        """Nobody knows how asking ended."""
+        """The result of the dispatch is unknown."""
         return self.add(facts.RecoveryRequired, record=self.renumbered(record))
 
     def renumbered(self, record: JournalRecord) -> JournalRecord:
-        """A record from outside, as this run counts: several of its calls may be asked about."""
+        """A record of the broker, with the next number of this run."""
         seq = self._next_seq()
         millis = self.request.created_at_millis + seq
         return msgspec.structs.replace(record, journal_seq=seq, timestamp_millis=millis)
 
     def add_closed(self, outcome: ApprovalBrokerOutcome, reason: str = "") -> ApprovalFacts:
-        """It came to nothing. The inbox's view has no word for what nobody decided but that its
-        time is over."""
+        """The approval is closed. approval_lifecycle knows only expiry for an end without a
+        decision."""
         denied = DeniedRecord(
             request_id=ApprovalRequestId(self._request_state.approval_id),
             reason_code=outcome.reason_code,
@@ -140,7 +140,7 @@ class ApprovalFacts:
         return self._add_transition("decide_approval", decision=ApprovalAnswer.DENY)
 
     def add_grant(self, expires_at_ms: int, session_grant_id: str = "") -> ApprovalFacts:
-        """The call may be made, once, as it was shown."""
+        """The call may be made once, with the arguments of the request."""
         return self.add(
             facts.GrantIssued,
             grant_id=f"grant.{self._request_state.approval_id}",
