@@ -226,7 +226,7 @@ def test_without_room_for_all_its_time_a_call_was_not_begun():
             await gate.entered()
             late = await remote.call(context("shop_gate", call_id="c2"), 100)
             assert code(late) == "WORKER_UNAVAILABLE"
-            assert "no room" in str(late.error)
+            assert "no free slot" in str(late.error)
             gate.open.set()
             await first
             assert len(gate.seen) == 1
@@ -407,7 +407,7 @@ def test_a_worker_that_leaves_before_the_end_leaves_an_unknown_outcome(
             if idempotent and cancelled:
                 assert code(await call) == "CANCELLED"
             else:
-                with pytest.raises(OutcomeUnknown, match="anna stopped before gate had ended"):
+                with pytest.raises(OutcomeUnknown, match="anna stopped before gate ended"):
                     await call
             gate.open.set()
 

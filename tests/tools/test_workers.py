@@ -75,7 +75,7 @@ def test_a_program_calls_tools_of_a_worker(crafts: Crafts, tmp_path: Path):
     with crafts.worker("shop", tmp_path) as worker:
         crafts.visit(story)
         log = [json.loads(line) for line in worker.log.read_text().splitlines()]
-        answered = [line for line in log if line["event"] == "a call was answered"]
+        answered = [line for line in log if line["event"] == "call answered"]
         assert [line["ok"] for line in answered] == [True, True, False]
 
 

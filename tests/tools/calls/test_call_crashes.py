@@ -213,7 +213,7 @@ def test_a_call_whose_run_has_ended_is_not_made_again(world: ToolWorld):
     world.begin()
     world.until(lambda: world.kinds()[-1] == "failed")
     assert world.kinds() == ["requested", "intent_recorded", "failed"]
-    assert "nobody waits for it any more" in world.tool_facts()[-1].error.message
+    assert "its run no longer waits for it" in world.tool_facts()[-1].error.message
     assert world.executions(1) == 1
 
 

@@ -134,7 +134,7 @@ def test_a_call_that_was_not_begun_when_its_run_ended_is_withdrawn(world: ToolWo
     assert world.executions(2) == 0
 
 
-def test_a_call_that_was_not_begun_when_its_program_gave_it_up_is_withdrawn(world: ToolWorld):
+def test_a_call_dropped_before_it_began_is_withdrawn(world: ToolWorld):
     node = world.begin()
     world.workshop.hold = True
     asked = [call(number, "single", a=number) for number in (1, 2, 3)]
@@ -143,7 +143,7 @@ def test_a_call_that_was_not_begun_when_its_program_gave_it_up_is_withdrawn(worl
     world.settle()
     world.keep(asked[0], asked[2])
     world.until(told.done)
-    assert "gave the call up" in told.result().outcome.error.message
+    assert "dropped the call" in told.result().outcome.error.message
     world.workshop.hold = False
     world.until(lambda: world.kinds(3)[-1] == "completed")
     assert world.kinds(2) == ["requested", "withdrawn"]
