@@ -1,7 +1,7 @@
-"""session_context: when a session's context was last changed, as a watermark that only rises.
+"""session_context: a rising watermark of the last change of a session's context.
 
-A tick that is not newer is refused, so whoever reports one twice, or late, disturbs nobody. Times
-are the caller's; observers and what they do with a tick are the shell's.
+A tick that is not newer is refused, so late and repeated ticks have no effect. The caller passes
+the times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["CONTEXT", "ContextPhase", "SessionContext", "SessionContextAdvanced"
 
 
 class ContextPhase(StrEnum):
-    """There is only one."""
+    """The only phase."""
 
     TRACKING = "Tracking"
 
@@ -38,7 +38,7 @@ class SessionContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionContextAdvanced(TransitionEffect, frozen=True, kw_only=True):
-    """Whoever watches the context is to be told, once."""
+    """Notify the observers of the context once."""
 
     updated_at_ms: int
 

@@ -1,8 +1,7 @@
-"""peer_interaction: the requests we await answers to, and those a peer awaits ours to.
+"""peer_interaction: our requests that await an answer, and requests of peers that we owe one.
 
-Two machines, each a map by correlation id. An end is told and forgotten: the id is free again, and
-what comes late for it is refused. Timing out is the caller's to decide; where a request goes, what
-it says and who reads the answers is not kept here.
+Two machines, each a map by correlation id. An ended request is announced and dropped: its id is
+free again, and late inputs are refused. The caller decides on timeouts.
 """
 
 from __future__ import annotations
@@ -47,21 +46,21 @@ RECEIVED, REPLIED = InboundPeerRequestState
 
 
 class OutboundRequests(msgspec.Struct, frozen=True, kw_only=True):
-    """Our requests that have no last answer yet."""
+    """Our requests without a final answer."""
 
     host: SessionHost = SessionHost()
     pending_peer_requests: Map[str, OutboundPeerRequestState] = Map()
 
 
 class PeerInteractionStateChanged(TransitionEffect, frozen=True, kw_only=True):
-    """Our request has come this far."""
+    """Our request has this state."""
 
     corr_id: str
     new_state: OutboundPeerRequestState
 
 
 class PeerInteractionCleanup(TransitionEffect, frozen=True, kw_only=True):
-    """Nobody needs what was kept for our request any more; told once for each time it was sent."""
+    """Release the resources of our request; emitted once each time it was sent."""
 
     corr_id: str
 
@@ -153,14 +152,14 @@ OUTBOUND = Machine(
 
 
 class InboundRequests(msgspec.Struct, frozen=True, kw_only=True):
-    """Peers' requests that we still owe an answer."""
+    """Peers' requests without our answer."""
 
     host: SessionHost = SessionHost()
     inbound_peer_requests: Map[str, InboundPeerRequestState] = Map()
 
 
 class InboundPeerInteractionStateChanged(TransitionEffect, frozen=True, kw_only=True):
-    """The peer's request has come this far."""
+    """The peer's request has this state."""
 
     corr_id: str
     new_state: InboundPeerRequestState

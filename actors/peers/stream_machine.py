@@ -1,8 +1,8 @@
-"""interaction_stream: who reads the answers to a request as they come.
+"""interaction_stream: the readers of the answers to a request.
 
-A stream is reserved before the request is sent and attached when its reader comes. Expiry takes
-only what nobody attached, ending only what somebody did, so of two that race one wins. An end is
-told and forgotten; the id may be reserved again. The clock is the caller's.
+A stream is reserved before the request is sent and attached when its reader arrives. Expiry ends
+only unattached streams, completion only attached ones, so exactly one of two racing inputs wins. An
+ended stream is announced and dropped; its id may be reserved again. The caller has the clock.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ RESERVATION_TTL_MS: Final = 30_000
 
 
 class InteractionStreams(msgspec.Struct, frozen=True, kw_only=True):
-    """The streams somebody reads or said they will."""
+    """Reserved and attached streams."""
 
     host: SessionHost = SessionHost()
     streams: Map[str, InteractionStreamState] = Map()
 
 
 class InteractionStreamStateChanged(TransitionEffect, frozen=True, kw_only=True):
-    """The stream has come this far."""
+    """The stream has this state."""
 
     corr_id: str
     new_state: InteractionStreamState
 
 
 class InteractionStreamCleanup(TransitionEffect, frozen=True, kw_only=True):
-    """Nobody needs what was kept for the stream any more."""
+    """Release the resources of the stream."""
 
     corr_id: str
 
@@ -62,7 +62,7 @@ class InteractionStreamCleanup(TransitionEffect, frozen=True, kw_only=True):
 class AbandonedStreamCleanup(
     InteractionStreamCleanup, frozen=True, kw_only=True, tag="InteractionStreamCleanup"
 ):
-    """The same, of a stream that was given up."""
+    """Release the resources of an abandoned stream."""
 
     abandon_reason: str
 
@@ -141,5 +141,5 @@ STREAMS = Machine(
 
 
 def reservation_overdue(reserved_at_ms: int, now_ms: int) -> bool:
-    """Whether a reservation nobody attached to is to expire, and with it a request it was for."""
+    """Whether an unattached reservation expires, and its request with it."""
     return now_ms - reserved_at_ms > RESERVATION_TTL_MS

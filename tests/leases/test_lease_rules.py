@@ -172,7 +172,7 @@ def test_a_login_nobody_began_is_refused_on_an_unknown_key() -> None:
 
 @pytest.mark.parametrize("edition", Edition)
 def test_the_limit_of_logins_counts_all_keys_before_this_one(edition: Edition) -> None:
-    with pytest.raises(TransitionRejected, match="3 logins are under way, the limit is 3") as no:
+    with pytest.raises(TransitionRejected, match="3 logins are active, the limit is 3") as no:
         lease_rules.decide_input(
             NEW, KEY, "admit_oauth_device_flow", FLOW, outstanding_flows=3, edition=edition
         )
