@@ -163,7 +163,7 @@ class ApprovalFacts:
         return self
 
     def _record(
-        self, what: str, said: RequestedRecord | RespondedRecord | DeniedRecord
+        self, what: str, payload: RequestedRecord | RespondedRecord | DeniedRecord
     ) -> JournalRecord:
         return JournalRecord.feature_record(
             msgspec.structs.replace(
@@ -173,7 +173,7 @@ class ApprovalFacts:
             event_family="approval",
             event_kind=f"approval_{what}",
             subject_ref=self.request.subject_ref(),
-            payload=ApprovalRecord.of(said),
+            payload=ApprovalRecord.of(payload),
         )
 
     def _next_seq(self) -> int:
@@ -181,7 +181,7 @@ class ApprovalFacts:
         return self._seq
 
 
-def _call_fields(asked: ApprovalRequestState) -> dict[str, Any]:
+def _call_fields(request_state: ApprovalRequestState) -> dict[str, Any]:
     names = (
         "attempt",
         "tool",
@@ -194,4 +194,4 @@ def _call_fields(asked: ApprovalRequestState) -> dict[str, Any]:
         "arguments_ref",
         "summary",
     )
-    return {name: getattr(asked, name) for name in names}
+    return {name: getattr(request_state, name) for name in names}

@@ -66,8 +66,8 @@ NAMES_MAX: Final = 12
 
 def approval_id_of(session: str, operation_id: str, attempt: int) -> str:
     """An id for each attempt: an answer to one attempt is not valid for the next."""
-    again = f".{attempt}" if attempt > 1 else ""
-    return f"{session}.{operation_id}{again}"
+    suffix = f".{attempt}" if attempt > 1 else ""
+    return f"{session}.{operation_id}{suffix}"
 
 
 def operation_of(approval_id: str) -> str:

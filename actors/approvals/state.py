@@ -1,7 +1,7 @@
 """The approvals of a session: pending requests, grants, approvers and settings. Data only.
 
-A request keeps what is needed to build it again, without the arguments. Closed requests stay until
-the next run requests an approval.
+A request stores what is needed to rebuild it, without the arguments. Closed requests stay until the
+next run requests an approval.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ class SessionContextAdvanced(TransitionEffect, frozen=True, kw_only=True):
     updated_at_ms: int
 
 
-def is_newer(context: SessionContext, asked: facts.ContextAdvanced) -> bool:
-    return asked.updated_at_ms > context.last_updated_at_ms and context.host.phase in LIVE
+def is_newer(context: SessionContext, fact: facts.ContextAdvanced) -> bool:
+    return fact.updated_at_ms > context.last_updated_at_ms and context.host.phase in LIVE
 
 
 CONTEXT = Machine(
@@ -58,8 +58,8 @@ CONTEXT = Machine(
             "ContextAdvanced",
             "context_advanced",
             is_newer,
-            lambda context, asked: replace(context, last_updated_at_ms=asked.updated_at_ms),
-            (lambda _, asked: SessionContextAdvanced(updated_at_ms=asked.updated_at_ms),),
+            lambda context, fact: replace(context, last_updated_at_ms=fact.updated_at_ms),
+            (lambda _, fact: SessionContextAdvanced(updated_at_ms=fact.updated_at_ms),),
         ),
     ),
     host_phase=lambda context: context.host.phase,

@@ -54,8 +54,8 @@ class PeerInteractionHandle:
         self._authority.apply(OUTBOUND, "response_progress", {"corr_id": corr_id})
 
     def response_terminal(self, corr_id: str, disposition: PeerTerminalDisposition) -> None:
-        asked = {"corr_id": corr_id, "disposition": disposition}
-        self._authority.apply(OUTBOUND, "response_terminal", asked)
+        params = {"corr_id": corr_id, "disposition": disposition}
+        self._authority.apply(OUTBOUND, "response_terminal", params)
 
     def request_timed_out(self, corr_id: str) -> None:
         self._authority.apply(OUTBOUND, "request_timed_out", {"corr_id": corr_id})

@@ -75,13 +75,13 @@ class PeerCommsHandle:
         return admit_envelope(facts, _classified(effects))
 
     def classify_plain_event(self, facts: PeerIngressPlainEventFacts) -> PeerIngressAdmission:
-        asked = {"source_name": facts.source_name}
-        effects = self._authority.apply(INGRESS, "classify_plain_event", asked)
+        params = {"source_name": facts.source_name}
+        effects = self._authority.apply(INGRESS, "classify_plain_event", params)
         return admit_plain_event(facts, _classified(effects))
 
     def set_peer_ingress_context(self, keep_alive: bool) -> None:
-        asked = {"keep_alive": keep_alive}
-        self._authority.apply(INGRESS, "set_peer_ingress_context", asked)
+        params = {"keep_alive": keep_alive}
+        self._authority.apply(INGRESS, "set_peer_ingress_context", params)
 
 
 def _classified(effects: tuple[TransitionEffect, ...]) -> PeerIngressClassified:

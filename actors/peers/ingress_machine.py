@@ -79,9 +79,9 @@ ENQUEUE = EnqueueClassifiedEntry()
 def classify_request(
     cls: PeerInputClass, auth: PeerIngressAuthDecision = PeerIngressAuthDecision.REQUIRED
 ) -> EffectList:
-    def classified(_: SessionHost, asked: facts.EnvelopeClassified) -> TransitionEffect:
+    def classified(_: SessionHost, fact: facts.EnvelopeClassified) -> TransitionEffect:
         return PeerIngressClassified(
-            cls=cls, kind=PeerIngressKind.REQUEST, auth=auth, request_id=asked.item_id
+            cls=cls, kind=PeerIngressKind.REQUEST, auth=auth, request_id=fact.item_id
         )
 
     return (ENQUEUE, classified)
@@ -90,33 +90,33 @@ def classify_request(
 def classify_notice(cls: PeerInputClass, kind: PeerLifecycleKind) -> EffectList:
     """Only a notice that came as a request refers to an id."""
 
-    def classified(_: SessionHost, asked: facts.EnvelopeClassified) -> TransitionEffect:
+    def classified(_: SessionHost, fact: facts.EnvelopeClassified) -> TransitionEffect:
         return PeerIngressClassified(
             cls=cls,
             kind=PeerIngressKind.REQUEST,
             lifecycle_kind=kind,
-            lifecycle_peer=asked.lifecycle_peer_param or asked.from_peer,
-            request_id=asked.item_id if asked.envelope_kind is REQUEST else None,
+            lifecycle_peer=fact.lifecycle_peer_param or fact.from_peer,
+            request_id=fact.item_id if fact.envelope_kind is REQUEST else None,
         )
 
     return (ENQUEUE, classified)
 
 
 def classify_response(cls: PeerInputClass, terminality: TerminalityClass) -> EffectList:
-    def classified(_: SessionHost, asked: facts.EnvelopeClassified) -> TransitionEffect:
+    def classified(_: SessionHost, fact: facts.EnvelopeClassified) -> TransitionEffect:
         return PeerIngressClassified(
             cls=cls,
             kind=PeerIngressKind.RESPONSE,
-            request_id=asked.in_reply_to,
+            request_id=fact.in_reply_to,
             response_terminality=terminality,
         )
 
     return (ENQUEUE, classified)
 
 
-def classify_ack(_: SessionHost, asked: facts.EnvelopeClassified) -> TransitionEffect:
+def classify_ack(_: SessionHost, fact: facts.EnvelopeClassified) -> TransitionEffect:
     return PeerIngressClassified(
-        cls=PeerInputClass.ACK, kind=PeerIngressKind.ACK, request_id=asked.in_reply_to
+        cls=PeerInputClass.ACK, kind=PeerIngressKind.ACK, request_id=fact.in_reply_to
     )
 
 

@@ -71,31 +71,31 @@ EffectFactory = Callable[[InteractionStreams, Any], TransitionEffect]
 
 
 def is_in(*states: InteractionStreamState) -> Callable[[InteractionStreams, Any], bool]:
-    return lambda s, asked: s.streams.get(asked.corr_id) in states and s.host.phase in LIVE
+    return lambda s, fact: s.streams.get(fact.corr_id) in states and s.host.phase in LIVE
 
 
 def set_state(
     state: InteractionStreamState,
 ) -> Callable[[InteractionStreams, Any], InteractionStreams]:
-    return lambda s, asked: replace(s, streams=s.streams.set(asked.corr_id, state))
+    return lambda s, fact: replace(s, streams=s.streams.set(fact.corr_id, state))
 
 
-def end(s: InteractionStreams, asked: Any) -> InteractionStreams:
-    if asked.corr_id not in s.streams:
+def end(s: InteractionStreams, fact: Any) -> InteractionStreams:
+    if fact.corr_id not in s.streams:
         return s
-    return replace(s, streams=s.streams.delete(asked.corr_id))
+    return replace(s, streams=s.streams.delete(fact.corr_id))
 
 
 def emit_state(state: InteractionStreamState) -> EffectFactory:
-    return lambda _, asked: InteractionStreamStateChanged(corr_id=asked.corr_id, new_state=state)
+    return lambda _, fact: InteractionStreamStateChanged(corr_id=fact.corr_id, new_state=state)
 
 
-def emit_cleanup(_: InteractionStreams, asked: Any) -> TransitionEffect:
-    return InteractionStreamCleanup(corr_id=asked.corr_id)
+def emit_cleanup(_: InteractionStreams, fact: Any) -> TransitionEffect:
+    return InteractionStreamCleanup(corr_id=fact.corr_id)
 
 
-def emit_abandoned_cleanup(_: InteractionStreams, asked: facts.StreamAbandoned) -> TransitionEffect:
-    return AbandonedStreamCleanup(corr_id=asked.corr_id, abandon_reason=asked.reason)
+def emit_abandoned_cleanup(_: InteractionStreams, fact: facts.StreamAbandoned) -> TransitionEffect:
+    return AbandonedStreamCleanup(corr_id=fact.corr_id, abandon_reason=fact.reason)
 
 
 def only_open_streams_are_kept(s: InteractionStreams) -> bool:
@@ -135,7 +135,7 @@ STREAMS = Machine(
     },
     rows=_ROWS,
     invariants=(only_open_streams_are_kept,),
-    phase=lambda s, asked: s.streams.get(asked.corr_id, ABSENT),
+    phase=lambda s, fact: s.streams.get(fact.corr_id, ABSENT),
     host_phase=lambda s: s.host.phase,
 )
 

@@ -31,7 +31,7 @@ __all__ = [
     "McpServerLifecycleHandle",
 ]
 
-_INPUTS = {asked.fact: on for on, asked in SURFACES.inputs.items()}
+_INPUTS = {each.fact: name for name, each in SURFACES.inputs.items()}
 
 
 class ExternalToolSurfaceTransition(msgspec.Struct, frozen=True, kw_only=True):

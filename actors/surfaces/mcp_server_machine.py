@@ -61,17 +61,17 @@ def is_registered(servers: McpServers, _: Any) -> bool:
 
 
 def set_state(state: McpServerState) -> Callable[[McpServers, Any], McpServers]:
-    return lambda servers, asked: replace(
-        servers, mcp_server_states=servers.mcp_server_states.set(asked.server_id, state)
+    return lambda servers, fact: replace(
+        servers, mcp_server_states=servers.mcp_server_states.set(fact.server_id, state)
     )
 
 
 def emit_state(state: McpServerState) -> Callable[[McpServers, Any], TransitionEffect]:
-    return lambda _, asked: McpServerStateChanged(server_id=asked.server_id, new_state=state)
+    return lambda _, fact: McpServerStateChanged(server_id=fact.server_id, new_state=state)
 
 
-def request_reload(_: McpServers, asked: facts.ServerReloadRequested) -> TransitionEffect:
-    return McpServerReloadRequested(server_id=asked.server_id)
+def request_reload(_: McpServers, fact: facts.ServerReloadRequested) -> TransitionEffect:
+    return McpServerReloadRequested(server_id=fact.server_id)
 
 
 # fmt: off
@@ -102,7 +102,7 @@ MCP_SERVERS = Machine(
         "apply_reload": MachineInput(facts.ServerReloadRequested, ("server_id",)),
     },
     rows=_ROWS,
-    phase=lambda servers, asked: servers.mcp_server_states.get(asked.server_id, ABSENT),
+    phase=lambda servers, fact: servers.mcp_server_states.get(fact.server_id, ABSENT),
     host_phase=lambda servers: servers.host.phase,
 )
 

@@ -126,14 +126,14 @@ def add_known(s: Surfaces, a: Any) -> Changes:
 
 def stage(operation: ExternalToolSurfaceStagedOp) -> Change:
     """Stage an intent under a new number; the last one wins."""
-    again = operation is ExternalToolSurfaceStagedOp.RELOAD
+    is_reload = operation is ExternalToolSurfaceStagedOp.RELOAD
 
     def change(s: Surfaces, a: Any) -> Changes:
         number = saturate(s.next_staged_intent_sequence + 1)
         reloads, marked = s.reload_staged_surfaces, {a.surface_id}
         return {
             "staged_op": s.staged_op.set(a.surface_id, operation),
-            "reload_staged_surfaces": reloads | marked if again else reloads - marked,
+            "reload_staged_surfaces": reloads | marked if is_reload else reloads - marked,
             "next_staged_intent_sequence": number,
             "staged_intent_sequence": s.staged_intent_sequence.set(a.surface_id, number),
         }

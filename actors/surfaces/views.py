@@ -24,8 +24,10 @@ __all__ = [
 
 def surface_snapshot(state: Surfaces, surface_id: str) -> SurfaceSnapshot | None:
     """The surface; ``None`` if it is unknown."""
-    kept = (state.known_surfaces, state.base_state, state.pending_op, state.staged_op)
-    return _snapshot_entry(state, surface_id) if any(surface_id in some for some in kept) else None
+    tables = (state.known_surfaces, state.base_state, state.pending_op, state.staged_op)
+    return (
+        _snapshot_entry(state, surface_id) if any(surface_id in some for some in tables) else None
+    )
 
 
 def diagnostic_snapshot(state: Surfaces) -> SurfaceDiagnosticSnapshot:

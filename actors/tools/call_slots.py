@@ -213,8 +213,8 @@ class CallSlots:
             self._clear_reservation(attempt, slot)
             tool_slots = self._tools[slot.name]
             tool_slots.slots.release()
-            wanted = bool(tool_slots.waiting)
-        if wanted:
+            has_waiting = bool(tool_slots.waiting)
+        if has_waiting:
             self._loop.call_soon(self._admit, slot.name)
 
     def _clear_reservation(self, attempt: CallAttempt, slot: _HeldSlot) -> None:

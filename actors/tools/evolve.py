@@ -22,8 +22,8 @@ def evolve(state: SessionCalls, fact: facts.CallFact) -> SessionCalls:
 
 def withdrawn_outcome(*, given_up: bool = False) -> CallOutcome:
     """The outcome of a call that never began, because its run ended or dropped it."""
-    who = "the program dropped the call" if given_up else "the run ended"
-    return CallOutcome(error=ToolFault("CANCELLED", f"{who} before the tool was called"))
+    cause = "the program dropped the call" if given_up else "the run ended"
+    return CallOutcome(error=ToolFault("CANCELLED", f"{cause} before the tool was called"))
 
 
 # --- one fold a fact ------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def approval_subject(
         return fault_of(error)
     if digest_bytes(text) != call.request_digest or call.approval is UNSET:
         return fault("INVALID_ARGUMENT", f"these are not the arguments {call.name} was called with")
-    said = RequestApproval(
+    request = RequestApproval(
         operation_id=call.operation_id,
         run_id=call.run,
         generation=call.generation,
@@ -88,7 +88,7 @@ def approval_subject(
         arguments=bound,
         arguments_ref=f"blob:{call.request_digest}",
     )
-    return ApprovalSubject(said, text)
+    return ApprovalSubject(request, text)
 
 
 log = logging.getLogger(__name__)

@@ -45,5 +45,5 @@ def status_of(wrong: ToolFault) -> CallStatus:
             return CallStatus.ERROR
 
 
-def _storable_text(said: object, length_max: int) -> str:
-    return str(said)[:length_max].encode("utf-8", "replace").decode()
+def _storable_text(value: object, length_max: int) -> str:
+    return str(value)[:length_max].encode("utf-8", "replace").decode()

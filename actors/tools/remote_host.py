@@ -104,12 +104,12 @@ class RemoteToolHost:
     # --- port ToolHost ----------------------------------------------------------------------------
 
     async def wait_ready(self, name: str) -> None:
-        wanted = self._names[name], self._tools[name].available.schema_digest
+        expected = self._names[name], self._tools[name].available.schema_digest
         while True:
             for encoded in await self._workers.catalogues(self.surface, DISCOVERY_TIMEOUT_S):
                 with suppress(Refused):
                     tools = [tool.capability for tool in _decode_catalogue(encoded).tools]
-                    if wanted in [(tool.name, schema_digest(tool)) for tool in tools]:
+                    if expected in [(tool.name, schema_digest(tool)) for tool in tools]:
                         return
             await asyncio.sleep(PAUSE_S_MAX)
 

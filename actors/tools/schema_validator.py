@@ -178,7 +178,7 @@ def _references(part: Any) -> list[str]:
     return [reference for reference in named if isinstance(reference, str)]
 
 
-# --- what is said of a mismatch -------------------------------------------------------------------
+# --- the wording of a mismatch --------------------------------------------------------------------
 
 
 class _ValidationFailure(NamedTuple):

@@ -86,8 +86,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     def acts_until_ms(self) -> int:
         """Until when the tool may still act on a call that waits for an operator. Facts and
         snapshots of older nodes lack it: the deadline of the last intent applies."""
-        said = self.unknown_until_ms
-        return self.deadline_at_ms if said is UNSET else said
+        until_ms = self.unknown_until_ms
+        return self.deadline_at_ms if until_ms is UNSET else until_ms
 
     @property
     def progress(self) -> CallProgress:

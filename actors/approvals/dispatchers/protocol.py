@@ -56,7 +56,7 @@ def encode_request(realm: str, request: ApprovalRequest, terms: Terms) -> bytes:
 
 
 def decode_reply(request: ApprovalRequest, body: bytes) -> DispatchResult:
-    """The result a reply stands for."""
+    """Decode a reply into its result."""
     try:
         reply = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -108,8 +108,8 @@ class Mounts:
 
     def __str__(self) -> str:
         modes = {True: "read and write", False: "read only"}
-        told = (f"{_join(n)} ({modes[m.writable]})" for n, m in sorted(self._mounts.items()))
-        return ", ".join(told)
+        described = (f"{_join(n)} ({modes[m.writable]})" for n, m in sorted(self._mounts.items()))
+        return ", ".join(described)
 
 
 def require_file(status: os.stat_result, path: str) -> None:
