@@ -198,7 +198,7 @@ def test_a_function_that_is_not_here_is_unknown(host: LocalToolHost):
         ("farewell", "TOOL_ERROR", "GeneratorExit: no end of its own"),
     ],
 )
-def test_whatever_a_function_raises_is_its_calls_fault_and_nobody_elses(
+def test_every_exception_of_a_function_fails_only_its_call(
     host: LocalToolHost, name: str, how: str, code: str, message: str
 ):
     wrong = outcome(host, name, how).error
@@ -362,7 +362,7 @@ def test_many_calls_run_at_once(host: LocalToolHost, hands: Hands):
 # --- leaving --------------------------------------------------------------------------------------
 
 
-def test_closing_tells_everybody_and_waits_for_who_listens(hands: Hands):
+def test_closing_cancels_all_calls_and_waits_for_those_that_react(hands: Hands):
     host = LocalToolHost(ToolRegistry.of(*ALL))
 
     async def story() -> None:

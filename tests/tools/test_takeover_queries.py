@@ -147,9 +147,7 @@ def test_an_attempt_that_was_late_is_not_begun_after_an_operator_had_it_tried_ag
     assert [job.attempt for job in crew.jobs] == [2]
 
 
-def test_what_workers_do_not_know_an_operator_is_told_and_until_when_it_matters(
-    world: ToolWorld, crew: Crew
-):
+def test_an_operator_gets_the_reports_of_workers_and_the_time_limit(world: ToolWorld, crew: Crew):
     """The worker that had the call was started anew: the new one has not begun it, and no more."""
     crew.lost()
     crew.leave()

@@ -73,7 +73,7 @@ def test_the_calls_of_a_batch_are_one_message_and_each_has_its_own_fate(world: T
     assert world.kinds(2) == ["refused"]
 
 
-def test_a_batch_without_calls_is_somebody_elses_to_work_off(world: ToolWorld):
+def test_a_batch_without_calls_leaves_no_facts(world: ToolWorld):
     world.begin()
     world.want()
     world.settle()
@@ -368,14 +368,14 @@ def requested(**more: Any) -> facts.Requested:
     )
 
 
-def test_a_request_whose_intent_stands_beside_it_calls_for_nothing_of_its_own():
+def test_a_request_committed_with_its_intent_has_no_effect_of_its_own():
     at_once, later = requested(), requested(waits=True)
     assert effects(evolve(SessionCalls(), at_once), at_once) == ()
     (prepare,) = effects(evolve(SessionCalls(), later), later)
     assert isinstance(prepare, PrepareCall)
 
 
-def test_nobody_interrupts_a_call_but_a_process_that_is_gone():
+def test_only_the_end_of_its_process_interrupts_a_call():
     intent = facts.IntentRecorded(
         run="run-1", operation_id=operation(1), attempt=1, node="n1", deadline_at_ms=1
     )
@@ -391,7 +391,7 @@ def test_nobody_interrupts_a_call_but_a_process_that_is_gone():
 # --- conflicts ------------------------------------------------------------------------------------
 
 
-def test_a_place_taken_for_an_intent_that_never_stood_is_given_back(world: ToolWorld):
+def test_a_slot_reserved_for_an_uncommitted_intent_is_released(world: ToolWorld):
     node = world.begin()
     node.journal.hold_appends("tool")
     world.want(call(1, "single", a=1))

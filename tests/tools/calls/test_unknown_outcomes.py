@@ -83,7 +83,7 @@ def test_a_call_that_may_not_be_repeated_waits_for_an_operator(world: ToolWorld)
     assert world.executions(1) == 2
 
 
-def test_no_intent_is_recorded_before_there_is_somebody_to_call(world: ToolWorld):
+def test_no_intent_is_recorded_before_a_worker_serves_the_tool(world: ToolWorld):
     bench = LossyBench(world, losses=1, successor=False)
     world.begin(host=bench)
     world.want(call(1, "fetch", a=1))
