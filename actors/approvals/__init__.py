@@ -1,1 +1,1 @@
-"""Approvals: what waits for somebody's word, and what was said."""
+"""Approvals: questions to approvers about calls, their decisions, and the grants these issue."""

@@ -1,22 +1,17 @@
-"""Which answers count, and what follows from one that does. Pure but for the keys that are known.
+"""Rules for answers: which are valid, and which facts follow from a valid one. Pure except for the
+lookup of approvers' keys.
 
-An answer is about one asking and the exact arguments that were shown, comes in time, is not from
-whoever asks, and is signed where it says so or the realm wants it. Every other one is refused with
-a code. Grants are used in ``granting``.
+A valid answer names a pending approval and the digest of its arguments, arrives in time, does not
+come from the requester, and carries a valid signature if it claims one or the realm requires one.
+Every other answer is refused with a code. Grants are consumed in ``grants``.
 
-In time is what has arrived before ``due_ms``, however much later it is worked off. ``due_ms`` is by
-the clock of the node that asked; the arrival is by the server's where the inbox keeps the answer,
-before the timer that fires by that clock too, and by the node's where the sender holds the line.
+An answer is in time if it arrived before ``due_ms``, however late the actor decides on it.
+``due_ms`` follows the clock of the node that requested the approval. The arrival time of an answer
+in the inbox is the server's, and so is the timer's, so the inbox orders the two correctly; the
+arrival time of a request with a waiting client is the node's.
 
-What dispatchers bring, as the actor takes it: answers looked at, ends put on record. Pure.
-
-An answer that came through a dispatcher counts like any other; of what it means the broker has the
-last word, whose record it is.
-
-Answers nobody could read: what can be said of them, so that they are on record as refused.
-
-Nothing here trusts the bytes. Whether there is anything the answer could have been about, and how
-many are recorded, is ``answering``'s to say.
+An answer that a dispatcher brings follows the same rules, but the broker decides its meaning,
+because the broker writes its record. An answer that does not decode is recorded as refused.
 """
 
 from __future__ import annotations
@@ -66,10 +61,10 @@ _APPROVAL_ID: Final = re.compile(rb'"approval_id"\s*:\s*"([A-Za-z0-9_.-]{1,200})
 
 
 class MalformedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came as an answer and is none."""
+    """An answer that did not decode."""
 
     approval_id: str
-    """As far as one stands in it, however damaged the rest is."""
+    """The id found in the bytes; empty if there is none."""
     code: str
     message: str
     hint: str
@@ -80,7 +75,7 @@ class MalformedAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def malformed_answer(body: bytes, error: CodedError) -> MalformedAnswer:
-    """What is decided on instead of ``body``, which could not be read because of ``error``."""
+    """The command the actor decides on in place of the undecodable ``body``."""
     named = _APPROVAL_ID.search(body, 0, SEARCHED_BYTES)
     return MalformedAnswer(
         approval_id="" if named is None else named[1].decode(),
@@ -91,11 +86,11 @@ def malformed_answer(body: bytes, error: CodedError) -> MalformedAnswer:
 
 
 FindApprover = Callable[[str], Approver | None]
-"""The approver a key id stands for, unless the key was revoked."""
+"""Returns the approver with a key id; ``None`` for an unknown or revoked key."""
 
 
 class AnswerRules(NamedTuple):
-    """The rules, as this node can apply them."""
+    """The rules for answers, with the settings of this node."""
 
     settings: ApprovalSettings
     find_approver: FindApprover
@@ -109,15 +104,15 @@ class AnswerRules(NamedTuple):
         arrived_ms: int,
         now_ms: int,
     ) -> Sequence[Fact]:
-        """Somebody answers: it counts, or that it does not is on record."""
+        """Decide an answer: its consequences, or the record of its refusal."""
         try:
-            counted = self.check(state, session, answer, arrived_ms=arrived_ms)
+            valid = self.check(state, session, answer, arrived_ms=arrived_ms)
         except Refused as refusal:
             return self._refusal(state, answer, refusal, now_ms)
-        story = ApprovalFacts(state, session, counted.request_state)
-        ruling = ruling_of(story.request, Decision(counted.decision))
-        story.add_answer(answer, counted).add_result(ruling)
-        return self.consequences(story, ruling.outcome, answer, counted, now_ms=now_ms)
+        builder = ApprovalFacts(state, session, valid.request_state)
+        ruling = ruling_of(builder.request, Decision(valid.decision))
+        builder.add_answer(answer, valid).add_result(ruling)
+        return self.consequences(builder, ruling.outcome, answer, valid, now_ms=now_ms)
 
     def check_only(
         self,
@@ -128,7 +123,7 @@ class AnswerRules(NamedTuple):
         arrived_ms: int,
         now_ms: int,
     ) -> Sequence[Fact]:
-        """A dispatcher brings an answer: nothing, or that it does not count."""
+        """Check a dispatcher's answer: no fact if it is valid, else the record of its refusal."""
         try:
             self.check_dispatched(state, session, answer, arrived_ms=arrived_ms)
         except Refused as refusal:
@@ -136,96 +131,100 @@ class AnswerRules(NamedTuple):
         return ()
 
     def refuse_malformed(
-        self, state: SessionApprovals, unread: MalformedAnswer, *, now_ms: int
+        self, state: SessionApprovals, malformed: MalformedAnswer, *, now_ms: int
     ) -> Sequence[Fact]:
-        """Somebody sends what nobody can read."""
-        answer = DecideApproval(approval_id=unread.approval_id)
-        return self._refusal(state, answer, unread.refusal, now_ms)
+        """Record the refusal of an answer that did not decode."""
+        answer = DecideApproval(approval_id=malformed.approval_id)
+        return self._refusal(state, answer, malformed.refusal, now_ms)
 
     def is_recorded(self, state: SessionApprovals, answer: DecideApproval) -> bool:
-        """Whether exactly this answer has been counted."""
-        asked = state.request_of_approval(answer.approval_id)
-        return asked is not None and asked.answer_digest == digest_json(answer)
+        """Whether exactly this answer was recorded as the decision."""
+        request_state = state.request_of_approval(answer.approval_id)
+        return request_state is not None and request_state.answer_digest == digest_json(answer)
 
     def check(
         self, state: SessionApprovals, session: str, answer: DecideApproval, *, arrived_ms: int
     ) -> ValidAnswer:
-        """The answer, as far as it counts; ``Refused`` if it does not."""
-        counted = self.check_dispatched(state, session, answer, arrived_ms=arrived_ms)
-        asked, agent = counted.request_state, f"agent.{session}"
-        if answer.actor in (agent, session, asked.run, f"turn.{asked.run}"):
-            raise Refused("SELF_APPROVAL", f"{answer.actor[:80]} has asked for this approval")
-        return counted
+        """The valid answer; raises ``Refused``."""
+        valid = self.check_dispatched(state, session, answer, arrived_ms=arrived_ms)
+        request_state, agent = valid.request_state, f"agent.{session}"
+        if answer.actor in (agent, session, request_state.run, f"turn.{request_state.run}"):
+            raise Refused("SELF_APPROVAL", f"{answer.actor[:80]} requested this approval")
+        return valid
 
     def check_dispatched(
         self, state: SessionApprovals, session: str, answer: DecideApproval, *, arrived_ms: int
     ) -> ValidAnswer:
-        """The same of what a dispatcher brings, which the broker has a rule of its own for: who
-        asks and answers itself has denied it."""
-        asked = _request_state_of(state, answer)
-        request = to_request(session, asked)
+        """The valid answer of a dispatcher; raises ``Refused``. The requester's own answer is valid
+        here, because the broker turns it into a denial."""
+        request_state = _request_state_of(state, answer)
+        request = to_request(session, request_state)
         try:
             decision = decision_from_token(answer.decision, actor_ref(request, answer.actor))
         except IdValidationError as error:
-            raise Refused("INVALID_ARGUMENT", f"the actor: {error}") from None
+            raise Refused("INVALID_ARGUMENT", f"the actor is not a valid name: {error}") from None
         if decision is None:
-            said = answer.decision[:40]
-            raise Refused("DECISION_UNKNOWN", f"{said!r} is no decision")
-        if answer.request_digest != asked.request_digest:
-            raise Refused("APPROVAL_MISMATCH", "the answer is about other arguments")
-        if not asked.is_pending:
-            raise Refused("APPROVAL_CLOSED", f"the approval is {asked.status}")
-        if arrived_ms >= asked.due_ms:
-            late_ms = arrived_ms - asked.due_ms
-            raise Refused("APPROVAL_CLOSED", f"the answer came {late_ms} ms after its time")
-        return ValidAnswer(asked, decision, self._verify(answer), arrived_ms)
+            token = answer.decision[:40]
+            raise Refused("DECISION_UNKNOWN", f"{token!r} is not a decision")
+        if answer.request_digest != request_state.request_digest:
+            raise Refused("APPROVAL_MISMATCH", "the answer has the digest of other arguments")
+        if not request_state.is_pending:
+            raise Refused("APPROVAL_CLOSED", f"the approval is {request_state.status}")
+        if arrived_ms >= request_state.due_ms:
+            late_ms = arrived_ms - request_state.due_ms
+            raise Refused("APPROVAL_CLOSED", f"the answer arrived {late_ms} ms after the deadline")
+        return ValidAnswer(request_state, decision, self._verify(answer), arrived_ms)
 
     def consequences(
         self,
-        story: ApprovalFacts,
+        builder: ApprovalFacts,
         outcome: ApprovalBrokerOutcome,
         answer: DecideApproval,
-        counted: ValidAnswer,
+        valid: ValidAnswer,
         *,
         now_ms: int,
     ) -> Sequence[Fact]:
-        """What an end of asking leads to."""
+        """The facts that follow from the outcome: a closed approval, or grants."""
         if not outcome.releases_tool_execution():
-            return story.add_closed(outcome, _reason_text(answer)).facts
-        story.add_approval().add_grant(now_ms + self.settings.grant_ttl_ms)
-        if counted.decision.kind is ApprovalDecisionKind.APPROVED_FOR_SESSION:
-            asked = counted.request_state
+            return builder.add_closed(outcome, _reason_text(answer)).facts
+        builder.add_approval().add_grant(now_ms + self.settings.grant_ttl_ms)
+        if valid.decision.kind is ApprovalDecisionKind.APPROVED_FOR_SESSION:
+            request_state = valid.request_state
             granted = facts.SessionGrantIssued(
-                grant_id=f"session-grant.{asked.approval_id}",
-                approval_id=asked.approval_id,
-                tool=asked.tool,
-                policy=asked.policy,
+                grant_id=f"session-grant.{request_state.approval_id}",
+                approval_id=request_state.approval_id,
+                tool=request_state.tool,
+                policy=request_state.policy,
                 actor=answer.actor,
                 expires_at_ms=now_ms + self.settings.session_grant_ttl_ms,
-                run=asked.run,
-                generation=asked.generation,
+                run=request_state.run,
+                generation=request_state.generation,
             )
-            story.add(granted)
-        return story.facts
+            builder.add(granted)
+        return builder.facts
 
     def _verify(self, answer: DecideApproval) -> bool:
-        """Whether a known key stands for it; whoever claims one has to have it."""
+        """Whether an approver's key signed the answer. An answer that claims a key must be signed
+        by it."""
         if not answer.key_id and not answer.signature:
             if self.settings.require_keys:
                 raise Refused("SIGNATURE_REQUIRED", "the answer is not signed")
             return False
         approver = self.find_approver(answer.key_id)
         if approver is None or approver.name != answer.actor:
-            text = f"{answer.key_id[:40]!r} is no key of {answer.actor[:80]!r}"
+            text = f"{answer.key_id[:40]!r} is not a key of {answer.actor[:80]!r}"
             raise Refused("APPROVER_UNKNOWN", text, hint="rookery approvers list")
         if not verify_answer(self.settings.realm, answer, approver.public_key):
-            raise Refused("SIGNATURE_INVALID", "something else was signed, or with another key")
+            raise Refused(
+                "SIGNATURE_INVALID", "the signature does not match the answer and the key"
+            )
         return True
 
     def _refusal(
         self, state: SessionApprovals, answer: DecideApproval, refusal: Refused, now_ms: int
     ) -> Sequence[Fact]:
-        """On record, unless there is nothing here to answer, or it was too often."""
+        """Record the refusal; raise it if the session has no approvals or the window's limit is
+        reached."""
         known = state.asked or state.approvals.statuses
         if not known or state.refusals.is_exceeded(now_ms):
             raise refusal
@@ -242,28 +241,28 @@ class AnswerRules(NamedTuple):
 
 
 def _request_state_of(state: SessionApprovals, answer: DecideApproval) -> ApprovalRequestState:
-    asked = state.request_of_approval(answer.approval_id)
-    if asked is not None:
-        return asked
+    request_state = state.request_of_approval(answer.approval_id)
+    if request_state is not None:
+        return request_state
     if answer.approval_id not in state.approvals.statuses:
         text = f"no approval {answer.approval_id[:120]!r} in this session"
         raise Refused("APPROVAL_NOT_FOUND", text, hint="rookery approvals list")
-    now = state.asked.get(operation_of(answer.approval_id))
-    hint = "" if now is None else f"the call is asked for anew as {now.approval_id}"
-    raise Refused("APPROVAL_CLOSED", "this asking is over", hint=hint)
+    current = state.asked.get(operation_of(answer.approval_id))
+    hint = "" if current is None else f"the pending approval of the call is {current.approval_id}"
+    raise Refused("APPROVAL_CLOSED", "this approval is closed", hint=hint)
 
 
 def decision_receipt(state: SessionApprovals, answer: DecideApproval) -> DecisionReceipt | Refused:
-    """What whoever answered is told."""
-    asked = state.request_of_approval(answer.approval_id)
-    if asked is None:
-        return Refused("APPROVAL_CLOSED", "this asking is over")
+    """The reply to an answer."""
+    request_state = state.request_of_approval(answer.approval_id)
+    if request_state is None:
+        return Refused("APPROVAL_CLOSED", "this approval is closed")
     return DecisionReceipt(
-        approval_id=asked.approval_id,
-        status=asked.status,
-        reason_code=asked.reason_code,
-        grant_id=asked.grant_id,
-        verified=asked.verified,
+        approval_id=request_state.approval_id,
+        status=request_state.status,
+        reason_code=request_state.reason_code,
+        grant_id=request_state.grant_id,
+        verified=request_state.verified,
     )
 
 
@@ -273,7 +272,7 @@ def _reason_text(answer: DecideApproval) -> str:
 
 
 class DispatchResultRules(NamedTuple):
-    """The rules, as this node can apply them."""
+    """The rules for what the executor reports of a dispatch."""
 
     answers: AnswerRules
 
@@ -281,36 +280,36 @@ class DispatchResultRules(NamedTuple):
         self,
         state: SessionApprovals,
         session: str,
-        said: CheckAnswer | DispatchEnded | DispatchUnrecorded,
+        report: CheckAnswer | DispatchEnded | DispatchUnrecorded,
         *,
         now_ms: int,
     ) -> Sequence[Fact]:
-        if isinstance(said, CheckAnswer):
+        if isinstance(report, CheckAnswer):
             return self.answers.check_only(
-                state, session, said.answer, arrived_ms=said.arrived_ms, now_ms=now_ms
+                state, session, report.answer, arrived_ms=report.arrived_ms, now_ms=now_ms
             )
-        asked = state.request_of_approval(said.approval_id)
-        if asked is None or not asked.is_pending:
+        request_state = state.request_of_approval(report.approval_id)
+        if request_state is None or not request_state.is_pending:
             return ()
-        if isinstance(said, DispatchUnrecorded):
-            return ApprovalFacts(state, session, asked).add_recovery(said.record).facts
-        return self._on_ended(state, session, asked, said, now_ms)
+        if isinstance(report, DispatchUnrecorded):
+            return ApprovalFacts(state, session, request_state).add_recovery(report.record).facts
+        return self._on_ended(state, session, request_state, report, now_ms)
 
     def _on_ended(
         self,
         state: SessionApprovals,
         session: str,
-        asked: ApprovalRequestState,
-        said: DispatchEnded,
+        request_state: ApprovalRequestState,
+        report: DispatchEnded,
         now_ms: int,
     ) -> Sequence[Fact]:
-        story, answer = ApprovalFacts(state, session, asked), said.answer
+        builder, answer = ApprovalFacts(state, session, request_state), report.answer
         if answer is None:
-            story.add_for_call(facts.DispatchResulted, record=story.renumbered(said.record))
-            return story.add_closed(said.outcome).facts
-        counted = self.answers.check_dispatched(state, session, answer, arrived_ms=said.arrived_ms)
-        ruling = ruling_of(story.request, Decision(counted.decision))
-        if ruling.outcome.decision == counted.decision:
-            story.add_answer(answer, counted)
-        story.add_for_call(facts.DispatchResulted, record=story.renumbered(said.record))
-        return self.answers.consequences(story, ruling.outcome, answer, counted, now_ms=now_ms)
+            builder.add_for_call(facts.DispatchResulted, record=builder.renumbered(report.record))
+            return builder.add_closed(report.outcome).facts
+        valid = self.answers.check_dispatched(state, session, answer, arrived_ms=report.arrived_ms)
+        ruling = ruling_of(builder.request, Decision(valid.decision))
+        if ruling.outcome.decision == valid.decision:
+            builder.add_answer(answer, valid)
+        builder.add_for_call(facts.DispatchResulted, record=builder.renumbered(report.record))
+        return self.answers.consequences(builder, ruling.outcome, answer, valid, now_ms=now_ms)

@@ -1,8 +1,8 @@
-"""The broker: a request is put before somebody, and nothing is let through on less than a record.
+"""The broker: dispatches one approval request and journals each step.
 
-The intent stands before a dispatcher sees the request, the result before anybody hears of it; where
-the result cannot be put on record, what cannot be known is, and the tool stays blocked. It has no
-clock of its own, waits for nobody a dispatcher does not wait for, and issues no grant.
+The intent is journaled before a dispatcher sees the request, and the result before a call is
+released. If the result cannot be journaled, a recovery record says that the outcome is unknown, and
+the call stays blocked. Timeouts and grants belong to its callers.
 """
 
 from __future__ import annotations
@@ -61,19 +61,20 @@ _APPROVED: Final = {
 
 
 class RunJournal(Protocol):
-    """The journal of one run, as the broker needs it."""
+    """Port: the journal of one run."""
 
     async def append(
         self, record: JournalRecord, outcome: ApprovalBrokerOutcome | None = None
     ) -> str:
-        """Put a record on record; its cursor. Whatever is raised means that it does not stand.
+        """Journal a record and return its cursor. Any exception means that the record is not
+        committed.
 
-        ``outcome`` comes with a result: what follows from it stands together with it.
+        ``outcome`` comes with a result: its consequences are committed in the same message.
         """
 
 
 class Ruling(NamedTuple):
-    """What an end of asking means."""
+    """The outcome of a dispatch, and the status of its effect."""
 
     outcome: ApprovalBrokerOutcome
     effect: EffectTerminalStatus
@@ -85,7 +86,7 @@ class Ruling(NamedTuple):
 def ruling_of(
     request: ApprovalRequest, dispatched: Decision | TimedOut | Cancelled | Unavailable
 ) -> Ruling:
-    """One row for every way asking can end."""
+    """The ruling for each way a dispatch can end."""
     match dispatched:
         case Decision(decision=decision):
             return _ruling_of_decision(request, decision)
@@ -101,14 +102,14 @@ def ruling_of(
 
 
 def ruling_without_dispatcher(request: ApprovalRequest) -> Ruling:
-    """Nobody can be asked: closed, whatever it is about."""
+    """A denial: the realm has no dispatcher."""
     reason_code = MissingDependency.APPROVAL_DISPATCHER.reason_code
     status = ApprovalTerminalStatus.DENIED
     return _undecided(request, status, reason_code, EffectTerminalStatus.FAILED)
 
 
 def _ruling_of_decision(request: ApprovalRequest, decision: ApprovalDecision) -> Ruling:
-    """Whoever asks may not answer itself, whatever it says; then what was not offered."""
+    """Deny a decision of the requester itself, and one the request does not permit."""
     if request.source.kind == SourceKind.EXTENSION and decision.actor_ref == request.source:
         return _denied(request, denied("approval.extension_self_response"))
     if not request.allows_decision(decision.kind):
@@ -154,7 +155,7 @@ def _undecided(
 
 
 def record_base(request: ApprovalRequest, seq: int, what: str) -> JournalRecordBase:
-    """What every record about a request has."""
+    """The common fields of every record about a request."""
     return JournalRecordBase(
         journal_seq=seq,
         record_id=f"journal.record.approval.{request.approval_request_id.as_str()}.{what}",
@@ -170,12 +171,12 @@ def record_base(request: ApprovalRequest, seq: int, what: str) -> JournalRecordB
 
 
 def intent_record(request: ApprovalRequest, seq: int) -> JournalRecord:
-    """Somebody is about to be asked."""
+    """The record written before the dispatch."""
     return approval_dispatch_intent_record(record_base(request, seq, "intent"), request)
 
 
 def result_record(request: ApprovalRequest, seq: int, ruling: Ruling) -> JournalRecord:
-    """Asking has ended so."""
+    """The record of how the dispatch ended."""
     return approval_dispatch_result_record(
         record_base(request, seq, "result"),
         request,
@@ -202,22 +203,22 @@ def _recovery_record(request: ApprovalRequest, seq: int) -> JournalRecord:
 
 
 class ApprovalBroker:
-    """Asks for approvals of one run."""
+    """Requests approvals of one run."""
 
     def __init__(self, journal: RunJournal, *, first_seq: int = 1) -> None:
-        """``first_seq``: of the first record; the records after it count on."""
+        """Number the records from ``first_seq``."""
         self._journal, self._next_seq = journal, first_seq
         self._cancelled: set[str] = set()
 
     def cancel_before_dispatch(self, request_id: str) -> None:
-        """The request of this id is not to be put before anybody."""
+        """Cancel the request of this id if it was not dispatched yet."""
         self._cancelled.add(request_id)
 
     async def request_approval(
         self, request: ApprovalRequest, dispatcher: Dispatcher | None, terms: Terms
     ) -> ApprovalBrokerOutcome | Pending:
-        """How asking ended; only two statuses let a tool go on. ``AgentError`` if that cannot be
-        said."""
+        """Dispatch the request and return its outcome. Two statuses release the call. Raises
+        ``AgentError`` if a record is missing."""
         request.validate()
         await self._append_before_dispatch(request, intent_record(request, self._seq()))
         request_id = request.approval_request_id.as_str()
@@ -248,7 +249,7 @@ class ApprovalBroker:
         record: JournalRecord,
         outcome: ApprovalBrokerOutcome | None = None,
     ) -> None:
-        """Nobody knows of the request yet: if the record does not stand, nothing has happened."""
+        """Journal a record while no dispatcher has seen the request: a failure leaves no trace."""
         try:
             await self._journal.append(record, outcome)
         except Exception as error:
@@ -257,7 +258,7 @@ class ApprovalBroker:
     async def _end_after_dispatch(
         self, request: ApprovalRequest, ruling: Ruling
     ) -> ApprovalBrokerOutcome:
-        """Somebody knows of the request: if its end does not stand, then that nobody knows it."""
+        """Journal the result of a dispatch; if that fails, journal a recovery record."""
         seq = self._seq()
         try:
             await self._journal.append(result_record(request, seq, ruling), ruling.outcome)
@@ -276,7 +277,7 @@ async def _dispatch(
     try:
         return await dispatcher.dispatch(request, terms)
     except Exception:
-        log.exception("a dispatcher failed", extra={"dispatcher": dispatcher.name})
+        log.exception("dispatcher failed", extra={"dispatcher": dispatcher.name})
         return Unavailable(DISPATCHER_ERROR)
 
 
@@ -284,7 +285,7 @@ def _journal_failure(request: ApprovalRequest, error: Exception) -> AgentError:
     return AgentError.new(
         AgentErrorKind.JOURNAL_FAILURE,
         RetryClassification.REPAIR_NEEDED,
-        f"an approval could not be put on record: {error}",
+        f"the approval was not journaled: {error}",
     ).with_subject(request.subject_ref())
 
 
@@ -292,5 +293,5 @@ def _repair_needed(request: ApprovalRequest, error: Exception) -> AgentError:
     return AgentError.new(
         AgentErrorKind.RECOVERY_REPAIR_NEEDED,
         RetryClassification.REPAIR_NEEDED,
-        f"the end of an approval could not be put on record: {error}",
+        f"the result of the approval was not journaled: {error}",
     ).with_subject(request.subject_ref())

@@ -1,8 +1,8 @@
-"""Approvals as the kernel sees them: the family ``approval``, its verbs, its machine, its answers.
+"""The decider of the family ``approval``: it hands each command to its rule.
 
-What comes finds its rule here; the rules are ``asking``'s, ``answering``'s, ``granting``'s and
-``naming``'s. Every input of approval_lifecycle is taken, by the verb ``approvals``; but the
-approvals of calls have names of their own (``<session>.``), which only answers move.
+The rules are in ``requests``, ``answers``, ``grants`` and ``approvers``. The verb ``approvals``
+accepts every input of approval_lifecycle, except for approvals of calls (``<session>.``): only
+answers decide these.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _no_approver(_: str) -> None:
 
 
 class ApprovalsDecider(MachineDecider):
-    """The rules of the family ``approval``."""
+    """Decides the commands of the family ``approval``."""
 
     family = "approval"
     schema = STATE_SCHEMA
@@ -101,7 +101,7 @@ class ApprovalsDecider(MachineDecider):
         *,
         calls: bool = True,
     ) -> None:
-        """Not with ``calls``, nobody here makes any, and no effect is performed."""
+        """Without ``calls`` no session here makes calls, and no effects are performed."""
         super().__init__()
         self.has_effects = calls
         self._settings = settings
@@ -117,28 +117,28 @@ class ApprovalsDecider(MachineDecider):
         arrived_ms = command.arrived_ms or now_ms
         left: Sequence[Fact] = ()
         match command.body:
-            case RequestApproval() as said:
-                left = request_approval(state, session, said, settings, now_ms=now_ms)
+            case RequestApproval() as requested:
+                left = request_approval(state, session, requested, settings, now_ms=now_ms)
             case DecideApproval() as answer:
                 left = self._answer_rules.decide(
                     state, session, answer, arrived_ms=arrived_ms, now_ms=now_ms
                 )
-            case MalformedAnswer() as unread:
-                left = self._answer_rules.refuse_malformed(state, unread, now_ms=now_ms)
+            case MalformedAnswer() as malformed:
+                left = self._answer_rules.refuse_malformed(state, malformed, now_ms=now_ms)
             case ConsumeGrant() as use:
                 left = consume(state, session, use, settings, now_ms=now_ms)
-            case RevokeGrant() as asked:
-                by = asked.actor or command.id
-                left = revoke(state, session, asked, settings, by=by, now_ms=now_ms)
-            case WithdrawApproval() as said:
-                asked_for = state.asked.get(said.operation_id)
-                left = () if asked_for is None else withdraw_request(state, session, asked_for)
+            case RevokeGrant() as revocation:
+                by = revocation.actor or command.id
+                left = revoke(state, session, revocation, settings, by=by, now_ms=now_ms)
+            case WithdrawApproval(operation_id=operation_id):
+                withdrawn = state.asked.get(operation_id)
+                left = () if withdrawn is None else withdraw_request(state, session, withdrawn)
             case ApprovalDue() as due:
                 left = self._on_due(state, command, due)
-            case CheckAnswer() | DispatchEnded() | DispatchUnrecorded() as brought:
-                left = self._dispatch_rules.handle(state, session, brought, now_ms=now_ms)
-            case ChangeApprover() as named:
-                left = change_approver(state, session, named, settings, now_ms)
+            case CheckAnswer() | DispatchEnded() | DispatchUnrecorded() as report:
+                left = self._dispatch_rules.handle(state, session, report, now_ms=now_ms)
+            case ChangeApprover() as change:
+                left = change_approver(state, session, change, settings, now_ms)
             case HandleInput(params=params):
                 self._refuse_reserved(session, params)
                 left = super().decide(state, command, now_ms=now_ms)
@@ -158,26 +158,26 @@ class ApprovalsDecider(MachineDecider):
         for fact in facts_left:
             if isinstance(fact, _REFUSALS) and command.reply_to:
                 return self._refusal(command, fact)
-        said: msgspec.Struct | CodedError = ApprovalAcknowledged()
+        body: msgspec.Struct | CodedError = ApprovalAcknowledged()
         match command.body:
             case HandleInput():
                 return super().reply(state, command, facts_left)
             case DecideApproval() as answer:
-                said = decision_receipt(state, answer)
+                body = decision_receipt(state, answer)
             case RevokeGrant(grant_id=grant_id):
-                said = grant_receipt(state, grant_id)
+                body = grant_receipt(state, grant_id)
             case ChangeApprover(name=name):
-                said = approver_receipt(state, name)
+                body = approver_receipt(state, name)
             case ApprovalDue(approval_id=approval_id):
-                said = decision_receipt(state, DecideApproval(approval_id=approval_id))
+                body = decision_receipt(state, DecideApproval(approval_id=approval_id))
             case ConsumeGrant() as use:
-                said = Confirmed(confirmed=is_consumed(state, use))
+                body = Confirmed(confirmed=is_consumed(state, use))
             case BeginDispatch(approval_id=approval_id):
-                asked = state.request_of_approval(approval_id)
-                said = Confirmed(confirmed=asked is not None and asked.is_pending)
+                request_state = state.request_of_approval(approval_id)
+                body = Confirmed(confirmed=request_state is not None and request_state.is_pending)
             case CheckAnswer() | DispatchEnded() | DispatchUnrecorded():
-                said = Confirmed(confirmed=True)
-        return said
+                body = Confirmed(confirmed=True)
+        return body
 
     def effects(self, state: SessionApprovals, fact: Fact) -> Sequence[Effect]:
         return effects(state, fact, self._settings)
@@ -185,7 +185,8 @@ class ApprovalsDecider(MachineDecider):
     def effects_when_damaged(
         self, key: str, command: Command[Any], error: CodedError
     ) -> Sequence[Effect]:
-        """A run waits for its approvals. What another version can read is left to that."""
+        """End the run that waits for its approvals. A history of another version is left to nodes
+        that can read it."""
         if not self.has_effects or error.code in OTHER_VERSIONS:
             return ()
         return history_broken_effects(self.family, key, command, error)
@@ -199,15 +200,15 @@ class ApprovalsDecider(MachineDecider):
     def _decide_duplicate(
         self, state: SessionApprovals, command: Command[Any], now_ms: int
     ) -> Sequence[Fact]:
-        """What was refused before is refused again; the rest is answered as it stands."""
+        """Refuse a duplicate of a refused command again; any other leaves no facts."""
         match command.body:
             case DecideApproval() as answer if not self._answer_rules.is_recorded(state, answer):
                 arrived_ms = command.arrived_ms or now_ms
                 self._answer_rules.check(state, command.key, answer, arrived_ms=arrived_ms)
-            case MalformedAnswer() as unread:
-                raise unread.refusal
-            case ChangeApprover() as named:
-                check_change(state, command.key, named, self._settings)
+            case MalformedAnswer() as malformed:
+                raise malformed.refusal
+            case ChangeApprover() as change:
+                check_change(state, command.key, change, self._settings)
         return ()
 
     def _refusal(
@@ -222,21 +223,21 @@ class ApprovalsDecider(MachineDecider):
     def _on_due(
         self, state: SessionApprovals, command: Command[Any], due: ApprovalDue
     ) -> Sequence[Fact]:
-        """By the server's clock: ours may be behind, and the timer fires once. Whatever arrived
-        before it stands before it in the inbox, and was worked off."""
+        """Expire or escalate the request. The timer follows the server's clock, and this node's may
+        be behind. Answers that arrived earlier precede the timer in the inbox."""
         if not command.id.startswith("timer/"):
-            raise Refused("GUARD_REJECTED", "only a timer says that an approval is due")
-        asked = state.request_of_approval(due.approval_id)
-        if asked is None or not asked.is_pending:
+            raise Refused("GUARD_REJECTED", "only a timer may expire an approval")
+        request_state = state.request_of_approval(due.approval_id)
+        if request_state is None or not request_state.is_pending:
             return ()
         if due.escalate:
-            return escalate_request(state, command.key, asked, self._settings)
-        return expire_request(state, command.key, asked)
+            return escalate_request(state, command.key, request_state, self._settings)
+        return expire_request(state, command.key, request_state)
 
     def _refuse_reserved(self, session: str, params: Mapping[str, Any]) -> None:
         if str(params.get("approval_id", "")).startswith(f"{session}."):
             raise Refused(
                 "GUARD_REJECTED",
-                "approvals of calls are asked for by calls, and moved by answers",
+                "only answers decide the approval of a call",
                 hint="answer with the verb decide",
             )

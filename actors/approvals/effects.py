@@ -1,7 +1,7 @@
-"""What follows from facts of approvals, and what whoever performs it puts back to the actor.
+"""The effects of approvals, the commands of their executor, and which effects follow from a fact.
 
-Effects look at the asking as it stands, which after a crash is later than the fact: what is over is
-not done again. Performing is ``acting``'s.
+Effects depend on the state of the request, which after a crash is later than the fact: a finished
+step is not repeated.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WAITING: Final = "WAITING_FOR_APPROVAL"
 
 
 class ArmTimer(Effect, frozen=True, kw_only=True):
-    """Have the approval looked at again when it is due."""
+    """Arm the timer that expires or escalates the approval."""
 
     session: str
     approval_id: str
@@ -56,7 +56,7 @@ class ArmTimer(Effect, frozen=True, kw_only=True):
 
 
 class Dispatch(Effect, frozen=True, kw_only=True):
-    """Put the request before these."""
+    """Dispatch the request."""
 
     session: str
     request_state: ApprovalRequestState
@@ -64,19 +64,19 @@ class Dispatch(Effect, frozen=True, kw_only=True):
 
 
 class StopDispatch(Effect, frozen=True, kw_only=True):
-    """Nobody need answer any more."""
+    """Stop the dispatch and cancel its timers."""
 
     approval_id: str
 
 
 class NotifyWaiting(Effect, frozen=True, kw_only=True):
-    """Tell whoever waits for the call that it may take long."""
+    """Notify the driver that the call waits for an approval."""
 
     progress: CallProgress
 
 
 class ReleaseCall(Effect, frozen=True, kw_only=True):
-    """Have the call use its grant, and be made."""
+    """Consume the grant and release the call."""
 
     session: str
     run_id: str
@@ -84,7 +84,7 @@ class ReleaseCall(Effect, frozen=True, kw_only=True):
 
 
 class RefuseCall(Effect, frozen=True, kw_only=True):
-    """Have the call fail."""
+    """Let the call fail."""
 
     session: str
     operation_id: str
@@ -95,38 +95,38 @@ class RefuseCall(Effect, frozen=True, kw_only=True):
 
 
 class BeginDispatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody is about to be asked, if that is still wanted."""
+    """Ask whether the approval is still pending, before its dispatch."""
 
     approval_id: str
 
 
 class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A dispatcher brings this answer: does it count?"""
+    """Check a dispatcher's answer."""
 
     answer: DecideApproval
     arrived_ms: int
 
 
 class DispatchEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """Asking has ended so."""
+    """Record the result of a dispatch."""
 
     approval_id: str
     record: JournalRecord
     outcome: ApprovalBrokerOutcome
     answer: DecideApproval | None = None
     arrived_ms: int = 0
-    """When the answer came."""
+    """When the answer arrived."""
 
 
 class DispatchUnrecorded(msgspec.Struct, frozen=True, kw_only=True):
-    """Asking has ended, and how could not be put on record."""
+    """Record that the result of a dispatch could not be recorded."""
 
     approval_id: str
     record: JournalRecord
 
 
 class ConsumeGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """A call is about to be made on the grant."""
+    """Consume the grant, before its call begins."""
 
     grant_id: str
     operation_id: str
@@ -134,7 +134,7 @@ class ConsumeGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to all of these: whether it is so."""
+    """The reply to the executor's commands."""
 
     confirmed: bool
 
@@ -143,18 +143,18 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def effects(state: SessionApprovals, fact: Fact, settings: ApprovalSettings) -> Sequence[Effect]:
-    """What to do because of ``fact``."""
+    """The effects of ``fact``."""
     match fact:
         case facts.Requested() | facts.DispatchIntended() | facts.Escalated():
-            asked = state.request_of_approval(fact.approval_id)
+            request_state = state.request_of_approval(fact.approval_id)
             return (
                 ()
-                if asked is None or not asked.is_pending
-                else _request_effects(fact, asked, settings)
+                if request_state is None or not request_state.is_pending
+                else _request_effects(fact, request_state, settings)
             )
         case facts.Closed():
-            asked = state.request_of_approval(fact.approval_id)
-            return () if asked is None else _close_effects(fact)
+            request_state = state.request_of_approval(fact.approval_id)
+            return () if request_state is None else _close_effects(fact)
         case facts.GrantIssued():
             grant = state.grants.get(fact.grant_id)
             return () if grant is None else _grant_effects(fact, grant)
@@ -164,49 +164,53 @@ def effects(state: SessionApprovals, fact: Fact, settings: ApprovalSettings) -> 
 def pending_effects(
     state: SessionApprovals, session: str, settings: ApprovalSettings
 ) -> Sequence[Effect]:
-    """What the askings of the last run call for, by what is on record of them alone."""
+    """The effects of the last run's open approvals, from their state alone."""
     found: list[Effect] = []
-    for asked in state.asked.values():
-        grant, key = state.grants.get(asked.grant_id), f"{asked.approval_id}/again"
-        if asked.run != state.run:
+    for request_state in state.asked.values():
+        grant, key = state.grants.get(request_state.grant_id), f"{request_state.approval_id}/again"
+        if request_state.run != state.run:
             continue
-        if asked.is_pending:
-            found += _waiting_effects(key, session, asked, settings)
+        if request_state.is_pending:
+            found += _waiting_effects(key, session, request_state, settings)
             names = settings.dispatchers
-            found.append(Dispatch(key=key, session=session, request_state=asked, dispatchers=names))
+            found.append(
+                Dispatch(key=key, session=session, request_state=request_state, dispatchers=names)
+            )
         elif grant is None:
-            message, operation = asked.reason_code, asked.operation_id
+            message, operation = request_state.reason_code, request_state.operation_id
             found.append(
                 RefuseCall(key=key, session=session, operation_id=operation, message=message)
             )
         elif grant.state in (GrantPhase.ISSUED, GrantPhase.CONSUMED):
-            found.append(ReleaseCall(key=key, session=session, run_id=asked.run, grant=grant))
+            found.append(
+                ReleaseCall(key=key, session=session, run_id=request_state.run, grant=grant)
+            )
     return found
 
 
 def _request_effects(
     fact: facts.Requested | facts.DispatchIntended | facts.Escalated,
-    asked: ApprovalRequestState,
+    request_state: ApprovalRequestState,
     settings: ApprovalSettings,
 ) -> Sequence[Effect]:
     session, key = fact.session, fact.id
     if not isinstance(fact, facts.Requested):
         names = fact.dispatchers
-        return (Dispatch(key=key, session=session, request_state=asked, dispatchers=names),)
-    return _waiting_effects(key, session, asked, settings)
+        return (Dispatch(key=key, session=session, request_state=request_state, dispatchers=names),)
+    return _waiting_effects(key, session, request_state, settings)
 
 
 def _waiting_effects(
-    key: str, session: str, asked: ApprovalRequestState, settings: ApprovalSettings
+    key: str, session: str, request_state: ApprovalRequestState, settings: ApprovalSettings
 ) -> list[Effect]:
-    approval_id = asked.approval_id
-    known = CallProgress(operation_id=asked.operation_id, waits_for=WAITING)
+    approval_id = request_state.approval_id
+    known = CallProgress(operation_id=request_state.operation_id, waits_for=WAITING)
     found: list[Effect] = [
-        ArmTimer(key=key, session=session, approval_id=approval_id, due_ms=asked.due_ms),
+        ArmTimer(key=key, session=session, approval_id=approval_id, due_ms=request_state.due_ms),
         NotifyWaiting(key=key, progress=known),
     ]
-    if settings.escalate_to and settings.escalate_after_ms and not asked.escalated:
-        due_ms = asked.asked_at_ms + settings.escalate_after_ms
+    if settings.escalate_to and settings.escalate_after_ms and not request_state.escalated:
+        due_ms = request_state.asked_at_ms + settings.escalate_after_ms
         found.append(
             ArmTimer(
                 key=key, session=session, approval_id=approval_id, due_ms=due_ms, escalate=True

@@ -1,4 +1,4 @@
-"""What a fact makes of a session's approvals. Pure and total; rules and effects are elsewhere."""
+"""Folds facts into the approvals of a session. Pure and total."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ State = SessionApprovals
 
 
 def evolve(state: State, fact: Any) -> State:
-    """The session's approvals after ``fact``, which is none of approval_lifecycle's."""
+    """The approvals after ``fact``; facts of approval_lifecycle are folded by its machine."""
     return _FOLDS[type(fact)](state, fact)
 
 
-# --- askings --------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def _request(state: State, fact: facts.Requested) -> State:
@@ -43,7 +43,7 @@ def _auto_allow(state: State, fact: facts.AutoAllowed) -> State:
 
 
 def _with_request(state: State, fact: facts.Requested | facts.AutoAllowed, **fields: Any) -> State:
-    asked = ApprovalRequestState(
+    request_state = ApprovalRequestState(
         approval_id=fact.approval_id,
         operation_id=fact.operation_id,
         run=fact.run,
@@ -62,7 +62,7 @@ def _with_request(state: State, fact: facts.Requested | facts.AutoAllowed, **fie
         **fields,
     )
     state = _count_call(state, fact)
-    return replace(state, asked=state.asked.set(fact.operation_id, asked))
+    return replace(state, asked=state.asked.set(fact.operation_id, request_state))
 
 
 def _intend(state: State, fact: facts.DispatchIntended) -> State:
@@ -180,15 +180,17 @@ _FOLDS: Final[dict[type, Callable[[State, Any], State]]] = {
 }
 
 
-# --- what many of them do -------------------------------------------------------------------------
+# --- shared by several folds ----------------------------------------------------------------------
 
 
 def _change(state: State, fact: Any, **fields: Any) -> State:
-    """Of the asking a fact is about, should it be kept."""
-    asked = state.asked.get(fact.operation_id)
-    if asked is None or asked.approval_id != fact.approval_id:
+    """Change the request a fact is about, if the state still holds it."""
+    request_state = state.asked.get(fact.operation_id)
+    if request_state is None or request_state.approval_id != fact.approval_id:
         return state
-    return replace(state, asked=state.asked.set(fact.operation_id, replace(asked, **fields)))
+    return replace(
+        state, asked=state.asked.set(fact.operation_id, replace(request_state, **fields))
+    )
 
 
 def _with_record_count(state: State, fact: Any) -> State:
@@ -196,7 +198,7 @@ def _with_record_count(state: State, fact: Any) -> State:
 
 
 def _count_call(state: State, fact: facts.Requested | facts.AutoAllowed) -> State:
-    """A call, which counts once, however often it is asked for."""
+    """Count a call once, however often its approval is requested."""
     state = _enter_run(_enter_generation(state, fact.generation), fact.run)
     if fact.attempt > 1:
         return state
@@ -209,22 +211,22 @@ def _count_call(state: State, fact: facts.Requested | facts.AutoAllowed) -> Stat
 
 
 def _enter_generation(state: State, generation: int) -> State:
-    """With another life of the session, whatever was granted to this one is over."""
+    """A new generation of the session ends the session grants of the earlier one."""
     if generation <= state.generation:
         return state
     return replace(state, generation=generation, session_grants=Map(), in_session=Map())
 
 
 def _enter_run(state: State, run: str) -> State:
-    """Once another run wants something, what came to its end is asked for no more."""
+    """A new run drops the closed requests and used grants of the earlier one."""
     if run == state.run:
         return state
-    asked, grants = state.asked, state.grants
+    requests, grants = state.asked, state.grants
     for operation_id, one in state.asked.items():
         grant = grants.get(one.grant_id)
         if not one.is_pending and (grant is None or grant.state is not GrantPhase.ISSUED):
-            asked = asked.delete(operation_id)
+            requests = requests.delete(operation_id)
     for grant_id, grant in state.grants.items():
         if grant.state is not GrantPhase.ISSUED:
             grants = grants.delete(grant_id)
-    return replace(state, run=run, asked=asked, grants=grants, in_run=Map(), records=0)
+    return replace(state, run=run, asked=requests, grants=grants, in_run=Map(), records=0)

@@ -1,8 +1,8 @@
-"""Performing the effects of approvals: timers armed, dispatchers asked, calls released or denied.
+"""The executor of approvals: arms timers, dispatches requests, releases and refuses calls.
 
-A request is put before its dispatchers by the broker, whose journal is the actor: what asking came
-to stands together with what follows from it. Everything here may be done again after a crash; the
-actors know what was done before. Lives on the bus's loop.
+The broker dispatches a request and journals through the actor, so that a result and its
+consequences are one commit. Every effect may be performed again after a crash; the actors refuse
+repeated steps. Runs on the bus loop.
 """
 
 from __future__ import annotations
@@ -70,16 +70,17 @@ DENIED_CODE: Final = "PERMISSION_DENIED"
 
 @dataclass(kw_only=True)
 class ApprovalExecutor:
-    """One a node."""
+    """One per node."""
 
     ask: AskActor
     timers: Timers
     dispatchers: Mapping[str, Dispatcher]
     notify_call: Callable[[CallProgress], None]
-    """Whoever waits for a call hears how it stands."""
+    """Notifies the driver of a call about its progress."""
     now_ms: Callable[[], int]
     can_continue: Callable[[str, str], Awaitable[bool]]
-    """Whether a session's run can go on here; one that cannot anywhere has ended by then."""
+    """Whether a session's run can continue on this node; a run that can continue on no node has
+    ended."""
     _dispatches: dict[str, set[asyncio.Task[Any]]] = field(default_factory=dict)
 
     @property
@@ -105,25 +106,25 @@ class ApprovalExecutor:
         await self.timers.arm(timer)
 
     async def dispatch(self, effect: Dispatch) -> None:
-        """Until somebody has answered, or the answer will come another way."""
+        """Dispatch the request until a decision arrives or stays pending."""
         approval_id = effect.request_state.approval_id
-        asking = asyncio.ensure_future(self._dispatch_request(effect))
-        under_way = self._dispatches.setdefault(approval_id, set())
-        under_way.add(asking)
+        task = asyncio.ensure_future(self._dispatch_request(effect))
+        tasks = self._dispatches.setdefault(approval_id, set())
+        tasks.add(task)
         try:
-            await asyncio.wait({asking})
-            if not asking.cancelled():
-                await asking
+            await asyncio.wait({task})
+            if not task.cancelled():
+                await task
         finally:
-            asking.cancel()
-            under_way.discard(asking)
-            if not under_way:
+            task.cancel()
+            tasks.discard(task)
+            if not tasks:
                 self._dispatches.pop(approval_id, None)
 
     async def stop_dispatch(self, effect: StopDispatch) -> None:
-        """It is over: whoever waits for an answer need not, nor does a timer."""
-        for asking in tuple(self._dispatches.get(effect.approval_id, ())):
-            asking.cancel()
+        """Cancel the dispatch and the timers of a closed approval."""
+        for task in tuple(self._dispatches.get(effect.approval_id, ())):
+            task.cancel()
         for escalate in (False, True):
             await self.timers.cancel(_timer_id(effect.approval_id, escalate=escalate))
 
@@ -131,8 +132,7 @@ class ApprovalExecutor:
         self.notify_call(effect.progress)
 
     async def release_call(self, effect: ReleaseCall) -> None:
-        """Nothing is let through that has not used its grant; the call is told which it was. No
-        call is made for a run that could not be told of it."""
+        """Consume the grant, then allow the call. A run that cannot continue here gets no call."""
         if not await self.can_continue(effect.session, effect.run_id):
             return
         grant = effect.grant
@@ -157,32 +157,36 @@ class ApprovalExecutor:
         await self.ask("tool", effect.session, denied, ApprovalAcknowledged)
 
     async def _dispatch_request(self, effect: Dispatch) -> None:
-        asked, session = effect.request_state, effect.session
-        if self.now_ms() >= asked.due_ms:
-            return  # No answer would count; one that came in time may still wait in the inbox.
+        request_state, session = effect.request_state, effect.session
+        if self.now_ms() >= request_state.due_ms:
+            return  # A new answer would be late; the inbox may hold one that is in time.
         known = [self.dispatchers[name] for name in effect.dispatchers if name in self.dispatchers]
-        request = to_request(session, asked)
-        panel = _RecordingFanOut([_CheckingDispatcher(self, session, asked, one) for one in known])
-        broker = ApprovalBroker(journal := _ActorJournal(self.ask, session, asked, panel))
+        request = to_request(session, request_state)
+        fan_out = _RecordingFanOut(
+            [_CheckingDispatcher(self, session, request_state, one) for one in known]
+        )
+        broker = ApprovalBroker(journal := _ActorJournal(self.ask, session, request_state, fan_out))
         journal.cancel_dispatch = broker.cancel_before_dispatch
         try:
-            await broker.request_approval(request, panel if known else None, to_terms(asked))
+            await broker.request_approval(
+                request, fan_out if known else None, to_terms(request_state)
+            )
         except AgentError as error:
-            log.error("an approval needs repair", extra={"key": session, "kind": error.kind})
+            log.error("approval needs repair", extra={"key": session, "kind": error.kind})
 
 
 class _CheckingDispatcher:
-    """A dispatcher whose answers are looked at before the broker hears of them: one that does not
-    count is on record as refused, and the request goes on waiting for one that does."""
+    """A dispatcher whose answers are checked before the broker gets them. The actor records a
+    refused answer, and the request stays pending."""
 
     def __init__(
         self,
-        acting: ApprovalExecutor,
+        executor: ApprovalExecutor,
         session: str,
-        asked: ApprovalRequestState,
+        request_state: ApprovalRequestState,
         dispatcher: Dispatcher,
     ) -> None:
-        self._executor, self._session, self._request_state = acting, session, asked
+        self._executor, self._session, self._request_state = executor, session, request_state
         self._dispatcher = dispatcher
 
     @property
@@ -190,40 +194,40 @@ class _CheckingDispatcher:
         return self._dispatcher.name
 
     async def dispatch(self, request: ApprovalRequest, terms: Terms) -> DispatchResult:
-        said = await self._dispatcher.dispatch(request, terms)
-        if not isinstance(said, Decision):
-            return said
+        result = await self._dispatcher.dispatch(request, terms)
+        if not isinstance(result, Decision):
+            return result
         arrived_ms = self._executor.now_ms()
-        answer = said.answer or _unsigned_answer(self._request_state, said.decision)
+        answer = result.answer or _unsigned_answer(self._request_state, result.decision)
         check = CheckAnswer(answer=answer, arrived_ms=arrived_ms)
         try:
-            looked_at = await self._executor.ask(FAMILY, self._session, check, Confirmed)
-        except Refused:  # Too many of them were refused to record this one.
+            reply = await self._executor.ask(FAMILY, self._session, check, Confirmed)
+        except Refused:  # The limit of recorded refusals is reached.
             return Pending()
         decision = decision_from_token(answer.decision, actor_ref(request, answer.actor))
-        if not looked_at.confirmed or decision is None:
+        if not reply.confirmed or decision is None:
             return Pending()
         return Decision(decision, answer, arrived_ms)
 
 
 class _RecordingFanOut(FanOutDispatcher):
-    """Remembers the decision that ended it."""
+    """A fan-out that stores the decision that ended it."""
 
     decision: Decision | None = None
 
     async def dispatch(self, request: ApprovalRequest, terms: Terms) -> DispatchResult:
-        said = await super().dispatch(request, terms)
-        if isinstance(said, Decision):
-            self.decision = said
-        return said
+        result = await super().dispatch(request, terms)
+        if isinstance(result, Decision):
+            self.decision = result
+        return result
 
 
 @dataclass
 class _ActorJournal:
-    """The broker's journal in the actor: port ``RunJournal``.
+    """The broker's port ``RunJournal``, implemented by the approval actor.
 
-    The intent stands since the request does, in one message with it; here is only seen whether
-    anybody still wants to know. The actor numbers records by itself.
+    The intent is committed together with the request, so the first append only asks whether the
+    approval is still pending. The actor numbers the records.
     """
 
     ask: AskActor
@@ -236,39 +240,41 @@ class _ActorJournal:
         self, record: JournalRecord, outcome: ApprovalBrokerOutcome | None = None
     ) -> str:
         approval_id = self.request_state.approval_id
-        said: msgspec.Struct
+        report: msgspec.Struct
         if outcome is not None:
-            heard = self.fan_out.decision
-            said = DispatchEnded(
+            decision = self.fan_out.decision
+            report = DispatchEnded(
                 approval_id=approval_id,
                 record=record,
                 outcome=outcome,
-                answer=None if heard is None else heard.answer,
-                arrived_ms=0 if heard is None else heard.arrived_ms,
+                answer=None if decision is None else decision.answer,
+                arrived_ms=0 if decision is None else decision.arrived_ms,
             )
         elif record.record_kind is JournalRecordKind.RECOVERY:
-            said = DispatchUnrecorded(approval_id=approval_id, record=record)
+            report = DispatchUnrecorded(approval_id=approval_id, record=record)
         else:
-            said = BeginDispatch(approval_id=approval_id)
-        stands = await self.ask(FAMILY, self.session, said, Confirmed)
-        if isinstance(said, BeginDispatch) and not stands.confirmed:
+            report = BeginDispatch(approval_id=approval_id)
+        reply = await self.ask(FAMILY, self.session, report, Confirmed)
+        if isinstance(report, BeginDispatch) and not reply.confirmed:
             self.cancel_dispatch(approval_id)
         return record.record_id
 
 
-def _unsigned_answer(asked: ApprovalRequestState, decision: ApprovalDecision) -> DecideApproval:
-    """A decision that came without an answer to look at."""
+def _unsigned_answer(
+    request_state: ApprovalRequestState, decision: ApprovalDecision
+) -> DecideApproval:
+    """An answer for a decision that came without one."""
     actor = "" if decision.actor_ref is None else decision.actor_ref.id.as_str()
     return DecideApproval(
-        approval_id=asked.approval_id,
+        approval_id=request_state.approval_id,
         decision=token_of(decision),
         actor=actor or "dispatcher",
-        request_digest=asked.request_digest,
+        request_digest=request_state.request_digest,
     )
 
 
 def _timer_id(approval_id: str, *, escalate: bool) -> str:
-    """Short: it is part of a command's id. An operation is of one session only."""
+    """A short id, because it is part of a command's id. An operation belongs to one session."""
     attempt = approval_id.rpartition(".")[2] if approval_id.count(".") > 1 else "1"
     kind = "escalation" if escalate else "approval"
     return f"{kind}.{operation_of(approval_id)}.{attempt}"

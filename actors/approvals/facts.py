@@ -40,7 +40,7 @@ _LIFECYCLE_FACTS: Final = frozenset(one.fact for one in APPROVALS.inputs.values(
 
 
 class ValidAnswer(NamedTuple):
-    """An answer that counts."""
+    """A valid answer."""
 
     request_state: ApprovalRequestState
     decision: ApprovalDecision
@@ -72,7 +72,7 @@ class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
         return self
 
     def add_request(self, dispatchers: Sequence[str], why: str) -> ApprovalFacts:
-        """Somebody's word is asked for; before they are, that they will be is on record."""
+        """The approval is requested, and its dispatch intended."""
         record = self._record("requested", RequestedRecord(request=self.request))
         self.add_for_call(
             facts.Requested,
@@ -88,11 +88,11 @@ class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
         )
 
     def add_auto_allowed(self, **by: str) -> ApprovalFacts:
-        """Nobody has to be asked."""
+        """A rule or a session grant allows the call."""
         return self.add_for_call(facts.AutoAllowed, **_call_fields(self._request_state), **by)
 
     def add_answer(self, answer: DecideApproval, counted: ValidAnswer) -> ApprovalFacts:
-        """Somebody's answer counts."""
+        """A valid answer is recorded."""
         decision = counted.decision
         request_id = ApprovalRequestId(self._request_state.approval_id)
         record = self._record(
@@ -112,23 +112,23 @@ class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
         )
 
     def add_result(self, ruling: Ruling) -> ApprovalFacts:
-        """Asking has ended so."""
+        """The dispatch has ended with this ruling."""
         record = result_record(self.request, self._next_seq(), ruling)
         return self.add_for_call(facts.DispatchResulted, record=record)
 
     def add_recovery(self, record: JournalRecord) -> ApprovalFacts:
-        """Nobody knows how asking ended."""
+        """The result of the dispatch is unknown."""
         return self.add_for_call(facts.RecoveryRequired, record=self.renumbered(record))
 
     def renumbered(self, record: JournalRecord) -> JournalRecord:
-        """A record from outside, as this run counts: several of its calls may be asked about."""
+        """A record of the broker, with the next number of this run."""
         seq = self._next_seq()
         millis = self.request.created_at_millis + seq
         return msgspec.structs.replace(record, journal_seq=seq, timestamp_millis=millis)
 
     def add_closed(self, outcome: ApprovalBrokerOutcome, reason: str = "") -> ApprovalFacts:
-        """It came to nothing. The inbox's view has no word for what nobody decided but that its
-        time is over."""
+        """The approval is closed. approval_lifecycle knows only expiry for an end without a
+        decision."""
         denied = DeniedRecord(
             request_id=ApprovalRequestId(self._request_state.approval_id),
             reason_code=outcome.reason_code,
@@ -145,7 +145,7 @@ class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
         return self._add_transition("decide_approval", decision=ApprovalAnswer.DENY)
 
     def add_grant(self, expires_at_ms: int, session_grant_id: str = "") -> ApprovalFacts:
-        """The call may be made, once, as it was shown."""
+        """The call may be made once, with the arguments of the request."""
         return self.add_for_call(
             facts.GrantIssued,
             grant_id=f"grant.{self._request_state.approval_id}",
@@ -167,7 +167,7 @@ class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
         return self
 
     def _record(
-        self, what: str, said: RequestedRecord | RespondedRecord | DeniedRecord
+        self, what: str, payload: RequestedRecord | RespondedRecord | DeniedRecord
     ) -> JournalRecord:
         return JournalRecord.feature_record(
             msgspec.structs.replace(
@@ -177,7 +177,7 @@ class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
             event_family="approval",
             event_kind=f"approval_{what}",
             subject_ref=self.request.subject_ref(),
-            payload=ApprovalRecord.of(said),
+            payload=ApprovalRecord.of(payload),
         )
 
     def _next_seq(self) -> int:
@@ -189,7 +189,7 @@ def _evolve_statuses(statuses: ApprovalStatuses, fact: Fact) -> ApprovalStatuses
     return APPROVALS.evolve(statuses, fact) if type(fact) in _LIFECYCLE_FACTS else statuses
 
 
-def _call_fields(asked: ApprovalRequestState) -> dict[str, Any]:
+def _call_fields(request_state: ApprovalRequestState) -> dict[str, Any]:
     names = (
         "attempt",
         "tool",
@@ -202,4 +202,4 @@ def _call_fields(asked: ApprovalRequestState) -> dict[str, Any]:
         "arguments_ref",
         "summary",
     )
-    return {name: getattr(asked, name) for name in names}
+    return {name: getattr(request_state, name) for name in names}

@@ -1,7 +1,7 @@
-"""Grants: checked when they are used, used up by one call, taken back. Pure.
+"""Grants: issued for one call, checked and consumed before it, revocable until then. Pure.
 
-A grant covers one call with exactly the arguments that were shown. One whose time is over, or that
-was taken back, before its call has used it lets nothing through: somebody is asked anew.
+A grant is valid for one call with exactly the arguments of its request. If it has expired or is
+revoked before its call consumes it, the approval is requested again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def consume(
     *,
     now_ms: int,
 ) -> Sequence[Fact]:
-    """A call is about to be made on the grant."""
+    """Consume the grant; an expired or revoked one is replaced by a new request."""
     grant = state.grants.get(use.grant_id)
     if grant is None or grant.state is not GrantPhase.ISSUED or not _covers(grant, use):
         return ()
-    asked = state.asked.get(grant.operation_id)
-    if asked is None or asked.grant_id != grant.grant_id:
+    request_state = state.asked.get(grant.operation_id)
+    if request_state is None or request_state.grant_id != grant.grant_id:
         return ()
-    of_call: dict[str, Any] = {"run": asked.run, "generation": asked.generation}
+    of_call: dict[str, Any] = {"run": request_state.run, "generation": request_state.generation}
     lost: Fact | None = None
     if now_ms >= grant.expires_at_ms:
         lost = facts.GrantExpired(grant_id=grant.grant_id, **of_call)
@@ -54,11 +54,11 @@ def consume(
     why = "the grant was not used in time"
     if isinstance(lost, facts.GrantRevoked):
         why = "the session's grant was revoked"
-    return (lost, *request_again(state, session, asked, settings, why=why, now_ms=now_ms))
+    return (lost, *request_again(state, session, request_state, settings, why=why, now_ms=now_ms))
 
 
 def is_consumed(state: SessionApprovals, use: ConsumeGrant) -> bool:
-    """Whether this call has used the grant, now or before."""
+    """Whether this call has consumed the grant."""
     grant = state.grants.get(use.grant_id)
     return grant is not None and grant.state is GrantPhase.CONSUMED and _covers(grant, use)
 
@@ -66,19 +66,19 @@ def is_consumed(state: SessionApprovals, use: ConsumeGrant) -> bool:
 def revoke(
     state: SessionApprovals,
     session: str,
-    asked_for: RevokeGrant,
+    command: RevokeGrant,
     settings: ApprovalSettings,
     *,
     by: str,
     now_ms: int,
 ) -> Sequence[Fact]:
-    """Somebody takes a grant back. Its call, if it has not been made, is asked for anew."""
-    grant_id = asked_for.grant_id
+    """Revoke a grant. If its call has not begun, the approval is requested again."""
+    grant_id = command.grant_id
     found = _grant_phase(state, grant_id)
     if found is None:
         raise Refused(
             "GRANT_NOT_FOUND",
-            f"no grant {grant_id[:120]!r} in this session",
+            f"the session has no grant {grant_id[:120]!r}",
             hint="rookery approvals grants list",
         )
     if found is not GrantPhase.ISSUED:
@@ -88,14 +88,17 @@ def revoke(
         generation = of_session.generation
         return (facts.GrantRevoked(grant_id=grant_id, revoked_by=by, generation=generation),)
     grant = state.grants[grant_id]
-    asked = state.asked.get(grant.operation_id)
-    if asked is None:
+    request_state = state.asked.get(grant.operation_id)
+    if request_state is None:
         return (facts.GrantRevoked(grant_id=grant_id, revoked_by=by),)
     revoked = facts.GrantRevoked(
-        grant_id=grant_id, revoked_by=by, run=asked.run, generation=asked.generation
+        grant_id=grant_id, revoked_by=by, run=request_state.run, generation=request_state.generation
     )
     why = "the grant was revoked"
-    return (revoked, *request_again(state, session, asked, settings, why=why, now_ms=now_ms))
+    return (
+        revoked,
+        *request_again(state, session, request_state, settings, why=why, now_ms=now_ms),
+    )
 
 
 def grant_receipt(state: SessionApprovals, grant_id: str) -> GrantReceipt:

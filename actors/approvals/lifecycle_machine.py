@@ -1,9 +1,8 @@
-"""approval_lifecycle: what waits for somebody's word, and what was said.
+"""approval_lifecycle: the machine of pending approvals and their decisions.
 
-Every input is taken: what comes to nothing is told by an effect with the reason, never by a
-refusal, so that a service can persist each answer it gave. There is no clock: whether an expiry is
-due is observed by the caller, before every look and every decision. Who may answer, and what a
-granted approval lets through, is the broker's.
+The machine accepts every input. An input without effect leaves a rejection with its reason, so that
+a service can persist each of its answers. The machine has no clock: the caller observes whether an
+expiry is due before every query and every decision.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Rejection = ApprovalRejection
 
 
 class ApprovalStatuses(msgspec.Struct, frozen=True, kw_only=True):
-    """The approvals of a session, by their ids; none is ever forgotten."""
+    """The approvals of a session by id; the map never shrinks."""
 
     statuses: Map[str, ApprovalStatus] = Map()
     approve_allowed: Map[str, bool] = Map()
@@ -51,14 +50,14 @@ class ApprovalStatuses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApprovalStatusResolved(TransitionEffect, frozen=True, kw_only=True):
-    """The approval stands here now, or still."""
+    """The approval has this status."""
 
     approval_id: str
     status: ApprovalStatus
 
 
 class ApprovalLifecycleRejected(TransitionEffect, frozen=True, kw_only=True):
-    """What was asked came to nothing."""
+    """The input had no effect, for this reason."""
 
     approval_id: str
     reason: ApprovalRejection
@@ -75,7 +74,7 @@ def reject(reason: ApprovalRejection) -> EffectFactory:
     return lambda _, a: ApprovalLifecycleRejected(approval_id=a.approval_id, reason=reason)
 
 
-# --- when rows hold -----------------------------------------------------------------------------
+# --- guards -------------------------------------------------------------------------------------
 
 
 def status(s: ApprovalStatuses, a: Any) -> ApprovalStatus | None:
@@ -91,7 +90,7 @@ def is_answerable(a: facts.Created | facts.Restored) -> bool:
 
 
 def restores(wanted: ApprovalStatus) -> Callable[[ApprovalStatuses, facts.Restored], bool]:
-    """Whether the record is a new one that says ``wanted``, and nothing against it."""
+    """Whether the record is new, consistent, and has the status ``wanted``."""
 
     def when(s: ApprovalStatuses, a: facts.Restored) -> bool:
         return not is_known(s, a) and a.status is wanted and is_consistent(a)
@@ -100,7 +99,7 @@ def restores(wanted: ApprovalStatus) -> Callable[[ApprovalStatuses, facts.Restor
 
 
 def is_consistent(a: facts.Restored) -> bool:
-    """Whether the record says what can be: a decision, and only a decided one's, was allowed."""
+    """Whether the record is possible: it has a permitted decision if and only if it is decided."""
     if a.status is APPROVED:
         return a.approve_ok and a.decision is APPROVE
     if a.status is DENIED:
@@ -117,7 +116,7 @@ def is_allowed(s: ApprovalStatuses, a: facts.Decided) -> bool:
     return answers.get(a.approval_id, False)
 
 
-# --- what rows make of the approvals ------------------------------------------------------------
+# --- changes ------------------------------------------------------------------------------------
 
 
 def enter(entered: ApprovalStatus) -> Callable[[ApprovalStatuses, Any], ApprovalStatuses]:
@@ -157,7 +156,7 @@ def _restores(wanted: ApprovalStatus) -> Transition:
 
 
 def _observe_closed(wanted: ApprovalStatus) -> Transition:
-    """Its time is no matter any more: it is told where it stands."""
+    """A closed approval ignores its expiry and reports its status."""
     return Transition(
         f"ObserveExpiry{wanted}Noop",
         "observe_approval_expiry",

@@ -1,7 +1,8 @@
-"""What somebody is asked: the request of the seed, made of what is kept of a call.
+"""The approval request of the contract, built from the stored state of a call.
 
-The same call makes the same request, so it need not be kept. A request names no value of an
-argument; the arguments stand in the blob store, under the digest that an approval is bound to.
+The same call always gives the same request, so the request itself is not stored. A request holds no
+argument values; the arguments are in the blob store, under the digest that the approval is bound
+to.
 """
 
 from __future__ import annotations
@@ -64,60 +65,70 @@ NAMES_MAX: Final = 12
 
 
 def approval_id_of(session: str, operation_id: str, attempt: int) -> str:
-    """An id for each time a call is asked for: an answer to one says nothing about the next."""
-    again = f".{attempt}" if attempt > 1 else ""
-    return f"{session}.{operation_id}{again}"
+    """An id for each attempt: an answer to one attempt is not valid for the next."""
+    suffix = f".{attempt}" if attempt > 1 else ""
+    return f"{session}.{operation_id}{suffix}"
 
 
 def operation_of(approval_id: str) -> str:
-    """The call an approval's id names; empty if it names none."""
+    """The operation in an approval id; empty if there is none."""
     parts = approval_id.split(".")
     return parts[1] if len(parts) in (2, 3) else ""
 
 
 def policy_id(policy: ApprovalPolicy) -> str:
-    """What a session's grant is for, beside the tool: another rule is another policy."""
+    """The policy a session grant is bound to, beside the tool: each rule is a policy of its own."""
     if isinstance(policy, AutoApproval):
         return f"approval.auto.{digest_bytes(policy.auto.rule.encode())[:16]}"
     return f"approval.{policy.value}"
 
 
-def to_request(session: str, asked: ApprovalRequestState) -> ApprovalRequest:
-    """What is put before somebody."""
-    effect_class, risk = _EFFECTS[asked.side_effect]
+def to_request(session: str, request_state: ApprovalRequestState) -> ApprovalRequest:
+    """The request of a call's approval."""
+    effect_class, risk = _EFFECTS[request_state.side_effect]
     return ApprovalRequest(
-        approval_request_id=ApprovalRequestId(asked.approval_id),
-        approval_dispatch_effect_id=EffectId(f"approval.dispatch.{asked.approval_id}"),
-        run_id=RunId(asked.run),
+        approval_request_id=ApprovalRequestId(request_state.approval_id),
+        approval_dispatch_effect_id=EffectId(f"approval.dispatch.{request_state.approval_id}"),
+        run_id=RunId(request_state.run),
         session_id=SessionId(session),
         agent_id=AgentId(f"agent.{session}"),
-        turn_id=TurnId(f"turn.{asked.run}"),
-        tool_call_id=ToolCallId(asked.operation_id),
+        turn_id=TurnId(f"turn.{request_state.run}"),
+        tool_call_id=ToolCallId(request_state.operation_id),
         source=SourceRef.new(f"agent.{session}", SourceKind.EXTENSION),
-        destination=DestinationRef.new(f"{asked.surface}/{asked.tool}", DestinationKind.TOOL),
-        canonical_tool_name=asked.tool,
-        tool_source=SourceRef.new(asked.surface, SourceKind.TOOL),
+        destination=DestinationRef.new(
+            f"{request_state.surface}/{request_state.tool}", DestinationKind.TOOL
+        ),
+        canonical_tool_name=request_state.tool,
+        tool_source=SourceRef.new(request_state.surface, SourceKind.TOOL),
         effect_class=effect_class,
-        risk_class=_RISKS[risk + (not asked.idempotent)],
-        requested_args_ref=ContentRef(asked.arguments_ref),
-        redacted_args_summary=asked.summary,
-        policy_refs=(PolicyRef.new(asked.policy, PolicyKind.APPROVAL),),
+        risk_class=_RISKS[risk + (not request_state.idempotent)],
+        requested_args_ref=ContentRef(request_state.arguments_ref),
+        redacted_args_summary=request_state.summary,
+        policy_refs=(PolicyRef.new(request_state.policy, PolicyKind.APPROVAL),),
         dispatcher_scope=DispatcherScope.HOST,
-        timeout_ms=asked.due_ms - asked.asked_at_ms,
+        timeout_ms=request_state.due_ms - request_state.asked_at_ms,
         allowed_decisions=tuple(ApprovalDecisionKind),
-        created_at_millis=asked.asked_at_ms,
+        created_at_millis=request_state.asked_at_ms,
         runtime_package_fingerprint=package_fingerprint(
-            {"capabilities": [{"capability_id": asked.tool, "schema_digest": asked.schema_digest}]}
+            {
+                "capabilities": [
+                    {
+                        "capability_id": request_state.tool,
+                        "schema_digest": request_state.schema_digest,
+                    }
+                ]
+            }
         ),
     )
 
 
-def to_terms(asked: ApprovalRequestState) -> Terms:
-    return Terms(request_digest=asked.request_digest, due_ms=asked.due_ms)
+def to_terms(request_state: ApprovalRequestState) -> Terms:
+    return Terms(request_digest=request_state.request_digest, due_ms=request_state.due_ms)
 
 
 def actor_ref(request: ApprovalRequest, actor: str) -> SourceRef:
-    """Who answers; whoever calls itself what the request comes from is taken by its word."""
+    """The reference of the answering actor. An actor that uses the requester's name is treated as
+    the requester."""
     if actor == request.source.id.as_str():
         return request.source
     return SourceRef.new(actor, SourceKind.USER)

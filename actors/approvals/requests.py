@@ -1,7 +1,8 @@
-"""Which calls need somebody's word, and what is asked of whom. Pure.
+"""Rules for approval requests: which calls need one, and how a request ends without an answer.
+Pure.
 
-A live grant of the session, or a rule that is true of the call, lets it through with a fact of its
-own; a rule that cannot be said asks a person. What answers do is ``answering``'s.
+A valid session grant or a true rule allows the call and leaves a fact. An undecided rule asks an
+approver.
 """
 
 from __future__ import annotations
@@ -41,154 +42,159 @@ __all__ = [
 def request_approval(
     state: SessionApprovals,
     session: str,
-    said: RequestApproval,
+    command: RequestApproval,
     settings: ApprovalSettings,
     *,
     now_ms: int,
 ) -> Sequence[Fact]:
-    """A call wants an approval: it is allowed at once, or somebody is asked."""
-    if said.operation_id in state.asked:
+    """Allow the call at once, or request an approval."""
+    if command.operation_id in state.asked:
         return ()
-    asked = _new_request(session, said, settings, now_ms)
-    story = ApprovalFacts(state, session, asked)
-    for grant in _grants_for(state, asked):
+    request_state = _new_request(session, command, settings, now_ms)
+    builder = ApprovalFacts(state, session, request_state)
+    for grant in _grants_for(state, request_state):
         if now_ms < grant.expires_at_ms:
-            story.add_auto_allowed(session_grant_id=grant.grant_id)
-            return story.add_grant(now_ms + settings.grant_ttl_ms, grant.grant_id).facts
-        story.add(facts.GrantExpired(grant_id=grant.grant_id, generation=asked.generation))
-    why = "a grant of the session has expired" if story.facts else ""
-    if isinstance(said.policy, AutoApproval):
-        why = _rule_refusal(state, session, said)
+            builder.add_auto_allowed(session_grant_id=grant.grant_id)
+            return builder.add_grant(now_ms + settings.grant_ttl_ms, grant.grant_id).facts
+        builder.add(
+            facts.GrantExpired(grant_id=grant.grant_id, generation=request_state.generation)
+        )
+    why = "a grant of the session has expired" if builder.facts else ""
+    if isinstance(command.policy, AutoApproval):
+        why = _rule_refusal(state, session, command)
         if not why:
-            story.add_auto_allowed(rule=said.policy.auto.rule)
-            return story.add_grant(now_ms + settings.grant_ttl_ms).facts
-    return _dispatch(story, settings, why).facts
+            builder.add_auto_allowed(rule=command.policy.auto.rule)
+            return builder.add_grant(now_ms + settings.grant_ttl_ms).facts
+    return _dispatch(builder, settings, why).facts
 
 
 def request_again(
     state: SessionApprovals,
     session: str,
-    asked: ApprovalRequestState,
+    request_state: ApprovalRequestState,
     settings: ApprovalSettings,
     *,
     why: str,
     now_ms: int,
 ) -> Sequence[Fact]:
-    """What was granted counts no more, and the call still waits."""
-    attempt = asked.attempt + 1
-    anew = replace(
-        asked,
-        approval_id=approval_id_of(session, asked.operation_id, attempt),
+    """Request a new approval, because the grant is lost and the call still waits."""
+    attempt = request_state.attempt + 1
+    renewed = replace(
+        request_state,
+        approval_id=approval_id_of(session, request_state.operation_id, attempt),
         attempt=attempt,
         asked_at_ms=now_ms,
         due_ms=now_ms + settings.timeout_ms,
         status=ApprovalLifecycleStatus.REQUESTED,
     )
-    return _dispatch(ApprovalFacts(state, session, anew), settings, why).facts
+    return _dispatch(ApprovalFacts(state, session, renewed), settings, why).facts
 
 
 def expire_request(
-    state: SessionApprovals, session: str, asked: ApprovalRequestState
+    state: SessionApprovals, session: str, request_state: ApprovalRequestState
 ) -> Sequence[Fact]:
-    """Nobody has answered in time."""
-    story = ApprovalFacts(state, session, asked)
-    ruling = ruling_of(story.request, TimedOut())
-    return story.add_result(ruling).add_closed(ruling.outcome).facts
+    """Close a request at its deadline."""
+    builder = ApprovalFacts(state, session, request_state)
+    ruling = ruling_of(builder.request, TimedOut())
+    return builder.add_result(ruling).add_closed(ruling.outcome).facts
 
 
 def escalate_request(
-    state: SessionApprovals, session: str, asked: ApprovalRequestState, settings: ApprovalSettings
+    state: SessionApprovals,
+    session: str,
+    request_state: ApprovalRequestState,
+    settings: ApprovalSettings,
 ) -> Sequence[Fact]:
-    """Nobody has answered for a while."""
-    if asked.escalated or not settings.escalate_to:
+    """Send a request without an answer to the dispatchers for escalation."""
+    if request_state.escalated or not settings.escalate_to:
         return ()
-    story = ApprovalFacts(state, session, asked)
-    return story.add_for_call(facts.Escalated, dispatchers=settings.escalate_to).facts
+    builder = ApprovalFacts(state, session, request_state)
+    return builder.add_for_call(facts.Escalated, dispatchers=settings.escalate_to).facts
 
 
 def withdraw_request(
-    state: SessionApprovals, session: str, asked: ApprovalRequestState
+    state: SessionApprovals, session: str, request_state: ApprovalRequestState
 ) -> Sequence[Fact]:
-    """The run has ended: nobody is to answer, and nothing is to be made of an answer."""
-    grant = state.grants.get(asked.grant_id)
+    """Revoke the unused grant or close the request of a call whose run has ended."""
+    grant = state.grants.get(request_state.grant_id)
     if grant is not None and grant.state is GrantPhase.ISSUED:
         return (
             facts.GrantRevoked(
                 grant_id=grant.grant_id,
                 revoked_by="the run has ended",
-                run=asked.run,
-                generation=asked.generation,
+                run=request_state.run,
+                generation=request_state.generation,
             ),
         )
-    if not asked.is_pending:
+    if not request_state.is_pending:
         return ()
-    story = ApprovalFacts(state, session, asked)
-    ruling = ruling_of(story.request, Cancelled())
-    return story.add_result(ruling).add_closed(ruling.outcome).facts
+    builder = ApprovalFacts(state, session, request_state)
+    ruling = ruling_of(builder.request, Cancelled())
+    return builder.add_result(ruling).add_closed(ruling.outcome).facts
 
 
-def _dispatch(story: ApprovalFacts, settings: ApprovalSettings, why: str) -> ApprovalFacts:
-    story.add_request(settings.dispatchers, why)
+def _dispatch(builder: ApprovalFacts, settings: ApprovalSettings, why: str) -> ApprovalFacts:
+    builder.add_request(settings.dispatchers, why)
     if settings.dispatchers:
-        return story
-    ruling = ruling_without_dispatcher(story.request)
-    return story.add_result(ruling).add_closed(ruling.outcome)
+        return builder
+    ruling = ruling_without_dispatcher(builder.request)
+    return builder.add_result(ruling).add_closed(ruling.outcome)
 
 
 def _new_request(
-    session: str, said: RequestApproval, settings: ApprovalSettings, now_ms: int
+    session: str, command: RequestApproval, settings: ApprovalSettings, now_ms: int
 ) -> ApprovalRequestState:
     return ApprovalRequestState(
-        approval_id=approval_id_of(session, said.operation_id, 1),
-        operation_id=said.operation_id,
-        run=said.run_id,
-        generation=said.generation,
+        approval_id=approval_id_of(session, command.operation_id, 1),
+        operation_id=command.operation_id,
+        run=command.run_id,
+        generation=command.generation,
         attempt=1,
-        tool=said.name,
-        surface=said.surface,
-        side_effect=said.side_effect,
-        idempotent=said.idempotent,
-        schema_digest=said.schema_digest,
-        policy=policy_id(said.policy),
-        request_digest=said.request_digest,
-        arguments_ref=said.arguments_ref,
-        summary=redacted_summary(said.name, said.arguments),
+        tool=command.name,
+        surface=command.surface,
+        side_effect=command.side_effect,
+        idempotent=command.idempotent,
+        schema_digest=command.schema_digest,
+        policy=policy_id(command.policy),
+        request_digest=command.request_digest,
+        arguments_ref=command.arguments_ref,
+        summary=redacted_summary(command.name, command.arguments),
         asked_at_ms=now_ms,
         due_ms=now_ms + settings.timeout_ms,
     )
 
 
-def _grants_for(state: SessionApprovals, asked: ApprovalRequestState) -> list[SessionGrant]:
-    """The session's grants for such calls, the one that lasts longest first."""
+def _grants_for(state: SessionApprovals, request_state: ApprovalRequestState) -> list[SessionGrant]:
+    """The session grants for such calls, the one with the latest expiry first."""
     found = [
         grant
         for grant in state.session_grants.values()
         if (grant.tool, grant.policy, grant.generation)
-        == (asked.tool, asked.policy, asked.generation)
+        == (request_state.tool, request_state.policy, request_state.generation)
         and grant.state is GrantPhase.ISSUED
     ]
     return sorted(found, key=lambda grant: -grant.expires_at_ms)
 
 
-def _rule_refusal(state: SessionApprovals, session: str, said: RequestApproval) -> str:
-    """Why the rule does not let the call through; empty if it does."""
-    assert isinstance(said.policy, AutoApproval)
-    in_life = said.generation == state.generation
+def _rule_refusal(state: SessionApprovals, session: str, command: RequestApproval) -> str:
+    """Why the rule does not allow the call; empty if it does."""
+    assert isinstance(command.policy, AutoApproval)
+    in_life = command.generation == state.generation
     counts = {
-        "run": state.in_run.get(said.name, 0) if said.run_id == state.run else 0,
-        "session": state.in_session.get(said.name, 0) if in_life else 0,
+        "run": state.in_run.get(command.name, 0) if command.run_id == state.run else 0,
+        "session": state.in_session.get(command.name, 0) if in_life else 0,
     }
-    seen = RuleInput(
-        name=said.name,
-        surface=said.surface,
-        side_effect=said.side_effect.value,
-        idempotent=said.idempotent,
+    call = RuleInput(
+        name=command.name,
+        surface=command.surface,
+        side_effect=command.side_effect.value,
+        idempotent=command.idempotent,
         session=session,
-        args=said.arguments,
+        args=command.arguments,
         counts=counts,
     )
     try:
-        allows = ApprovalRule.of(said.policy.auto.rule).allows(seen)
+        allows = ApprovalRule.of(command.policy.auto.rule).allows(call)
     except (RuleUndecided, Refused) as error:
-        return f"the rule cannot be said of the call: {error}"
-    return "" if allows else "the rule does not allow it"
+        return f"the rule is undecided for the call: {error}"
+    return "" if allows else "the rule does not allow the call"

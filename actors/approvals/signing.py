@@ -1,7 +1,6 @@
-"""Ed25519 as approvals use it: keys out of files, answers and namings signed and checked.
+"""Ed25519 signatures of answers and of approver changes, and the files of their keys.
 
-Keys travel as hex, and as PEM in files; a key is named by the first 16 hex digits of its SHA3-256.
-Whose key it is, and whether it still counts, is not known here.
+Keys travel as hex, and as PEM in files; the id of a key is the first 16 hex digits of its SHA3-256.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ __all__ = [
 ]
 
 CHANGE_DOMAIN: Final = "rookery.approver.naming.v1"
-"""A signature over the naming of an approver is one over no answer."""
+"""Separates the signature of an approver change from that of an answer."""
 KEY_BYTES: Final = 32
 KEY_ID_DIGITS: Final = 16
 _MODE: Final = "rfc8032"
 
 
 class Signer:
-    """Somebody's private key."""
+    """A private key."""
 
     def __init__(self, seed: bytes) -> None:
-        """``seed``: 32 bytes of pure chance, and the whole secret."""
+        """``seed``: 32 random bytes, the whole secret."""
         self._seed = seed
         self._key = ECC.construct(curve="Ed25519", seed=seed)
 
@@ -54,45 +53,45 @@ class Signer:
 
     @property
     def private_pem(self) -> str:
-        """As it stands in a file; not encrypted, so the file's mode is the lock."""
+        """The text of a key file. It is not encrypted: the file's mode protects it."""
         return str(self._key.export_key(format="PEM"))
 
     def sign(self, realm: str, answer: DecideApproval) -> DecideApproval:
-        """The answer as this key's."""
-        named = replace(answer, key_id=self.key_id, signature="")
-        return replace(named, signature=self._signature(bytes_to_sign(realm, named)))
+        """The answer, signed with this key."""
+        unsigned = replace(answer, key_id=self.key_id, signature="")
+        return replace(unsigned, signature=self._signature(bytes_to_sign(realm, unsigned)))
 
-    def sign_change(self, realm: str, naming: ChangeApprover) -> ChangeApprover:
-        """The naming of an approver as this key's."""
-        named = replace(naming, key_id=self.key_id, signature="")
-        return replace(named, signature=self._signature(change_bytes(realm, named)))
+    def sign_change(self, realm: str, change: ChangeApprover) -> ChangeApprover:
+        """The change, signed with this key."""
+        unsigned = replace(change, key_id=self.key_id, signature="")
+        return replace(unsigned, signature=self._signature(change_bytes(realm, unsigned)))
 
-    def _signature(self, said: bytes) -> str:
-        signature: bytes = eddsa.new(self._key, _MODE).sign(said)
+    def _signature(self, signed: bytes) -> str:
+        signature: bytes = eddsa.new(self._key, _MODE).sign(signed)
         return signature.hex()
 
 
 def verify_answer(realm: str, answer: DecideApproval, public_key: str) -> bool:
-    """Whether exactly this was signed, for this realm, with the key."""
+    """Whether the key has signed exactly this answer for this realm."""
     return _is_valid_signature(bytes_to_sign(realm, answer), answer.signature, public_key)
 
 
-def verify_change(realm: str, naming: ChangeApprover, public_key: str) -> bool:
-    """The same of the naming of an approver."""
-    return _is_valid_signature(change_bytes(realm, naming), naming.signature, public_key)
+def verify_change(realm: str, change: ChangeApprover, public_key: str) -> bool:
+    """Whether the key has signed exactly this change for this realm."""
+    return _is_valid_signature(change_bytes(realm, change), change.signature, public_key)
 
 
-def change_bytes(realm: str, naming: ChangeApprover) -> bytes:
-    """What is signed: everything it says, and the realm it says it in."""
-    said = asdict(naming)
-    del said["signature"]
-    return canonical_json({"domain": CHANGE_DOMAIN, "realm": realm, **said})
+def change_bytes(realm: str, change: ChangeApprover) -> bytes:
+    """The signed bytes of a change: all its fields and the realm."""
+    signed = asdict(change)
+    del signed["signature"]
+    return canonical_json({"domain": CHANGE_DOMAIN, "realm": realm, **signed})
 
 
-def _is_valid_signature(said: bytes, signature: str, public_key: str) -> bool:
+def _is_valid_signature(signed: bytes, signature: str, public_key: str) -> bool:
     try:
         key = eddsa.import_public_key(bytes.fromhex(public_key))
-        eddsa.new(key, _MODE).verify(said, bytes.fromhex(signature))
+        eddsa.new(key, _MODE).verify(signed, bytes.fromhex(signature))
     except ValueError:
         return False
     return True
@@ -103,7 +102,7 @@ def key_id_of(public_key: str) -> str:
 
 
 def read_private_key(text: str) -> Signer:
-    """The private key a PEM file holds."""
+    """The private key of a PEM file."""
     key = _import_key(text)
     if not key.has_private():
         raise Refused("INVALID_ARGUMENT", "the file holds a public key, not a private one")
@@ -111,7 +110,7 @@ def read_private_key(text: str) -> Signer:
 
 
 def read_public_key(text: str) -> str:
-    """The public key a file holds, in hex: PEM, OpenSSH's one line, or hex itself."""
+    """The public key of a file, in hex. Accepts PEM, an OpenSSH line, and hex."""
     stripped = text.strip()
     if len(stripped) == 2 * KEY_BYTES:
         return _hex(_require_sound(_import_raw_key(stripped)))
@@ -136,7 +135,7 @@ def _import_raw_key(digits: str) -> ECC.EccKey:
 
 
 def _require_sound(key: ECC.EccKey) -> ECC.EccKey:
-    """On a point of small order anybody can sign."""
+    """Refuse a point of small order: its signatures need no private key."""
     if (key.pointQ * 8).is_point_at_infinity():
         raise _invalid_key()
     return key

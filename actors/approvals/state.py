@@ -1,9 +1,7 @@
-"""What approvals keep of a session: who is asked about which call, and what was granted.
+"""The approvals of a session: pending requests, grants, approvers and settings. Data only.
 
-Of a call only what a request is made of again, never its arguments. What came to its end is kept
-until another run wants something. Data only; what facts make of it is ``fold``'s.
-
-What a realm has decided about its approvals: data, read from its configuration by ``ops``.
+A request stores what is needed to rebuild it, without the arguments. Closed requests stay until the
+next run requests an approval.
 """
 
 from __future__ import annotations
@@ -37,15 +35,15 @@ __all__ = [
 STATE_SCHEMA = 3
 REFUSALS_WINDOW_MS = 60_000
 REFUSALS_MAX = 10
-"""Recorded a minute and session: whoever sends more is still refused."""
+"""Recorded per minute and session; more are refused without a record."""
 MESSAGE_MAX = 300
-"""Of a refusal's words on record: they may repeat what was sent."""
+"""Characters of a recorded refusal's message, which may repeat input."""
 APPROVERS_KEY = "_approvers"
-"""The one entity of the realm's approvers."""
+"""The key of the realm's approvers, one entity."""
 
 
 class ApprovalRequestState(msgspec.Struct, frozen=True, kw_only=True):
-    """One call, as somebody was asked about it last."""
+    """One call and the last approval requested for it."""
 
     approval_id: str
     operation_id: str
@@ -63,18 +61,18 @@ class ApprovalRequestState(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     asked_at_ms: int
     due_ms: int = 0
-    """0 if nobody was asked."""
+    """0 for a call allowed without a request."""
     status: ApprovalLifecycleStatus = ApprovalLifecycleStatus.REQUESTED
     reason_code: str = ""
     grant_id: str = ""
     answer_digest: str = ""
-    """Of the answer that counts."""
+    """The digest of the valid answer."""
     verified: bool = False
     escalated: bool = False
 
     @property
     def is_pending(self) -> bool:
-        """Whether an answer would count."""
+        """Whether an answer may still be valid."""
         return self.status in _PENDING
 
 
@@ -92,7 +90,7 @@ class GrantPhase(StrEnum):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """Leave for one call with exactly these arguments."""
+    """Permission for one call with exactly these arguments."""
 
     grant_id: str
     approval_id: str
@@ -104,7 +102,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """Leave for every call of a tool in one life of the session, as long as it is ``issued``."""
+    """Permission for every call of a tool in one generation of the session, while ``issued``."""
 
     grant_id: str
     tool: str
@@ -115,18 +113,18 @@ class SessionGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusalWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """How many refused answers were recorded in the present minute."""
+    """The number of refused answers recorded in the current minute."""
 
     since_ms: int = 0
     count: int = 0
 
     def is_exceeded(self, now_ms: int) -> bool:
-        """Whether the next one is refused and not recorded."""
+        """Whether the limit of recorded refusals is reached."""
         return now_ms - self.since_ms < REFUSALS_WINDOW_MS and self.count >= REFUSALS_MAX
 
 
 class Approver(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody whose key counts."""
+    """One key of an approver."""
 
     name: str
     key_id: str
@@ -134,49 +132,49 @@ class Approver(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionApprovals(msgspec.Struct, frozen=True, kw_only=True):
-    """All there is under one key."""
+    """The state of one key of the family."""
 
     approvals: ApprovalStatuses = ApprovalStatuses()
-    """approval_lifecycle's view of it."""
+    """The state of approval_lifecycle."""
     generation: int = 0
     run: str = ""
-    """The last run that wanted anything."""
+    """The last run that requested an approval."""
     asked: Map[str, ApprovalRequestState] = Map()
-    """By operation."""
+    """Requests by operation."""
     grants: Map[str, Grant] = Map()
     session_grants: Map[str, SessionGrant] = Map()
     in_run: Map[str, int] = Map()
-    """How often each tool was wanted."""
+    """The number of calls of each tool."""
     in_session: Map[str, int] = Map()
     records: int = 0
-    """Records of the run so far."""
+    """The number of records of the run."""
     refusals: RefusalWindow = RefusalWindow()
     approvers: Map[str, Approver] = Map()
     """By key id; only under ``_approvers``."""
     changes: int = 0
-    """How often an approver was added or revoked."""
+    """The number of changes of approvers."""
 
     def request_of_approval(self, approval_id: str) -> ApprovalRequestState | None:
-        """The call of an approval, asked for this time."""
+        """The request with this approval id, if it is the operation's current one."""
         operation_id = approval_id.split(".")[1] if "." in approval_id else ""
-        asked = self.asked.get(operation_id)
-        return asked if asked is not None and asked.approval_id == approval_id else None
+        request = self.asked.get(operation_id)
+        return request if request is not None and request.approval_id == approval_id else None
 
 
 class ApprovalSettings(NamedTuple):
-    """The same on every node of a realm."""
+    """The settings of approvals; the same on every node of a realm."""
 
     realm: str = "default"
     dispatchers: tuple[str, ...] = ("inbox",)
-    """Who is asked; nobody is an answer, too."""
+    """Empty denies every request."""
     escalate_to: tuple[str, ...] = ()
     escalate_after_ms: int = 0
-    """0 never."""
+    """0 disables escalation."""
     timeout_ms: int = 24 * 3_600_000
     grant_ttl_ms: int = 24 * 3_600_000
     session_grant_ttl_ms: int = 24 * 3_600_000
     require_keys: bool = False
-    """An answer that no approver's key has signed does not count."""
+    """Only answers signed by an approver's key are valid."""
     root_key: str = ""
-    """Public key, in hex, that may name approvers whoever else may; without one the first approver
-    is taken as named."""
+    """Public key, in hex, that may always change approvers. Without it the first approver needs no
+    signature."""

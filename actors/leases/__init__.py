@@ -1,1 +1,2 @@
-"""Auth leases: whether a credential is there, fresh, or somebody has to log in again."""
+"""Auth leases: whether a credential is present, fresh, or needs a new login. Not joined to runs
+yet."""

@@ -1,7 +1,7 @@
-"""Leases as the kernel sees them: the family ``lease``, one entity a key, its answers.
+"""The decider of the family ``lease``: one entity per lease key, without a session.
 
-A lease has no session and no host. The methods of the registry that are no inputs of the machine
-find their rule here. How many logins are under way is counted over the keys this node has in hand.
+It binds the inputs of auth_lease and the other methods of the contract's registry to their rules in
+``lease_rules``. The limit of logins counts the keys loaded on this node.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class _NoParams(msgspec.Struct, forbid_unknown_fields=True):
-    """Parameters of a method that has none."""
+    """The parameters of a method without any."""
 
 
 class _RefreshFailedParams(msgspec.Struct, forbid_unknown_fields=True):
@@ -39,7 +39,7 @@ class _RefreshFailedParams(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _BoundedSnapshot(AuthLeaseSnapshot, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One that comes from outside: its numbers are bounded."""
+    """A snapshot from outside, with bounded numbers."""
 
     expires_at: Unsigned | None = None
     generation: Unsigned = 0
@@ -52,7 +52,7 @@ class _RestoreParams(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LeaseState(msgspec.Struct, frozen=True, kw_only=True):
-    """All there is to a key."""
+    """The state of one key."""
 
     entry: LeaseEntry = LeaseEntry()
 
@@ -62,7 +62,7 @@ def _lease_view(entry: LeaseEntry, _: Mapping[str, Any]) -> LeaseView:
 
 
 class LeasesDecider(MachineDecider):
-    """The rules of the family ``lease``."""
+    """Decides the commands of the family ``lease``."""
 
     family = "lease"
     verbs: Mapping[str, type[msgspec.Struct]] = {"leases": COMMANDS["leases"]}
@@ -125,16 +125,16 @@ def _release_lifecycle(
 def _refresh_failed(
     entry: LeaseEntry, key: LeaseKey, params: Mapping[str, Any]
 ) -> Sequence[facts.LeaseFact]:
-    asked = _convert_params(params, _RefreshFailedParams)
-    return (lease_rules.refresh_failed(entry, key, permanent=asked.permanent),)
+    parsed = _convert_params(params, _RefreshFailedParams)
+    return (lease_rules.refresh_failed(entry, key, permanent=parsed.permanent),)
 
 
 def _restore(
     _entry: LeaseEntry, _key: LeaseKey, params: Mapping[str, Any]
 ) -> Sequence[facts.LeaseFact]:
-    asked = _convert_params(params, _RestoreParams)
-    snapshot = AuthLeaseSnapshot(**asdict(asked.snapshot))
-    fact = lease_rules.restore_snapshot(snapshot, asked.expires_at)
+    parsed = _convert_params(params, _RestoreParams)
+    snapshot = AuthLeaseSnapshot(**asdict(parsed.snapshot))
+    fact = lease_rules.restore_snapshot(snapshot, parsed.expires_at)
     return () if fact is None else (fact,)
 
 

@@ -1,8 +1,8 @@
-"""AuthLeaseHandle: the leases of a process, by their keys. They outlive sessions.
+"""AuthLeaseHandle: the leases of a process, by their keys, without a journal. They outlive
+sessions.
 
-For whoever refreshes credentials beside his own machines, without a journal; the actor decides by
-the same rules. Those who wait for a login are told when a release has ended it; if that fails, the
-release did not happen.
+For a process that refreshes credentials with machines of its own; it uses the rules of the actor. A
+release notifies the observers of its logins; if that fails, the release is undone.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _UNKNOWN = LeaseEntry()
 
 
 class LoginFlowReleaseObserver(Protocol):
-    """Keeps something for logins under way."""
+    """Holds resources for active logins."""
 
     def on_login_flows_released(self, lease_key: LeaseKey, flow_ids: tuple[str, ...]) -> None: ...
 
 
 class AuthLeaseHandle:
-    """Safe to use from any thread. A publication's time is ``now_ms``'s."""
+    """Thread-safe. ``now_ms`` gives the time of a publication."""
 
     def __init__(self, now_ms: Callable[[], int], *, edition: Edition = Edition.HEAD) -> None:
         self._now_ms, self._edition = now_ms, edition
@@ -69,7 +69,7 @@ class AuthLeaseHandle:
         self.apply(lease_key, "mark_reauth_required")
 
     def apply(self, lease_key: LeaseKey, on: str, **params: Any) -> None:
-        """Put an input, by the model's names, to the lease of a key: a login's, for one."""
+        """Apply an input of the model to the lease of a key, for example one of a login."""
         if on == "release":
             self.release_lease(lease_key)
             return
@@ -103,7 +103,7 @@ class AuthLeaseHandle:
     def restore_auth_lifecycle_snapshot(
         self, lease_key: LeaseKey, snapshot: AuthLeaseSnapshot, expires_at: int | None
     ) -> None:
-        """Put the lease where ``snapshot`` says it was."""
+        """Restore the lease of ``snapshot``."""
         with self._lock:
             fact = lease_rules.restore_snapshot(snapshot, expires_at)
             if fact is not None:

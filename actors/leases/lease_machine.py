@@ -1,8 +1,8 @@
-"""auth_lease: whether the credential of a key is there and fresh, and who refreshes it.
+"""auth_lease: the machine of one credential: whether it is present and fresh, and its refresh.
 
-It has no clock: whoever has one marks a lease expiring (seed) or says what time it is (head). It
-has no host and no session either, leases outlive both. What callers of a key may do with it, and
-how often a credential was published, is ``registry``'s; the logins are ``login_flows``'.
+The machine has no clock: the caller marks a lease as expiring (seed) or passes the time (head). It
+has no host and no session, because leases outlive both. ``lease_rules`` holds the rules around it,
+``login_transitions`` its transitions for logins.
 """
 
 from __future__ import annotations
@@ -33,52 +33,52 @@ SEED, HEAD = Edition
 
 
 class WakeRefreshLoop(TransitionEffect, frozen=True, kw_only=True):
-    """A newer credential is to be asked for."""
+    """Refresh the credential."""
 
 
 WAKE = WakeRefreshLoop()
 
 
-# --- when rows hold: what time it is ------------------------------------------------------------
+# --- guards: time -------------------------------------------------------------------------------
 
 
-def is_expired(lease: Lease, asked: facts.FreshnessObserved) -> bool:
-    return lease.expires_at is not None and lease.expires_at <= asked.now_ts
+def is_expired(lease: Lease, fact: facts.FreshnessObserved) -> bool:
+    return lease.expires_at is not None and lease.expires_at <= fact.now_ts
 
 
-def is_in_window(lease: Lease, asked: facts.FreshnessObserved) -> bool:
+def is_in_window(lease: Lease, fact: facts.FreshnessObserved) -> bool:
     at = lease.expires_at
-    return at is not None and asked.now_ts < at < asked.now_ts + asked.refresh_window_secs
+    return at is not None and fact.now_ts < at < fact.now_ts + fact.refresh_window_secs
 
 
-def is_before_window(lease: Lease, asked: facts.FreshnessObserved) -> bool:
+def is_before_window(lease: Lease, fact: facts.FreshnessObserved) -> bool:
     at = lease.expires_at
-    return at is None or asked.now_ts + asked.refresh_window_secs <= at
+    return at is None or fact.now_ts + fact.refresh_window_secs <= at
 
 
-def is_unexpired(_: Lease, asked: facts.RefreshCompleted) -> bool:
-    return asked.new_expires_at is None or asked.now_ts < asked.new_expires_at
+def is_unexpired(_: Lease, fact: facts.RefreshCompleted) -> bool:
+    return fact.new_expires_at is None or fact.now_ts < fact.new_expires_at
 
 
 # --- what rows make of a lease ------------------------------------------------------------------
 
 
-def acquire(lease: Lease, asked: facts.Acquired) -> Lease:
+def acquire(lease: Lease, fact: facts.Acquired) -> Lease:
     return replace(
         lease,
         phase=VALID,
-        expires_at=asked.expires_at_ts,
+        expires_at=fact.expires_at_ts,
         refresh_attempt=0,
         credential_present=True,
     )
 
 
-def refresh(lease: Lease, asked: facts.RefreshCompleted, **more: Any) -> Lease:
+def refresh(lease: Lease, fact: facts.RefreshCompleted, **more: Any) -> Lease:
     return replace(
         lease,
         phase=VALID,
-        expires_at=asked.new_expires_at,
-        last_refresh=asked.now_ts,
+        expires_at=fact.new_expires_at,
+        last_refresh=fact.now_ts,
         refresh_attempt=0,
         **more,
     )

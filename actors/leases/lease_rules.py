@@ -1,9 +1,8 @@
-"""What callers may do with a lease key, whether or not there is a lease behind it.
+"""Rules for a lease key, around the machine of its lease. Pure.
 
-The machine knows one lease; here is what goes on around it: keys nobody has heard of, how often a
-credential was published and when, what a release forgets and what it keeps, and snapshots that are
-put back. One entry a key, pure: who stores entries, tells observers and counts logins over all
-keys is the actor's business. Publication time is the fact's ``at_ms``.
+The machine knows one lease. These rules add keys without a lease, the number and time of
+publications, what a release removes and preserves, and snapshots. The actor stores one entry per
+key and counts logins over all keys. The time of a publication is the fact's ``at_ms``.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ _OF_CREDENTIAL: Final = (
     "mark_reauth_required",
     "observe_credential_freshness",
 )
-"""These need a credential that was published; a lease that only waits for a login has none."""
+"""Inputs that need a published credential; a lease that only waits for a login has none."""
 _PUBLISHED: Final = (facts.Acquired, facts.RefreshCompleted)
 _ADMITTED: Final = (facts.BrowserFlowAdmitted, facts.DeviceFlowAdmitted)
 _UNMATCHED: Final = RejectionKind.NO_MATCHING_TRANSITION
@@ -67,26 +66,26 @@ _EXPIRY: Final = ("expires_at_ts", "new_expires_at")
 
 
 class ReleasedLease(msgspec.Struct, frozen=True, kw_only=True):
-    """What a release took away, should it have to be undone."""
+    """What a release removed, so that it can be undone."""
 
     lease: Lease
     credential_published_at_millis: int | None = None
 
 
 class LeaseEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything there is to a key; the empty entry is a key nobody has heard of."""
+    """The state of one key; empty for an unknown key."""
 
     lease: Lease | None = None
     generation: int = 0
-    """How many credentials were published. A release keeps it, so that the next credential cannot
-    be taken for the one before."""
+    """The number of published credentials. A release preserves it, so that no later credential has
+    the number of an earlier one."""
     credential_published_at_millis: int | None = None
     released: ReleasedLease | None = None
-    """Until another credential is published."""
+    """Present until the next credential is published."""
 
 
 class LoginFlowsReleased(TransitionEffect, frozen=True, kw_only=True):
-    """Whoever waits for these logins is to be told that they are over."""
+    """A release ended these logins."""
 
     flow_ids: tuple[str, ...]
 
@@ -105,8 +104,8 @@ def decide_input(
 ) -> facts.LeaseFact:
     """The fact of an input of auth_lease, or a rejection.
 
-    ``outstanding_flows`` are those of all keys together: the limit is checked against them before
-    the lease checks its own. In the seed's edition every refusal is NoMatchingTransition.
+    ``outstanding_flows`` counts the logins of all keys: their limit is checked before the lease
+    checks its own. In the seed's edition every refusal is NoMatchingTransition.
     """
     draft = LEASE.candidate(
         on, {name: _known_expiry(name, value) for name, value in params.items()}
@@ -117,7 +116,7 @@ def decide_input(
     if on in _ADMISSIONS and outstanding_flows >= draft.max_outstanding_flows:
         kind = RejectionKind.GUARD_REJECTED if edition is Edition.HEAD else _UNMATCHED
         limit = draft.max_outstanding_flows
-        reason = f"{outstanding_flows} logins are under way, the limit is {limit}"
+        reason = f"{outstanding_flows} logins are active, the limit is {limit}"
         raise TransitionRejected(_context(on), reason, kind)
     lease = _open(entry, for_login=on in _ADMISSIONS)
     try:
@@ -132,7 +131,7 @@ def decide_input(
 def refresh_failed(
     entry: LeaseEntry, key: LeaseKey, *, permanent: bool, edition: Edition = Edition.HEAD
 ) -> facts.LeaseFact:
-    """The refresh under way came to nothing: for good, or until it is tried again."""
+    """The refresh failed, permanently or until the next try."""
     on = "refresh_failed_permanent" if permanent else "refresh_failed_transient"
     try:
         return decide_input(entry, key, on, {}, edition=edition)
@@ -142,7 +141,7 @@ def refresh_failed(
 
 
 def release_lease(entry: LeaseEntry) -> facts.Released:
-    """Give the lease back. Never refused, not even for a key nobody has heard of."""
+    """Release the lease. Valid for every key, also an unknown one."""
     lease = entry.lease or Lease()
     draft = facts.Released(flow_ids=tuple(sorted({*lease.browser_flows, *lease.device_flows})))
     fact: facts.Released = LEASE.decide(lease, "release", draft)
@@ -150,7 +149,7 @@ def release_lease(entry: LeaseEntry) -> facts.Released:
 
 
 def release_credential_lifecycle(entry: LeaseEntry) -> facts.LeaseFact:
-    """Give the credential back, and the lease too unless logins are under way for it."""
+    """Release the credential, and the lease too unless it has active logins."""
     lease = entry.lease
     if lease is None or not lease.outstanding_flows:
         return release_lease(entry)
@@ -161,12 +160,12 @@ def release_credential_lifecycle(entry: LeaseEntry) -> facts.LeaseFact:
 
 
 def undo_release(entry: LeaseEntry) -> facts.ReleaseUndone | None:
-    """Put back what the last release took away; ``None`` if a newer credential is there."""
+    """Undo the last release; ``None`` if a newer credential was published."""
     return facts.ReleaseUndone() if entry.released is not None else None
 
 
 def restore_snapshot(snapshot: AuthLeaseSnapshot, expires_at: int | None) -> facts.Restored | None:
-    """Put the lease where ``lease_snapshot`` says it was; ``None`` if there is nothing to do."""
+    """Restore the lease of a snapshot; ``None`` if there is nothing to restore."""
     if _holds_credential(snapshot) and expires_at is None:
         return None
     return facts.Restored(snapshot=snapshot, expires_at=_known_expiry("expires_at_ts", expires_at))
@@ -180,25 +179,25 @@ def replay_snapshot(
     *,
     edition: Edition = Edition.HEAD,
 ) -> list[facts.LeaseFact]:
-    """The way there by inputs alone, for whoever cannot write a phase: it publishes again."""
+    """The inputs that lead to the snapshot, for a caller that cannot set a phase. They publish
+    again."""
     if not _holds_credential(snapshot) or expires_at is None:
         return []
-    told: list[facts.LeaseFact] = []
+    replayed: list[facts.LeaseFact] = []
     for on, params in (
         ("acquire_lease", {"expires_at_ts": expires_at}),
         *_inputs_to(snapshot.phase, expires_at),
     ):
         fact = decide_input(entry, key, on, params, edition=edition)
-        told.append(fact)
+        replayed.append(fact)
         entry = evolve(entry, fact)
-    return told
+    return replayed
 
 
 # --- folding ------------------------------------------------------------------------------------
 
 
 def evolve(entry: LeaseEntry, fact: facts.LeaseFact) -> LeaseEntry:
-    """The entry after ``fact``."""
     match fact:
         case facts.Restored():
             return _restore(entry, fact)
@@ -217,22 +216,22 @@ def evolve(entry: LeaseEntry, fact: facts.LeaseFact) -> LeaseEntry:
 
 
 def effects(entry: LeaseEntry, fact: facts.LeaseFact) -> tuple[TransitionEffect, ...]:
-    """What ``fact`` asks of the world; ``entry`` is the one after it."""
+    """The effects of ``fact``; ``entry`` is the state after it."""
     match fact:
         case facts.Restored() | facts.ReleaseUndone():
             return ()
         case facts.Released():
-            told = LEASE.effects(LEASE.evolve(Lease(), fact), fact)
+            of_lease = LEASE.effects(LEASE.evolve(Lease(), fact), fact)
             flows = LoginFlowsReleased(flow_ids=fact.flow_ids)
-            return (*told, flows) if fact.flow_ids else told
+            return (*of_lease, flows) if fact.flow_ids else of_lease
     return LEASE.effects(entry.lease or Lease(), fact)
 
 
-# --- looking ------------------------------------------------------------------------------------
+# --- views --------------------------------------------------------------------------------------
 
 
 def lease_snapshot(entry: LeaseEntry) -> AuthLeaseSnapshot:
-    """The lease as it stands."""
+    """A snapshot of the lease."""
     lease = entry.lease
     if lease is None:
         return AuthLeaseSnapshot(generation=entry.generation)
@@ -247,11 +246,11 @@ def lease_snapshot(entry: LeaseEntry) -> AuthLeaseSnapshot:
 
 
 def lease_transition(entry: LeaseEntry) -> AuthLeaseTransition:
-    """What publishing a credential answers."""
+    """The reply to the publication of a credential."""
     return AuthLeaseTransition(entry.generation, entry.credential_published_at_millis)
 
 
-# --- in detail ----------------------------------------------------------------------------------
+# --- helpers ------------------------------------------------------------------------------------
 
 
 def _context(on: str) -> str:
@@ -259,7 +258,7 @@ def _context(on: str) -> str:
 
 
 def _known_expiry(name: str, value: Any) -> Any:
-    """The largest number there is means never."""
+    """The largest number means never."""
     return None if name in _EXPIRY and value == U64_MAX else value
 
 
@@ -271,7 +270,7 @@ def _check_registered(entry: LeaseEntry, key: LeaseKey, on: str) -> None:
 
 
 def _open(entry: LeaseEntry, *, for_login: bool) -> Lease:
-    """The lease, or a new one; a login opens one that has no credential yet."""
+    """The lease, or a new one; a login opens one without a credential."""
     if entry.lease is not None:
         return entry.lease
     return Lease(phase=AuthLeasePhase.REAUTH_REQUIRED) if for_login else Lease()
@@ -302,29 +301,29 @@ def _holds_credential(snapshot: AuthLeaseSnapshot) -> bool:
 
 
 def _restore(entry: LeaseEntry, fact: facts.Restored) -> LeaseEntry:
-    """Logins under way are kept: they lead to a newer credential either way."""
-    said, lease = fact.snapshot, entry.lease or Lease()
-    newest = max(entry.generation, said.generation)
-    if said.phase is not None and _holds_credential(said):
+    """Active logins stay: they lead to a newer credential either way."""
+    snapshot, lease = fact.snapshot, entry.lease or Lease()
+    newest = max(entry.generation, snapshot.generation)
+    if snapshot.phase is not None and _holds_credential(snapshot):
         lease = replace(
             lease,
-            phase=said.phase,
+            phase=snapshot.phase,
             expires_at=fact.expires_at,
             last_refresh=None,
             refresh_attempt=0,
             credential_present=True,
         )
-        published = said.credential_published_at_millis
+        published = snapshot.credential_published_at_millis
         return LeaseEntry(lease=lease, generation=newest, credential_published_at_millis=published)
     if lease.outstanding_flows:
         return LeaseEntry(lease=clear(lease, fact), generation=newest)
-    return LeaseEntry(generation=said.generation)
+    return LeaseEntry(generation=snapshot.generation)
 
 
 def _inputs_to(
     phase: AuthLeasePhase | None, expires_at: int
 ) -> tuple[tuple[str, dict[str, int]], ...]:
-    """The inputs from a credential just acquired to ``phase``."""
+    """The inputs from a newly acquired credential to ``phase``."""
     match phase:
         case AuthLeasePhase.EXPIRING:
             return (("mark_expiring", {}),)

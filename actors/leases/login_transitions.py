@@ -1,8 +1,7 @@
-"""The rows of auth_lease about logins under way: by browser, and by device code.
+"""The transitions of auth_lease for active logins, by browser and by device code.
 
-A flow belongs to one lease, is used once, and only by whoever shows the provider (and the address)
-it was begun with, in time. While a device flow's provider is being asked nobody else asks. Talking
-to providers, and codes of any kind, are not here.
+A login flow belongs to one lease and is used once, in time, with the provider (and the address) it
+began with. While a device flow polls its provider, further polls are refused.
 """
 
 from __future__ import annotations
@@ -27,83 +26,83 @@ DeviceFlowPresented = facts.DeviceFlowVerified | facts.DevicePollBegun | facts.D
 # --- when rows hold -----------------------------------------------------------------------------
 
 
-def has_capacity(lease: Lease, asked: Any) -> bool:
-    within: bool = lease.outstanding_flows < asked.max_outstanding_flows
+def has_capacity(lease: Lease, fact: Any) -> bool:
+    within: bool = lease.outstanding_flows < fact.max_outstanding_flows
     return within and lease.phase in OPEN
 
 
-def is_browser_flow(lease: Lease, asked: BrowserFlowPresented) -> bool:
-    flow = lease.browser_flows.get(asked.flow_id)
+def is_browser_flow(lease: Lease, fact: BrowserFlowPresented) -> bool:
+    flow = lease.browser_flows.get(fact.flow_id)
     return (
         flow is not None
         and lease.phase in OPEN
-        and flow.provider == asked.provider
-        and flow.redirect_uri == asked.redirect_uri
-        and asked.now_millis <= flow.expires_at_millis
+        and flow.provider == fact.provider
+        and flow.redirect_uri == fact.redirect_uri
+        and fact.now_millis <= flow.expires_at_millis
     )
 
 
-def is_device_flow(lease: Lease, asked: DeviceFlowPresented) -> bool:
-    flow = lease.device_flows.get(asked.flow_id)
+def is_device_flow(lease: Lease, fact: DeviceFlowPresented) -> bool:
+    flow = lease.device_flows.get(fact.flow_id)
     return (
         flow is not None
         and lease.phase in OPEN
-        and flow.provider == asked.provider
-        and asked.now_millis <= flow.expires_at_millis
+        and flow.provider == fact.provider
+        and fact.now_millis <= flow.expires_at_millis
     )
 
 
 # --- what rows make of a lease ------------------------------------------------------------------
 
 
-def add_browser_flow(lease: Lease, asked: facts.BrowserFlowAdmitted) -> Lease:
+def add_browser_flow(lease: Lease, fact: facts.BrowserFlowAdmitted) -> Lease:
     flow = BrowserFlow(
-        provider=asked.provider,
-        redirect_uri=asked.redirect_uri,
-        expires_at_millis=asked.expires_at_millis,
+        provider=fact.provider,
+        redirect_uri=fact.redirect_uri,
+        expires_at_millis=fact.expires_at_millis,
     )
-    flows = lease.browser_flows.set(asked.flow_id, flow)
+    flows = lease.browser_flows.set(fact.flow_id, flow)
     return replace(
         lease, browser_flows=flows, outstanding_flows=count_flows(flows, lease.device_flows)
     )
 
 
-def drop_browser_flow(lease: Lease, asked: Any) -> Lease:
+def drop_browser_flow(lease: Lease, fact: Any) -> Lease:
     flows = lease.browser_flows
-    if asked.flow_id in flows:
-        flows = flows.delete(asked.flow_id)
+    if fact.flow_id in flows:
+        flows = flows.delete(fact.flow_id)
     return replace(
         lease, browser_flows=flows, outstanding_flows=count_flows(flows, lease.device_flows)
     )
 
 
-def add_device_flow(lease: Lease, asked: facts.DeviceFlowAdmitted) -> Lease:
-    flow = DeviceFlow(provider=asked.provider, expires_at_millis=asked.expires_at_millis)
-    flows = lease.device_flows.set(asked.flow_id, flow)
+def add_device_flow(lease: Lease, fact: facts.DeviceFlowAdmitted) -> Lease:
+    flow = DeviceFlow(provider=fact.provider, expires_at_millis=fact.expires_at_millis)
+    flows = lease.device_flows.set(fact.flow_id, flow)
     return replace(
-        finish_poll(lease, asked),
+        finish_poll(lease, fact),
         device_flows=flows,
         outstanding_flows=count_flows(lease.browser_flows, flows),
     )
 
 
-def drop_device_flow(lease: Lease, asked: Any) -> Lease:
+def drop_device_flow(lease: Lease, fact: Any) -> Lease:
     flows = lease.device_flows
-    if asked.flow_id in flows:
-        flows = flows.delete(asked.flow_id)
+    if fact.flow_id in flows:
+        flows = flows.delete(fact.flow_id)
     return replace(
-        finish_poll(lease, asked),
+        finish_poll(lease, fact),
         device_flows=flows,
         outstanding_flows=count_flows(lease.browser_flows, flows),
     )
 
 
-def begin_poll(lease: Lease, asked: facts.DevicePollBegun) -> Lease:
-    return replace(lease, device_polls=lease.device_polls | {asked.flow_id})
+def begin_poll(lease: Lease, fact: facts.DevicePollBegun) -> Lease:
+    return replace(lease, device_polls=lease.device_polls | {fact.flow_id})
 
 
-def finish_poll(lease: Lease, asked: Any) -> Lease:
-    return replace(lease, device_polls=lease.device_polls - {asked.flow_id})
+def finish_poll(lease: Lease, fact: Any) -> Lease:
+    return replace(lease, device_polls=lease.device_polls - {fact.flow_id})
 
 
 # --- the rows -----------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
-"""One auth lease, with the logins under way for it, and the effect every row has.
-
-Data and its invariants; which input does what is ``machine``'s and ``login_flows``'.
-"""
+"""The state of one auth lease with its active logins, its invariants, and the effect of every
+transition."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ __all__ = [
 
 
 class BrowserFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """A login somebody does in a browser."""
+    """A login in a browser."""
 
     provider: str
     redirect_uri: str
@@ -34,31 +32,31 @@ class BrowserFlow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """A login somebody confirms elsewhere, by a code."""
+    """A login confirmed on another device, by a code."""
 
     provider: str
     expires_at_millis: int
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """The credential of one key, as far as anybody may know it."""
+    """The state of one credential, without the credential itself."""
 
     phase: AuthLeasePhase = AuthLeasePhase.VALID
     expires_at: int | None = None
     """Unix seconds; ``None`` never expires."""
     last_refresh: int | None = None
     refresh_attempt: int = 0
-    """Failures since the last credential, both kinds."""
+    """Failed refreshes since the last credential, temporary and permanent."""
     credential_present: bool = False
     browser_flows: Map[str, BrowserFlow] = Map()
     device_flows: Map[str, DeviceFlow] = Map()
     device_polls: frozenset[str] = frozenset()
-    """Device flows whose provider is being asked right now."""
+    """Device flows with a poll in progress."""
     outstanding_flows: int = 0
 
 
 class EmitLifecycleEvent(TransitionEffect, frozen=True, kw_only=True):
-    """The lease stands here now, or still."""
+    """The lease has this phase."""
 
     new_state: AuthLeasePhase
 

@@ -1,7 +1,5 @@
-"""What people and authorizers are told of a lease, given what time it is.
-
-Pure looks at a snapshot; the machine has no clock and is never moved from here.
-"""
+"""The status of a lease at a given time, for people and authorizers. Pure functions of a
+snapshot."""
 
 from __future__ import annotations
 
@@ -12,16 +10,16 @@ from rookery.schemas.machines.lease import AuthLeasePhase, AuthLeaseSnapshot, Au
 __all__ = ["REFRESH_WINDOW_SECS", "auth_status", "is_fresh"]
 
 REFRESH_WINDOW_SECS: Final = 60
-"""A credential with less than this to live is about to be refreshed."""
+"""A credential with less time left is refreshed soon."""
 
 
 def is_fresh(expires_at: int | None, now_ts: int) -> bool:
-    """Whether a request may still be sent with it: it outlives the window, not only reaches it."""
+    """Whether a request may use the credential: it expires after the refresh window."""
     return expires_at is None or expires_at - now_ts > REFRESH_WINDOW_SECS
 
 
 def auth_status(snapshot: AuthLeaseSnapshot, now_ts: int) -> AuthStatusPhase:
-    """The lease in one word."""
+    """The status of the lease in one word."""
     if not snapshot.credential_present:
         return AuthStatusPhase.UNKNOWN
     match snapshot.phase:

@@ -1,1 +1,1 @@
-"""Peers: what other agents send a session, what it asks of them, and how both are shown."""
+"""Peers: requests and messages between a session and other agents. Not joined to runs yet."""

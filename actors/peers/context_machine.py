@@ -1,7 +1,7 @@
-"""session_context: when a session's context was last changed, as a watermark that only rises.
+"""session_context: a rising watermark of the last change of a session's context.
 
-A tick that is not newer is refused, so whoever reports one twice, or late, disturbs nobody. Times
-are the caller's; observers and what they do with a tick are the shell's.
+A tick that is not newer is refused, so late and repeated ticks have no effect. The caller passes
+the times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["CONTEXT", "ContextPhase", "SessionContext", "SessionContextAdvanced"
 
 
 class ContextPhase(StrEnum):
-    """There is only one."""
+    """The only phase."""
 
     TRACKING = "Tracking"
 
@@ -38,13 +38,13 @@ class SessionContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionContextAdvanced(TransitionEffect, frozen=True, kw_only=True):
-    """Whoever watches the context is to be told, once."""
+    """Notify the observers of the context once."""
 
     updated_at_ms: int
 
 
-def is_newer(context: SessionContext, asked: facts.ContextAdvanced) -> bool:
-    return asked.updated_at_ms > context.last_updated_at_ms and context.host.phase in LIVE
+def is_newer(context: SessionContext, fact: facts.ContextAdvanced) -> bool:
+    return fact.updated_at_ms > context.last_updated_at_ms and context.host.phase in LIVE
 
 
 CONTEXT = Machine(
@@ -58,8 +58,8 @@ CONTEXT = Machine(
             "ContextAdvanced",
             "context_advanced",
             is_newer,
-            lambda context, asked: replace(context, last_updated_at_ms=asked.updated_at_ms),
-            (lambda _, asked: SessionContextAdvanced(updated_at_ms=asked.updated_at_ms),),
+            lambda context, fact: replace(context, last_updated_at_ms=fact.updated_at_ms),
+            (lambda _, fact: SessionContextAdvanced(updated_at_ms=fact.updated_at_ms),),
         ),
     ),
     host_phase=lambda context: context.host.phase,

@@ -1,7 +1,7 @@
-"""Peers as the kernel sees them: the family ``peer``, its six machines, its answers.
+"""The decider of the family ``peer``: binds its six machines to the session.
 
-What a session lets in, what it awaits and owes, who reads along. Envelopes are sent, received and
-verified by others; here it is put on record what became of each.
+The machines record what a session admits, which answers it awaits and owes, and its streams. Other
+code sends, receives and verifies envelopes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _EXCHANGE = ("corr_id",)
 
 
 class SessionPeers(SessionMachineState, frozen=True, kw_only=True):
-    """The states of the machines; ingress has none beside the host."""
+    """The states of the machines; ingress only uses the host."""
 
     outbound: OutboundRequests = OutboundRequests()
     inbound: InboundRequests = InboundRequests()
@@ -84,7 +84,7 @@ def _context_view(context: SessionContext, _: Params) -> SessionContextView:
 
 
 class PeersDecider(SessionMachineDecider):
-    """The rules of the family ``peer``."""
+    """Decides the commands of the family ``peer``."""
 
     family = "peer"
     verbs: Mapping[str, type[msgspec.Struct]] = {"peers": COMMANDS["peers"]}

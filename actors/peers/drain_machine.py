@@ -1,7 +1,7 @@
 """comms_drain: whether the task that drains a session's peer traffic is wanted, and in which mode.
 
-The mode is remembered until the task ends cleanly. Running the task is for whoever reads the
-effects, who may be asked to spawn one that runs already. What the task brings is ``ingress``'s.
+The mode is stored until the task ends without an error. The executor of the effects runs the task;
+it may get a spawn effect while the task runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["DRAIN", "CommsDrain", "DrainPhase"]
 
 
 class DrainPhase(StrEnum):
-    """How the draining task stands."""
+    """The phase of the drain task."""
 
     INACTIVE = "Inactive"
     RUNNING = "Running"
@@ -47,7 +47,7 @@ PERSISTENT_HOST, FAILED = DrainMode.PERSISTENT_HOST, DrainExitReason.FAILED
 
 
 class CommsDrain(msgspec.Struct, frozen=True, kw_only=True):
-    """The draining task of one session."""
+    """The drain task of one session."""
 
     host: SessionHost = SessionHost()
     phase: DrainPhase = INACTIVE
@@ -55,11 +55,11 @@ class CommsDrain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpawnDrainTask(TransitionEffect, frozen=True, kw_only=True):
-    """The task is to run; if it does, there is nothing to do."""
+    """Ensure that the task runs."""
 
 
 class RuntimeNotice(TransitionEffect, frozen=True, kw_only=True):
-    """Something people may want to know of the runtime."""
+    """A notice about the runtime, for people."""
 
     kind: str
     detail: str
@@ -77,9 +77,9 @@ def is_registered(drain: CommsDrain, _: Any) -> bool:
     return drain.host.session_id is not None and drain.host.phase in LIVE
 
 
-def is_respawnable(drain: CommsDrain, asked: facts.DrainExitNotified) -> bool:
-    """Only a persistent host's task is started again, and only if it failed."""
-    return asked.reason is FAILED and drain.drain_mode is PERSISTENT_HOST
+def is_respawnable(drain: CommsDrain, fact: facts.DrainExitNotified) -> bool:
+    """Only a failed task of a persistent host is started again."""
+    return fact.reason is FAILED and drain.drain_mode is PERSISTENT_HOST
 
 
 # fmt: off

@@ -1,6 +1,6 @@
-"""PeerInteractionHandle and InteractionStreamHandle: requests, answers, and who reads along.
+"""PeerInteractionHandle and InteractionStreamHandle: requests, answers, and streams of answers.
 
-What was kept for an exchange is cleaned up by an observer, once, when the exchange has ended.
+When an exchange ends, an observer cleans up its resources, once.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ log = logging.getLogger(__name__)
 
 
 class PeerInteractionCleanupObserver(Protocol):
-    """Keeps something for requests of ours that await answers."""
+    """Holds resources for our requests without an answer."""
 
     def on_peer_interaction_cleanup(self, corr_id: str) -> None: ...
 
 
 class InteractionStreamCleanupObserver(Protocol):
-    """Keeps something for streams that are read."""
+    """Holds resources for streams."""
 
     def on_interaction_stream_cleanup(self, corr_id: str) -> None: ...
 
 
 class PeerInteractionHandle:
-    """What of our requests is unanswered, and what of our peers'."""
+    """Open requests, ours and those of peers."""
 
     def __init__(self, authority: Authority | None = None) -> None:
         self._authority = authority or Authority()
@@ -54,8 +54,8 @@ class PeerInteractionHandle:
         self._authority.apply(OUTBOUND, "response_progress", {"corr_id": corr_id})
 
     def response_terminal(self, corr_id: str, disposition: PeerTerminalDisposition) -> None:
-        asked = {"corr_id": corr_id, "disposition": disposition}
-        self._authority.apply(OUTBOUND, "response_terminal", asked)
+        params = {"corr_id": corr_id, "disposition": disposition}
+        self._authority.apply(OUTBOUND, "response_terminal", params)
 
     def request_timed_out(self, corr_id: str) -> None:
         self._authority.apply(OUTBOUND, "request_timed_out", {"corr_id": corr_id})
@@ -77,7 +77,7 @@ class PeerInteractionHandle:
 
 
 class InteractionStreamHandle:
-    """Which streams are reserved, and which are read."""
+    """Reserved and attached streams."""
 
     def __init__(self, authority: Authority | None = None) -> None:
         self._authority = authority or Authority()
@@ -122,10 +122,10 @@ def _notify_stream_observer(
 
 
 def _is_uuid(corr_id: str) -> bool:
-    """Nobody can have kept anything for what is no correlation id."""
+    """Nothing is stored for an invalid correlation id."""
     try:
         UUID(corr_id)
     except ValueError:
-        log.warning("nothing is cleaned up", extra={"corr_id": corr_id})
+        log.warning("cleanup skipped: invalid correlation id", extra={"corr_id": corr_id})
         return False
     return True

@@ -63,7 +63,8 @@ class CommsDrainHandle:
 
 
 class PeerCommsHandle:
-    """What comes from outside, classed before anybody acts on it; what is refused is not let in."""
+    """Classifies items from outside before a session acts on them; a refused item is not
+    admitted."""
 
     def __init__(self, authority: Authority | None = None) -> None:
         self._authority = authority or Authority()
@@ -74,13 +75,13 @@ class PeerCommsHandle:
         return admit_envelope(facts, _classified(effects))
 
     def classify_plain_event(self, facts: PeerIngressPlainEventFacts) -> PeerIngressAdmission:
-        asked = {"source_name": facts.source_name}
-        effects = self._authority.apply(INGRESS, "classify_plain_event", asked)
+        params = {"source_name": facts.source_name}
+        effects = self._authority.apply(INGRESS, "classify_plain_event", params)
         return admit_plain_event(facts, _classified(effects))
 
     def set_peer_ingress_context(self, keep_alive: bool) -> None:
-        asked = {"keep_alive": keep_alive}
-        self._authority.apply(INGRESS, "set_peer_ingress_context", asked)
+        params = {"keep_alive": keep_alive}
+        self._authority.apply(INGRESS, "set_peer_ingress_context", params)
 
 
 def _classified(effects: tuple[TransitionEffect, ...]) -> PeerIngressClassified:
@@ -88,7 +89,7 @@ def _classified(effects: tuple[TransitionEffect, ...]) -> PeerIngressClassified:
 
 
 class SessionContextAdvancedObserver(Protocol):
-    """Told of every tick that is newer than all before."""
+    """Observes every newer tick."""
 
     def on_session_context_advanced(self, updated_at_ms: int) -> None: ...
 
@@ -100,7 +101,7 @@ def _notify_observer(
 
 
 class SessionContextHandle:
-    """When the session's context was last changed."""
+    """The watermark of the session's context."""
 
     def __init__(self, authority: Authority | None = None) -> None:
         self._authority = authority or Authority()
@@ -122,7 +123,7 @@ class SessionContextHandle:
         self._authority.install(SessionContextAdvanced, observer, _notify_observer)
 
     def install_observer_with_baseline(self, observer: SessionContextAdvancedObserver) -> int:
-        """The watermark; of what comes after it the observer is told."""
+        """The watermark; the observer gets every later tick."""
         with self._authority:
             self.install_observer(observer)
             return self.current_watermark_ms()

@@ -1,7 +1,8 @@
-"""From what arrives to what is let in: what ``ingress`` is asked, and what its answer makes.
+"""Admission of items from outside: the input of ``ingress_machine``, and the text of an admitted
+item.
 
-The machine never sees what an envelope says, only what it is; the text the session reads is made
-here, from both. Notices of a peer's life have none: somebody else tells of them.
+The machine sees the kind of an envelope, not its content; the text for the session combines both.
+Notices about a peer's lifecycle have no text.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = ["admit_envelope", "admit_plain_event", "classification_fact"]
 
 
 def classification_fact(envelope: PeerIngressEnvelopeFacts) -> facts.EnvelopeClassified:
-    """The draft ``classify_external_envelope`` is decided on."""
+    """The candidate fact of ``classify_external_envelope``."""
     seen: dict[str, Any] = {}
     match envelope.kind:
         case PeerIngressRequest(intent=intent, params=params):
@@ -55,7 +56,7 @@ def classification_fact(envelope: PeerIngressEnvelopeFacts) -> facts.EnvelopeCla
 def admit_envelope(
     envelope: PeerIngressEnvelopeFacts, classified: PeerIngressClassified
 ) -> PeerIngressAdmission:
-    """The admission of ``envelope``, which was classed as ``classified``."""
+    """The admission of ``envelope``, by its classification."""
     notice = classified.lifecycle_kind is not None
     return _admission(classified, "" if notice else _text(envelope))
 
@@ -63,7 +64,7 @@ def admit_envelope(
 def admit_plain_event(
     event: PeerIngressPlainEventFacts, classified: PeerIngressClassified
 ) -> PeerIngressAdmission:
-    """The admission of ``event``, which was classed as ``classified``."""
+    """The admission of ``event``, by its classification."""
     label, body = f"[EVENT via {event.source_name}]", trimmed(event.body)
     return _admission(classified, f"{label} {body}" if body else label)
 
@@ -115,5 +116,5 @@ def _request_text(envelope: PeerIngressEnvelopeFacts, request: PeerIngressReques
 
 
 def _line(label: str, value: Any) -> str:
-    """Nothing where there is nothing to say."""
+    """The line; empty for an empty text."""
     return "" if value is None or value == {} else f"\n{label}: {pretty_json(value)}"

@@ -1,8 +1,8 @@
-"""peer_ingress: what an item that came from outside is to a session, before anybody acts on it.
+"""peer_ingress: classifies an item from outside before the session acts on it.
 
-The phase is the host's and no row changes anything; what is refused is not let in. Whether a
-sender is trusted is the transport's to find out, here it is only said whether it must be. What
-becomes of an item that was let in, and how the session reads it, is ``admitted``'s.
+The machine uses the phase of the host and has no state of its own; a refused item is not admitted.
+It only says whether the sender must be trusted; the transport verifies that. ``ingress_admission``
+turns an admitted item into text.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ RESPONSES = {
     ResponseStatus.FAILED: PeerInputClass.RESPONSE_TERMINAL,
 }
 RESERVED_INTENTS = frozenset([SUPERVISOR_BRIDGE_INTENT, *PeerLifecycleKind])
-"""Requests with these intents are classed by rows of their own."""
+"""Requests with these intents have transitions of their own."""
 
 
 # --- effects --------------------------------------------------------------------------------------
 
 
 class EnqueueClassifiedEntry(TransitionEffect, frozen=True, kw_only=True):
-    """The item is to wait for the session."""
+    """Enqueue the item for the session."""
 
 
 class PeerIngressClassified(TransitionEffect, frozen=True, kw_only=True):
-    """The item is this."""
+    """The classification of the item."""
 
     cls: PeerInputClass
     kind: PeerIngressKind
@@ -79,44 +79,44 @@ ENQUEUE = EnqueueClassifiedEntry()
 def classify_request(
     cls: PeerInputClass, auth: PeerIngressAuthDecision = PeerIngressAuthDecision.REQUIRED
 ) -> EffectList:
-    def classified(_: SessionHost, asked: facts.EnvelopeClassified) -> TransitionEffect:
+    def classified(_: SessionHost, fact: facts.EnvelopeClassified) -> TransitionEffect:
         return PeerIngressClassified(
-            cls=cls, kind=PeerIngressKind.REQUEST, auth=auth, request_id=asked.item_id
+            cls=cls, kind=PeerIngressKind.REQUEST, auth=auth, request_id=fact.item_id
         )
 
     return (ENQUEUE, classified)
 
 
 def classify_notice(cls: PeerInputClass, kind: PeerLifecycleKind) -> EffectList:
-    """Only where it came as a request does it have an id to refer to."""
+    """Only a notice that came as a request refers to an id."""
 
-    def classified(_: SessionHost, asked: facts.EnvelopeClassified) -> TransitionEffect:
+    def classified(_: SessionHost, fact: facts.EnvelopeClassified) -> TransitionEffect:
         return PeerIngressClassified(
             cls=cls,
             kind=PeerIngressKind.REQUEST,
             lifecycle_kind=kind,
-            lifecycle_peer=asked.lifecycle_peer_param or asked.from_peer,
-            request_id=asked.item_id if asked.envelope_kind is REQUEST else None,
+            lifecycle_peer=fact.lifecycle_peer_param or fact.from_peer,
+            request_id=fact.item_id if fact.envelope_kind is REQUEST else None,
         )
 
     return (ENQUEUE, classified)
 
 
 def classify_response(cls: PeerInputClass, terminality: TerminalityClass) -> EffectList:
-    def classified(_: SessionHost, asked: facts.EnvelopeClassified) -> TransitionEffect:
+    def classified(_: SessionHost, fact: facts.EnvelopeClassified) -> TransitionEffect:
         return PeerIngressClassified(
             cls=cls,
             kind=PeerIngressKind.RESPONSE,
-            request_id=asked.in_reply_to,
+            request_id=fact.in_reply_to,
             response_terminality=terminality,
         )
 
     return (ENQUEUE, classified)
 
 
-def classify_ack(_: SessionHost, asked: facts.EnvelopeClassified) -> TransitionEffect:
+def classify_ack(_: SessionHost, fact: facts.EnvelopeClassified) -> TransitionEffect:
     return PeerIngressClassified(
-        cls=PeerInputClass.ACK, kind=PeerIngressKind.ACK, request_id=asked.in_reply_to
+        cls=PeerInputClass.ACK, kind=PeerIngressKind.ACK, request_id=fact.in_reply_to
     )
 
 

@@ -1,8 +1,7 @@
-"""peer_interaction: the requests we await answers to, and those a peer awaits ours to.
+"""peer_interaction: our requests that await an answer, and requests of peers that we owe one.
 
-Two machines, each a map by correlation id. An end is told and forgotten: the id is free again, and
-what comes late for it is refused. Timing out is the caller's to decide; where a request goes, what
-it says and who reads the answers is not kept here.
+Two machines, each a map by correlation id. An ended request is announced and dropped: its id is
+free again, and late inputs are refused. The caller decides on timeouts.
 """
 
 from __future__ import annotations
@@ -47,60 +46,60 @@ RECEIVED, REPLIED = InboundPeerRequestState
 
 
 class OutboundRequests(msgspec.Struct, frozen=True, kw_only=True):
-    """Our requests that have no last answer yet."""
+    """Our requests without a final answer."""
 
     host: SessionHost = SessionHost()
     pending_peer_requests: Map[str, OutboundPeerRequestState] = Map()
 
 
 class PeerInteractionStateChanged(TransitionEffect, frozen=True, kw_only=True):
-    """Our request has come this far."""
+    """Our request has this state."""
 
     corr_id: str
     new_state: OutboundPeerRequestState
 
 
 class PeerInteractionCleanup(TransitionEffect, frozen=True, kw_only=True):
-    """Nobody needs what was kept for our request any more; told once for each time it was sent."""
+    """Release the resources of our request; emitted once each time it was sent."""
 
     corr_id: str
 
 
-def is_awaited(requests: OutboundRequests, asked: Any) -> bool:
-    return asked.corr_id in requests.pending_peer_requests and requests.host.phase in LIVE
+def is_awaited(requests: OutboundRequests, fact: Any) -> bool:
+    return fact.corr_id in requests.pending_peer_requests and requests.host.phase in LIVE
 
 
 def is_awaited_with(
     disposition: PeerTerminalDisposition,
 ) -> Callable[[OutboundRequests, Any], bool]:
-    return lambda requests, asked: (
-        asked.disposition is disposition
-        and asked.corr_id in requests.pending_peer_requests
+    return lambda requests, fact: (
+        fact.disposition is disposition
+        and fact.corr_id in requests.pending_peer_requests
         and requests.host.phase in LIVE
     )
 
 
 def put_outbound(state: OutboundPeerRequestState) -> Callable[[OutboundRequests, Any], Any]:
-    return lambda requests, asked: replace(
-        requests, pending_peer_requests=requests.pending_peer_requests.set(asked.corr_id, state)
+    return lambda requests, fact: replace(
+        requests, pending_peer_requests=requests.pending_peer_requests.set(fact.corr_id, state)
     )
 
 
-def end_outbound(requests: OutboundRequests, asked: Any) -> OutboundRequests:
+def end_outbound(requests: OutboundRequests, fact: Any) -> OutboundRequests:
     pending = requests.pending_peer_requests
-    if asked.corr_id not in pending:
+    if fact.corr_id not in pending:
         return requests
-    return replace(requests, pending_peer_requests=pending.delete(asked.corr_id))
+    return replace(requests, pending_peer_requests=pending.delete(fact.corr_id))
 
 
 def emit_outbound_state(
     state: OutboundPeerRequestState,
 ) -> Callable[[OutboundRequests, Any], TransitionEffect]:
-    return lambda _, asked: PeerInteractionStateChanged(corr_id=asked.corr_id, new_state=state)
+    return lambda _, fact: PeerInteractionStateChanged(corr_id=fact.corr_id, new_state=state)
 
 
-def emit_cleanup(_: OutboundRequests, asked: Any) -> TransitionEffect:
-    return PeerInteractionCleanup(corr_id=asked.corr_id)
+def emit_cleanup(_: OutboundRequests, fact: Any) -> TransitionEffect:
+    return PeerInteractionCleanup(corr_id=fact.corr_id)
 
 
 def only_unanswered_requests_are_kept(requests: OutboundRequests) -> bool:
@@ -144,7 +143,7 @@ OUTBOUND = Machine(
     },
     rows=_OUTBOUND_ROWS,
     invariants=(only_unanswered_requests_are_kept,),
-    phase=lambda requests, asked: requests.pending_peer_requests.get(asked.corr_id, ABSENT),
+    phase=lambda requests, fact: requests.pending_peer_requests.get(fact.corr_id, ABSENT),
     host_phase=lambda requests: requests.host.phase,
 )
 
@@ -153,37 +152,35 @@ OUTBOUND = Machine(
 
 
 class InboundRequests(msgspec.Struct, frozen=True, kw_only=True):
-    """Peers' requests that we still owe an answer."""
+    """Peers' requests without our answer."""
 
     host: SessionHost = SessionHost()
     inbound_peer_requests: Map[str, InboundPeerRequestState] = Map()
 
 
 class InboundPeerInteractionStateChanged(TransitionEffect, frozen=True, kw_only=True):
-    """The peer's request has come this far."""
+    """The peer's request has this state."""
 
     corr_id: str
     new_state: InboundPeerRequestState
 
 
-def receive(requests: InboundRequests, asked: facts.RequestReceived) -> InboundRequests:
-    received = requests.inbound_peer_requests.set(asked.corr_id, RECEIVED)
+def receive(requests: InboundRequests, fact: facts.RequestReceived) -> InboundRequests:
+    received = requests.inbound_peer_requests.set(fact.corr_id, RECEIVED)
     return replace(requests, inbound_peer_requests=received)
 
 
-def reply(requests: InboundRequests, asked: facts.ResponseReplied) -> InboundRequests:
+def reply(requests: InboundRequests, fact: facts.ResponseReplied) -> InboundRequests:
     received = requests.inbound_peer_requests
-    if asked.corr_id not in received:
+    if fact.corr_id not in received:
         return requests
-    return replace(requests, inbound_peer_requests=received.delete(asked.corr_id))
+    return replace(requests, inbound_peer_requests=received.delete(fact.corr_id))
 
 
 def emit_inbound_state(
     state: InboundPeerRequestState,
 ) -> Callable[[InboundRequests, Any], TransitionEffect]:
-    return lambda _, asked: InboundPeerInteractionStateChanged(
-        corr_id=asked.corr_id, new_state=state
-    )
+    return lambda _, fact: InboundPeerInteractionStateChanged(corr_id=fact.corr_id, new_state=state)
 
 
 def only_unreplied_requests_are_kept(requests: InboundRequests) -> bool:
@@ -212,6 +209,6 @@ INBOUND = Machine(
     },
     rows=_INBOUND_ROWS,
     invariants=(only_unreplied_requests_are_kept,),
-    phase=lambda requests, asked: requests.inbound_peer_requests.get(asked.corr_id, ABSENT),
+    phase=lambda requests, fact: requests.inbound_peer_requests.get(fact.corr_id, ABSENT),
     host_phase=lambda requests: requests.host.phase,
 )

@@ -1,7 +1,7 @@
-"""Peer conversations as a session reads them: a prompt text and, where it stands for long, a key.
+"""Peer conversations as a session reads them: a prompt text and, for lasting entries, a context
+key.
 
-The texts are the seed's to the letter. What is let in, and under which text it waits, is
-``ingress``'s and ``admitted``'s; nothing here decides.
+The texts are those of the contract, letter by letter.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ __all__ = [
 
 
 class PeerConversationProjection(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a conversation with a peer. What a step does not have is empty."""
+    """One step of a conversation with a peer; absent parts are empty."""
 
     def block_prefix_text(self) -> str | None:
-        """What stands before the blocks the peer sent."""
+        """The text before the blocks of the peer."""
         return None
 
     def prompt_text(self) -> str:
-        """What the session is told."""
+        """The text for the session."""
         return ""
 
     def context_key(self) -> str | None:
-        """Under what the step stands in the session's context."""
+        """The key of the step in the session's context."""
         return None
 
 
 class MessageProjection(PeerConversationProjection, frozen=True, kw_only=True):
-    """A peer said something; its blocks are shown as they are."""
+    """A message of a peer; its blocks are shown unchanged."""
 
     peer_id: str
 
@@ -49,7 +49,7 @@ class MessageProjection(PeerConversationProjection, frozen=True, kw_only=True):
 
 
 class RequestProjection(PeerConversationProjection, frozen=True, kw_only=True):
-    """A peer asks something of the session."""
+    """A request of a peer."""
 
     peer_id: str
     display_name: str | None = None
@@ -71,7 +71,7 @@ class RequestProjection(PeerConversationProjection, frozen=True, kw_only=True):
 
 
 class ResponseProgressProjection(PeerConversationProjection, frozen=True, kw_only=True):
-    """A peer is at it."""
+    """Progress of a peer's response."""
 
     peer_id: str
     request_id: str
@@ -87,7 +87,7 @@ class ResponseProgressProjection(PeerConversationProjection, frozen=True, kw_onl
 
 
 class ResponseTerminalProjection(PeerConversationProjection, frozen=True, kw_only=True):
-    """A peer gave its last answer."""
+    """The final answer of a peer."""
 
     fact: PeerResponseTerminalFact
 

@@ -1,8 +1,8 @@
-"""interaction_stream: who reads the answers to a request as they come.
+"""interaction_stream: the readers of the answers to a request.
 
-A stream is reserved before the request is sent and attached when its reader comes. Expiry takes
-only what nobody attached, ending only what somebody did, so of two that race one wins. An end is
-told and forgotten; the id may be reserved again. The clock is the caller's.
+A stream is reserved before the request is sent and attached when its reader arrives. Expiry ends
+only unattached streams, completion only attached ones, so exactly one of two racing inputs wins. An
+ended stream is announced and dropped; its id may be reserved again. The caller has the clock.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ RESERVATION_TTL_MS: Final = 30_000
 
 
 class InteractionStreams(msgspec.Struct, frozen=True, kw_only=True):
-    """The streams somebody reads or said they will."""
+    """Reserved and attached streams."""
 
     host: SessionHost = SessionHost()
     streams: Map[str, InteractionStreamState] = Map()
 
 
 class InteractionStreamStateChanged(TransitionEffect, frozen=True, kw_only=True):
-    """The stream has come this far."""
+    """The stream has this state."""
 
     corr_id: str
     new_state: InteractionStreamState
 
 
 class InteractionStreamCleanup(TransitionEffect, frozen=True, kw_only=True):
-    """Nobody needs what was kept for the stream any more."""
+    """Release the resources of the stream."""
 
     corr_id: str
 
@@ -62,7 +62,7 @@ class InteractionStreamCleanup(TransitionEffect, frozen=True, kw_only=True):
 class AbandonedStreamCleanup(
     InteractionStreamCleanup, frozen=True, kw_only=True, tag="InteractionStreamCleanup"
 ):
-    """The same, of a stream that was given up."""
+    """Release the resources of an abandoned stream."""
 
     abandon_reason: str
 
@@ -71,31 +71,31 @@ EffectFactory = Callable[[InteractionStreams, Any], TransitionEffect]
 
 
 def is_in(*states: InteractionStreamState) -> Callable[[InteractionStreams, Any], bool]:
-    return lambda s, asked: s.streams.get(asked.corr_id) in states and s.host.phase in LIVE
+    return lambda s, fact: s.streams.get(fact.corr_id) in states and s.host.phase in LIVE
 
 
 def set_state(
     state: InteractionStreamState,
 ) -> Callable[[InteractionStreams, Any], InteractionStreams]:
-    return lambda s, asked: replace(s, streams=s.streams.set(asked.corr_id, state))
+    return lambda s, fact: replace(s, streams=s.streams.set(fact.corr_id, state))
 
 
-def end(s: InteractionStreams, asked: Any) -> InteractionStreams:
-    if asked.corr_id not in s.streams:
+def end(s: InteractionStreams, fact: Any) -> InteractionStreams:
+    if fact.corr_id not in s.streams:
         return s
-    return replace(s, streams=s.streams.delete(asked.corr_id))
+    return replace(s, streams=s.streams.delete(fact.corr_id))
 
 
 def emit_state(state: InteractionStreamState) -> EffectFactory:
-    return lambda _, asked: InteractionStreamStateChanged(corr_id=asked.corr_id, new_state=state)
+    return lambda _, fact: InteractionStreamStateChanged(corr_id=fact.corr_id, new_state=state)
 
 
-def emit_cleanup(_: InteractionStreams, asked: Any) -> TransitionEffect:
-    return InteractionStreamCleanup(corr_id=asked.corr_id)
+def emit_cleanup(_: InteractionStreams, fact: Any) -> TransitionEffect:
+    return InteractionStreamCleanup(corr_id=fact.corr_id)
 
 
-def emit_abandoned_cleanup(_: InteractionStreams, asked: facts.StreamAbandoned) -> TransitionEffect:
-    return AbandonedStreamCleanup(corr_id=asked.corr_id, abandon_reason=asked.reason)
+def emit_abandoned_cleanup(_: InteractionStreams, fact: facts.StreamAbandoned) -> TransitionEffect:
+    return AbandonedStreamCleanup(corr_id=fact.corr_id, abandon_reason=fact.reason)
 
 
 def only_open_streams_are_kept(s: InteractionStreams) -> bool:
@@ -135,11 +135,11 @@ STREAMS = Machine(
     },
     rows=_ROWS,
     invariants=(only_open_streams_are_kept,),
-    phase=lambda s, asked: s.streams.get(asked.corr_id, ABSENT),
+    phase=lambda s, fact: s.streams.get(fact.corr_id, ABSENT),
     host_phase=lambda s: s.host.phase,
 )
 
 
 def reservation_overdue(reserved_at_ms: int, now_ms: int) -> bool:
-    """Whether a reservation nobody attached to is to expire, and with it a request it was for."""
+    """Whether an unattached reservation expires, and its request with it."""
     return now_ms - reserved_at_ms > RESERVATION_TTL_MS

@@ -1,7 +1,6 @@
-"""A peer's last answer, from texts nobody has checked: who gave it, to which request, what it says.
+"""A peer's final answer, parsed from unchecked texts: its sender, its request and its content.
 
-Each way in which it can be wrong has a kind of its own, and they are checked in the seed's order.
-When an answer may come at all is ``interaction``'s to say.
+Each kind of error is checked in the order of the contract.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = [
 
 
 class PeerResponseTerminalFactErrorKind(Variant):
-    """What is wrong with a terminal answer; the word is the text."""
+    """The error of a final answer; the value is its text."""
 
     EMPTY_TRANSPORT_IDENTITY = "transport identity cannot be empty"
     EMPTY_ROUTE_IDENTITY = "route identity cannot be empty"
@@ -45,7 +44,7 @@ class PeerResponseTerminalFactErrorKind(Variant):
 
 
 class PeerResponseTerminalFactError(Refused):
-    """A terminal answer nobody can be told of. ``str`` is the display form of the contract."""
+    """An invalid final answer. ``str`` is the display form of the contract."""
 
     def __init__(self, kind: PeerResponseTerminalFactErrorKind, given: str | None = None) -> None:
         super().__init__("INVALID_ARGUMENT", kind.value if given is None else f"{kind}: {given}")
@@ -64,13 +63,13 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class _Identity(msgspec.Struct, frozen=True):
-    """A name that is not blank, kept as it was given."""
+    """A name that is not blank, unchanged."""
 
     text: str
 
     empty: ClassVar[ErrorKind]
     invalid: ClassVar[ErrorKind | None] = None
-    """What to say of control characters, where they matter."""
+    """The error for control characters, if they are invalid."""
 
     def __post_init__(self) -> None:
         if not trimmed(self.text):
@@ -87,20 +86,20 @@ class _Identity(msgspec.Struct, frozen=True):
 
 
 class PeerResponseTerminalTransportIdentity(_Identity, frozen=True):
-    """How the transport knows the peer."""
+    """The name of the peer in the transport."""
 
     empty = ErrorKind.EMPTY_TRANSPORT_IDENTITY
 
 
 class PeerResponseTerminalRouteIdentity(_Identity, frozen=True):
-    """How the peer is reached; part of the context key."""
+    """The route to the peer; part of the context key."""
 
     empty = ErrorKind.EMPTY_ROUTE_IDENTITY
     invalid = ErrorKind.INVALID_ROUTE_IDENTITY
 
 
 class PeerResponseTerminalDisplayIdentity(_Identity, frozen=True):
-    """How people call the peer; part of the prompt."""
+    """The name of the peer for people; part of the prompt."""
 
     empty = ErrorKind.EMPTY_DISPLAY_IDENTITY
     invalid = ErrorKind.INVALID_DISPLAY_IDENTITY
@@ -108,11 +107,11 @@ class PeerResponseTerminalDisplayIdentity(_Identity, frozen=True):
 
 _HYPHENATED = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _UUID: Final = re.compile(rf"[0-9a-fA-F]{{32}}|(?:urn:uuid:)?{_HYPHENATED}|\{{{_HYPHENATED}\}}")
-"""Stricter than ``UUID``, which drops hyphens and braces wherever they stand."""
+"""Stricter than ``UUID``, which ignores hyphens and braces at any place."""
 
 
 class PeerResponseTerminalCorrelationId(msgspec.Struct, frozen=True):
-    """Which request was answered; its text is canonical however it was given."""
+    """The id of the answered request, in canonical form."""
 
     peer_correlation_id: UUID
 
@@ -129,7 +128,7 @@ class PeerResponseTerminalCorrelationId(msgspec.Struct, frozen=True):
 
 
 class PeerResponseTerminalSource(msgspec.Struct, frozen=True):
-    """Who answered."""
+    """The sender of the answer."""
 
     transport_identity: PeerResponseTerminalTransportIdentity | None
     route_identity: PeerResponseTerminalRouteIdentity
@@ -139,7 +138,7 @@ class PeerResponseTerminalSource(msgspec.Struct, frozen=True):
     def parse(
         cls, transport_identity: str | None, route_identity: str, display_identity: str | None
     ) -> Self:
-        """The identities from their texts, checked in this order."""
+        """Parse the identities in this order."""
         transport = PeerResponseTerminalTransportIdentity
         route = PeerResponseTerminalRouteIdentity
         display = PeerResponseTerminalDisplayIdentity
@@ -151,7 +150,7 @@ class PeerResponseTerminalSource(msgspec.Struct, frozen=True):
 
 
 class PeerResponseTerminalRenderPayload(msgspec.Struct, frozen=True):
-    """What the answer says; its text is what the prompt shows."""
+    """The content of the answer; the prompt shows its text."""
 
     payload: Any = None
 
@@ -160,7 +159,7 @@ class PeerResponseTerminalRenderPayload(msgspec.Struct, frozen=True):
 
 
 class PeerResponseTerminalFact(msgspec.Struct, frozen=True):
-    """A peer's last answer to a request of ours."""
+    """A peer's final answer to our request."""
 
     source: PeerResponseTerminalSource
     correlation_id: PeerResponseTerminalCorrelationId
@@ -182,5 +181,5 @@ def peer_response_terminal_context_key(
     route_identity: PeerResponseTerminalRouteIdentity,
     correlation_id: PeerResponseTerminalCorrelationId,
 ) -> str:
-    """Under what an answer stands in the session's context: a repeat replaces it."""
+    """The key of an answer in the session's context: a repeat replaces the earlier one."""
     return f"peer_response_terminal:{route_identity}:{correlation_id}"

@@ -1,7 +1,4 @@
-"""How prompts about peers spell things: JSON for people, names, and how to answer a request.
-
-What the prompts say is ``projections``'s and ``admitted``'s.
-"""
+"""Texts of prompts about peers: JSON for people, names, and how to answer a request."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ __all__ = ["SendResponseCallProjection", "display_suffix", "pretty_json", "trimm
 
 
 def pretty_json(value: object) -> str:
-    """``value`` as people read JSON: two blanks a level, keys sorted; nothing is ``null``."""
+    """``value`` as indented JSON: two blanks per level, keys sorted; ``None`` is ``null``."""
     return msgspec.json.format(canonical_json(value), indent=2).decode()
 
 
@@ -23,22 +20,23 @@ _WHITE_SPACE: Final = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
 )
-"""Unicode's. ``str.strip`` takes four control characters more, which are not blank but invalid."""
+"""White space of Unicode. ``str.strip`` also strips four control characters, which are invalid
+here."""
 
 
 def trimmed(text: str) -> str:
-    """``text`` without the white space around it."""
+    """``text`` without surrounding white space."""
     return text.strip(_WHITE_SPACE)
 
 
 def display_suffix(display_name: str | None) -> str:
-    """What follows a peer's id where the peer has a name for people."""
+    """The text after a peer's id if the peer has a display name."""
     name = trimmed(display_name or "")
     return f" (display_name: {name})" if name else ""
 
 
 class SendResponseCallProjection(msgspec.Struct, frozen=True, kw_only=True):
-    """The tool call that answers a request, as the asked one is told to make it."""
+    """The tool call that answers a request, as the prompt describes it."""
 
     TOOL_NAME: ClassVar[str] = "send_response"
 
@@ -47,7 +45,7 @@ class SendResponseCallProjection(msgspec.Struct, frozen=True, kw_only=True):
     in_reply_to: str
 
     def arguments(self) -> dict[str, str]:
-        """Of an answer that has no result."""
+        """The arguments of an answer without a result."""
         made = {"in_reply_to": self.in_reply_to, "peer_id": self.peer_id, "status": "completed"}
         name = trimmed(self.display_name or "")
         return {**made, "display_name": name} if name else made

@@ -1,1 +1,1 @@
-"""Tool surfaces: which tools a session has, and the MCP servers some of them come from."""
+"""Tool surfaces of a session, and the MCP servers behind some of them. Not joined to runs yet."""

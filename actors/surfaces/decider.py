@@ -1,7 +1,6 @@
-"""Surfaces as the kernel sees them: the family ``surface``, its two machines, its answers.
+"""The decider of the family ``surface``: binds its two machines to the session.
 
-Connecting, calling and closing is done by whoever acts on what an input asks for; here it is put on
-record that it was asked for, and what came of it.
+The machines record what is requested and what was done; executors connect, call and close.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _SURFACE_READS = (
 
 
 class SurfacesDecider(SessionMachineDecider):
-    """The rules of the family ``surface``."""
+    """Decides the commands of the family ``surface``."""
 
     family = "surface"
     verbs: Mapping[str, type[msgspec.Struct]] = {"surfaces": COMMANDS["surfaces"]}

@@ -1,6 +1,7 @@
-"""ExternalToolSurfaceHandle and McpServerLifecycleHandle: what tool sources and turns do with them.
+"""ExternalToolSurfaceHandle and McpServerLifecycleHandle: the two machines for callers in the
+process.
 
-An input is the fact it would leave, by the names of ``schemas/facts/surface``.
+An input is the fact it would leave, named as in ``schemas/facts/surface``.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ __all__ = [
     "McpServerLifecycleHandle",
 ]
 
-_INPUTS = {asked.fact: on for on, asked in SURFACES.inputs.items()}
+_INPUTS = {each.fact: name for name, each in SURFACES.inputs.items()}
 
 
 class ExternalToolSurfaceTransition(msgspec.Struct, frozen=True, kw_only=True):
-    """What an input made of the surfaces, and what it asks of the world."""
+    """The state after an input, and its effects."""
 
     phase: ExternalToolSurfaceGlobalPhase
     effects: tuple[TransitionEffect, ...]
 
 
 class ExternalToolSurfaceHandle:
-    """One of its own has no session and is attached from the beginning."""
+    """A handle without an authority has no session and is attached from the start."""
 
     def __init__(self, authority: Authority | None = None) -> None:
         self._authority = authority or Authority(SessionHost(phase=ATTACHED))
@@ -104,7 +105,7 @@ class ExternalToolSurfaceHandle:
         )
 
     def call_started(self, surface_id: str) -> None:
-        """Whether the call may be made is among the effects of ``apply_surface_input``."""
+        """The effects of ``apply_surface_input`` say whether the call is permitted."""
         self._put("call_started", surface_id=surface_id)
 
     def call_finished(self, surface_id: str) -> None:
@@ -153,7 +154,7 @@ class ExternalToolSurfaceHandle:
 
 
 class McpServerLifecycleHandle:
-    """Told by whoever connects to MCP servers; the last word on a server wins."""
+    """For the client of MCP servers; the last input about a server wins."""
 
     def __init__(self, authority: Authority | None = None) -> None:
         self._authority = authority or Authority()

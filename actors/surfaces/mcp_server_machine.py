@@ -1,8 +1,7 @@
-"""mcp_server_lifecycle: where the connection to each MCP server of a session stands.
+"""mcp_server_lifecycle: the connection state of each MCP server of a session.
 
-The last word wins: every input is taken in every state, servers nobody heard of are new ones, and
-saying a thing twice tells it twice. Connecting is for whoever reads the effects; what the tools of
-a server may be asked is ``machine``'s.
+The last input wins: every input is accepted in every state, an unknown server is added, and a
+repeated input repeats its effect. The executor of the effects connects.
 """
 
 from __future__ import annotations
@@ -38,21 +37,21 @@ PENDING_CONNECT, CONNECTED, FAILED, DISCONNECTED = McpServerState
 
 
 class McpServers(msgspec.Struct, frozen=True, kw_only=True):
-    """The servers anybody ever spoke of; there is no way to forget one."""
+    """All servers ever named; the map never shrinks."""
 
     host: SessionHost = SessionHost()
     mcp_server_states: Map[str, McpServerState] = Map()
 
 
 class McpServerStateChanged(TransitionEffect, frozen=True, kw_only=True):
-    """The server stands here now, or still."""
+    """The server has this state."""
 
     server_id: str
     new_state: McpServerState
 
 
 class McpServerReloadRequested(TransitionEffect, frozen=True, kw_only=True):
-    """The server is to be disconnected and connected again."""
+    """Disconnect the server and connect it again."""
 
     server_id: str
 
@@ -62,17 +61,17 @@ def is_registered(servers: McpServers, _: Any) -> bool:
 
 
 def set_state(state: McpServerState) -> Callable[[McpServers, Any], McpServers]:
-    return lambda servers, asked: replace(
-        servers, mcp_server_states=servers.mcp_server_states.set(asked.server_id, state)
+    return lambda servers, fact: replace(
+        servers, mcp_server_states=servers.mcp_server_states.set(fact.server_id, state)
     )
 
 
 def emit_state(state: McpServerState) -> Callable[[McpServers, Any], TransitionEffect]:
-    return lambda _, asked: McpServerStateChanged(server_id=asked.server_id, new_state=state)
+    return lambda _, fact: McpServerStateChanged(server_id=fact.server_id, new_state=state)
 
 
-def request_reload(_: McpServers, asked: facts.ServerReloadRequested) -> TransitionEffect:
-    return McpServerReloadRequested(server_id=asked.server_id)
+def request_reload(_: McpServers, fact: facts.ServerReloadRequested) -> TransitionEffect:
+    return McpServerReloadRequested(server_id=fact.server_id)
 
 
 # fmt: off
@@ -103,12 +102,12 @@ MCP_SERVERS = Machine(
         "apply_reload": MachineInput(facts.ServerReloadRequested, ("server_id",)),
     },
     rows=_ROWS,
-    phase=lambda servers, asked: servers.mcp_server_states.get(asked.server_id, ABSENT),
+    phase=lambda servers, fact: servers.mcp_server_states.get(fact.server_id, ABSENT),
     host_phase=lambda servers: servers.host.phase,
 )
 
 
 def pending_server_ids(servers: McpServers) -> tuple[str, ...]:
-    """The servers that are still connecting, sorted."""
+    """The ids of connecting servers, sorted."""
     states = servers.mcp_server_states
     return tuple(sorted(server for server in states if states[server] is PENDING_CONNECT))

@@ -1,7 +1,7 @@
-"""The surfaces of a session, and the small changes rows are put together from.
+"""The surfaces of a session, and the changes that transitions are composed of.
 
-Data and how it changes; which change follows from which input is ``machine``'s. Every change names
-the variables it sets, so that a row's changes can be read beside each other and none hides another.
+Every change names the variables it sets, so that the changes of one transition can be compared and
+none hides another.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class Surfaces(msgspec.Struct, frozen=True, kw_only=True):
-    """All surfaces of a session, by their ids; a key that is missing means none, or 0."""
+    """All surfaces of a session, by id; a missing key means none, or 0."""
 
     host: SessionHost = SessionHost()
     phase: ExternalToolSurfaceGlobalPhase = ExternalToolSurfaceGlobalPhase.OPERATING
@@ -60,10 +60,10 @@ class Surfaces(msgspec.Struct, frozen=True, kw_only=True):
     staged_op: Map[str, ExternalToolSurfaceStagedOp] = Map()
     reload_staged_surfaces: frozenset[str] = frozenset()
     staged_intent_sequence: Map[str, int] = Map()
-    """Of all surfaces together: a number never comes twice."""
+    """Counted over all surfaces: no number is used twice."""
     next_staged_intent_sequence: int = 0
     pending_task_sequence: Map[str, int] = Map()
-    """Of all surfaces together; 0 once the job came back."""
+    """Counted over all surfaces; 0 once the job has ended."""
     next_pending_task_sequence: int = 0
     pending_lineage_sequence: Map[str, int] = Map()
     inflight_calls: Map[str, int] = Map()
@@ -71,7 +71,7 @@ class Surfaces(msgspec.Struct, frozen=True, kw_only=True):
     last_delta_phase: Map[str, ExternalToolSurfaceDeltaPhase] = Map()
     snapshot_epoch: int = 0
     snapshot_aligned_epoch: int = 0
-    """What the consumer last said it shows; equal to ``snapshot_epoch`` by convention only."""
+    """The epoch the consumer last reported; equal to ``snapshot_epoch`` by convention only."""
     removal_draining_since_ms: Map[str, int] = Map()
     removal_timeout_at_ms: Map[str, int] = Map()
     removal_applied_at_turn: Map[str, int] = Map()
@@ -96,12 +96,12 @@ INVARIANTS = (staged_surface_ops_are_known_and_sequenced, staged_reload_surfaces
 
 V = TypeVar("V")
 Changes = dict[str, Any]
-"""Variables by name, and what they become."""
+"""New values by variable."""
 Change = Callable[[Surfaces, Any], Changes]
 
 
 def combine(*parts: Change) -> Callable[[Surfaces, Any], Surfaces]:
-    """The ``then`` of several changes, each to variables of its own."""
+    """The composition of changes to different variables."""
     if len(parts) == 1:
         only = parts[0]
         return lambda s, a: replace(s, **only(s, a))
@@ -125,15 +125,15 @@ def add_known(s: Surfaces, a: Any) -> Changes:
 
 
 def stage(operation: ExternalToolSurfaceStagedOp) -> Change:
-    """The last intent wins, under a number of its own."""
-    again = operation is ExternalToolSurfaceStagedOp.RELOAD
+    """Stage an intent under a new number; the last one wins."""
+    is_reload = operation is ExternalToolSurfaceStagedOp.RELOAD
 
     def change(s: Surfaces, a: Any) -> Changes:
         number = saturate(s.next_staged_intent_sequence + 1)
         reloads, marked = s.reload_staged_surfaces, {a.surface_id}
         return {
             "staged_op": s.staged_op.set(a.surface_id, operation),
-            "reload_staged_surfaces": reloads | marked if again else reloads - marked,
+            "reload_staged_surfaces": reloads | marked if is_reload else reloads - marked,
             "next_staged_intent_sequence": number,
             "staged_intent_sequence": s.staged_intent_sequence.set(a.surface_id, number),
         }
@@ -227,7 +227,7 @@ def delta(
 
 
 def delta_failed(s: Surfaces, a: Any) -> Changes:
-    """The operation stays the one that failed."""
+    """Keep the operation of the failed job."""
     failed = ExternalToolSurfaceDeltaPhase.FAILED
     return {"last_delta_phase": s.last_delta_phase.set(a.surface_id, failed)}
 

@@ -1,10 +1,9 @@
-"""external_tool_surface: which surfaces a session has, and what they may be asked.
+"""external_tool_surface: the surfaces of a session and the calls they accept.
 
-Changes are staged by anybody at any time and taken up at a turn's boundary; additions and reloads
-are jobs that come back later, removals drain first. Two numbers keep the late from doing harm: a
-boundary quotes the staged intent it saw, a completion quotes the job and the intent it was for.
-Connecting, closing and calling are done by whoever reads the effects; there is no clock here, so
-when a removal is to be forced is for the caller to say.
+Changes are staged at any time and applied at the boundary of a turn. Additions and reloads are jobs
+that complete later; removals first drain their calls. Two numbers reject late inputs: a boundary
+quotes the staged intent it saw, a completion quotes its job and intent. Executors connect, close
+and call. The machine has no clock: the caller decides when to force a removal.
 """
 
 from __future__ import annotations
@@ -64,14 +63,14 @@ OPERATING, SHUTDOWN = GlobalPhase
 ABSENT, ACTIVE, REMOVING, REMOVED = Base
 NO_JOB = PendingOp.NONE
 SERVED = (ATTACHED, RUNNING)
-"""Where somebody is there to run turns; no session needs to be registered."""
+"""Phases in which an executor runs turns; no session needs to be registered."""
 
 
 # --- effects ------------------------------------------------------------------------------------
 
 
 class ScheduleSurfaceCompletion(TransitionEffect, frozen=True, kw_only=True):
-    """The job is to be done, and its end to be told with both numbers."""
+    """Start the job; its completion quotes both numbers."""
 
     surface_id: str
     operation: Operation
@@ -81,13 +80,13 @@ class ScheduleSurfaceCompletion(TransitionEffect, frozen=True, kw_only=True):
 
 
 class RefreshVisibleSurfaceSet(TransitionEffect, frozen=True, kw_only=True):
-    """Other tools may be visible now; whoever shows them answers with this epoch."""
+    """The visible tools may have changed; the consumer confirms this epoch."""
 
     snapshot_epoch: int
 
 
 class EmitExternalToolDelta(TransitionEffect, frozen=True, kw_only=True):
-    """A change of a surface has come this far."""
+    """The phase of a change of a surface."""
 
     surface_id: str
     operation: Operation
@@ -96,13 +95,13 @@ class EmitExternalToolDelta(TransitionEffect, frozen=True, kw_only=True):
 
 
 class CloseSurfaceConnection(TransitionEffect, frozen=True, kw_only=True):
-    """Nobody needs the surface's connection any more."""
+    """Close the surface's connection."""
 
     surface_id: str
 
 
 class RejectSurfaceCall(TransitionEffect, frozen=True, kw_only=True):
-    """The call must not be made."""
+    """Refuse the call."""
 
     surface_id: str
     cause: Cause
@@ -160,7 +159,7 @@ def is_changeable(s: Surfaces) -> bool:
 
 
 def applies_staged(s: Surfaces, a: facts.BoundaryApplied, staged: StagedOp) -> bool:
-    """Whether the boundary saw the intent that stands, and no job is under way."""
+    """Whether the boundary saw the current intent, and no job is active."""
     return (
         is_changeable(s)
         and s.staged_op.get(a.surface_id) is staged

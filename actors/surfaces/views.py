@@ -1,7 +1,5 @@
-"""What is told of a session's surfaces: pure looks at the machine's state, nothing kept.
-
-All lists are sorted by surface id.
-"""
+"""Views of the surfaces of a session: pure functions of the state. Lists are sorted by surface
+id."""
 
 from __future__ import annotations
 
@@ -25,13 +23,15 @@ __all__ = [
 
 
 def surface_snapshot(state: Surfaces, surface_id: str) -> SurfaceSnapshot | None:
-    """The surface as it stands; ``None`` if nothing was ever known, pending or staged of it."""
-    kept = (state.known_surfaces, state.base_state, state.pending_op, state.staged_op)
-    return _snapshot_entry(state, surface_id) if any(surface_id in some for some in kept) else None
+    """The surface; ``None`` if it is unknown."""
+    tables = (state.known_surfaces, state.base_state, state.pending_op, state.staged_op)
+    return (
+        _snapshot_entry(state, surface_id) if any(surface_id in some for some in tables) else None
+    )
 
 
 def diagnostic_snapshot(state: Surfaces) -> SurfaceDiagnosticSnapshot:
-    """All of it, with an entry for each known surface."""
+    """The whole state, with an entry for each known surface."""
     known = tuple(sorted(state.known_surfaces))
     return SurfaceDiagnosticSnapshot(
         surface_phase=state.phase,
@@ -45,24 +45,24 @@ def diagnostic_snapshot(state: Surfaces) -> SurfaceDiagnosticSnapshot:
 
 
 def visible_surfaces(state: Surfaces) -> tuple[str, ...]:
-    """Whose tools may be shown."""
+    """Surfaces whose tools are visible."""
     return tuple(sorted(state.visible_surfaces))
 
 
 def removing_surfaces(state: Surfaces) -> tuple[str, ...]:
-    """Which are draining."""
+    """Surfaces that drain their calls."""
     removing = ExternalToolSurfaceBaseState.REMOVING
     return tuple(sorted(i for i, base in state.base_state.items() if base is removing))
 
 
 def pending_surfaces(state: Surfaces) -> tuple[str, ...]:
-    """Which have a job under way."""
+    """Surfaces with an active job."""
     idle = ExternalToolSurfacePendingOp.NONE
     return tuple(sorted(i for i, job in state.pending_op.items() if job is not idle))
 
 
 def has_pending_or_staged(state: Surfaces) -> bool:
-    """Whether a job is under way, or an intent waits for a boundary."""
+    """Whether a job is active or an intent waits for a boundary."""
     return bool(pending_surfaces(state) or state.staged_op)
 
 

@@ -1,9 +1,9 @@
-"""Tools: functions a host offers to programs, and what becomes of each call of one.
+"""Tools: functions a node offers to programs, and the calls of them.
 
-For those who offer tools: ``decorator``, ``registry``, ``loading``; ``files`` and ``http`` stand
-ready. What is on record of a call is decided in ``ledger`` and folded in ``fold``, both
-pure; ``acting`` performs what follows, with ``places`` for limits and a ``host`` in this process or
-a ``remote`` one, whose other end is ``worker``.
+``authoring`` is for authors of tools; ``builtin`` holds the tools for files and HTTP.
+``call_rules`` decides which facts of calls are committed, ``evolve`` folds them; both are pure.
+``executor`` performs the effects, with ``call_slots`` for limits and a host: ``local_host`` for
+functions of this process, ``remote_host`` for those of a ``worker``.
 """
 
 from rookery.actors.tools.authoring.decorator import tool

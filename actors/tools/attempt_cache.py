@@ -1,8 +1,8 @@
-"""The tries of calls that this process has begun: none is begun twice, whoever asks how often.
+"""The attempts of calls that this process has begun, so that it begins none twice.
 
-What a try came to is held until it stands. Where its session has gone on elsewhere nobody says so,
-and it may come back: so what is held is bounded, and of a try whose result was let go it is still
-known, in some hundred bytes, that it was made. It is then one nobody knows the outcome of.
+A result stays until it is committed. If the session has moved to another node, it may never be, so
+the cache is bounded: when a result is evicted, a marker of some hundred bytes remains, and the
+outcome of that attempt counts as unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["AttemptCache", "AttemptResult"]
 
 HELD_BYTES_MAX: Final = 64 << 20
 OVERHEAD_BYTES: Final = 1 << 10
-"""Beside its value."""
+"""Per result, beside its value."""
 
 
 class AttemptResult(NamedTuple):
@@ -27,45 +27,45 @@ class AttemptResult(NamedTuple):
     text: bytes
     """The value's canonical JSON; empty for an error."""
     unknown_reason: str = ""
-    """Why nobody knows the outcome, if it is so."""
+    """Why the outcome is unknown; empty if it is known."""
     called: bool = True
-    """Else the tool was not called, and the try may be begun again."""
+    """If false, the tool was not called, and the attempt may begin again."""
 
 
 class AttemptCache:
-    """One a node; lives on the bus's loop."""
+    """One per node; lives on the bus loop."""
 
     def __init__(self, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         self._held_bytes_max = held_bytes_max
         self._attempts: dict[CallAttempt, asyncio.Future[AttemptResult]] = {}
         self._retained: OrderedDict[CallAttempt, int] = OrderedDict()
-        """What came of these is held, so many bytes each; the oldest first."""
+        """Bytes of each retained result, the oldest first."""
         self._held_bytes = 0
 
-    def get(self, place: CallAttempt) -> asyncio.Future[AttemptResult] | None:
-        return self._attempts.get(place)
+    def get(self, attempt: CallAttempt) -> asyncio.Future[AttemptResult] | None:
+        return self._attempts.get(attempt)
 
     def begin(
-        self, place: CallAttempt, work: Coroutine[Any, Any, AttemptResult]
+        self, attempt: CallAttempt, work: Coroutine[Any, Any, AttemptResult]
     ) -> asyncio.Future[AttemptResult]:
         begun = asyncio.ensure_future(work)
-        self._attempts[place] = begun
-        begun.add_done_callback(lambda over: self._retain(place, over))
+        self._attempts[attempt] = begun
+        begun.add_done_callback(lambda ended: self._retain(attempt, ended))
         return begun
 
-    def confirm(self, place: CallAttempt) -> None:
-        """What came of it is on record."""
-        self._attempts.pop(place, None)
-        self._held_bytes -= self._retained.pop(place, 0)
+    def confirm(self, attempt: CallAttempt) -> None:
+        """Drop a result that was committed."""
+        self._attempts.pop(attempt, None)
+        self._held_bytes -= self._retained.pop(attempt, 0)
 
-    def _retain(self, place: CallAttempt, over: asyncio.Future[AttemptResult]) -> None:
-        if self._attempts.get(place) is not over or over.cancelled() or over.exception():
+    def _retain(self, attempt: CallAttempt, ended: asyncio.Future[AttemptResult]) -> None:
+        if self._attempts.get(attempt) is not ended or ended.cancelled() or ended.exception():
             return
-        if not over.result().called:
-            del self._attempts[place]
+        if not ended.result().called:
+            del self._attempts[attempt]
             return
-        self._retained[place] = OVERHEAD_BYTES + len(over.result().text)
-        self._held_bytes += self._retained[place]
+        self._retained[attempt] = OVERHEAD_BYTES + len(ended.result().text)
+        self._held_bytes += self._retained[attempt]
         while self._held_bytes > self._held_bytes_max:
             oldest, size_bytes = self._retained.popitem(last=False)
             self._held_bytes -= size_bytes
@@ -74,6 +74,6 @@ class AttemptCache:
 
 def _evicted_result() -> asyncio.Future[AttemptResult]:
     lost: asyncio.Future[AttemptResult] = asyncio.get_running_loop().create_future()
-    why = "its result was let go before it could be put on record"
-    lost.set_result(AttemptResult(CallOutcome(), b"", why))
+    reason = "its result was evicted before it was committed"
+    lost.set_result(AttemptResult(CallOutcome(), b"", reason))
     return lost

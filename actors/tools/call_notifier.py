@@ -1,7 +1,8 @@
-"""The call board: where runners wait for their calls, and calls hear that their run is to end.
+"""The call notifier: drivers wait for the progress of calls, and running calls learn that their run
+is ending.
 
-In memory, of one node, used on the loop. What is told here stands in the journal: whoever was not
-there to hear it asks the actor.
+In memory, per node, used on the bus loop. Everything it carries is committed too: a driver that
+missed a notification queries the actor.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["CallNotifier"]
 
 
 class CallNotifier:
-    """One a node."""
+    """One per node."""
 
     def __init__(self) -> None:
         self._futures: dict[str, asyncio.Future[CallProgress]] = {}
@@ -26,30 +27,30 @@ class CallNotifier:
         self._dropped: set[str] = set()
 
     def future(self, operation_id: str) -> asyncio.Future[CallProgress]:
-        """What is told of the call next. Expect it before it is put on record: what nobody expects
-        is told to nobody."""
-        expected = self._futures.get(operation_id)
-        if expected is None or expected.done():
-            expected = asyncio.get_running_loop().create_future()
-            self._futures[operation_id] = expected
-            expected.add_done_callback(lambda told: self._forget(operation_id, told))
-        return expected
+        """The next progress of the call. Create the future before the call is committed: the
+        notifier drops progress without one."""
+        future = self._futures.get(operation_id)
+        if future is None or future.done():
+            future = asyncio.get_running_loop().create_future()
+            self._futures[operation_id] = future
+            future.add_done_callback(lambda future: self._forget(operation_id, future))
+        return future
 
-    def notify(self, known: CallProgress) -> None:
-        """The call has come to something, or waits for somebody."""
-        if known.outcome is not UNSET:
-            self._dropped.discard(known.operation_id)
-        expected = self._futures.get(known.operation_id)
-        if expected is not None and not expected.done():
-            expected.set_result(known)
+    def notify(self, progress: CallProgress) -> None:
+        """The call has ended, or waits for an approver or operator."""
+        if progress.outcome is not UNSET:
+            self._dropped.discard(progress.operation_id)
+        future = self._futures.get(progress.operation_id)
+        if future is not None and not future.done():
+            future.set_result(progress)
 
     def cancel_run(self, run_id: str) -> None:
-        """Ask what is in flight for the run to stop. What it comes to is put on record."""
+        """Cancel the run's running calls. Their outcomes are still committed."""
         for _, cancel in tuple(self._cancels.get(run_id, ())):
             cancel()
 
     def drop(self, run_id: str, operation_id: str) -> None:
-        """Nobody waits for the call any more: it is not to begin, or to stop."""
+        """Cancel a call the program no longer waits for; if it has not begun, it does not begin."""
         self._dropped.add(operation_id)
         for operation, cancel in tuple(self._cancels.get(run_id, ())):
             if operation == operation_id:
@@ -62,7 +63,7 @@ class CallNotifier:
     def cancel_scope(
         self, run_id: str, operation_id: str, cancel: Callable[[], None]
     ) -> Iterator[None]:
-        """Call ``cancel`` if the run is to end meanwhile, or goes on without the call."""
+        """Call ``cancel`` if the run ends or drops the call within this scope."""
         cancels, entry = self._cancels.setdefault(run_id, []), (operation_id, cancel)
         cancels.append(entry)
         try:
@@ -72,6 +73,6 @@ class CallNotifier:
             if not cancels:
                 self._cancels.pop(run_id, None)
 
-    def _forget(self, operation_id: str, told: asyncio.Future[CallProgress]) -> None:
-        if self._futures.get(operation_id) is told:
+    def _forget(self, operation_id: str, future: asyncio.Future[CallProgress]) -> None:
+        if self._futures.get(operation_id) is future:
             del self._futures[operation_id]

@@ -1,13 +1,12 @@
-"""The effect ledger: which facts of calls may stand. Pure but for the places it takes.
+"""Rules for calls: which facts of a call are committed. Pure except for the slots it reserves.
 
-A call has its intent on record before the tool is called and exactly one outcome after. An intent
-whose process is gone is tried again if the tool takes that, with the same idempotency key; else it
-waits for an operator, since nobody else can know. It never calls anything (``acting`` does) and
-does not fold (``fold`` does).
+A call's intent is committed before its tool is called, and exactly one outcome after it. If the
+process of an intent has ended, an idempotent call is tried again with the same idempotency key; any
+other waits for an operator, because its outcome is unknown. ``executor`` calls the tools,
+``evolve`` folds the facts.
 
-What an operator may say of a call nobody can know of: what came of it, or to try it again.
-
-Pure. What is said is held to what the tool declared, since the program relies on it.
+An operator resolves such a call: with its outcome, or by a new attempt. The outcome must match what
+the tool declared, because the program relies on it.
 """
 
 from __future__ import annotations
@@ -45,40 +44,41 @@ from rookery.schemas.worker_protocol import GRACE_MS
 __all__ = ["CallRules", "acts_until_ms", "call_fields", "resolution_receipt", "resolve"]
 
 INTENTS_AT_ONCE_MAX: Final = 100
-"""More calls of one batch than this begin one message later: a message has its limits."""
+"""The intents of further calls of a batch follow in a later message: the size of a message is
+limited."""
 NAME_MAX: Final = 128
-"""A program may call for anything."""
+"""A program may request any name."""
 _PHASES_BEFORE_INTENT: Final = (CallPhase.REQUESTED, CallPhase.WAITING_FOR_APPROVAL)
 ATTEMPTS_MAX: Final = 5
-"""A call that loses a worker each time may be what kills them."""
+"""A call that loses a worker each time may be the cause."""
 
 
 class CallRules(NamedTuple):
-    """The rules, as this node can apply them."""
+    """The rules, with the catalogue and slots of this node."""
 
     catalogue: ToolCatalogue
     slots: CallSlots
     epoch: str
-    """Which process this is."""
+    """Identifies this process."""
     approvals: bool = False
-    """Whether anybody can be asked for one; if not, calls that want it are denied."""
+    """Whether the realm decides approvals; if not, calls that need one are denied."""
 
-    # --- what the turn says -----------------------------------------------------------------------
+    # --- facts of the turn ------------------------------------------------------------------------
 
     def on_requested(
-        self, state: SessionCalls, session: str, said: turn.ToolCallsReturned, *, now_ms: int
+        self, state: SessionCalls, session: str, batch: turn.ToolCallsReturned, *, now_ms: int
     ) -> list[facts.ToolFact]:
-        """A program wants these calls: each is turned away or requested, and begun if it can be."""
+        """A program requests calls: each is refused, or requested and begun if possible."""
         left: list[facts.ToolFact] = []
-        new = [asked for asked in said.calls if asked.operation_id not in state.calls]
-        for asked in new:
+        new = [one for one in batch.calls if one.operation_id not in state.calls]
+        for requested in new:
             try:
-                tool = self._admit(asked)
+                tool = self._admit(requested)
             except Refused as refusal:
-                left.append(_refused_request(said, asked, fault_of(refusal)))
+                left.append(_refused_request(batch, requested, fault_of(refusal)))
                 continue
-            call = _new_call(said, asked, tool)
-            at_once = len(new) <= INTENTS_AT_ONCE_MAX and asked.arguments is not UNSET
+            call = _new_call(batch, requested, tool)
+            at_once = len(new) <= INTENTS_AT_ONCE_MAX and requested.arguments is not UNSET
             begun = self._intent(session, call, now_ms) if at_once else ()
             left += (_requested(call, tool, waits=not begun), *begun)
         return left
@@ -86,67 +86,67 @@ class CallRules(NamedTuple):
     def on_run_ended(
         self,
         state: SessionCalls,
-        said: turn.Completed | turn.Failed | turn.Cancelled,
+        end: turn.Completed | turn.Failed | turn.Cancelled,
         *,
         now_ms: int,
     ) -> list[facts.ToolFact]:
-        """A call that was never begun is not wanted any more. One that another process intended
-        comes to its end here too, should the effect of its intent never be performed."""
+        """Withdraw the run's calls that never began. End those that another process intended: that
+        process may never do it."""
         left: list[facts.ToolFact] = []
-        for call in state.calls_of_run(said.run):
+        for call in state.calls_of_run(end.run):
             if call.phase in _PHASES_BEFORE_INTENT and not call.attempt:
                 left.append(facts.Withdrawn(**call_fields(call)))
             elif self.is_orphaned(call):
                 left.append(self._end_orphan(call, now_ms))
         return left
 
-    def on_dropped(self, state: SessionCalls, said: turn.OpsRegistered) -> list[facts.ToolFact]:
-        """A program that goes on without a call wants it no more, unless it was begun."""
+    def on_dropped(self, state: SessionCalls, step: turn.OpsRegistered) -> list[facts.ToolFact]:
+        """Withdraw calls that the program no longer waits for and that never began."""
         return [
             facts.Withdrawn(**call_fields(call), given_up=True)
-            for call in state.calls_of_run(str(said.run))
+            for call in state.calls_of_run(str(step.run))
             if call.phase in _PHASES_BEFORE_INTENT
             and not call.attempt
-            and call.operation_id not in said.op_refs
+            and call.operation_id not in step.op_refs
         ]
 
-    # --- what approvals say -----------------------------------------------------------------------
+    # --- decisions of approvals -------------------------------------------------------------------
 
     def on_allowed(
-        self, state: SessionCalls, session: str, said: AllowCall, *, now_ms: int
+        self, state: SessionCalls, session: str, command: AllowCall, *, now_ms: int
     ) -> Sequence[facts.ToolFact]:
-        """The call may be made, if it is the one that the grant was for."""
-        call = state.calls.get(said.operation_id)
+        """A grant allows the call, if it was issued for exactly this call."""
+        call = state.calls.get(command.operation_id)
         if call is None or call.phase is not CallPhase.WAITING_FOR_APPROVAL:
             return ()
-        if call.request_digest != said.request_digest or not said.grant_id:
+        if call.request_digest != command.request_digest or not command.grant_id:
             return ()
-        allowed = facts.Allowed(**call_fields(call), grant_id=said.grant_id)
-        granted = replace(call, phase=CallPhase.REQUESTED, grant_id=said.grant_id)
+        allowed = facts.Allowed(**call_fields(call), grant_id=command.grant_id)
+        granted = replace(call, phase=CallPhase.REQUESTED, grant_id=command.grant_id)
         at_once = call.arguments is not UNSET and self.is_offered(granted)
         return (allowed, *(self._intent(session, granted, now_ms) if at_once else ()))
 
-    def on_denied(self, state: SessionCalls, said: DenyCall) -> Sequence[facts.ToolFact]:
-        """The call may not be made; its program may catch that."""
-        call = state.calls.get(said.operation_id)
+    def on_denied(self, state: SessionCalls, command: DenyCall) -> Sequence[facts.ToolFact]:
+        """An approval was denied: the call fails; its program may catch that."""
+        call = state.calls.get(command.operation_id)
         if call is None or call.phase is not CallPhase.WAITING_FOR_APPROVAL:
             return ()
-        wrong = fault(said.fault.code, said.fault.message)
+        wrong = fault(command.fault.code, command.fault.message)
         status = status_of(wrong)
         return (facts.Failed(**call_fields(call), error=wrong, status=status, duration_ms=0),)
 
-    # --- what performers say ----------------------------------------------------------------------
+    # --- reports of the executor ------------------------------------------------------------------
 
     def begin(
-        self, state: SessionCalls, session: str, asked: BeginCall, *, now_ms: int
+        self, state: SessionCalls, session: str, command: BeginCall, *, now_ms: int
     ) -> Sequence[facts.ToolFact]:
-        """A call that had to wait may begin, unless it was looked at and is no good one."""
-        call = state.calls.get(asked.operation_id)
+        """A call that had to wait may begin, unless its check found a fault."""
+        call = state.calls.get(command.operation_id)
         if call is None or call.phase not in _PHASES_BEFORE_INTENT:
             return ()
-        wrong = asked.fault
+        wrong = command.fault
         if wrong is UNSET and not self.is_offered(call):
-            wrong = ToolFault("UNKNOWN_TOOL", f"{call.name} is not offered any more")
+            wrong = ToolFault("UNKNOWN_TOOL", f"this node no longer offers {call.name}")
         if wrong is UNSET:
             return self._intent(session, call, now_ms)
         if call.attempt:
@@ -154,41 +154,41 @@ class CallRules(NamedTuple):
         return (_refused_call(call, wrong),)
 
     def on_attempt_lost(
-        self, state: SessionCalls, session: str, said: AttemptLost, *, now_ms: int
+        self, state: SessionCalls, session: str, report: AttemptLost, *, now_ms: int
     ) -> Sequence[facts.ToolFact]:
-        """Nobody knows how far the tool came: who was to call it is gone, or does not know."""
-        call = state.calls.get(said.operation_id)
+        """The outcome of an attempt is unknown: its process has ended, or does not know."""
+        call = state.calls.get(report.operation_id)
         if call is None or call.phase is not CallPhase.INTENDED:
             return ()
-        if call.attempt != said.attempt or (call.node == self.epoch) != bool(said.reason):
+        if call.attempt != report.attempt or (call.node == self.epoch) != bool(report.reason):
             return ()
-        text = _unknown_reason(call, said)
+        text = _unknown_reason(call, report)
         if not call.idempotent:
-            why = "it may not act twice"
-        elif said.not_awaited:
+            reason = "the tool is not idempotent"
+        elif report.not_awaited:
             return (_cancelled_call(call, text),)
         elif not self.is_offered(call):
-            why = "the tool is not offered any more"
-        elif said.reason and call.attempt >= ATTEMPTS_MAX:
-            why = f"it was tried {call.attempt} times"
+            reason = "this node no longer offers the tool"
+        elif report.reason and call.attempt >= ATTEMPTS_MAX:
+            reason = f"{call.attempt} attempts were made, the limit is {ATTEMPTS_MAX}"
         else:
             return self._intent(session, call, now_ms)
         until_ms = self._may_act_until_ms(call, now_ms)
-        if said.gone and call.surface == LOCAL and not (call.idempotent and call.attempt > 1):
+        if report.gone and call.surface == LOCAL and not (call.idempotent and call.attempt > 1):
             until_ms = max(min(now_ms, call.deadline_at_ms), call.unknown_until_ms or 0)
-        return (_recovery_required(call, f"{text}, and {why}", until_ms),)
+        return (_recovery_required(call, f"{text}, and {reason}", until_ms),)
 
-    def on_outcome(self, state: SessionCalls, said: RecordOutcome) -> Sequence[facts.ToolFact]:
-        """The outcome of a call, if it is that of the last try. A worker's answer counts whichever
-        process asked for it, as long as no operator has spoken."""
-        call = state.calls.get(said.operation_id)
-        if call is None or call.attempt != said.attempt:
+    def on_outcome(self, state: SessionCalls, report: RecordOutcome) -> Sequence[facts.ToolFact]:
+        """Record the outcome of the last attempt. A worker's outcome is valid whichever process
+        asked for it, as long as no operator has resolved the call."""
+        call = state.calls.get(report.operation_id)
+        if call is None or call.attempt != report.attempt:
             return ()
-        waits = said.by_worker and call.phase is CallPhase.RECOVERY_REQUIRED
-        ours = said.by_worker or call.node == self.epoch
-        if not (waits or (call.phase is CallPhase.INTENDED and ours)):
+        is_awaited = report.by_worker and call.phase is CallPhase.RECOVERY_REQUIRED
+        is_ours = report.by_worker or call.node == self.epoch
+        if not (is_awaited or (call.phase is CallPhase.INTENDED and is_ours)):
             return ()
-        outcome = said.outcome
+        outcome = report.outcome
         if outcome.error is not UNSET:
             status = status_of(outcome.error)
             duration_ms = outcome.duration_ms
@@ -200,7 +200,7 @@ class CallRules(NamedTuple):
             **call_fields(call),
             value=outcome.value,
             value_blob=outcome.value_blob,
-            response_digest=said.response_digest,
+            response_digest=report.response_digest,
             duration_ms=outcome.duration_ms,
         )
         return (completed,)
@@ -208,7 +208,7 @@ class CallRules(NamedTuple):
     # --- rules ------------------------------------------------------------------------------------
 
     def is_offered(self, call: ToolCall) -> bool:
-        """Whether this node offers the tool, and as it was when the call was checked."""
+        """Whether this node offers the tool with the schema the call was checked against."""
         tool = self.catalogue.get(call.name)
         return (
             tool is not None
@@ -218,11 +218,11 @@ class CallRules(NamedTuple):
         )
 
     def is_orphaned(self, call: ToolCall) -> bool:
-        """Whether another process intended the call, and its outcome is not on record."""
+        """Whether another process intended the call and no outcome is recorded."""
         return call.phase is CallPhase.INTENDED and call.node != self.epoch
 
     def intended_attempts(self, state: SessionCalls) -> list[CallAttempt]:
-        """The places of calls whose intent is this process's."""
+        """The attempts this process has intended."""
         calls = state.calls.values()
         return [
             c.current_attempt
@@ -231,27 +231,28 @@ class CallRules(NamedTuple):
         ]
 
     def _may_act_until_ms(self, call: ToolCall, now_ms: int) -> int:
-        """Clocks are not compared: of another process it is known that it calls no tool any more,
-        so one that it called has at most its whole time left."""
+        """Avoids comparing the clocks of two processes. The other process calls no tools any more,
+        so its call has at most its whole timeout left."""
         if call.node == self.epoch:
             return acts_until_ms(call)
         return max(now_ms + call.timeout_ms + _grace_ms(call), call.unknown_until_ms or 0)
 
     def _end_orphan(self, call: ToolCall, now_ms: int) -> facts.Failed | facts.RecoveryRequired:
-        """The end of such a call whose run has ended."""
+        """The end of an orphaned call whose run has ended."""
         text = _unknown_reason(
             call, AttemptLost(operation_id=call.operation_id, attempt=call.attempt)
         )
         if call.idempotent:
             return _cancelled_call(call, text)
         until_ms = self._may_act_until_ms(call, now_ms)
-        return _recovery_required(call, f"{text}, and it may not act twice", until_ms)
+        return _recovery_required(call, f"{text}, and the tool is not idempotent", until_ms)
 
-    def _admit(self, asked: RequestedCall) -> CatalogueTool:
-        """Arguments in the blob store are looked at when they have been fetched."""
-        tool = self.catalogue.require(asked.name)
-        if asked.arguments is not UNSET:
-            check_arguments(tool, asked.arguments)
+    def _admit(self, requested: RequestedCall) -> CatalogueTool:
+        """Check a call before its request. Arguments in the blob store are checked when they are
+        fetched."""
+        tool = self.catalogue.require(requested.name)
+        if requested.arguments is not UNSET:
+            check_arguments(tool, requested.arguments)
         require_permission(tool, approvals=self.approvals)
         return tool
 
@@ -276,7 +277,7 @@ class CallRules(NamedTuple):
 
 
 def call_fields(call: ToolCall) -> dict[str, Any]:
-    """What every fact of a call has."""
+    """The common fields of every fact of a call."""
     return {
         "run": call.run,
         "generation": call.generation,
@@ -286,38 +287,40 @@ def call_fields(call: ToolCall) -> dict[str, Any]:
 
 
 def _refused_request(
-    said: turn.ToolCallsReturned, asked: RequestedCall, wrong: ToolFault
+    batch: turn.ToolCallsReturned, requested: RequestedCall, wrong: ToolFault
 ) -> facts.Refused:
     return facts.Refused(
-        run=str(said.run),
-        generation=said.generation,
-        traceparent=said.traceparent,
-        operation_id=asked.operation_id,
-        name=asked.name[:NAME_MAX],
-        number=asked.number,
-        request_digest=asked.digest,
+        run=str(batch.run),
+        generation=batch.generation,
+        traceparent=batch.traceparent,
+        operation_id=requested.operation_id,
+        name=requested.name[:NAME_MAX],
+        number=requested.number,
+        request_digest=requested.digest,
         error=wrong,
         status=status_of(wrong),
     )
 
 
-def _new_call(said: turn.ToolCallsReturned, asked: RequestedCall, tool: CatalogueTool) -> ToolCall:
+def _new_call(
+    batch: turn.ToolCallsReturned, requested: RequestedCall, tool: CatalogueTool
+) -> ToolCall:
     return ToolCall(
-        operation_id=asked.operation_id,
-        run=str(said.run),
-        generation=said.generation,
-        name=asked.name,
+        operation_id=requested.operation_id,
+        run=str(batch.run),
+        generation=batch.generation,
+        name=requested.name,
         phase=CallPhase.REQUESTED,
-        number=asked.number,
+        number=requested.number,
         surface=tool.surface,
         approval=tool.capability.approval_policy if requires_approval(tool) else UNSET,
         idempotent=tool.capability.idempotent,
         schema_digest=tool.available.schema_digest,
-        request_digest=asked.digest,
+        request_digest=requested.digest,
         timeout_ms=tool.capability.limits.timeout_ms,
-        traceparent=said.traceparent,
-        arguments=asked.arguments,
-        arguments_blob=asked.arguments_blob,
+        traceparent=batch.traceparent,
+        arguments=requested.arguments,
+        arguments_blob=requested.arguments_blob,
     )
 
 
@@ -341,9 +344,9 @@ def _requested(call: ToolCall, tool: CatalogueTool, *, waits: bool) -> facts.Req
 
 
 def acts_until_ms(call: ToolCall) -> int:
-    """Until when the tool may still act on the last attempt of an intended call, or on one before
-    it, by the clock of the process that intended it: a worker has a little longer than a function
-    of the node. A function that goes on after its time is over is not counted."""
+    """Until when the tool may still act on an intended call, by the clock of the process that
+    intended it. Workers have a grace period. A function that ignores its deadline is not
+    covered."""
     return max(call.deadline_at_ms + _grace_ms(call), call.unknown_until_ms or 0)
 
 
@@ -351,11 +354,11 @@ def _grace_ms(call: ToolCall) -> int:
     return 0 if call.surface == LOCAL else GRACE_MS
 
 
-def _unknown_reason(call: ToolCall, said: AttemptLost) -> str:
+def _unknown_reason(call: ToolCall, report: AttemptLost) -> str:
     node = call.node.rpartition(".")[0] or call.node
-    ended = ", which has ended" if said.gone else ""
-    text = said.reason or f"not known here whether it was called by {node}{ended}"
-    return f"{text}; {said.worker_report}" if said.worker_report else text
+    ended = ", which has ended," if report.gone else ""
+    text = report.reason or f"it is unknown whether {node}{ended} called the tool"
+    return f"{text}; {report.worker_report}" if report.worker_report else text
 
 
 def _recovery_required(call: ToolCall, reason: str, until_ms: int) -> facts.RecoveryRequired:
@@ -363,7 +366,7 @@ def _recovery_required(call: ToolCall, reason: str, until_ms: int) -> facts.Reco
 
 
 def _cancelled_call(call: ToolCall, reason: str) -> facts.Failed:
-    wrong = fault("CANCELLED", f"{reason}, and nobody waits for it any more")
+    wrong = fault("CANCELLED", f"{reason}, and its run no longer waits for it")
     return facts.Failed(**call_fields(call), error=wrong, status=status_of(wrong), duration_ms=0)
 
 
@@ -379,85 +382,89 @@ def _refused_call(call: ToolCall, wrong: ToolFault) -> facts.Refused:
 
 
 _TIME_MAX_MS: Final = 253_402_300_799_000
-"""A time-out may be any number; there is no name for what is later."""
+"""A timeout may be any number; ISO times end here."""
 
 
 def resolve(
-    ledger: CallRules, state: SessionCalls, asked: ResolveCall, *, by: str, now_ms: int
+    rules: CallRules, state: SessionCalls, command: ResolveCall, *, by: str, now_ms: int
 ) -> Sequence[facts.ToolFact]:
-    """The facts an operator's word leaves; ``by`` says whose it is. It is refused as long as the
-    tool may still act, unless the word says ``now``: no look at the tool could be the last."""
-    if (asked.completed is not UNSET) + (asked.failed is not UNSET) + asked.retry != 1:
+    """The facts of an operator's resolution; ``by`` names the operator. It is refused while the
+    tool may still act, unless it says ``now``."""
+    if (command.completed is not UNSET) + (command.failed is not UNSET) + command.retry != 1:
         raise Refused(
             "INVALID_ARGUMENT",
-            "say what came of the call, or to try it again",
-            hint="exactly one of completed, failed and retry",
+            "a resolution needs exactly one of completed, failed and retry",
+            hint="rookery runs resolve --help",
         )
-    call = _resolvable_call(ledger, state, asked)
-    left = _resolution_facts(ledger, call, asked, by)
-    until_ms = acts_until_ms(call) if ledger.is_orphaned(call) else call.acts_until_ms
-    if now_ms < until_ms and not asked.now:
+    call = _resolvable_call(rules, state, command)
+    left = _resolution_facts(rules, call, command, by)
+    until_ms = acts_until_ms(call) if rules.is_orphaned(call) else call.acts_until_ms
+    if now_ms < until_ms and not command.now:
         raise Refused(
             "CALL_MAY_STILL_ACT",
             f"{call.name} may still act on call {call.operation_id} for {until_ms - now_ms} ms, "
             f"until {_iso_time(until_ms)}",
-            hint="ask again then, or say now (--now)",
+            hint="retry then, or add --now",
         )
     return left
 
 
 def _resolution_facts(
-    ledger: CallRules, call: ToolCall, asked: ResolveCall, by: str
+    rules: CallRules, call: ToolCall, command: ResolveCall, by: str
 ) -> Sequence[facts.ToolFact]:
-    if asked.retry:
-        if not ledger.is_offered(call):
-            raise Refused("UNKNOWN_TOOL", f"{call.name} is not offered here as it was called")
+    if command.retry:
+        if not rules.is_offered(call):
+            raise Refused(
+                "UNKNOWN_TOOL", f"this node does not offer {call.name} with the schema of the call"
+            )
         return (facts.RetryAllowed(**call_fields(call), resolved_by=by),)
-    if asked.failed is not UNSET:
-        wrong = fault(asked.failed.code, asked.failed.message)
+    if command.failed is not UNSET:
+        wrong = fault(command.failed.code, command.failed.message)
         failed = facts.Failed(
             **call_fields(call), error=wrong, status=status_of(wrong), duration_ms=0, resolved_by=by
         )
         return (failed,)
     completed = facts.Completed(
         **call_fields(call),
-        value=asked.completed,
-        response_digest=_value_digest(ledger, call, asked.completed),
+        value=command.completed,
+        response_digest=_value_digest(rules, call, command.completed),
         duration_ms=0,
         resolved_by=by,
     )
     return (completed,)
 
 
-def resolution_receipt(state: SessionCalls, asked: ResolveCall, left: Sequence[Any]) -> CallReceipt:
-    """How the call stands after what the command ``left``."""
-    call = state.calls.get(asked.operation_id)
+def resolution_receipt(
+    state: SessionCalls, command: ResolveCall, left: Sequence[Any]
+) -> CallReceipt:
+    """The state of the call after a resolution."""
+    call = state.calls.get(command.operation_id)
     match left:
         case [facts.Completed()]:
-            stands = "completed"
+            reached = "completed"
         case [facts.Failed()]:
-            stands = "failed"
+            reached = "failed"
         case _ if call is None:
-            stands = "forgotten"
+            reached = "forgotten"
         case _ if call.outcome is UNSET:
-            stands = call.phase.value
+            reached = call.phase.value
         case _:
-            stands = "completed" if call.outcome.error is UNSET else "failed"
-    return CallReceipt(run_id=asked.run_id, operation_id=asked.operation_id, state=stands)
+            reached = "completed" if call.outcome.error is UNSET else "failed"
+    return CallReceipt(run_id=command.run_id, operation_id=command.operation_id, state=reached)
 
 
-def _resolvable_call(ledger: CallRules, state: SessionCalls, asked: ResolveCall) -> ToolCall:
-    """The call, if an operator may speak of it: it waits for that, another process intended it, or
-    it is to be tried again and was not yet."""
-    call = state.calls.get(asked.operation_id)
-    if call is None or call.run != asked.run_id:
+def _resolvable_call(rules: CallRules, state: SessionCalls, command: ResolveCall) -> ToolCall:
+    """The call, if an operator may resolve it: it waits for an operator, is orphaned, or waits for
+    its next attempt."""
+    call = state.calls.get(command.operation_id)
+    if call is None or call.run != command.run_id:
         raise Refused(
             "CALL_NOT_FOUND",
-            f"run {asked.run_id[:80]} has no call {asked.operation_id[:80]}",
-            hint=f"rookery runs show {asked.run_id[:80]}",
+            f"run {command.run_id[:80]} has no call {command.operation_id[:80]}",
+            hint=f"rookery runs show {command.run_id[:80]}",
         )
-    again = call.phase is CallPhase.REQUESTED and call.attempt > 0 and not asked.retry
-    if not (call.phase is CallPhase.RECOVERY_REQUIRED or ledger.is_orphaned(call) or again):
+    awaits_attempt = call.phase is CallPhase.REQUESTED and call.attempt > 0 and not command.retry
+    if not (call.phase is CallPhase.RECOVERY_REQUIRED or rules.is_orphaned(call) or awaits_attempt):
         raise Refused(
             "GUARD_REJECTED",
             f"call {call.operation_id} does not wait for an operator: it is {call.phase}",
@@ -470,8 +477,8 @@ def _iso_time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_s, UTC).isoformat(" ", "milliseconds")
 
 
-def _value_digest(ledger: CallRules, call: ToolCall, value: Any) -> str:
-    """Of a value the program could have been given by the tool."""
+def _value_digest(rules: CallRules, call: ToolCall, value: Any) -> str:
+    """The digest of an operator's value, which must be valid for the tool."""
     text = canonical_json(value)
     if len(text) > IN_FACT_BYTES_MAX:
         raise Refused(
@@ -479,9 +486,9 @@ def _value_digest(ledger: CallRules, call: ToolCall, value: Any) -> str:
             f"the value has {len(text)} bytes, the limit is {IN_FACT_BYTES_MAX}",
             hint="try the call again, or let it fail",
         )
-    if ledger.is_offered(call):
+    if rules.is_offered(call):
         try:
-            ledger.catalogue.require(call.name).checks.check_result(value)
+            rules.catalogue.require(call.name).checks.check_result(value)
         except Failed as failure:
             raise Refused(failure.code, failure.message) from None
     return digest_bytes(text)

@@ -1,14 +1,12 @@
-"""Places: how many calls of a tool run at once on this node, and how many may start.
+"""Call slots: how many calls of a tool run at once on this node, and how many start per minute.
 
-A place is taken in the decision that records a call's intent, or waited for before it, and given
-back when nothing of the call runs any more. The actor takes from its thread, waiting is done on the
-loop, in order of arrival. What was drafted and never came to stand is the concern's to give back:
-it knows what stands.
+A slot is reserved by the decision that records a call's intent, or waited for before it, and
+released when nothing of the call runs any more. The actor reserves slots on its own thread; waiting
+happens on the bus loop, in order of arrival. If an intent is not committed, the decider releases
+its reservation.
 
-How many calls of a capability may run at once, and how many may start within a minute.
-
-Counters without clocks, locks or queues: time is an argument, one thread uses each, and who waits
-for a place, in which order, is the caller's to keep. They count this process only.
+The counters have no clock and no lock: time is an argument, and ``CallSlots`` holds the lock. They
+count calls of this process only.
 """
 
 from __future__ import annotations
@@ -29,36 +27,35 @@ _MINUTE_MS: Final = 60_000
 
 
 class ConcurrencyLimit:
-    """Places for calls that run at once."""
+    """The number of slots for calls that run at once."""
 
     def __init__(self, concurrency: int) -> None:
         self._free = self._concurrency = concurrency
 
     def try_acquire(self) -> bool:
-        """Take a place, if there is one."""
+        """Take a slot, if one is free."""
         if not self._free:
             return False
         self._free -= 1
         return True
 
     def release(self) -> None:
-        """Give back a place that was taken."""
-        assert self._free < self._concurrency, "more places were given back than taken"
+        assert self._free < self._concurrency, "more slots were released than acquired"
         self._free += 1
 
 
 class RateWindow:
-    """Starts within the last minute, to the millisecond; ``None`` counts nothing."""
+    """The starts of the last minute, to the millisecond; ``None`` is no limit."""
 
     def __init__(self, rate_per_min: int | None) -> None:
         self._rate_per_min = rate_per_min
         self._starts: deque[tuple[int, int]] = deque()
-        """Milliseconds and how many started in each: never more than a minute has."""
+        """Milliseconds and the number of starts in each; at most one minute of them."""
         self._count = 0
         self._now_ms = 0
 
     def try_acquire(self, now_ms: int) -> bool:
-        """Count a start at ``now_ms``, if the minute before it has room for one."""
+        """Count a start at ``now_ms``, if the last minute permits it."""
         if self._rate_per_min is None:
             return True
         if self.free_in_ms(now_ms):
@@ -71,8 +68,10 @@ class RateWindow:
         return True
 
     def free_in_ms(self, now_ms: int) -> int:
-        """How long to wait before there is room, if nobody else starts meanwhile; 0 is now."""
-        self._now_ms = max(now_ms, self._now_ms)  # A clock set back opens no second minute.
+        """Milliseconds until the next start is permitted; 0 means now."""
+        self._now_ms = max(
+            now_ms, self._now_ms
+        )  # A clock that is set back does not start a new window.
         while self._starts and self._starts[0][0] <= self._now_ms - _MINUTE_MS:
             self._count -= self._starts.popleft()[1]
         if self._rate_per_min is None or self._count < self._rate_per_min:
@@ -81,21 +80,21 @@ class RateWindow:
 
 
 class CallAttempt(NamedTuple):
-    """One try of one call."""
+    """One attempt of one call."""
 
     operation_id: str
     attempt: int
 
 
 class SlotStage(Enum):
-    """Whose a place is, to use or to give back."""
+    """Which step a slot belongs to."""
 
     RESERVED = auto()
-    """A decision's that took it for an intent which may not stand yet."""
+    """A decision reserved it for an intent that may not be committed yet."""
     ASSIGNED = auto()
-    """A performer's that waited for it and asks for the intent."""
+    """The executor waited for it and requests the intent."""
     RUNNING = auto()
-    """The call's."""
+    """The call runs."""
 
 
 class _HeldSlot(NamedTuple):
@@ -111,7 +110,7 @@ class _SlotRequest(NamedTuple):
 
 
 class _ToolSlots:
-    """The places of one tool."""
+    """The slots of one tool."""
 
     def __init__(self, capability: Capability) -> None:
         limits = capability.limits
@@ -123,7 +122,7 @@ class _ToolSlots:
         self.retry_timer: asyncio.TimerHandle | None = None
 
     def next_waiting(self) -> _SlotRequest | None:
-        while self.waiting and self.waiting[0].granted.done():  # Given up, and about to say so.
+        while self.waiting and self.waiting[0].granted.done():  # Cancelled.
             self.waiting.popleft()
         return self.waiting[0] if self.waiting else None
 
@@ -137,7 +136,7 @@ class _ToolSlots:
 
 
 class CallSlots:
-    """One a node."""
+    """One per node."""
 
     def __init__(
         self, capabilities: Iterable[Capability], loop: BusLoop, now_ms: Callable[[], int]
@@ -150,100 +149,101 @@ class CallSlots:
 
     # --- for decisions, on the actor's thread -----------------------------------------------------
 
-    def try_reserve(self, place: CallAttempt, session: str, name: str, now_ms: int) -> bool:
-        """Whether the call has its place, now or since before. Nobody overtakes those who wait."""
+    def try_reserve(self, attempt: CallAttempt, session: str, name: str, now_ms: int) -> bool:
+        """Whether the attempt has a slot, now or from before. Waiting attempts go first."""
         with self._lock:
-            if place in self._held:
+            if attempt in self._held:
                 return True
-            room = self._tools[name]
-            if room.waiting or not room.try_enter(now_ms):
+            tool_slots = self._tools[name]
+            if tool_slots.waiting or not tool_slots.try_enter(now_ms):
                 return False
-            self._held[place] = _HeldSlot(session, name, SlotStage.RESERVED)
-            self._reserved.setdefault(session, set()).add(place)
+            self._held[attempt] = _HeldSlot(session, name, SlotStage.RESERVED)
+            self._reserved.setdefault(session, set()).add(attempt)
             return True
 
     def reserved(self, session: str) -> frozenset[CallAttempt]:
-        """What decisions of the session took and no call uses yet."""
+        """The session's reserved slots that no call uses yet."""
         with self._lock:
             return frozenset(self._reserved.get(session, ()))
 
-    # --- for performers, on the loop --------------------------------------------------------------
+    # --- for the executor, on the loop ------------------------------------------------------------
 
-    async def wait(self, place: CallAttempt, session: str, name: str) -> bool:
-        """Wait for a place; ``False`` if nobody wants it any more (``leave``)."""
-        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    async def wait(self, attempt: CallAttempt, session: str, name: str) -> bool:
+        """Wait for a slot; ``False`` if the call no longer needs one (``stop_waiting``)."""
+        granted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         with self._lock:
-            if place in self._held:
+            if attempt in self._held:
                 return True
-            self._tools[name].waiting.append(_SlotRequest(place, session, told))
+            self._tools[name].waiting.append(_SlotRequest(attempt, session, granted))
         self._admit(name)
         try:
-            return await told
+            return await granted
         except asyncio.CancelledError:
-            self.stop_waiting(place.operation_id)
-            self.release(place, SlotStage.ASSIGNED)
+            self.stop_waiting(attempt.operation_id)
+            self.release(attempt, SlotStage.ASSIGNED)
             raise
 
     def stop_waiting(self, operation_id: str) -> None:
-        """The call needs no place any more."""
-        for name, room in self._tools.items():
+        """End the waiting of all attempts of a call."""
+        for name, tool_slots in self._tools.items():
             with self._lock:
-                gone = [w for w in room.waiting if w.attempt.operation_id == operation_id]
-                for waiting in gone:
-                    room.waiting.remove(waiting)
-            for waiting in gone:
+                stopped = [w for w in tool_slots.waiting if w.attempt.operation_id == operation_id]
+                for waiting in stopped:
+                    tool_slots.waiting.remove(waiting)
+            for waiting in stopped:
                 if not waiting.granted.done():
                     waiting.granted.set_result(False)
-            if gone:
+            if stopped:
                 self._admit(name)
 
-    def mark_running(self, place: CallAttempt) -> None:
-        """The call runs: from here on its place is its own."""
+    def mark_running(self, attempt: CallAttempt) -> None:
+        """Move the slot to the stage ``RUNNING``."""
         with self._lock:
-            if (taken := self._held.get(place)) is not None:
-                self._clear_reservation(place, taken)
-                self._held[place] = taken._replace(stage=SlotStage.RUNNING)
+            if (slot := self._held.get(attempt)) is not None:
+                self._clear_reservation(attempt, slot)
+                self._held[attempt] = slot._replace(stage=SlotStage.RUNNING)
 
-    def release(self, place: CallAttempt, stage: SlotStage) -> None:
-        """Free a place, if it is still at this stage. From any thread."""
+    def release(self, attempt: CallAttempt, stage: SlotStage) -> None:
+        """Release the slot, if it is still at this stage. Callable from any thread."""
         with self._lock:
-            taken = self._held.get(place)
-            if taken is None or taken.stage is not stage:
+            slot = self._held.get(attempt)
+            if slot is None or slot.stage is not stage:
                 return
-            del self._held[place]
-            self._clear_reservation(place, taken)
-            room = self._tools[taken.name]
-            room.slots.release()
-            wanted = bool(room.waiting)
-        if wanted:
-            self._loop.call_soon(self._admit, taken.name)
+            del self._held[attempt]
+            self._clear_reservation(attempt, slot)
+            tool_slots = self._tools[slot.name]
+            tool_slots.slots.release()
+            has_waiting = bool(tool_slots.waiting)
+        if has_waiting:
+            self._loop.call_soon(self._admit, slot.name)
 
-    def _clear_reservation(self, place: CallAttempt, taken: _HeldSlot) -> None:
-        if (drafted := self._reserved.get(taken.session)) is not None:
-            drafted.discard(place)
-            if not drafted:
-                del self._reserved[taken.session]
+    def _clear_reservation(self, attempt: CallAttempt, slot: _HeldSlot) -> None:
+        if (reserved := self._reserved.get(slot.session)) is not None:
+            reserved.discard(attempt)
+            if not reserved:
+                del self._reserved[slot.session]
 
     def _admit(self, name: str) -> None:
-        """Let in who waits, as far as there is room; come back when the rate allows more."""
-        room, admitted = self._tools[name], []
+        """Assign free slots to waiting attempts; schedule the next round if the rate is
+        exhausted."""
+        tool_slots, admitted = self._tools[name], []
         with self._lock:
             now_ms = self._now_ms()
-            while waiting := room.next_waiting():
-                if waiting.attempt in self._held:  # Two wait for the same try: it has one place.
-                    admitted.append(room.waiting.popleft())
+            while waiting := tool_slots.next_waiting():
+                if waiting.attempt in self._held:  # Two waiters of one attempt share its slot.
+                    admitted.append(tool_slots.waiting.popleft())
                     continue
-                if not room.try_enter(now_ms):
+                if not tool_slots.try_enter(now_ms):
                     break
-                room.waiting.popleft()
+                tool_slots.waiting.popleft()
                 self._held[waiting.attempt] = _HeldSlot(waiting.session, name, SlotStage.ASSIGNED)
                 admitted.append(waiting)
-            pause_ms = room.rate.free_in_ms(now_ms) if room.waiting else 0
+            pause_ms = tool_slots.rate.free_in_ms(now_ms) if tool_slots.waiting else 0
         for waiting in admitted:
             waiting.granted.set_result(True)
-        if room.retry_timer is not None:
-            room.retry_timer.cancel()
-            room.retry_timer = None
+        if tool_slots.retry_timer is not None:
+            tool_slots.retry_timer.cancel()
+            tool_slots.retry_timer = None
         if pause_ms:
             loop = asyncio.get_running_loop()
-            room.retry_timer = loop.call_later(pause_ms / 1_000, self._admit, name)
+            tool_slots.retry_timer = loop.call_later(pause_ms / 1_000, self._admit, name)

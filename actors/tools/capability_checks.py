@@ -1,8 +1,7 @@
-"""What a capability declares, enforced: its schemas and the sizes of request and response.
+"""Checks of one capability: its schemas, and the sizes of request and response.
 
-Made once a capability, used for every call, on either side of a wire. An object schema describes
-the named arguments, an array schema the positional ones. When in the course of a call each check
-comes, and what is journaled of its failure, is the pipeline's.
+Built once per capability and used for every call, by nodes and workers. An object schema describes
+named arguments, an array schema positional ones.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ _decode = msgspec.json.Decoder().decode
 
 
 class CheckedResult(NamedTuple):
-    """A result as it travels."""
+    """A valid result."""
 
     value: Any
-    """Plain JSON, as the receiver will read it."""
+    """Plain JSON."""
     text: bytes
-    """Its canonical JSON; the response digest is of this."""
+    """Its canonical JSON; the response digest covers this."""
 
 
 class CapabilityChecks:
-    """The checks of one capability, or a refusal of what it declares."""
+    """The checks of one capability; refuses an invalid capability."""
 
     def __init__(self, capability: Capability) -> None:
         _check_limits(capability)
@@ -51,10 +50,11 @@ class CapabilityChecks:
         )
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What the input schema describes, checked: a dict of the bound arguments, or a list.
+        """Check the arguments and return what the input schema describes: a dict of the bound
+        arguments, or a list.
 
-        ``TYPE_ERROR`` where a call does not fit at all, ``INVALID_ARGUMENT`` where a value is out
-        of range, as Python tells ``TypeError`` and ``ValueError`` apart.
+        ``TYPE_ERROR`` if the shape of the call is wrong, ``INVALID_ARGUMENT`` if a value is out of
+        range, like Python's ``TypeError`` and ``ValueError``.
         """
         bound = self._bind(args, kwargs)
         if wrong := self._input.find_mismatch(bound):
@@ -63,7 +63,7 @@ class CapabilityChecks:
         return bound
 
     def encode_request(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        """The canonical JSON of a call, within its limit; the request digest is of this."""
+        """The canonical JSON of a call, within its limit; the request digest covers this."""
         try:
             text = canonical_json({"args": args, "kwargs": kwargs})
         except Refused as refusal:
@@ -80,7 +80,8 @@ class CapabilityChecks:
         return text
 
     def check_result(self, result: Any) -> CheckedResult:
-        """A result as plain JSON of the declared size and form; anything else is the tool's."""
+        """A result as plain JSON of the declared size and schema; any other result is the tool's
+        failure."""
         try:
             text = canonical_json(result)
         except Refused as refusal:
@@ -112,7 +113,7 @@ class CapabilityChecks:
 def bind_by_name(
     tool: str, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """All arguments by name: positional ones take ``names`` in order."""
+    """All arguments by name; positional ones take the names in order."""
     if len(args) > len(names):
         raise Refused("TYPE_ERROR", f"{tool} takes {len(names)} arguments, given {len(args)}")
     bound = dict(zip(names, args, strict=False))
@@ -122,9 +123,9 @@ def bind_by_name(
 
 
 def schema_digest(capability: Capability) -> str:
-    """What a program that was written for this capability relies on, whatever its name or body.
+    """The digest of the schemas that programs rely on, independent of the tool's name and code.
 
-    The order of the properties counts, since positional arguments are bound by it.
+    The order of properties matters, because positional arguments are bound by it.
     """
     order = _names_in_order(capability)
     return digest_json(
@@ -136,7 +137,7 @@ def schema_digest(capability: Capability) -> str:
 
 
 def _names_in_order(capability: Capability) -> tuple[str, ...] | None:
-    """Of the properties, if the arguments are named."""
+    """The names of the properties; none for positional arguments."""
     match capability.input_schema:
         case {"type": "object", **rest}:
             properties = rest.get("properties")
@@ -169,7 +170,7 @@ _TOO_DEEP: Final = f"nested deeper than {NESTING_MAX} levels"
 
 
 def _is_too_deep(text: bytes) -> bool:
-    """Whether reading it back could meet the recursion limit."""
+    """Whether decoding the value could reach the recursion limit."""
     if text.count(b"[") + text.count(b"{") <= NESTING_MAX:
         return False
     try:

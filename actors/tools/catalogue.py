@@ -1,8 +1,5 @@
-"""The tools a node offers, by the names programs call them: fixed when it starts.
-
-Whose tool it is and what was declared of it, with the checks made of that. Who calls, and where, is
-not known here.
-"""
+"""The tools a node offers, by the names programs call them, with their checks. Fixed when the node
+starts."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ _INVALID_NAME_CHARACTER = re.compile(r"[^A-Za-z0-9_]")
 
 
 def catalogue_name(surface: str, tool: str) -> str:
-    """What programs call a tool of a surface outside the node."""
+    """The visible name of a worker's tool."""
     name = _INVALID_NAME_CHARACTER.sub("_", f"{surface}_{tool}")
     return f"_{name}" if name[0].isdigit() else name
 
@@ -62,7 +59,7 @@ class CatalogueTool(NamedTuple):
 
 
 class ToolCatalogue:
-    """Sorted by name, no two of one name."""
+    """Tools by name, sorted."""
 
     def __init__(self, tools: Iterable[CatalogueTool] = ()) -> None:
         self._tools: dict[str, CatalogueTool] = {}
@@ -86,7 +83,7 @@ class ToolCatalogue:
         return self._tools.get(name)
 
     def require(self, name: str) -> CatalogueTool:
-        """The tool a program calls by ``name``, or ``UNKNOWN_TOOL``."""
+        """The tool called ``name``; raises ``UNKNOWN_TOOL``."""
         tool = self._tools.get(name)
         if tool is None:
             known = ", ".join(self._tools) or "none"
@@ -103,31 +100,31 @@ class ToolCatalogue:
 
     @property
     def available_tools(self) -> tuple[AvailableTool, ...]:
-        """What a run is told."""
+        """The tools a run can call."""
         return tuple(tool.available for tool in self)
 
     @property
     def catalogue_bytes(self) -> bytes:
-        """What the tools declared, as the blob that ``RunEnvironment.catalogue`` names."""
-        return encode_json([tool.capability for tool in self])  # Properties keep their order.
+        """The capabilities, as the blob of ``RunEnvironment.catalogue``."""
+        return encode_json([tool.capability for tool in self])  # Keeps the order of properties.
 
 
 def check_arguments(tool: CatalogueTool, arguments: CallArguments) -> None:
-    """Refuse what the schema does not describe, and what is too large."""
+    """Refuse arguments that do not match the schema or are too large."""
     tool.checks.check_arguments(arguments.args, arguments.kwargs)
     tool.checks.encode_request(arguments.args, arguments.kwargs)
 
 
 def requires_approval(tool: CatalogueTool) -> bool:
-    """Whether somebody, or a rule, has to allow its calls."""
+    """Whether its calls need an approval."""
     return tool.capability.approval_policy is not ApprovalMode.NONE
 
 
 def require_permission(tool: CatalogueTool, *, approvals: bool) -> None:
-    """Refuse what nobody here may allow; ``approvals``: somebody can be asked for one."""
+    """Refuse a call that needs an approval where ``approvals`` are not decided."""
     if requires_approval(tool) and not approvals:
         raise Refused(
             "PERMISSION_DENIED",
             f"{MissingDependency.APPROVAL_DISPATCHER.reason_code}: "
-            f"{tool.available.name} wants an approval and nobody here can be asked for one",
+            f"{tool.available.name} needs an approval and the realm has no approvals",
         )

@@ -1,6 +1,6 @@
-"""Threads for functions that block and may never return.
+"""A pool of daemon threads for functions that block and may never return.
 
-Like a ``ThreadPoolExecutor``, but a function that hangs does not keep the process from ending.
+Like ``ThreadPoolExecutor``, but a hanging function does not prevent the process from ending.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class DaemonThreadPool(Executor):
-    """Up to so many daemon threads, made when they are first needed."""
+    """Up to a number of daemon threads, started when needed."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -35,14 +35,14 @@ class DaemonThreadPool(Executor):
                 return
             try:
                 result = fn(*args, **kwargs)
-            except BaseException as error:  # Whoever waits is told, whatever it is.
+            except BaseException as error:  # The future carries every exception.
                 future.set_exception(error)
             else:
                 future.set_result(result)
 
         with self._changed:
             if self._closed:
-                raise RuntimeError("these threads take no more work")
+                raise RuntimeError("the thread pool was shut down")
             self._jobs.append(job)
             if self._idle < len(self._jobs) and self._count < self._count_max:
                 self._count += 1
@@ -51,7 +51,7 @@ class DaemonThreadPool(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work. Threads end when what was taken is done; nobody waits for them."""
+        """Refuse new work. The threads end after the accepted work; this does not wait for them."""
         del wait, cancel_futures
         with self._changed:
             self._closed = True

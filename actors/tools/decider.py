@@ -1,7 +1,7 @@
-"""Tools as the kernel sees them: the family ``tool``, its one verb, its answers.
+"""The decider of the family ``tool``: it hands commands and facts of turns to the rules for calls.
 
-It reacts to what turns say: which calls a program wants, and that a run is over. The rules are
-``ledger``'s and ``resolving``'s, the folding is ``fold``'s. Here what comes finds its rule.
+It reacts to the calls a program requests and to the end of a run. The rules are in ``call_rules``,
+the fold is in ``evolve``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["ToolsDecider"]
 
 
 class ToolsDecider(Decider):
-    """The rules of the family ``tool``."""
+    """Decides the commands of the family ``tool``."""
 
     family = "tool"
     schema = STATE_SCHEMA
@@ -53,20 +53,20 @@ class ToolsDecider(Decider):
     def __init__(
         self, *, visible: ToolCatalogue, places: CallSlots, epoch: str, approvals: bool = False
     ) -> None:
-        """``epoch`` tells this process from any other, also of the same node; ``approvals``:
-        somebody can be asked for one."""
+        """``epoch`` identifies this process; ``approvals``: whether the realm decides approvals."""
         self._rules = CallRules(visible, places, epoch, approvals)
 
     def read_scope(self, state: SessionCalls, command: Command[Any]) -> ReadScope | None:
-        """Whoever asks for a run's calls is about to wait for them: none of them may be missing
-        because it was never told here that the run wants it."""
+        """A driver that queries a run's calls is about to wait for them, so the actor first catches
+        up with the turn's facts."""
         del state
         return ReadScope.OTHERS if isinstance(command.body, CallsQuery) else None
 
     def effects_when_damaged(
         self, key: str, command: Command[Any], error: CodedError
     ) -> Sequence[Effect]:
-        """A run waits for its calls. What another version can read is left to that."""
+        """End the run that waits for its calls. A history of another version is left to nodes that
+        can read it."""
         if error.code in OTHER_VERSIONS:
             return ()
         return history_broken_effects(self.family, key, command, error)
@@ -77,27 +77,28 @@ class ToolsDecider(Decider):
     def decide(
         self, state: SessionCalls, command: Command[Any], *, now_ms: int
     ) -> Sequence[facts.ToolFact]:
-        ledger, session = self._rules, command.key
+        rules, session = self._rules, command.key
         left: Sequence[facts.ToolFact] = ()
         match command.body:
-            case turn.ToolCallsReturned() as said:
-                left = ledger.on_requested(state, session, said, now_ms=now_ms)
-            case turn.OpsRegistered() as said:
-                left = ledger.on_dropped(state, said)
-            case turn.Completed() | turn.Failed() | turn.Cancelled() as said:
-                left = ledger.on_run_ended(state, said, now_ms=now_ms)
-            case BeginCall() as asked:
-                left = ledger.begin(state, session, asked, now_ms=now_ms)
-            case AttemptLost() as said:
-                left = ledger.on_attempt_lost(state, session, said, now_ms=now_ms)
-            case RecordOutcome() as said:
-                left = ledger.on_outcome(state, said)
-            case AllowCall() as said:
-                left = ledger.on_allowed(state, session, said, now_ms=now_ms)
-            case DenyCall() as said:
-                left = ledger.on_denied(state, said)
-            case ResolveCall() as asked:
-                left = resolve(ledger, state, asked, by=asked.actor or command.id, now_ms=now_ms)
+            case turn.ToolCallsReturned() as batch:
+                left = rules.on_requested(state, session, batch, now_ms=now_ms)
+            case turn.OpsRegistered() as step:
+                left = rules.on_dropped(state, step)
+            case turn.Completed() | turn.Failed() | turn.Cancelled() as end:
+                left = rules.on_run_ended(state, end, now_ms=now_ms)
+            case BeginCall() as begin:
+                left = rules.begin(state, session, begin, now_ms=now_ms)
+            case AttemptLost() as report:
+                left = rules.on_attempt_lost(state, session, report, now_ms=now_ms)
+            case RecordOutcome() as report:
+                left = rules.on_outcome(state, report)
+            case AllowCall() as allowed:
+                left = rules.on_allowed(state, session, allowed, now_ms=now_ms)
+            case DenyCall() as denied:
+                left = rules.on_denied(state, denied)
+            case ResolveCall() as resolution:
+                by = resolution.actor or command.id
+                left = resolve(rules, state, resolution, by=by, now_ms=now_ms)
         return left
 
     def evolve(self, state: SessionCalls, fact: facts.ToolFact) -> SessionCalls:
@@ -109,15 +110,15 @@ class ToolsDecider(Decider):
         match command.body:
             case CallsQuery(run_id=run_id):
                 return CallsView(calls=tuple(call.progress for call in state.calls_of_run(run_id)))
-            case BeginCall() | AttemptLost() | RecordOutcome() | AllowCall() | DenyCall() as asked:
-                call = state.calls.get(asked.operation_id)
+            case BeginCall() | AttemptLost() | RecordOutcome() | AllowCall() | DenyCall() as body:
+                call = state.calls.get(body.operation_id)
                 return (
                     IntentStatus()
                     if call is None
                     else IntentStatus(attempt=call.attempt, node=call.node)
                 )
-            case ResolveCall() as asked:
-                return resolution_receipt(state, asked, left)
+            case ResolveCall() as resolution:
+                return resolution_receipt(state, resolution, left)
             case _:
                 return None
 
@@ -125,9 +126,9 @@ class ToolsDecider(Decider):
         return () if isinstance(fact, facts.HistoryRestarted) else effects(state, fact)
 
     def on_state(self, key: str, state: SessionCalls | None) -> None:
-        """Give back the places that decisions took for intents which do not stand."""
-        places = self._rules.slots
-        if drafted := places.reserved(key):
-            standing = () if state is None else self._rules.intended_attempts(state)
-            for place in drafted.difference(standing):
-                places.release(place, SlotStage.RESERVED)
+        """Release the slots reserved for intents that were not committed."""
+        slots = self._rules.slots
+        if reserved := slots.reserved(key):
+            intended = () if state is None else self._rules.intended_attempts(state)
+            for attempt in reserved.difference(intended):
+                slots.release(attempt, SlotStage.RESERVED)

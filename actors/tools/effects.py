@@ -1,11 +1,8 @@
-"""What follows from the facts of calls, and what whoever performs it puts back to the actor.
+"""The effects of calls, the commands of their executor, and which effects follow from a fact. Pure.
 
-Data only: performing is ``acting``'s, what comes of what is put back is ``ledger``'s.
-
-What the open calls of a session call for, by what is on record of them alone. Pure.
-
-For a session that has come into a node's memory: the facts of its calls may have been handed to
-nobody. A call that this process has intended is under way here, and is not begun again.
+``pending_effects`` derives the effects of the open calls of a loaded session from their state
+alone, because their facts may not have reached any executor. A call that this process has intended
+runs here already and is not begun again.
 """
 
 from __future__ import annotations
@@ -38,36 +35,35 @@ __all__ = [
 
 
 class PrepareCall(Effect, frozen=True, kw_only=True):
-    """Have the call's arguments looked at, where they stand in the blob store, wait for a place
-    and ask for the intent."""
+    """Check the call's arguments in the blob store, wait for a slot, and request the intent."""
 
     session: str
     call: ToolCall
 
 
 class AskApproval(Effect, frozen=True, kw_only=True):
-    """Tell approvals of a call that waits for one, with its arguments as they would be made."""
+    """Request an approval of the call, with its bound arguments."""
 
     session: str
     call: ToolCall
 
 
 class CancelApproval(Effect, frozen=True, kw_only=True):
-    """Tell approvals that nobody wants the call any more."""
+    """Withdraw the approval request of a call."""
 
     session: str
     operation_id: str
 
 
 class ExecuteCall(Effect, frozen=True, kw_only=True):
-    """Call the tool, if the intent is this process's; else find out what to do about it."""
+    """Call the tool, if the intent is of this process; else resolve the attempt."""
 
     session: str
     call: ToolCall
 
 
 class NotifyCall(Effect, frozen=True, kw_only=True):
-    """Tell whoever waits for the call how it stands."""
+    """Notify the driver of the call about its progress."""
 
     progress: CallProgress
 
@@ -76,48 +72,48 @@ class NotifyCall(Effect, frozen=True, kw_only=True):
 
 
 class BeginCall(msgspec.Struct, frozen=True, kw_only=True):
-    """There is a place for the call; or its arguments turned out not to be what they should."""
+    """Record the intent, because the call has a slot; or refuse it for a fault of its arguments."""
 
     operation_id: str
     fault: ToolFault | UnsetType = UNSET
 
 
 class AttemptLost(msgspec.Struct, frozen=True, kw_only=True):
-    """Nobody can say what came of this try."""
+    """Record that the outcome of this attempt is unknown."""
 
     operation_id: str
     attempt: int
     reason: str = ""
-    """Why not, as the process says that recorded the intent; empty if it is not there to say."""
+    """Why the process of the intent does not know the outcome; empty if that process has ended."""
     not_awaited: bool = False
-    """The run has ended or is to, or its program gave the call up: if it may be tried again, it
-    need not be."""
+    """The run has ended, is ending, or dropped the call: a new attempt is not needed."""
     gone: bool = False
-    """The process that recorded the intent is known to have ended."""
+    """The process of the intent is known to have ended."""
     worker_report: str = ""
-    """What the workers of the tool said when they were asked after the call."""
+    """What the tool's workers reported about the call."""
 
 
 class RecordOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The tool has answered, or failed, or its time was up."""
+    """Record a result, a failure or a timeout of the tool."""
 
     operation_id: str
     attempt: int
     outcome: CallOutcome
     response_digest: str = ""
     by_worker: bool = False
-    """A worker was asked after the try, maybe by another process than the one that made it."""
+    """A worker reported it after the attempt, maybe to another process than the one of the
+    intent."""
 
 
 class IntentStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to all of these: whose intent of which try stands."""
+    """The reply to the executor's commands: the attempt and process of the last intent."""
 
     attempt: int = 0
     node: str = ""
 
 
 def pending_effects(state: SessionCalls, session: str, epoch: str) -> Sequence[Effect]:
-    """Of calls that have come to nothing yet; what waits for an operator waits."""
+    """The effects of calls without an outcome; calls that wait for an operator have none."""
     effects = (_effect_of_call(call, session, epoch) for call in state.calls.values())
     return [effect for effect in effects if effect is not None]
 
@@ -133,13 +129,13 @@ def _effect_of_call(call: ToolCall, session: str, epoch: str) -> Effect | None:
     return None
 
 
-def _attempt_key(place: CallAttempt) -> str:
-    """As of the effect of the fact that led there: what is under way is not begun beside itself."""
-    return f"{place.operation_id}/{place.attempt}"
+def _attempt_key(attempt: CallAttempt) -> str:
+    """The same key as the effect of the fact has, so that a running effect is not begun twice."""
+    return f"{attempt.operation_id}/{attempt.attempt}"
 
 
 def effects(state: SessionCalls, fact: facts.CallFact) -> Sequence[Effect]:
-    """What to do because of ``fact``."""
+    """The effects of ``fact``."""
     call = state.calls.get(fact.operation_id)
     if call is None:
         return ()

@@ -1,8 +1,4 @@
-"""What a fact makes of a session's calls, and what is to be done because of it. Pure and total.
-
-Which rules lead to a fact is ``ledger``'s. Effects look at the call as it stands, which after a
-crash is later than the fact: of what has been done since, nothing is done again.
-"""
+"""Folds facts into the calls of a session. Pure and total."""
 
 from __future__ import annotations
 
@@ -25,9 +21,9 @@ def evolve(state: SessionCalls, fact: facts.CallFact) -> SessionCalls:
 
 
 def withdrawn_outcome(*, given_up: bool = False) -> CallOutcome:
-    """What a call comes to that was not begun when its run ended, or went on without it."""
-    who = "the program gave the call up" if given_up else "the run ended"
-    return CallOutcome(error=ToolFault("CANCELLED", f"{who} before the tool was called"))
+    """The outcome of a call that never began, because its run ended or dropped it."""
+    cause = "the program dropped the call" if given_up else "the run ended"
+    return CallOutcome(error=ToolFault("CANCELLED", f"{cause} before the tool was called"))
 
 
 # --- one fold a fact ------------------------------------------------------------------------------
@@ -134,7 +130,7 @@ def _change(state: SessionCalls, fact: facts.CallFact, **fields: Any) -> Session
 
 
 def _with_outcome(state: SessionCalls, fact: facts.CallFact, outcome: CallOutcome) -> SessionCalls:
-    """With the call's outcome, which is kept for the run that may ask for it."""
+    """Set the outcome, which stays for the driver of the run."""
     call = state.calls.get(fact.operation_id)
     if call is None:
         return state
@@ -147,7 +143,7 @@ def _with_outcome(state: SessionCalls, fact: facts.CallFact, outcome: CallOutcom
 
 
 def _enter_run(state: SessionCalls, run: str) -> SessionCalls:
-    """Once another run calls, nobody asks for what came of the calls before."""
+    """A new run drops the ended calls of the earlier one."""
     if run == state.run:
         return state
     calls = state.calls

@@ -1,12 +1,8 @@
-"""Performing the effects of calls: looking at arguments, waiting for places, calling, telling.
+"""The executor of calls: checks arguments, waits for slots, calls tools, and records outcomes.
 
-A try of a call is started once in a process, and what it came to is kept until it stands: if its
-session goes to another node and comes back meanwhile, it is joined, not repeated. The rules are
-``ledger``'s, running functions is a host's. Lives on the bus's loop.
-
-A call as it is put before approvals: bound, and with exactly the arguments it was recorded with.
-
-Whether it is allowed, and who is asked, is not known here.
+A process begins each attempt once and stores the result until it is committed: if the session moves
+to another node and returns, its attempt is joined instead of repeated. A host runs the tools. Lives
+on the bus loop.
 """
 
 from __future__ import annotations
@@ -59,17 +55,17 @@ __all__ = ["ApprovalSubject", "CallExecutor", "approval_subject"]
 
 
 class ApprovalSubject(NamedTuple):
-    """What approvals are told of a call."""
+    """The approval request of a call, with the arguments recorded for it."""
 
     request: RequestApproval
     text: bytes
-    """Its canonical arguments, whose digest an approval is bound to."""
+    """Its canonical arguments, whose digest the approval is bound to."""
 
 
 def approval_subject(
     tool: CatalogueTool, call: ToolCall, arguments: CallArguments
 ) -> ApprovalSubject | ToolFault:
-    """The call, or what is wrong with it: nobody is asked about one that cannot be made."""
+    """The approval request of a call, or the fault of its arguments."""
     try:
         bound = tool.checks.check_arguments(arguments.args, arguments.kwargs)
         text = tool.checks.encode_request(arguments.args, arguments.kwargs)
@@ -77,7 +73,7 @@ def approval_subject(
         return fault_of(error)
     if digest_bytes(text) != call.request_digest or call.approval is UNSET:
         return fault("INVALID_ARGUMENT", f"these are not the arguments {call.name} was called with")
-    said = RequestApproval(
+    request = RequestApproval(
         operation_id=call.operation_id,
         run_id=call.run,
         generation=call.generation,
@@ -91,7 +87,7 @@ def approval_subject(
         arguments=bound,
         arguments_ref=f"blob:{call.request_digest}",
     )
-    return ApprovalSubject(said, text)
+    return ApprovalSubject(request, text)
 
 
 log = logging.getLogger(__name__)
@@ -100,7 +96,7 @@ FAMILY: Final = "tool"
 
 
 class CallExecutor:
-    """One a node."""
+    """One per node."""
 
     def __init__(
         self,
@@ -116,15 +112,14 @@ class CallExecutor:
         acts_for: Callable[[str], bool],
         is_gone: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """``hosts`` call the tools, by surface. ``acts_for``: whether this node is certain at this
-        moment that a session is its own. ``is_gone``: whether the process of an intent, as the
-        intent names it, is known to have ended."""
+        """``hosts`` call the tools, by surface. ``acts_for``: whether this node is certain now that
+        it owns a session. ``is_gone``: whether the process of an intent is known to have ended."""
         self._ask, self._blobs, self._catalogue, self._hosts = ask, blobs, visible, hosts
         self._slots, self._notifier, self._epoch, self._now_ms = places, board, epoch, now_ms
         self._owns_session, self._has_process_ended = acts_for, is_gone
         self._attempts = AttemptCache()
         self.tasks = TaskSet()
-        """Places on their way back."""
+        """Releases of slots."""
 
     @property
     def handlers(self) -> dict[type[Effect], EffectHandler]:
@@ -137,13 +132,13 @@ class CallExecutor:
         }
 
     async def notify(self, effect: NotifyCall) -> None:
-        """Whoever waits hears of it, and a call that has ended waits for no place any more."""
+        """Notify the driver; an ended call stops waiting for a slot."""
         if effect.progress.outcome is not UNSET:
             self._slots.stop_waiting(effect.progress.operation_id)
         self._notifier.notify(effect.progress)
 
     async def prepare_call(self, effect: PrepareCall) -> None:
-        """Bring a requested call to its intent, or to its end if it turns out to be none."""
+        """Bring a requested call to its intent, or refuse it for a fault of its arguments."""
         call = effect.call
         wrong = await self._argument_fault(call, self._require_tool(call))
         begin = BeginCall(operation_id=call.operation_id, fault=wrong)
@@ -153,8 +148,8 @@ class CallExecutor:
             await self._ask(FAMILY, effect.session, begin, IntentStatus)
 
     async def request_approval(self, effect: AskApproval) -> None:
-        """Put the call before approvals, unless it turns out to be none. Whoever is asked may look
-        at its arguments in the blob store, under the digest that the approval is bound to."""
+        """Request the approval, or refuse the call for a fault. Approvers may read its arguments in
+        the blob store, under the digest that the approval is bound to."""
         call, session = effect.call, effect.session
         found = await self._approval_subject(call, self._require_tool(call))
         if isinstance(found, ApprovalSubject):
@@ -169,13 +164,13 @@ class CallExecutor:
         await self._ask("approval", effect.session, unwanted, ApprovalAcknowledged)
 
     async def execute(self, effect: ExecuteCall) -> None:
-        """Call the tool and put on record what came of it."""
+        """Call the tool and record the outcome."""
         call, session = effect.call, effect.session
         if call.node != self._epoch:
             await self._resolve_unknown(session, call)
             return
         result = await asyncio.shield(await self._attempt(session, call))
-        if not result.called:  # The intent waits for the session's owner, which may be this node.
+        if not result.called:  # The owner of the session, maybe this node, executes the intent.
             raise Refused("PARTITION_UNOWNED", f"{session} may have moved to another node")
         if result.unknown_reason:
             await self._resolve_unknown(session, call, result.unknown_reason)
@@ -187,7 +182,6 @@ class CallExecutor:
     async def _record_outcome(
         self, session: str, call: ToolCall, result: AttemptResult, *, by_worker: bool = False
     ) -> None:
-        """Put the outcome of a try on record."""
         outcome, digest = result.outcome, ""
         if outcome.error is UNSET:
             digest = digest_bytes(result.text)
@@ -206,24 +200,22 @@ class CallExecutor:
     # --- before the intent ------------------------------------------------------------------------
 
     def _require_tool(self, call: ToolCall) -> CatalogueTool:
-        """One that is not here may be elsewhere: its call waits for that, and has not failed."""
+        """The tool; if this node does not offer it, the call waits for a node that does."""
         tool = self._catalogue.get(call.name)
         if tool is None:
-            raise NotExecutableHere(f"a call needs a tool that is not here: {call.name}")
+            raise NotExecutableHere(f"this node does not offer the tool of a call: {call.name}")
         return tool
 
     async def _approval_subject(
         self, call: ToolCall, tool: CatalogueTool
     ) -> ApprovalSubject | ToolFault:
-        """What to put before approvals, or what is wrong with it."""
         arguments = await self._load_arguments(call)
         if isinstance(arguments, ToolFault):
             return arguments
         return await asyncio.to_thread(approval_subject, tool, call, arguments)
 
     async def _argument_fault(self, call: ToolCall, tool: CatalogueTool) -> ToolFault | UnsetType:
-        """What is wrong with arguments nobody has looked at yet. They are large, so a thread does
-        it."""
+        """The fault of arguments from the blob store. They are large, so a thread checks them."""
         if call.arguments_blob is UNSET:
             return UNSET
         try:
@@ -236,44 +228,45 @@ class CallExecutor:
         return UNSET
 
     async def _request_intent(self, session: str, call: ToolCall, body: msgspec.Struct) -> None:
-        """Wait for a place and ask for the intent; without one the place is given back."""
-        place, stands = call.next_attempt, False
+        """Wait for a slot and request the intent; without an intent the slot is released."""
+        attempt, is_intended = call.next_attempt, False
         try:
-            if await self._slots.wait(place, session, call.name):
-                standing = await self._ask(FAMILY, session, body, IntentStatus)
-                stands = standing == IntentStatus(attempt=place.attempt, node=self._epoch)
+            if await self._slots.wait(attempt, session, call.name):
+                status = await self._ask(FAMILY, session, body, IntentStatus)
+                is_intended = status == IntentStatus(attempt=attempt.attempt, node=self._epoch)
         finally:
-            if not stands:
-                self._slots.release(place, SlotStage.ASSIGNED)
+            if not is_intended:
+                self._slots.release(attempt, SlotStage.ASSIGNED)
 
     async def _resolve_unknown(self, session: str, call: ToolCall, reason: str = "") -> None:
-        """The intent is that of a process that is gone, or ``reason`` says why nobody knows."""
-        said = AttemptLost(operation_id=call.operation_id, attempt=call.attempt, reason=reason)
+        """Resolve an attempt with an unknown outcome: its process has ended, or gave a
+        ``reason``."""
+        lost = AttemptLost(operation_id=call.operation_id, attempt=call.attempt, reason=reason)
         if not call.idempotent:
             try:
                 outcome = await self._worker_outcome(call)
             except OutcomeUnknown as unknown:
-                words = fault("RECOVERY_REQUIRED", str(unknown)).message
+                text = fault("RECOVERY_REQUIRED", str(unknown)).message
                 gone = not reason and self._has_process_ended(call.node)
-                said = replace(said, gone=gone, worker_report=words)
+                lost = replace(lost, gone=gone, worker_report=text)
             else:
                 await self._record_outcome(
                     session, call, _to_attempt_result(outcome), by_worker=True
                 )
                 return
         elif not await self._is_awaited(session, call):
-            said = replace(said, not_awaited=True)
+            lost = replace(lost, not_awaited=True)
         else:
-            self._require_tool(call)  # Where it is missing, another node may try again.
+            self._require_tool(call)  # If this node lacks it, another node may try again.
             if await self._wait_ready(call):
-                await self._request_intent(session, call, said)
+                await self._request_intent(session, call, lost)
                 return
-            said = replace(said, not_awaited=True)
-        await self._ask(FAMILY, session, said, IntentStatus)
+            lost = replace(lost, not_awaited=True)
+        await self._ask(FAMILY, session, lost, IntentStatus)
 
     async def _worker_outcome(self, call: ToolCall) -> CallOutcome:
-        """The outcome of the present try, as the workers of its tool know it; else
-        ``OutcomeUnknown``. Its time is that since the intent: workers keep none."""
+        """The outcome that the tool's workers report; raises ``OutcomeUnknown``. Workers store no
+        times, so its duration counts from the intent."""
         host = self._hosts.get(call.surface)
         if host is None:
             raise OutcomeUnknown
@@ -292,39 +285,39 @@ class CallExecutor:
         return replace(outcome, duration_ms=max(0, self._now_ms() - since_ms))
 
     async def _is_awaited(self, session: str, call: ToolCall) -> bool:
-        """Whether the run stands and has not gone on without the call."""
+        """Whether the run is active and waits for the call."""
         query = ActiveRunQuery(run_id=call.run)
         view = await self._ask("turn", session, query, ActiveRunView)
-        wanted = {asked.operation_id for asked in (*view.calls, *view.beside)}
-        return not (view.ended or view.cancelling) and call.operation_id in wanted
+        awaited = {one.operation_id for one in (*view.calls, *view.beside)}
+        return not (view.ended or view.cancelling) and call.operation_id in awaited
 
     async def _wait_ready(self, call: ToolCall) -> bool:
-        """Wait until it can; ``False`` if its run is to end before."""
+        """Wait until the tool can be called; ``False`` if the run ends first."""
         host = self._hosts.get(call.surface)
-        if host is None:  # It is another surface's now, and the ledger knows what that means.
+        if host is None:  # The tool has moved to another surface; the rules handle that.
             return True
         ready = asyncio.ensure_future(host.wait_ready(call.name))
 
-        def give_up() -> None:
+        def cancel() -> None:
             ready.cancel()
 
         try:
-            with self._notifier.cancel_scope(call.run, call.operation_id, give_up):
+            with self._notifier.cancel_scope(call.run, call.operation_id, cancel):
                 await asyncio.wait({ready})
             return not ready.cancelled() and ready.result() is None
         finally:
-            give_up()
+            cancel()
 
     # --- the act ----------------------------------------------------------------------------------
 
     async def _attempt(self, session: str, call: ToolCall) -> asyncio.Future[AttemptResult]:
-        """The try of the call, begun now or before."""
+        """The attempt of the call; begins it if needed."""
         if (begun := self._attempts.get(call.current_attempt)) is not None:
             return begun
         arguments = await self._load_arguments(call)
         if (
             begun := self._attempts.get(call.current_attempt)
-        ) is not None:  # While they were fetched.
+        ) is not None:  # Begun during the fetch.
             return begun
         return self._attempts.begin(
             call.current_attempt, self._run_attempt(session, call, arguments)
@@ -348,12 +341,14 @@ class CallExecutor:
         try:
             result = await self._call_host(session, call, arguments, call.deadline_at_ms - began_ms)
         except OutcomeUnknown as unknown:
-            why = fault("RECOVERY_REQUIRED", str(unknown) or "its host does not say why").message
-            result = AttemptResult(CallOutcome(), b"", why)
+            reason = fault("RECOVERY_REQUIRED", str(unknown) or "its host gave no reason").message
+            result = AttemptResult(CallOutcome(), b"", reason)
         except NotCalled:
             result = AttemptResult(CallOutcome(), b"", called=False)
-        except Exception as error:  # A host says how a call fails; if it fails, so has the call.
-            log.exception("a tool's host failed", extra={"surface": call.surface})
+        except (
+            Exception
+        ) as error:  # Hosts return failures; an exception is a defect and fails the call.
+            log.exception("tool host failed", extra={"surface": call.surface})
             wrong = fault("TOOL_ERROR", f"{type(error).__name__}: {error}")
             result = AttemptResult(CallOutcome(error=wrong), b"")
         finally:
@@ -367,12 +362,12 @@ class CallExecutor:
         if isinstance(arguments, ToolFault):
             return AttemptResult(CallOutcome(error=arguments), b"")
         if left_ms <= 0:
-            text = f"the {call.timeout_ms} ms of {call.name} were over before it could be called"
+            text = f"the timeout of {call.name}, {call.timeout_ms} ms, passed before it was called"
             return AttemptResult(CallOutcome(error=fault("TIMEOUT_TOOL", text)), b"")
         host = self._hosts[call.surface]
         context = _call_context(session, call, arguments)
         if self._notifier.is_dropped(call.operation_id):
-            text = f"the program gave {call.name} up before it was called"
+            text = f"the program dropped {call.name} before it was called"
             return AttemptResult(CallOutcome(error=fault("CANCELLED", text)), b"")
         operation = call.operation_id
         with self._notifier.cancel_scope(call.run, operation, lambda: host.cancel(operation)):
@@ -380,24 +375,24 @@ class CallExecutor:
         return _to_attempt_result(outcome)
 
     async def _release_slot(self, call: ToolCall) -> None:
-        """The place is free when nothing of the call runs any more."""
+        """Release the slot when nothing of the call runs any more."""
         if (host := self._hosts.get(call.surface)) is not None:
             await host.wait_finished(call.operation_id)
         self._slots.release(call.current_attempt, SlotStage.RUNNING)
 
 
 async def _query_host(host: ToolHost, past: PastAttempt) -> CallOutcome:
-    """What the host's workers say; an answer that cannot be read says nothing."""
+    """What the host's workers report; an unreadable report raises ``OutcomeUnknown``."""
     try:
         return await host.query_outcome(past)
     except CodedError as error:
         if CODES[error.code].retryable:
             raise
-        raise OutcomeUnknown(f"the answer of its worker cannot be read: {error}") from error
+        raise OutcomeUnknown(f"the answer of its worker does not decode: {error}") from error
 
 
 def _to_attempt_result(outcome: CallOutcome) -> AttemptResult:
-    """What a host says, cut to what can be stored."""
+    """The outcome, cut to the limits of storage."""
     if outcome.error is not UNSET:
         wrong = fault(outcome.error.code, outcome.error.message)
         return AttemptResult(replace(outcome, error=wrong), b"")

@@ -1,8 +1,7 @@
-"""Where tools are called: the port, and the one that calls functions of this process.
+"""The port of tool hosts, which call tools whose intent is committed.
 
-A host is given calls whose intent stands. It keeps their time, passes on that nobody wants them any
-more, and answers what its tools declared and nothing else. It knows no ledger and tries nothing
-twice.
+A host enforces the timeout of a call, forwards its cancellation, and returns only values that match
+the schema of the tool. It tries no call twice.
 """
 
 from __future__ import annotations
@@ -19,32 +18,32 @@ __all__ = ["NotCalled", "OutcomeUnknown", "PastAttempt", "ToolHost", "always_all
 
 
 class OutcomeUnknown(Exception):
-    """The tool may have acted, or not; ``str`` says why nobody knows."""
+    """The tool may have acted; ``str`` says why the outcome is unknown."""
 
 
 class NotCalled(Exception):
-    """The tool was not called: this node may have lost the session to another one."""
+    """The tool was not called, because this node may have lost the session."""
 
 
 def always_allowed() -> bool:
-    """For a host that acts for nobody but itself."""
+    """For hosts without sessions."""
     return True
 
 
 class PastAttempt(NamedTuple):
-    """A try of another process, or one of this process whose outcome did not arrive."""
+    """An attempt of another process, or one of this process without an outcome."""
 
     name: str
     call_id: str
     attempt: int
     schema_digest: str
-    """Of the tool as it was called."""
+    """The schema of the tool when it was called."""
     left_ms: int
-    """So long the tool may still act; below zero once that is over."""
+    """How long the tool may still act; negative after that."""
 
 
 class ToolHost(Protocol):
-    """Calls the tools of one surface. Used on the bus's loop."""
+    """Calls the tools of one surface. Used on the bus loop."""
 
     async def wait_ready(self, name: str) -> None:
         """Wait until the tool can be called."""
@@ -52,17 +51,17 @@ class ToolHost(Protocol):
     async def call(
         self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always_allowed
     ) -> CallOutcome:
-        """What came of a call within its time: a value that fits what the tool declared, or an
-        error. ``ctx.cancelled`` is the host's to fill in. Or ``OutcomeUnknown``, also where a
-        try that is not the first did not begin. Or ``NotCalled``, where ``may_act``, asked at the
-        last moment and from any thread, says no."""
+        """The outcome of a call within its timeout: a value that matches the tool's schema, or an
+        error. The host sets ``ctx.cancelled``. Raises ``OutcomeUnknown``, also if an attempt after
+        the first did not begin; raises ``NotCalled`` if ``may_act``, checked last and from any
+        thread, is false."""
 
     def cancel(self, call_id: str) -> None:
-        """Nobody wants the answer any more; the call may end sooner, or not."""
+        """Cancel a call whose result is no longer needed; it may end sooner."""
 
     async def wait_finished(self, call_id: str) -> None:
-        """Wait until nothing of a call runs any more: after a time-out a function still may."""
+        """Wait until nothing of a call runs any more: a function may outlive its timeout."""
 
     async def query_outcome(self, past: PastAttempt) -> CallOutcome:
-        """The outcome of a past try, as soon as a worker of its tool has it. A worker that has not
-        begun the try calls it off. Else ``OutcomeUnknown``, with what the workers say."""
+        """The outcome of a past attempt, as soon as a worker has it. A worker that has not begun
+        the attempt cancels it. Raises ``OutcomeUnknown`` with the reports of the workers."""

@@ -1,4 +1,4 @@
-"""Calls functions of this process, each on a thread or as a coroutine of its own."""
+"""The local tool host: calls functions of this process, each on a thread or as a coroutine."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ THREADS_MAX: Final = 256
 
 
 class LocalToolHost:
-    """Calls functions of a registry: synchronous ones on threads, asynchronous ones on a loop of
-    their own, so that none of them can hold up the bus."""
+    """Calls the functions of a registry: synchronous ones on threads, asynchronous ones on a loop
+    of their own, so that none can block the bus."""
 
     def __init__(self, registry: ToolRegistry) -> None:
         self._tools = {tool.capability.name: tool for tool in registry}
@@ -47,7 +47,7 @@ class LocalToolHost:
         self._running: dict[str, _RunningCall] = {}
 
     async def wait_ready(self, name: str) -> None:
-        """Always: they are in this process."""
+        """Returns at once: the functions are in this process."""
 
     async def call(
         self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always_allowed
@@ -73,7 +73,7 @@ class LocalToolHost:
             running.stop()
 
     async def query_outcome(self, past: PastAttempt) -> CallOutcome:
-        del past  # Only the process that called a function knows its outcome.
+        del past  # Only the process that called the function knows its outcome.
         raise OutcomeUnknown
 
     async def wait_finished(self, call_id: str) -> None:
@@ -81,8 +81,8 @@ class LocalToolHost:
             await asyncio.wait({asyncio.wrap_future(running.finished)})
 
     def close(self, timeout_s: float) -> bool:
-        """Stop what runs and wait for it. ``False`` if some function did not return in time; it
-        does not keep the process from ending. Not to be called on the bus's loop."""
+        """Stop running functions and wait for them. ``False`` if a function did not return in time;
+        it does not prevent the process from ending. Must not be called on the bus loop."""
         left = list(self._running.values())
         for running in left:
             running.stop()
@@ -112,7 +112,7 @@ class _RunningCall(ABC):
     """A call from its start until nothing of it runs any more."""
 
     finished: Future[CallOutcome]
-    """Never cancelled: it is done when the call is."""
+    """Done when the call is; never cancelled."""
 
     def __init__(
         self, tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]
@@ -121,14 +121,15 @@ class _RunningCall(ABC):
         self._cancel_requested = threading.Event()
         self._ctx = replace(ctx, cancelled=self._cancel_requested.is_set)
         self.is_unobserved = False
-        """Nobody waits for the outcome."""
+        """The outcome is no longer needed."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Tell the function; on a coroutine, and on what has not begun, it is enforced."""
+        """Signal the cancellation; a coroutine and a call that has not begun are cancelled."""
 
     def _require_may_act(self) -> None:
-        """The last thing before the function is called: this process may have stood still."""
+        """Checked right before the function is called, because this process may have been
+        suspended."""
         if not self._may_act():
             raise NotCalled(self._ctx.name)
 
@@ -136,7 +137,7 @@ class _RunningCall(ABC):
         return CallOutcome(value=self._tool.checks.check_result(result).value)
 
     def _failed_outcome(self, error: BaseException) -> CallOutcome:
-        """Whoever waits is told, whatever it is."""
+        """The outcome for any exception."""
         if isinstance(error, ToolError):
             return CallOutcome(error=fault(error.code, error.message))
         if isinstance(error, CodedError):
@@ -147,12 +148,12 @@ class _RunningCall(ABC):
 
     def _log_if_late(self) -> None:
         if self.is_unobserved:
-            log.info("a late result was dropped", extra={"call_id": self._ctx.call_id})
+            log.info("late result dropped", extra={"call_id": self._ctx.call_id})
 
 
 class _ThreadCall(_RunningCall):
-    """Of a function that blocks: it goes straight to its thread, where its result is looked at as
-    well, for each change of threads costs as much as a small function."""
+    """A call of a blocking function. The same thread checks the result, because a change of threads
+    costs as much as a small function."""
 
     def __init__(
         self,
@@ -191,7 +192,7 @@ class _ThreadCall(_RunningCall):
 
 
 class _CoroutineCall(_RunningCall):
-    """Of a coroutine; its result is looked at on a thread, for that may take long."""
+    """A call of a coroutine function; a thread checks the result, because that may take long."""
 
     def __init__(
         self,
@@ -221,7 +222,7 @@ class _CoroutineCall(_RunningCall):
                 raise asyncio.CancelledError
             self._require_may_act()
             result = await self._tool.call(self._ctx)
-            self._task = None  # It has acted: from here on nothing is called off.
+            self._task = None  # The function has acted: cancellation ends here.
             outcome = await self._loop.run_in_executor(self._pool, self._checked_outcome, result)
         except NotCalled:
             raise
@@ -232,7 +233,7 @@ class _CoroutineCall(_RunningCall):
 
 
 def _describe_error(error: BaseException) -> str:
-    """Type and text; an exception may fail at telling its own."""
+    """Type and text of an exception, whose ``__str__`` may fail."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:

@@ -1,9 +1,8 @@
-"""The tools of a surface that workers serve, as a node calls them.
+"""The remote tool host: calls the tools of a surface that workers serve.
 
-Which tools there are is asked once, when the node starts; who of the workers does a call is the
-server's to choose. A call nobody has begun is offered again while there is time, what a worker
-answers is held to what it declared. Of one whose outcome nobody knows that is said, and no more: it
-may have acted.
+It discovers the tools once, when the node starts; the server chooses the worker of a call. A call
+that no worker has begun is offered again within its timeout. Answers are checked against the
+schemas. If the outcome is unknown, the host says so, because the tool may have acted.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ from rookery.schemas.worker_protocol import (
 __all__ = ["DISCOVERY_TIMEOUT_S", "RemoteToolHost", "check_surface"]
 
 DISCOVERY_TIMEOUT_S: Final = 10.0
-"""How long a node that starts waits for the first worker of a surface."""
+"""How long a starting node waits for the first worker of a surface."""
 NO_WORKER_TIMEOUT_S: Final = 1.0
-"""How long there may be no worker at all before a call fails: one may be changing places."""
+"""How long a call waits while a surface has no worker, for example during a restart."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5
 QUERY_PAUSE_S_MIN, QUERY_PAUSE_S_MAX = 0.1, 2.0
 UNANSWERED_MAX: Final = 5
-"""A worker that ran a call may be too busy to speak; one so often silent is lost."""
+"""A worker that misses more queries than this counts as lost; a busy one may miss some."""
 NAMES_MAX: Final = 5
-"""Of workers, in one sentence."""
+"""Workers named in one message."""
 INLINE_ANSWER_BYTES_MAX: Final = 64 << 10
-"""Larger ones are looked at on a thread."""
+"""Larger answers are checked on a thread."""
 
 _SURFACE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -66,10 +65,10 @@ class _RemoteCall:
 
 
 class RemoteToolHost:
-    """Port ``ToolHost``."""
+    """Implements the port ``ToolHost``."""
 
     def __init__(self, crews: ToolWorkers, surface: str, served: dict[str, ServedTool]) -> None:
-        """``served``: by the name workers know."""
+        """``served``: tools by the workers' names."""
         self._workers, self.surface = crews, surface
         self._names: dict[str, str] = {}
         self.catalogue_tools: list[CatalogueTool] = []
@@ -85,18 +84,18 @@ class RemoteToolHost:
     async def discover(
         cls, crews: ToolWorkers, surface: str, *, patience_s: float = DISCOVERY_TIMEOUT_S
     ) -> RemoteToolHost:
-        """What the surface's workers serve, all of them together, or a coded error."""
+        """A host for all tools of the surface's workers; raises a coded error."""
         check_surface(surface)
         served: dict[str, ServedTool] = {}
-        told = await crews.catalogues(surface, patience_s)
-        if not told:
+        found = await crews.catalogues(surface, patience_s)
+        if not found:
             raise Failed(
                 "WORKER_UNAVAILABLE",
-                f"no worker serves {surface}, waited {patience_s:g} s",
+                f"no worker serves {surface} after {patience_s:g} s",
                 hint=f"rookery tools serve MODULE:OBJECT --surface {surface}",
             )
         for catalogue in sorted(
-            map(_decode_catalogue, told), key=lambda catalogue: catalogue.worker
+            map(_decode_catalogue, found), key=lambda catalogue: catalogue.worker
         ):
             for tool in catalogue.tools:
                 _add_served(served, tool, catalogue.worker)
@@ -105,12 +104,12 @@ class RemoteToolHost:
     # --- port ToolHost ----------------------------------------------------------------------------
 
     async def wait_ready(self, name: str) -> None:
-        wanted = self._names[name], self._tools[name].available.schema_digest
+        expected = self._names[name], self._tools[name].available.schema_digest
         while True:
-            for told in await self._workers.catalogues(self.surface, DISCOVERY_TIMEOUT_S):
+            for encoded in await self._workers.catalogues(self.surface, DISCOVERY_TIMEOUT_S):
                 with suppress(Refused):
-                    tools = [tool.capability for tool in _decode_catalogue(told).tools]
-                    if wanted in [(tool.name, schema_digest(tool)) for tool in tools]:
+                    tools = [tool.capability for tool in _decode_catalogue(encoded).tools]
+                    if expected in [(tool.name, schema_digest(tool)) for tool in tools]:
                         return
             await asyncio.sleep(PAUSE_S_MAX)
 
@@ -142,12 +141,13 @@ class RemoteToolHost:
             self._workers.cancel(call_id)
 
     async def wait_finished(self, call_id: str) -> None:
-        """A function that outlives its call takes room of its worker's, and none here."""
+        """Returns at once: a function that outlives its call occupies its worker, and nothing
+        here."""
 
     async def query_outcome(self, past: PastAttempt) -> CallOutcome:
         tool = self._tools.get(past.name)
         if tool is None or tool.available.schema_digest != past.schema_digest:
-            raise OutcomeUnknown("the workers here do not serve the tool as it was called")
+            raise OutcomeUnknown("the workers do not serve the tool with the schema of the call")
         calling = self._calls[past.call_id] = _RemoteCall(always_allowed)
         try:
             return await _checked_outcome(tool.checks, await self._poll_answer(past, calling))
@@ -155,24 +155,24 @@ class RemoteToolHost:
             del self._calls[past.call_id]
 
     async def _poll_answer(self, past: PastAttempt, calling: _RemoteCall) -> bytes:
-        """Ask until a worker keeps the answer; as long as one runs the call, until its time is
-        over or the worker is silent."""
+        """Query until a worker has the answer; while one runs the call, until its time is over or
+        the worker is lost."""
         loop = asyncio.get_running_loop()
         end_s, absence_end_s = loop.time() + past.left_ms / 1_000, loop.time() + NO_WORKER_TIMEOUT_S
         pause, runs_at, silent = Backoff(QUERY_PAUSE_S_MIN, QUERY_PAUSE_S_MAX), "", 0
         while True:
-            said = await self._workers.query_attempt(self.surface, past.call_id, past.attempt)
-            if said.answer is not None:
-                return said.answer
-            states = {worker.worker: worker.state for worker in said.workers}
+            report = await self._workers.query_attempt(self.surface, past.call_id, past.attempt)
+            if report.answer is not None:
+                return report.answer
+            states = {worker.worker: worker.state for worker in report.workers}
             runs_at = next((w for w, s in states.items() if s is AttemptState.RUNNING), runs_at)
             if runs_at:
                 silent = silent + 1 if runs_at not in states else 0
                 over = loop.time() >= end_s or silent > UNANSWERED_MAX
                 if over or states.get(runs_at, AttemptState.RUNNING) is not AttemptState.RUNNING:
-                    raise OutcomeUnknown(_describe_workers(said, runs_at))
-            elif said.workers or loop.time() >= absence_end_s:
-                raise OutcomeUnknown(_describe_workers(said, runs_at))
+                    raise OutcomeUnknown(_describe_workers(report, runs_at))
+            elif report.workers or loop.time() >= absence_end_s:
+                raise OutcomeUnknown(_describe_workers(report, runs_at))
             if calling.cancel_requested.is_set():
                 self._workers.cancel(past.call_id)
             await asyncio.sleep(pause.next_s())
@@ -197,7 +197,7 @@ class RemoteToolHost:
     async def _submit_until_accepted(
         self, job: Job, calling: _RemoteCall, timeout_ms: int
     ) -> JobOutcome:
-        """Offer the job until somebody takes it, or nobody can be expected to."""
+        """Offer the job until a worker accepts it or none can be expected."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_ms / 1_000
         absence_end_s = min(end_s, loop.time() + NO_WORKER_TIMEOUT_S)
@@ -232,7 +232,7 @@ class RemoteToolHost:
 
 
 def check_surface(surface: str) -> None:
-    """Refuse what cannot be the name of a surface that workers serve."""
+    """Refuse an invalid name of a surface."""
     if not _SURFACE.fullmatch(surface):
         raise Refused(
             "INVALID_ARGUMENT",
@@ -242,52 +242,54 @@ def check_surface(surface: str) -> None:
         raise Refused("INVALID_ARGUMENT", f"{LOCAL} is the surface of each node's own functions")
 
 
-# --- what workers say of a call that is lost to its node ------------------------------------------
+# --- reports of workers about a lost call ---------------------------------------------------------
 
 
-def _describe_workers(said: WorkerReports, runs_at: str) -> str:
-    """For operators: all that is known, and no more."""
+def _describe_workers(report: WorkerReports, runs_at: str) -> str:
+    """The reports of the workers, for operators."""
     words = [
-        _describe_worker(worker) for worker in sorted(said.workers, key=lambda one: one.worker)
+        _describe_worker(worker) for worker in sorted(report.workers, key=lambda one: one.worker)
     ]
-    if runs_at and runs_at not in [worker.worker for worker in said.workers]:
-        words.insert(0, f"worker {runs_at} ran it and does not answer any more")
+    if runs_at and runs_at not in [worker.worker for worker in report.workers]:
+        words.insert(0, f"worker {runs_at} ran it and no longer answers")
     more = len(words) - NAMES_MAX
-    words = words[:NAMES_MAX] + ([f"{more} more workers were asked"] if more > 0 else [])
+    words = words[:NAMES_MAX] + ([f"{more} more workers were queried"] if more > 0 else [])
     return "; ".join(words) or "no worker of its surface answers"
 
 
-def _describe_worker(said: WorkerReport) -> str:
-    match said.state:
+def _describe_worker(report: WorkerReport) -> str:
+    match report.state:
         case AttemptState.RUNNING:
-            return f"worker {said.worker} still runs it"
+            return f"worker {report.worker} still runs it"
         case AttemptState.ENDED:
-            return f"worker {said.worker} has done it and keeps the answer no more"
+            return f"worker {report.worker} ran it and has dropped the answer"
         case AttemptState.NOT_STARTED:
-            back_s = said.remembers_ms / 1_000
-            return f"worker {said.worker} has not begun it in the {back_s:.1f} s it remembers"
+            back_s = report.remembers_ms / 1_000
+            return f"worker {report.worker} has not begun it in the last {back_s:.1f} s"
         case _:
-            return f"worker {said.worker} does not know"
+            return f"worker {report.worker} does not know"
 
 
-# --- what workers say -----------------------------------------------------------------------------
+# --- catalogues and answers of workers ------------------------------------------------------------
 
 
-def _decode_catalogue(told: bytes) -> WorkerCatalogue:
+def _decode_catalogue(encoded: bytes) -> WorkerCatalogue:
     try:
-        return msgspec.json.decode(told, type=WorkerCatalogue)
+        return msgspec.json.decode(encoded, type=WorkerCatalogue)
     except msgspec.MsgspecError as error:
-        raise Refused("INVALID_ARGUMENT", f"a worker's catalogue is none: {error}") from None
+        raise Refused(
+            "INVALID_ARGUMENT", f"the catalogue of a worker does not decode: {error}"
+        ) from None
 
 
 def _add_served(served: dict[str, ServedTool], tool: ServedTool, worker: str) -> None:
-    """Workers of one surface stand in for each other, so they have to agree."""
+    """Workers of one surface replace each other, so their schemas must be equal."""
     name = tool.capability.name
     known = served.setdefault(name, tool)
     if schema_digest(known.capability) != schema_digest(tool.capability):
         raise Refused(
             "TOOL_NAME_CONFLICT",
-            f"the workers of a surface serve different tools {name[:80]}, {worker[:80]} is one",
+            f"workers of a surface serve different tools {name[:80]}, one is {worker[:80]}",
             hint="stop the older workers, or serve the newer tools as another surface",
         )
 
@@ -299,7 +301,7 @@ async def _checked_outcome(checks: CapabilityChecks, body: bytes) -> CallOutcome
 
 
 def _decode_outcome(checks: CapabilityChecks, body: bytes) -> CallOutcome:
-    """What a worker answered, if it is what the tool declared."""
+    """The outcome in a worker's answer, checked against the schema."""
     try:
         answer = msgspec.json.decode(body, type=JobAnswer)
         if answer.error is not UNSET:
@@ -307,6 +309,8 @@ def _decode_outcome(checks: CapabilityChecks, body: bytes) -> CallOutcome:
         value = None if answer.value is UNSET else answer.value
         return CallOutcome(value=checks.check_result(value).value)
     except (msgspec.MsgspecError, RecursionError) as error:
-        return CallOutcome(error=fault("SERIALIZE_ERROR", f"the worker's answer is none: {error}"))
+        return CallOutcome(
+            error=fault("SERIALIZE_ERROR", f"the answer of the worker does not decode: {error}")
+        )
     except CodedError as error:
         return CallOutcome(error=fault_of(error))

@@ -1,8 +1,8 @@
-"""A JSON Schema, compiled once, and in plain words how a value fails to match it.
+"""A compiled JSON Schema that describes in plain words how a value fails to match.
 
-Draft 2020-12. A schema refers to its own parts only, so no check ever reaches for a network. Texts
-are told by their length, since what is said here is written down and a text may be a secret. What
-a mismatch means for a call is not known here.
+Draft 2020-12. A schema refers only to its own parts, so validation never uses the network. Messages
+give the length of a string instead of its text, because they are stored and a string may be a
+secret.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _FORMATS: Final[dict[str, type]] = {
     "time": datetime.time,
     "uuid": uuid.UUID,
 }
-"""What type hints become. A text is of a format if it converts; other formats say nothing."""
+"""The formats of type hints. A string matches a format if it converts; other formats are not
+checked."""
 
 _EXPECTED: Final[dict[str, str]] = {
     "type": "{}",
@@ -93,21 +94,22 @@ _FORMAT_CHECKER: Final = _format_checker()
 
 
 class SchemaMismatch(NamedTuple):
-    """Where a value is not what its schema says."""
+    """Where and how a value does not match its schema."""
 
     path: str
     """A JSON path."""
     expected: str
     given: str
     of_shape: bool
-    """Whether something is missing, too much or of another type; else a value is out of range."""
+    """Whether a member is missing, superfluous or of another type; otherwise a value is out of
+    range."""
 
     def __str__(self) -> str:
         return f"{self.path}: expected {self.expected}, given {self.given}"
 
 
 class SchemaValidator:
-    """Matches values against one schema, or refuses a schema that is none."""
+    """Validates values against one schema; refuses an invalid schema."""
 
     def __init__(self, schema: Any, what: str) -> None:
         try:
@@ -128,7 +130,7 @@ class SchemaValidator:
         )
 
     def find_mismatch(self, value: Any) -> SchemaMismatch | None:
-        """The most telling of what is wrong with a JSON value."""
+        """The most relevant mismatch of a JSON value."""
         try:
             if self._validator.is_valid(value):
                 return None
@@ -149,7 +151,7 @@ def _invalid_schema(what: str, why: str) -> Refused:
 
 
 class _ForeignReferenceError(Exception):
-    """A reference to what is not in the schema."""
+    """A reference to another document."""
 
 
 def _check_references(schema: Any) -> None:
@@ -176,11 +178,11 @@ def _references(part: Any) -> list[str]:
     return [reference for reference in named if isinstance(reference, str)]
 
 
-# --- what is said of a mismatch -------------------------------------------------------------------
+# --- the wording of a mismatch --------------------------------------------------------------------
 
 
 class _ValidationFailure(NamedTuple):
-    """What jsonschema found, without its types for what is not set."""
+    """jsonschema's error, with types for its unset fields."""
 
     path: list[str | int]
     keyword: str | None
@@ -239,7 +241,7 @@ def _phrase(keyword: str, asked: str) -> str:
 
 
 def _name_of(schema: Any) -> str:
-    """A word or two for what a schema describes."""
+    """A short name for the values of a schema."""
     match schema:
         case {"type": str() as kind}:
             return kind

@@ -1,7 +1,6 @@
-"""What the tools concern keeps of a session: the calls of its run, and what is open of older ones.
+"""The calls of a session: those of its run, and the open ones of earlier runs. Data only.
 
-Arguments are kept until a call has come to something, outcomes until another run begins to call: by
-then nobody asks for them any more. Data only; what facts make of it is ``fold``'s.
+Arguments stay until a call has an outcome, outcomes until another run begins to call.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ WAITING_FOR_APPROVAL = "WAITING_FOR_APPROVAL"
 
 
 class CallPhase(StrEnum):
-    """How far a call has come."""
+    """The phase of a call."""
 
     REQUESTED = "requested"
-    """It waits for a place, or for a look at its arguments."""
+    """Waits for a slot or for a check of its arguments."""
     WAITING_FOR_APPROVAL = "unapproved"
-    """It waits for an approval, and may not be made without."""
+    """Waits for an approval."""
     INTENDED = "intended"
-    """The tool is called, or was."""
+    """The tool was or is being called."""
     RECOVERY_REQUIRED = "recovery_required"
-    """An operator has to say what came of it."""
+    """Waits for an operator to resolve it."""
     ENDED = "ended"
 
 
@@ -62,39 +61,37 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     arguments: CallArguments | UnsetType = UNSET
     arguments_blob: str | UnsetType = UNSET
     approval: ApprovalPolicy | UnsetType = UNSET
-    """The policy that wants an approval."""
+    """The policy that requires an approval."""
     grant_id: str = ""
-    """The grant it has consumed."""
+    """The consumed grant."""
     attempt: int = 0
-    """Of the last intent; 0 if there was none."""
+    """The attempt of the last intent; 0 before the first."""
     node: str = ""
-    """The node process of the last intent."""
+    """The process of the last intent."""
     deadline_at_ms: int = 0
     unknown_until_ms: int | UnsetType = UNSET
-    """Until when the tool may still act on an attempt whose outcome is not known, as the last
-    ``recovery_required`` says; unset before the first one."""
+    """Until when the tool may still act on an attempt with an unknown outcome, from the last
+    ``recovery_required``; unset before the first one."""
     outcome: CallOutcome | UnsetType = UNSET
 
     @property
     def current_attempt(self) -> CallAttempt:
-        """Of its present try."""
         return CallAttempt(self.operation_id, self.attempt)
 
     @property
     def next_attempt(self) -> CallAttempt:
-        """Of the try that comes next."""
         return CallAttempt(self.operation_id, self.attempt + 1)
 
     @property
     def acts_until_ms(self) -> int:
-        """Until when the tool may still act, of a call that waits for an operator. Facts and
-        snapshots of older nodes do not say: the deadline of the last intent counts."""
-        said = self.unknown_until_ms
-        return self.deadline_at_ms if said is UNSET else said
+        """Until when the tool may still act on a call that waits for an operator. Facts and
+        snapshots of older nodes lack it: the deadline of the last intent applies."""
+        until_ms = self.unknown_until_ms
+        return self.deadline_at_ms if until_ms is UNSET else until_ms
 
     @property
     def progress(self) -> CallProgress:
-        """What whoever waits for the call may know of it."""
+        """The progress of the call for its driver."""
         waits_for = _WAITS_FOR.get(self.phase, "")
         return CallProgress(
             operation_id=self.operation_id, outcome=self.outcome, waits_for=waits_for
@@ -105,11 +102,11 @@ class SessionCalls(msgspec.Struct, frozen=True, kw_only=True):
     """One session's calls."""
 
     run: str = ""
-    """The last run that called anything."""
+    """The last run that called a tool."""
     calls: Map[str, ToolCall] = Map()
-    """By operation: all of that run, and those of earlier ones that have no outcome yet."""
+    """By operation: all calls of that run, and open calls of earlier ones."""
 
     def calls_of_run(self, run: str) -> list[ToolCall]:
-        """In the order in which they were asked for."""
+        """In the order of their requests."""
         found = [call for call in self.calls.values() if call.run == run]
         return sorted(found, key=lambda call: call.number)

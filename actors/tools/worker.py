@@ -1,8 +1,8 @@
-"""A tool worker: a process that does the calls of one surface for all nodes of a realm.
+"""A tool worker: a process that executes the calls of one surface for all nodes of a realm.
 
-It takes as many as it has room for, keeps their time, tells functions when nobody wants them any
-more and leaves in an orderly way. It trusts who calls it: arguments were checked by the node, and
-so will the answer be. It keeps no record; the ledger is the node's. Used on the bus's loop.
+It accepts as many calls as it has slots, enforces their timeouts, forwards cancellations, and
+drains before it stops. The node checks arguments and answers and records the call, so the worker
+stores nothing. Used on the bus loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _ServedFunction(NamedTuple):
 
 
 class Worker:
-    """Serves a registry at a workbench."""
+    """Serves the tools of a registry at a worker endpoint."""
 
     def __init__(
         self,
@@ -47,7 +47,8 @@ class Worker:
         concurrency: int,
         now_ms: Callable[[], int],
     ) -> None:
-        """``concurrency``: how many functions run at once; those that outlive their call count."""
+        """``concurrency``: how many functions run at once, including those that outlive their
+        call."""
         self._endpoint, self._name, self._concurrency, self._now_ms = (
             bench,
             name,
@@ -60,12 +61,12 @@ class Worker:
             for tool in registry
         }
         self._jobs: dict[str, Job] = {}
-        """Unanswered."""
+        """Jobs without an answer."""
         self._running_count = 0
         self._tasks = TaskSet()
 
     async def open(self) -> None:
-        """Be there for calls."""
+        """Announce the tools and accept calls."""
         tools = tuple(
             ServedTool(capability=tool.capability, awaited=tool.async_mode)
             for tool in self._registry
@@ -74,8 +75,8 @@ class Worker:
         await self._endpoint.open(catalogue, self._accept, self._cancel)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Take no more calls and finish what runs. ``False`` if that took longer: nobody will know
-        what came of those calls, and those who wait for them are told so."""
+        """Accept no more calls and finish the running ones. ``False`` on timeout: their outcomes
+        are unknown, and the worker reports that to their nodes."""
         await self._endpoint.drain()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -83,14 +84,14 @@ class Worker:
         left = list(self._jobs.values())
         self._jobs.clear()
         for job in left:
-            log.warning("a call outlives its worker", extra=_log_fields(job))
-            self._endpoint.report_unknown(job, f"{self._name} stopped before {job.tool} had ended")
+            log.warning("call outlived its worker", extra=_log_fields(job))
+            self._endpoint.report_unknown(job, f"{self._name} stopped before {job.tool} ended")
         await self._endpoint.close()
         await self._tasks.cancel()
         return not left
 
     def close(self, timeout_s: float) -> bool:
-        """Stop functions that still run. Not to be called on the bus's loop."""
+        """Stop functions that still run. Must not be called on the bus loop."""
         return self._host.close(timeout_s)
 
     # --- calls ------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ class Worker:
     def _accept(self, job: Job) -> None:
         served = self._served[job.tool]
         if self._running_count >= self._concurrency:
-            self._endpoint.reject(job, f"{self._name} has no room")
+            self._endpoint.reject(job, f"{self._name} has no free slot")
         elif job.schema_digest not in ("", served.schema_digest):
             self._endpoint.reject(job, f"{self._name} serves {job.tool} with other schemas")
         else:
@@ -115,7 +116,7 @@ class Worker:
             left_ms = job.left_ms or tool.capability.limits.timeout_ms
             outcome = await self._outcome(job, left_ms)
             if self._jobs.pop(job.id, None) is not None:
-                log.info("a call was answered", extra=_log_fields(job) | _outcome_fields(outcome))
+                log.info("call answered", extra=_log_fields(job) | _outcome_fields(outcome))
                 await self._endpoint.reply(job, _encode_answer(outcome))
             await self._host.wait_finished(_call_id(job))
         finally:
@@ -125,7 +126,9 @@ class Worker:
         try:
             arguments = msgspec.json.decode(job.body, type=CallArguments)
         except (msgspec.MsgspecError, RecursionError) as error:
-            return CallOutcome(error=fault("INVALID_JSON", f"the arguments of {job.tool}: {error}"))
+            return CallOutcome(
+                error=fault("INVALID_JSON", f"the arguments of {job.tool} do not decode: {error}")
+            )
         context = ToolCallContext(
             name=job.tool,
             args=arguments.args,
@@ -142,7 +145,7 @@ class Worker:
 
 
 def _call_id(job: Job) -> str:
-    """Who calls without one still gets to cancel."""
+    """The id for cancellation, also of a job without a call id."""
     return job.call_id or job.id
 
 

@@ -181,7 +181,7 @@ def test_what_is_no_answer_at_all_is_refused_too(place: Place, body: bytes):
     place.told(story)
 
 
-def test_garbage_for_a_session_nobody_knows_leaves_nothing(place: Place):
+def test_garbage_for_an_unknown_session_leaves_nothing(place: Place):
     async def story(court: Court) -> None:
         large = court.signed(replace(place.other.answer(), reason="x" * (PAYLOAD_BYTES_MAX // 2)))
         cut_short = msgspec.Raw(encode_json(large)[:-1])
@@ -267,7 +267,7 @@ def test_an_answer_of_the_wrong_hand_is_refused(place: Place, name: str):
     place.told(story)
 
 
-def test_whoever_asks_cannot_answer_not_even_with_an_approvers_key(place: Place):
+def test_a_requester_cannot_answer_even_with_an_approvers_key(place: Place):
     async def story(court: Court) -> None:
         await court.name("selfish", EVE)
         parked = await court.parked("selfish")
@@ -282,7 +282,7 @@ def test_whoever_asks_cannot_answer_not_even_with_an_approvers_key(place: Place)
     place.told(story)
 
 
-def test_nobody_makes_himself_an_approver(place: Place):
+def test_only_an_approver_can_add_an_approver(place: Place):
     """Whoever may publish anything."""
     mallory = Signer(b"m" * 32)
 
@@ -322,7 +322,7 @@ def test_an_answer_taken_to_another_session_is_refused_there(place: Place):
 # --- again, too late, and in between --------------------------------------------------------------
 
 
-def test_an_answer_that_somebody_plays_again_is_refused(place: Place):
+def test_a_replayed_answer_is_refused(place: Place):
     async def story(court: Court) -> None:
         parked = await court.parked("replayed")
         answer = court.signed(parked.answer())
@@ -333,7 +333,7 @@ def test_an_answer_that_somebody_plays_again_is_refused(place: Place):
     place.told(story)
 
 
-def test_an_answer_that_its_sender_repeats_is_told_again_what_it_came_to(place: Place):
+def test_a_repeated_answer_gets_the_same_receipt(place: Place):
     """The same command, by its id: only the first reply may have been lost."""
 
     async def story(court: Court) -> None:
@@ -349,7 +349,7 @@ def test_an_answer_that_its_sender_repeats_is_told_again_what_it_came_to(place: 
     place.told(story)
 
 
-def test_after_one_answer_no_other_counts_whoever_gives_it(place: Place):
+def test_after_one_valid_answer_every_other_is_refused(place: Place):
     async def story(court: Court) -> None:
         parked = await court.parked("double")
         first, second = parked.answer(), parked.answer("denied", "bob")

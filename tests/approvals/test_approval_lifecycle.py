@@ -132,14 +132,14 @@ def test_every_way_an_approval_can_go_is_found() -> None:
 # --- what a reader would not guess ----------------------------------------------------------------
 
 
-def test_that_nothing_may_be_decided_is_told_before_that_it_exists_already() -> None:
+def test_empty_allowed_decisions_are_rejected_before_a_duplicate() -> None:
     none = {"approve_ok": False, "deny_ok": False, "expiry": False}
     assert taken(pending(), "create_approval", **none)[1] == "EmptyAllowedDecisions"
     both = {"approve_ok": True, "deny_ok": True, "expiry": False}
     assert taken(pending(), "create_approval", **both)[1] == "AlreadyExists"
 
 
-def test_a_restore_tells_that_it_exists_before_anything_else() -> None:
+def test_a_duplicate_restore_is_rejected_before_any_other_error() -> None:
     none = {"approve_ok": False, "deny_ok": False, "expiry": False, "status": "Pending"}
     assert taken(pending(), "restore_approval", **none)[1] == "AlreadyExists"
     assert taken(ApprovalStatuses(), "restore_approval", **none)[1] == "EmptyAllowedDecisions"
@@ -189,12 +189,12 @@ def test_an_approval_is_decided_once_and_by_what_is_allowed() -> None:
     assert taken(only_deny, "decide_approval", decision="Deny")[1] == "Denied"
 
 
-def test_that_it_expired_is_told_before_that_it_is_decided() -> None:
+def test_an_expired_approval_is_rejected_before_a_decided_one() -> None:
     expired, _ = taken(pending(), "observe_approval_expiry", expired=True)
     assert taken(expired, "decide_approval", decision="Approve")[1] == "Expired"
 
 
-def test_a_word_nobody_knows_is_refused_before_the_machine_sees_it() -> None:
+def test_an_unknown_word_is_refused_before_the_machine_sees_it() -> None:
     for on, wrong in (
         ("decide_approval", {"decision": "Maybe"}),
         (

@@ -87,7 +87,7 @@ def test_the_first_approver_is_taken_as_named_and_signs_the_next():
 
 @pytest.mark.parametrize("how", ["changed", "dropped"])
 @pytest.mark.parametrize("field", ChangeApprover.__struct_fields__)
-def test_a_naming_with_one_field_tampered_with_adds_nobody(field: str, how: str):
+def test_a_change_with_one_altered_field_adds_no_approver(field: str, how: str):
     register = Register()
     register.say(register.naming("ann", ANN))
     genuine = register.signed("bob", BOB)
@@ -109,7 +109,7 @@ def test_a_naming_of_another_realm_or_hand_is_refused_and_recorded():
     assert register.refused(forged) == "SIGNATURE_INVALID"
 
 
-def test_a_naming_that_somebody_plays_again_stands_no_second_time():
+def test_a_replayed_change_is_refused():
     register = Register()
     register.say(register.naming("ann", ANN))
     added = register.signed("bob", BOB)
@@ -120,7 +120,7 @@ def test_a_naming_that_somebody_plays_again_stands_no_second_time():
     assert register.names == ["ann"]
 
 
-def test_the_same_command_again_is_told_the_same():
+def test_a_duplicate_change_gets_the_same_receipt():
     register = Register()
     first, unsigned = register.naming("ann", ANN), register.naming("eve", EVE)
     assert register.say(first) == register.say(first, repeated=True)
@@ -128,7 +128,7 @@ def test_the_same_command_again_is_told_the_same():
     assert register.say(unsigned, repeated=True).code == "SIGNATURE_REQUIRED"
 
 
-def test_somebody_always_stands_who_can_name_the_next():
+def test_a_key_that_can_sign_the_next_change_always_remains():
     register = Register()
     register.say(register.naming("ann", ANN))
     assert register.refused(register.signed("ann")) == "GUARD_REJECTED"

@@ -18,7 +18,7 @@ from tests.nodes import NodeProcess
 from tests.stock_client import until
 
 
-def test_a_node_that_cannot_tell_who_was_revoked_counts_nobody_and_says_so(
+def test_a_node_that_cannot_read_the_approver_list_accepts_no_signed_answer(
     server: EmbeddedServer, tmp_path: Path
 ):
     court = Court(server, "blind", tmp_path)

@@ -141,7 +141,7 @@ def test_every_way_asking_can_end_has_its_row(
     assert ledger.outcomes == [None, outcome], "what follows stands together with the result"
 
 
-def test_somebody_else_of_the_same_name_is_not_the_one_who_asks():
+def test_another_actor_of_the_same_name_is_not_the_requester():
     outcome, _ = asked(Says(Decision(approved("agent.s"))))
     assert outcome.releases_tool_execution()
 
@@ -183,7 +183,7 @@ def test_a_request_that_is_none_is_not_even_put_on_record():
     assert ledger.tried == []
 
 
-def test_a_request_cancelled_before_is_put_before_nobody_and_the_mark_is_used_up():
+def test_a_cancellation_before_the_dispatch_applies_once():
     dispatcher, ledger = Says(Decision(approved("ann"))), Ledger()
     broker = ApprovalBroker(ledger)
     broker.cancel_before_dispatch("s.call-1")
@@ -212,7 +212,7 @@ JOURNAL = (AgentErrorKind.JOURNAL_FAILURE, RetryClassification.REPAIR_NEEDED)
 RECOVERY = (AgentErrorKind.RECOVERY_REPAIR_NEEDED, RetryClassification.REPAIR_NEEDED)
 
 
-def test_without_an_intent_on_record_nobody_is_asked():
+def test_without_a_journaled_intent_nothing_is_dispatched():
     dispatcher = Says(Decision(approved("ann")))
     error, ledger = asked(dispatcher, 1)
     assert kinds(error) == JOURNAL
@@ -221,7 +221,7 @@ def test_without_an_intent_on_record_nobody_is_asked():
 
 
 @pytest.mark.parametrize("says", [row[2] for row in ROWS if row[2] is not None], ids=repr)
-def test_a_result_that_cannot_stand_leaves_a_recovery_record_and_lets_nothing_through(
+def test_a_result_that_is_not_journaled_leaves_a_recovery_record_and_releases_nothing(
     says: DispatchResult | Exception,
 ):
     error, ledger = asked(Says(says), 2)
@@ -236,13 +236,13 @@ def test_a_result_that_cannot_stand_leaves_a_recovery_record_and_lets_nothing_th
     assert (pending.idempotency_key, pending.dedupe_key) == (None, None)
 
 
-def test_a_recovery_record_that_cannot_stand_either_lets_nothing_through():
+def test_a_recovery_record_that_is_not_journaled_releases_nothing():
     error, ledger = asked(Says(Decision(approved("ann"))), 2, 3)
     assert kinds(error) == RECOVERY
     assert len(ledger.kept) == 1
 
 
-def test_of_a_request_nobody_saw_no_recovery_is_needed():
+def test_a_request_that_was_not_dispatched_needs_no_recovery():
     error, ledger = asked(None, 2)
     assert kinds(error) == JOURNAL
     assert len(ledger.tried) == 2
@@ -255,6 +255,6 @@ def test_of_a_request_nobody_saw_no_recovery_is_needed():
 
 @pytest.mark.parametrize("failing", [(1,), (2,), (2, 3)], ids=str)
 @pytest.mark.parametrize("says", list(SAID.values()), ids=list(SAID))
-def test_whichever_append_fails_no_outcome_is_told(failing: tuple[int, ...], says: Any):
+def test_a_failed_append_returns_no_outcome(failing: tuple[int, ...], says: Any):
     error, _ = asked(Says(Decision(says)), *failing)
     assert isinstance(error, AgentError)

@@ -284,7 +284,7 @@ def grant_has_a_reason(history: History, grant: approval.GrantIssued) -> bool:
 
 @settings(max_examples=300)
 @given(st.sampled_from(OPENINGS), steps)
-def test_no_history_releases_what_nobody_granted_and_none_loses_what_somebody_did(
+def test_every_released_call_was_granted_and_every_grant_is_used_or_requested_again(
     opening: tuple[Any, ...], taken: list[tuple[Any, ...]]
 ):
     told = Told()

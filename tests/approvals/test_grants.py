@@ -52,7 +52,7 @@ def asked(told: History) -> str:
     return operation_id
 
 
-def test_what_stands_of_an_approval_from_request_to_call():
+def test_the_facts_of_an_approval_from_request_to_call():
     told = history()
     operation_id = asked(told)
     receipt = told.decide(operation_id)
@@ -146,7 +146,7 @@ def test_what_a_sessions_grant_allowed_it_allows_no_more_once_revoked():
     assert told.asked(second).why == "the session's grant was revoked"
 
 
-def test_a_call_cannot_be_made_without_a_grant_whoever_says_so():
+def test_a_call_needs_a_grant():
     told = history()
     operation_id = asked(told)
     digest = told.asked(operation_id).request_digest
@@ -246,7 +246,7 @@ def test_a_decision_that_a_dispatcher_brought_in_time_counts_though_its_record_t
     assert len(told.acts) == 1
 
 
-def test_after_a_while_without_an_answer_somebody_else_is_asked_too():
+def test_a_request_is_escalated_after_a_while_without_an_answer():
     first, second = Says(Pending()), Says(Decision(approved("zoe")))
     first.name, second.name = "inbox", "pager"  # type: ignore[misc]
     told = History(
@@ -323,7 +323,7 @@ def test_where_keys_are_wanted_a_dispatchers_word_does_not_do_and_it_goes_on_wai
     assert told.acts == []
 
 
-def test_a_request_nobody_wants_any_more_is_put_before_nobody():
+def test_a_withdrawn_request_is_not_dispatched():
     says = Says(Decision(approved("zoe")))
     told = History(GUARDED, settings=ApprovalSettings(dispatchers=("says",)), dispatchers=(says,))
     told.call(1, "guarded", a=1)

@@ -1,8 +1,14 @@
-"""Rules: what they say of a call, what they cannot say, and what is no rule at all."""
+"""Approval rules: which are true, false or undecided for a call, and which do not parse.
+
+``rule_cases.jsonl`` holds generated rules and calls with the results of the recursive-descent
+parser that Python's ``ast`` has replaced: the meaning of a rule does not change.
+"""
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,7 +87,7 @@ not args.to
 args.to and true
 null < 1
 """
-NO_RULES = [
+MALFORMED = [
     "",
     "  ",
     "args.",
@@ -116,43 +122,94 @@ NO_RULES = [
     "true; true",
     "{}",
     "true # says who",
-    "(" * 33 + "true" + ")" * 33,
+    "(" * 32 + "true" + ")" * 32,
     "true" + " or true" * 300,
+    "[1,]",
+    "len('x',)",
+    "(len)('x')",
+    "(args).to == 'bob'",
+    "[1][0] == 1",
+    "1, 2",
+    "()",
+    "(1, 2)",
+    "[1)",
+    "1 == not true",
+    "1 in [1] in [true]",
+    "0x10 == 16",
+    "1_000 == 1000",
+    "1e3 == 1000",
+    "'a' 'b' == 'ab'",
+    "f'x' == 'x'",
+    "True",
+    "args.\u00e9 == 1",
+    "1 not not not in [1]",
 ]
+NESTED = "(" * 31 + "true" + ")" * 31
+"""As deep as the limit permits."""
+CASES = (Path(__file__).parent / "rule_cases.jsonl").read_text(encoding="utf-8").splitlines()
 
 
-def says(text: str) -> bool:
+def is_allowed(text: str) -> bool:
     return ApprovalRule(text).allows(PAID)
 
 
 @pytest.mark.parametrize("text", TRUE.splitlines())
-def test_a_rule_that_is_true_of_the_call(text: str):
-    assert says(text) is True
+def test_a_true_rule_allows_the_call(text: str):
+    assert is_allowed(text) is True
 
 
 @pytest.mark.parametrize("text", FALSE.splitlines())
-def test_a_rule_that_is_not_true_of_the_call(text: str):
-    assert says(text) is False
+def test_a_false_rule_does_not_allow_the_call(text: str):
+    assert is_allowed(text) is False
 
 
 @pytest.mark.parametrize("text", UNDECIDED.splitlines())
-def test_a_rule_that_cannot_be_said_of_the_call(text: str):
+def test_a_rule_about_a_missing_or_mistyped_value_is_undecided(text: str):
     with pytest.raises(RuleUndecided):
-        says(text)
+        is_allowed(text)
 
 
-@pytest.mark.parametrize("text", NO_RULES)
-def test_what_is_no_rule(text: str):
+@pytest.mark.parametrize("text", MALFORMED)
+def test_a_malformed_rule_is_refused(text: str):
     with pytest.raises(Refused) as caught:
         ApprovalRule(text)
     assert caught.value.code == "RULE_INVALID"
 
 
-def test_a_list_of_arguments_is_looked_at_by_place():
+@pytest.mark.parametrize("text", [NESTED, "not " * 498 + "true", "args" + ".x" * 900 + " == 1"])
+def test_a_long_or_nested_rule_within_the_limits_parses(text: str):
+    with suppress(RuleUndecided):
+        assert is_allowed(text) is True
+
+
+def test_a_rule_names_a_member_by_a_keyword():
+    call = PAID._replace(args={"in": 1, "from": {"or": [2]}})
+    assert ApprovalRule("args.in == 1 and args.from.or[0] == 2").allows(call)
+
+
+def test_generated_rules_keep_the_results_of_the_former_parser():
+    for number, line in enumerate(CASES, start=1):
+        case = json.loads(line)
+        assert _result(case["rule"], case["call"]) == case["result"], f"line {number}: {line}"
+
+
+def _result(text: str, call: dict[str, Any] | None) -> bool | str:
+    try:
+        rule = ApprovalRule(text)
+    except Refused as refusal:
+        return {"RULE_INVALID": "invalid"}[refusal.code]
+    assert call is not None, f"{text!r} parses"
+    try:
+        return rule.allows(RuleInput(**call))
+    except RuleUndecided:
+        return "undecided"
+
+
+def test_a_rule_reads_positional_arguments_by_index():
     assert ApprovalRule("args[0] == 1 and len(args) == 2").allows(PAID._replace(args=[1, "x"]))
 
 
-def test_the_refusal_names_the_place():
+def test_the_refusal_names_the_character():
     with pytest.raises(Refused, match=r"found 'x' at character 6"):
         ApprovalRule("true 'x'")
 
@@ -164,7 +221,7 @@ def capability(policy: Any) -> Capability:
 def test_a_capability_with_a_bad_rule_is_refused():
     check_rule(capability(ApprovalMode.MANUAL))
     check_rule(capability(AutoApproval(AutoRule("args.amount < 1"))))
-    with pytest.raises(Refused, match="pay: this is no rule"):
+    with pytest.raises(Refused, match="pay: the approval rule does not parse"):
         check_rule(capability(AutoApproval(AutoRule("args.amount <"))))
 
 
@@ -175,12 +232,12 @@ PIECES = (
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map(" ".join))
-def test_whatever_is_written_it_is_no_rule_or_says_true_or_false_or_nothing(text: str):
+def test_every_token_sequence_is_refused_undecided_true_or_false(text: str):
     with suppress(Refused, RuleUndecided):
-        assert says(text) in (True, False)
+        assert is_allowed(text) in (True, False)
 
 
 @given(st.text(max_size=30))
-def test_no_text_does_any_harm(text: str):
+def test_every_text_is_refused_undecided_true_or_false(text: str):
     with suppress(Refused, RuleUndecided):
-        assert says(text) in (True, False)
+        assert is_allowed(text) in (True, False)

@@ -13,7 +13,7 @@ from rookery.schemas.run import RunStatus
 from tests.approvals.approval_world import Court, Parked
 
 
-def test_a_parked_run_is_waited_for_and_said_to_be_parked_only_to_who_asks(
+def test_a_client_waits_for_a_parked_run_unless_it_asks_for_the_interim_result(
     server: EmbeddedServer, tmp_path: Path
 ):
     court = Court(server, "patience", tmp_path)

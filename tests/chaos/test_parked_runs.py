@@ -456,13 +456,13 @@ def test_a_rule_lets_through_what_it_is_true_of_and_asks_about_the_rest(realm: R
         (allowed,) = waiting.programs.of("approval.auto_allowed")
         assert allowed["rule"].startswith("args.amount <= 10")
         asked = await waiting.parked("pay(11)")
-        assert asked["why"] == "the rule does not allow it"
+        assert asked["why"] == "the rule does not allow the call"
         await waiting.decide(asked)
         await waiting.result(2)
         await waiting.decide(await waiting.parked("pay(amount=1)"), "denied")
         await waiting.programs.seen("turn.failed")
         asked = await waiting.parked("doubtful(2)")
-        assert asked["why"].startswith("the rule cannot be said of the call")
+        assert asked["why"].startswith("the rule is undecided for the call")
         await waiting.decide(asked)
         assert await waiting.result(3) == "did 2"
 

@@ -87,7 +87,7 @@ def test_the_largest_number_never_expires() -> None:
         ("mark_reauth_required", ()),
     ],
 )
-def test_a_key_nobody_has_heard_of_is_refused_by_name(method: str, more: tuple[Any, ...]) -> None:
+def test_an_unknown_key_is_refused_by_name(method: str, more: tuple[Any, ...]) -> None:
     handle = leases()
     login(handle)  # One that only waits for a login has no credential either.
     for key in (KEY, OTHER):
@@ -149,7 +149,7 @@ def test_logins_are_counted_over_all_keys() -> None:
 # --- who is told of a release ---------------------------------------------------------------------
 
 
-def test_exactly_the_logins_that_were_released_are_told() -> None:
+def test_observers_get_exactly_the_released_logins() -> None:
     handle, waiting = acquired(), Waiting()
     handle.install_release_observer(waiting)
     handle.release_lease(OTHER)
@@ -160,7 +160,7 @@ def test_exactly_the_logins_that_were_released_are_told() -> None:
     assert waiting.told == [(KEY, ("a", "b"))]
 
 
-def test_a_release_nobody_could_be_told_of_did_not_happen() -> None:
+def test_a_release_whose_observer_fails_is_undone() -> None:
     handle, waiting = acquired(), Waiting(fails=True)
     login(handle)
     handle.install_release_observer(waiting)
@@ -184,7 +184,7 @@ def test_it_did_if_a_newer_credential_has_come_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("phase", [VALID, EXPIRING, REFRESHING, REAUTH_REQUIRED])
-def test_a_restored_lease_stands_where_it_stood(phase: AuthLeasePhase) -> None:
+def test_a_restored_lease_has_its_former_state(phase: AuthLeasePhase) -> None:
     snapshot = AuthLeaseSnapshot(
         phase=phase,
         expires_at=100,

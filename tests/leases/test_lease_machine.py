@@ -187,7 +187,7 @@ def test_both_kinds_of_failure_count_until_there_is_a_credential() -> None:
     assert failed.refresh_attempt == U64_MAX
 
 
-def test_who_has_to_log_in_again_is_helped_by_a_new_credential_only() -> None:
+def test_only_a_new_credential_ends_the_need_to_log_in_again() -> None:
     lease = taken(Lease(), "mark_reauth_required")
     for on in ("mark_reauth_required", "mark_expiring", "begin_refresh"):
         refused(lease, on)
@@ -213,7 +213,7 @@ def test_the_seed_has_no_input_that_says_what_time_it_is() -> None:
         assert taken(valid, "observe_credential_freshness", **seen).phase == phase
 
 
-def test_a_login_is_used_once_by_who_began_it_and_in_time() -> None:
+def test_a_login_is_used_once_in_time_and_by_the_party_that_began_it() -> None:
     terms = {"flow_id": "f", "expires_at_millis": 10, "max_outstanding_flows": 1}
     lease = taken(Lease(), "admit_oauth_browser_flow", **terms, **BROWSER)
     refused(lease, "admit_oauth_browser_flow", **terms, **BROWSER)
@@ -251,7 +251,7 @@ def test_a_release_ends_the_logins_and_a_cleared_credential_does_not() -> None:
     refused(released, "admit_oauth_device_flow", flow_id="f", **terms)
 
 
-def test_every_row_tells_where_the_lease_stands_even_if_it_did_not_move() -> None:
+def test_every_transition_emits_the_phase_even_if_unchanged() -> None:
     for row in LEASE.transitions:
         draft = LEASE.candidate(row.on, every_ask(LEASE, row.on, LIKELY)[0])
         fact = replace(draft, row=row.name)

@@ -165,14 +165,14 @@ def test_the_first_login_of_an_unknown_key_opens_a_lease_without_a_credential() 
     assert waiting().lease is not None
 
 
-def test_a_login_nobody_began_is_refused_on_an_unknown_key() -> None:
+def test_an_unknown_login_is_refused_on_an_unknown_key() -> None:
     rejected = refused(NEW, "expire_oauth_device_flow", flow_id="f")
     assert rejected.reason.startswith("no auth lease registered")
 
 
 @pytest.mark.parametrize("edition", Edition)
 def test_the_limit_of_logins_counts_all_keys_before_this_one(edition: Edition) -> None:
-    with pytest.raises(TransitionRejected, match="3 logins are under way, the limit is 3") as no:
+    with pytest.raises(TransitionRejected, match="3 logins are active, the limit is 3") as no:
         lease_rules.decide_input(
             NEW, KEY, "admit_oauth_device_flow", FLOW, outstanding_flows=3, edition=edition
         )
@@ -192,7 +192,7 @@ def test_a_release_forgets_everything_but_the_generation() -> None:
     assert lease_rules.lease_snapshot(again).generation == 2
 
 
-def test_releasing_a_key_nobody_heard_of_is_accepted_and_told() -> None:
+def test_releasing_an_unknown_key_is_accepted_and_emitted() -> None:
     with pytest.raises(Refused, match="UNKNOWN_FIELD"):
         lease_rules.decide_input(NEW, KEY, "release", {"flow_ids": ("f",)})
     fact = lease_rules.decide_input(NEW, KEY, "release", {})
@@ -200,7 +200,7 @@ def test_releasing_a_key_nobody_heard_of_is_accepted_and_told() -> None:
     assert effects(NEW, fact) == [("EmitLifecycleEvent", {"new_state": "Released"})]
 
 
-def test_who_waits_for_a_login_is_told_of_exactly_those_that_ended() -> None:
+def test_a_release_emits_exactly_the_ended_logins() -> None:
     entry = asked(
         waiting(), "admit_oauth_browser_flow", **{**FLOW, "flow_id": "a"}, redirect_uri="u"
     )
@@ -211,7 +211,7 @@ def test_who_waits_for_a_login_is_told_of_exactly_those_that_ended() -> None:
     ]
 
 
-def test_a_release_that_could_not_be_told_is_undone() -> None:
+def test_a_release_whose_notification_fails_is_undone() -> None:
     entry = asked(acquired(), "admit_oauth_device_flow", **FLOW)
     released = folded(entry, lease_rules.release_lease(entry))
     undone = lease_rules.undo_release(released)
@@ -254,7 +254,7 @@ def restored(entry: LeaseEntry, expires_at: int | None = 100, **said: Any) -> Le
 
 
 @pytest.mark.parametrize("phase", [VALID, EXPIRING, REFRESHING, REAUTH_REQUIRED, EXPIRED])
-def test_a_restored_lease_stands_where_the_snapshot_says(phase: AuthLeasePhase) -> None:
+def test_a_restored_lease_has_the_state_of_the_snapshot(phase: AuthLeasePhase) -> None:
     for entry in (NEW, acquired(), waiting()):
         after = restored(entry, phase=phase, generation=7, credential_published_at_millis=3)
         assert lease_rules.lease_snapshot(after) == AuthLeaseSnapshot(
@@ -282,7 +282,7 @@ def test_a_restore_forgets_failures_and_knows_no_last_refresh() -> None:
     assert (lease.refresh_attempt, lease.last_refresh) == (0, None)
 
 
-def test_a_credential_whose_expiry_nobody_knows_is_not_restored() -> None:
+def test_a_credential_without_an_expiry_is_not_restored() -> None:
     assert restored(NEW, expires_at=None, phase=VALID) == NEW
     assert lease_rules.lease_snapshot(restored(NEW, U64_MAX, phase=VALID)).expires_at is None
 

@@ -93,7 +93,9 @@ def test_what_is_no_correlation_id_is_logged_and_not_told(caplog: Any) -> None:
     with caplog.at_level(logging.WARNING):
         requests.request_timed_out("not-a-uuid")
     assert notes.told == []
-    assert [record.message for record in caplog.records] == ["nothing is cleaned up"]
+    assert [record.message for record in caplog.records] == [
+        "cleanup skipped: invalid correlation id"
+    ]
 
 
 def test_freshness_is_told_whenever_it_was_settled_and_never_a_phase_or_a_policy() -> None:

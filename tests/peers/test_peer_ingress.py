@@ -92,7 +92,7 @@ def test_a_notice_is_about_the_peer_it_names_or_else_its_sender(params: Any, sub
     assert admit(PeerIngressLifecycle(kind=UNWIRED, params=params)).lifecycle_peer == subject
 
 
-def test_only_a_notice_is_about_anybody() -> None:
+def test_only_a_notice_names_a_peer() -> None:
     assert admit(request("ask", {"peer": "named"})).lifecycle_peer is None
 
 
@@ -130,7 +130,7 @@ def test_an_answer_says_whether_it_is_the_last(
     [SessionHost(phase=ATTACHED), SessionHost(phase=IDLE, session_id="session")],
     ids=["none", "idle"],
 )
-def test_where_nobody_listens_nothing_is_let_in(host: SessionHost) -> None:
+def test_a_session_that_does_not_listen_admits_nothing(host: SessionHost) -> None:
     with pytest.raises(TransitionRejected, match="PeerCommsHandle::classify_external_envelope"):
         admit(PeerIngressMessage(body="hello"), host)
 

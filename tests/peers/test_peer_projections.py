@@ -89,7 +89,7 @@ def test_progress_says_how_far_it_is_in_the_words_of_the_wire() -> None:
     )
 
 
-def test_the_context_key_is_the_same_for_everybody_who_makes_it() -> None:
+def test_the_context_key_is_the_same_in_every_projection() -> None:
     """Seed 001: ``peer_terminal_context_key_helper_stays_canonical``."""
     route = PeerResponseTerminalRouteIdentity.parse("peer-a")
     correlation = PeerResponseTerminalCorrelationId.parse(UUID_TEXT)
@@ -118,7 +118,7 @@ def asked(display_name: str | None = None, payload: Any = None) -> RequestProjec
 
 
 @pytest.mark.parametrize("display_name", [None, "", "  "])
-def test_a_request_says_what_is_asked_by_whom_and_how_to_answer(display_name: str | None) -> None:
+def test_a_request_names_the_peer_the_intent_and_how_to_answer(display_name: str | None) -> None:
     text = asked(display_name).prompt_text()
     assert text.startswith(
         f"[SYSTEM NOTICE][PEER_REQUEST] Correlated peer request from peer_id {UUID_TEXT}. "
@@ -175,9 +175,7 @@ PARTS = {
         ("correlation", "req-1", "InvalidCorrelationId", "correlation id must be a UUID: req-1"),
     ],
 )
-def test_what_is_wrong_with_an_answer_is_told_by_kind(
-    part: str, given: str, kind: str, text: str
-) -> None:
+def test_each_error_of_an_answer_has_a_kind(part: str, given: str, kind: str, text: str) -> None:
     with pytest.raises(PeerResponseTerminalFactError) as found:
         PARTS[part].parse(given)
     error = pickle.loads(pickle.dumps(found.value))

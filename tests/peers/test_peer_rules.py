@@ -124,7 +124,7 @@ def test_only_a_persistent_hosts_failed_task_is_to_be_started_again(
     assert task.state.phase is phase
 
 
-def test_in_the_seed_a_notified_exit_is_only_told() -> None:
+def test_in_the_seed_a_notified_exit_only_emits_a_notice() -> None:
     task = drain(SEED)
     task.ask("spawn_drain", mode="PersistentHost")
     task.ask("notify_drain_exited", reason="Failed")
@@ -149,7 +149,7 @@ ends = pytest.mark.parametrize(("on", "how", "state"), ENDS)
 
 
 @ends
-def test_an_end_is_told_before_the_one_cleanup_and_then_forgotten(
+def test_an_end_is_emitted_before_its_one_cleanup_and_then_dropped(
     on: str, how: dict[str, Any], state: str
 ) -> None:
     requests = outbound()
@@ -174,7 +174,7 @@ def test_what_comes_after_the_end_is_refused_until_the_id_is_used_again(
     assert requests.ask("request_sent", corr_id="a", dest="peer")
 
 
-def test_progress_is_told_each_time() -> None:
+def test_progress_is_emitted_each_time() -> None:
     requests = outbound()
     requests.ask("request_sent", corr_id="a", dest="peer")
     for _ in range(2):
@@ -215,7 +215,7 @@ def test_a_reply_needs_a_request_and_is_given_once() -> None:
         assert requests.refuses("response_replied", corr_id="a")
 
 
-def test_a_refusal_names_the_handle_and_where_the_host_stands() -> None:
+def test_a_refusal_names_the_handle_and_the_phase_of_the_host() -> None:
     with pytest.raises(TransitionRejected) as rejected:
         outbound().ask("response_progress", corr_id="a")
     assert str(rejected.value) == (
@@ -284,7 +284,7 @@ def test_a_reservation_is_overdue_only_after_all_of_its_time() -> None:
 # --- the context's watermark ----------------------------------------------------------------------
 
 
-def test_the_watermark_only_rises_and_each_rise_is_told_once() -> None:
+def test_the_watermark_only_rises_and_each_rise_is_emitted_once() -> None:
     context = Driven(CONTEXT, SessionContext(host=UNREGISTERED))
     assert context.refuses("context_advanced", updated_at_ms=0)
     assert context.ask("context_advanced", updated_at_ms=7) == [("SessionContextAdvanced", 7)]

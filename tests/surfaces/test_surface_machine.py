@@ -315,7 +315,7 @@ def test_while_a_surface_is_removed_an_add_waits_and_a_removal_is_consumed() -> 
     assert (dict(consumed.staged_op), consumed.base_state["s"]) == ({}, "Removing")
 
 
-def test_a_failure_of_no_job_at_all_is_told_once_one_came_back() -> None:
+def test_a_failure_without_a_job_is_emitted_after_one_completed() -> None:
     none = {"surface_id": "s", "task_seq": 0, "lineage_seq": 0, "cause": "pending_failed"}
     refused(Surfaces(host=ATTACHED), "mark_pending_failed", **none)
     state = active()

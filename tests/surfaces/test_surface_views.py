@@ -42,13 +42,13 @@ SERVED = SessionHost(phase=HostPhase.ATTACHED, session_id="s")
 # --- surfaces -------------------------------------------------------------------------------------
 
 
-def test_nothing_is_told_of_a_surface_nobody_spoke_of() -> None:
+def test_an_unknown_surface_has_no_snapshot() -> None:
     assert surface_snapshot(active(), "nobody") is None
     known = taken(active(), "register", surface_id="t")
     assert surface_snapshot(known, "t") == SurfaceSnapshot(surface_id="t")
 
 
-def test_a_surface_is_told_by_what_is_kept_of_it_known_or_not() -> None:
+def test_a_surface_with_any_state_has_a_snapshot() -> None:
     for kept in (
         Surfaces(base_state=active().base_state),
         Surfaces(pending_op=active().pending_op),
@@ -144,7 +144,7 @@ def test_folding_the_facts_of_servers_is_what_was_decided_upon(steps: list[Any])
     History(MCP_SERVERS, CODEC, initial=McpServers(host=SERVED)).live(steps).check()
 
 
-def test_saying_a_thing_twice_tells_it_twice() -> None:
+def test_a_repeated_input_repeats_its_effect() -> None:
     servers = McpServers(host=SERVED)
     for _ in range(2):
         fact = MCP_SERVERS.decide(
@@ -155,7 +155,7 @@ def test_saying_a_thing_twice_tells_it_twice() -> None:
         assert effect.new_state == "Connected"
 
 
-def test_a_reload_is_requested_before_the_state_is_told() -> None:
+def test_a_reload_is_requested_before_the_state_is_emitted() -> None:
     draft = MCP_SERVERS.candidate("apply_reload", {"server_id": "a"})
     fact = MCP_SERVERS.decide(McpServers(host=SERVED), "apply_reload", draft)
     servers = MCP_SERVERS.evolve(McpServers(host=SERVED), fact)

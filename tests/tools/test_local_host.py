@@ -198,7 +198,7 @@ def test_a_function_that_is_not_here_is_unknown(host: LocalToolHost):
         ("farewell", "TOOL_ERROR", "GeneratorExit: no end of its own"),
     ],
 )
-def test_whatever_a_function_raises_is_its_calls_fault_and_nobody_elses(
+def test_every_exception_of_a_function_fails_only_its_call(
     host: LocalToolHost, name: str, how: str, code: str, message: str
 ):
     wrong = outcome(host, name, how).error
@@ -223,7 +223,7 @@ def test_a_result_that_was_not_declared_is_a_failure(
 # --- time and cancelling --------------------------------------------------------------------------
 
 
-def test_a_function_past_its_time_is_told_and_its_late_result_is_dropped_and_logged(
+def test_a_function_past_its_timeout_is_cancelled_and_its_late_result_logged(
     host: LocalToolHost, hands: Hands, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO, "rookery.actors.tools.local_host")
@@ -238,7 +238,7 @@ def test_a_function_past_its_time_is_told_and_its_late_result_is_dropped_and_log
 
     asyncio.run(story())
     assert hands.seen == [True]
-    assert [record.message for record in caplog.records] == ["a late result was dropped"]
+    assert [record.message for record in caplog.records] == ["late result dropped"]
 
 
 def test_a_coroutine_past_its_time_is_cancelled(host: LocalToolHost, hands: Hands):
@@ -362,7 +362,7 @@ def test_many_calls_run_at_once(host: LocalToolHost, hands: Hands):
 # --- leaving --------------------------------------------------------------------------------------
 
 
-def test_closing_tells_everybody_and_waits_for_who_listens(hands: Hands):
+def test_closing_cancels_all_calls_and_waits_for_those_that_react(hands: Hands):
     host = LocalToolHost(ToolRegistry.of(*ALL))
 
     async def story() -> None:
@@ -421,7 +421,7 @@ def test_threads_are_made_when_needed_and_no_more_than_allowed():
     with pytest.raises(ZeroDivisionError):
         threads.submit(lambda: 1 // 0).result(PATIENCE_S)
     threads.shutdown()
-    with pytest.raises(RuntimeError, match="no more"):
+    with pytest.raises(RuntimeError, match="shut down"):
         threads.submit(hold)
 
 

@@ -187,7 +187,7 @@ SMALL = st.recursive(
 
 
 @given(SCHEMAS, SMALL)
-def test_every_mismatch_is_found_and_can_be_told(schema: Any, value: Any):
+def test_every_mismatch_is_found_and_described(schema: Any, value: Any):
     wrong = SchemaValidator(schema, "a schema").find_mismatch(value)
     assert (wrong is None) == Draft202012Validator(schema).is_valid(value)
     if wrong is not None:

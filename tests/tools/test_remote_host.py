@@ -175,7 +175,7 @@ def test_what_cannot_be_a_surface_is_refused(surface: str):
 # --- one call -------------------------------------------------------------------------------------
 
 
-def test_a_worker_is_told_everything_about_a_call():
+def test_a_worker_gets_the_whole_context_of_a_call():
     async def scenario() -> None:
         stage, gate = Stage(), Gate()
         gate.open.set()
@@ -226,7 +226,7 @@ def test_without_room_for_all_its_time_a_call_was_not_begun():
             await gate.entered()
             late = await remote.call(context("shop_gate", call_id="c2"), 100)
             assert code(late) == "WORKER_UNAVAILABLE"
-            assert "no room" in str(late.error)
+            assert "no free slot" in str(late.error)
             gate.open.set()
             await first
             assert len(gate.seen) == 1
@@ -249,7 +249,7 @@ def test_a_function_that_outlives_its_call_keeps_its_room():
     asyncio.run(scenario())
 
 
-def test_a_call_nobody_serves_any_more_fails_soon_and_was_not_begun():
+def test_a_call_without_workers_fails_soon_and_was_not_begun():
     async def scenario() -> None:
         stage = Stage()
         async with stage.worker(add):
@@ -274,7 +274,7 @@ def test_a_worker_that_changes_places_is_waited_for_a_moment():
     asyncio.run(scenario())
 
 
-def test_of_a_later_try_that_nobody_began_the_outcome_is_still_unknown():
+def test_the_outcome_of_a_later_attempt_that_never_began_is_unknown():
     async def scenario() -> None:
         stage = Stage()
         async with stage.worker(add):
@@ -337,7 +337,7 @@ def test_a_worker_with_other_schemas_declines():
     asyncio.run(scenario())
 
 
-def test_ready_means_that_somebody_serves_the_tool_as_it_was():
+def test_a_tool_is_ready_when_a_worker_serves_it_with_the_same_schema():
     async def scenario() -> None:
         stage = Stage()
         async with stage.worker(add):
@@ -407,7 +407,7 @@ def test_a_worker_that_leaves_before_the_end_leaves_an_unknown_outcome(
             if idempotent and cancelled:
                 assert code(await call) == "CANCELLED"
             else:
-                with pytest.raises(OutcomeUnknown, match="anna stopped before gate had ended"):
+                with pytest.raises(OutcomeUnknown, match="anna stopped before gate ended"):
                     await call
             gate.open.set()
 

@@ -75,7 +75,7 @@ def test_a_program_calls_tools_of_a_worker(crafts: Crafts, tmp_path: Path):
     with crafts.worker("shop", tmp_path) as worker:
         crafts.visit(story)
         log = [json.loads(line) for line in worker.log.read_text().splitlines()]
-        answered = [line for line in log if line["event"] == "a call was answered"]
+        answered = [line for line in log if line["event"] == "call answered"]
         assert [line["ok"] for line in answered] == [True, True, False]
 
 
@@ -136,7 +136,7 @@ def test_a_worker_says_what_it_runs(crafts: Crafts, tmp_path: Path):
 # --- dying ----------------------------------------------------------------------------------------
 
 
-def test_a_tool_that_nobody_serves_fails_soon_and_the_program_may_go_on(crafts: Crafts):
+def test_a_tool_without_workers_fails_soon_and_the_program_continues(crafts: Crafts):
     code = "try:\n    frail_send()\nexcept Exception as e:\n    r = str(e)\nr"
 
     async def story(visit: Visit) -> None:
@@ -247,7 +247,7 @@ def test_cancelling_a_run_reaches_the_function(crafts: Crafts, tmp_path: Path, c
         crafts.visit(story)
 
 
-def test_a_worker_that_is_told_to_stop_finishes_what_it_has(crafts: Crafts, tmp_path: Path):
+def test_a_stopping_worker_finishes_its_calls(crafts: Crafts, tmp_path: Path):
     async def story(visit: Visit) -> None:
         with crafts.worker("frail", tmp_path) as leaving:
             running = asyncio.ensure_future(visit.run("frail_build()"))
@@ -283,9 +283,7 @@ def test_a_worker_that_cannot_wait_any_longer_says_so(crafts: Crafts, tmp_path: 
     crafts.visit(story)
 
 
-def test_an_operator_who_speaks_while_the_tool_may_still_act_has_to_say_now(
-    crafts: Crafts, tmp_path: Path
-):
+def test_a_resolution_while_the_tool_may_still_act_must_say_now(crafts: Crafts, tmp_path: Path):
     """The worker has left the function behind; what it does until its time is over is not known."""
     where = ("--url", crafts.server.url, "--realm", REALM)
 

@@ -1,1 +1,1 @@
-"""The ways to an approver: the inbox, an outside service, a webhook."""
+"""Dispatchers: the inbox, an outside service, a webhook."""

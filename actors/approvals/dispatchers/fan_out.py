@@ -1,7 +1,5 @@
-"""Several dispatchers as one: all are asked at once, and the first decision ends it.
-
-Who may be asked at all, and what a decision means, is not known here.
-"""
+"""The fan-out dispatcher: sends a request to several dispatchers at once; the first decision ends
+it."""
 
 from __future__ import annotations
 
@@ -27,11 +25,11 @@ __all__ = ["FanOutDispatcher"]
 log = logging.getLogger(__name__)
 
 _PRECEDENCE: Final = (Pending, TimedOut, Cancelled, Unavailable)
-"""Without a decision: as long as one of them may still bring one, nothing has ended."""
+"""The result without a decision: pending as long as task dispatcher may still bring task."""
 
 
 class FanOutDispatcher:
-    """A dispatcher made of others."""
+    """A dispatcher composed of others."""
 
     def __init__(self, dispatchers: Sequence[Dispatcher]) -> None:
         self._dispatchers = dispatchers
@@ -41,28 +39,28 @@ class FanOutDispatcher:
         return "+".join(dispatcher.name for dispatcher in self._dispatchers)
 
     async def dispatch(self, request: ApprovalRequest, terms: Terms) -> DispatchResult:
-        asking = [
+        tasks = [
             asyncio.ensure_future(_dispatch_one(dispatcher, request, terms))
             for dispatcher in self._dispatchers
         ]
-        said: list[DispatchResult] = []
+        results: list[DispatchResult] = []
         try:
-            for answer in asyncio.as_completed(asking):
-                said.append(await answer)
-                if isinstance(said[-1], Decision):
-                    return said[-1]
+            for answer in asyncio.as_completed(tasks):
+                results.append(await answer)
+                if isinstance(results[-1], Decision):
+                    return results[-1]
         finally:
-            for one in asking:
-                one.cancel()
-        return min(said, key=lambda one: _PRECEDENCE.index(type(one)))
+            for task in tasks:
+                task.cancel()
+        return min(results, key=lambda result: _PRECEDENCE.index(type(result)))
 
 
 async def _dispatch_one(
     dispatcher: Dispatcher, request: ApprovalRequest, terms: Terms
 ) -> DispatchResult:
-    """One that fails must not keep the others from answering."""
+    """Dispatch to task; its failure does not end the others."""
     try:
         return await dispatcher.dispatch(request, terms)
     except Exception:
-        log.exception("a dispatcher failed", extra={"dispatcher": dispatcher.name})
+        log.exception("dispatcher failed", extra={"dispatcher": dispatcher.name})
         return Unavailable("approval.dispatcher_error")

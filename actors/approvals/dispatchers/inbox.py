@@ -1,4 +1,4 @@
-"""The inbox: the approval waits until somebody looks. Nobody is told; the feed and the list do."""
+"""The inbox dispatcher: the approval waits until an approver reads the list or the feed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["InboxDispatcher"]
 
 
 class InboxDispatcher:
-    """``rookery approvals list``."""
+    """Leaves the request pending: ``rookery approvals list`` shows it."""
 
     name = "inbox"
 

@@ -1,8 +1,7 @@
-"""Dispatchers: who puts an approval before somebody, and what may come of that.
+"""The port of dispatchers, which deliver approval requests to approvers, and their results.
 
-A dispatcher owns asking and, if it likes, waiting. It decides nothing: what counts as an answer,
-and what follows from it, is the broker's. It may be asked twice for one request, after a crash, and
-tells by the request's id.
+A dispatcher only delivers and may wait for an answer; the broker decides which answers are valid.
+After a crash a dispatcher may get a request again, with the same id.
 """
 
 from __future__ import annotations
@@ -27,52 +26,52 @@ __all__ = [
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What an answer to a request has to fit, beside the request."""
+    """The terms of a request that an answer must match."""
 
     request_digest: str
-    """Of the exact arguments; an answer repeats it."""
+    """The digest of the exact arguments; an answer repeats it."""
     due_ms: int
-    """Unix time after which no answer counts."""
+    """Unix time of the deadline."""
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Somebody has decided."""
+    """An approver has decided."""
 
     decision: ApprovalDecision
     answer: DecideApproval | None = None
-    """As it came, with its signature; without one nobody's key stands for the decision."""
+    """The answer as received, with its signature; without it no key vouches for the decision."""
     arrived_ms: int = 0
-    """When it came, by the node's clock; 0 until somebody has looked at one."""
+    """When the answer arrived, by the node's clock; 0 until the executor has checked it."""
 
 
 class TimedOut(msgspec.Struct, frozen=True):
-    """Whoever was asked has let the time pass."""
+    """The dispatcher let the deadline pass."""
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    """Whoever was asked has called it off."""
+    """The dispatcher cancelled the request."""
 
 
 class Unavailable(msgspec.Struct, frozen=True):
-    """Nobody could be asked."""
+    """The request reached no approver."""
 
     reason_code: str
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """Somebody was asked, and the answer will come as the command ``decide``, or not at all."""
+    """The request was delivered; an answer may come as the command ``decide``."""
 
 
 DispatchResult: TypeAlias = Decision | TimedOut | Cancelled | Unavailable | Pending
 
 
 class Dispatcher(Protocol):
-    """One way to an approver."""
+    """One way to reach approvers."""
 
     @property
     def name(self) -> str:
-        """As ``approvals.dispatchers`` lists it."""
+        """The name in ``approvals.dispatchers``."""
 
     async def dispatch(self, request: ApprovalRequest, terms: Terms) -> DispatchResult:
-        """Ask. Whatever it raises is an answer, too: nobody could be asked. It is cancelled when
-        the answer came another way."""
+        """Deliver the request. An exception counts as ``Unavailable``. The task is cancelled when
+        an answer arrives by another way."""

@@ -1,6 +1,6 @@
-"""What is said to approvers outside and what is understood of their answer, whichever way it goes.
+"""The protocol with outside approvers: the encoded request and the decoded reply.
 
-Anything that cannot be understood is raised, and so counts as nobody having been asked.
+A reply that does not decode raises, and the broker counts the dispatcher as unavailable.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ _decode = msgspec.json.Decoder(DispatchReply).decode
 
 
 def dispatch_id(request: ApprovalRequest) -> str:
-    """The same however often the same is asked."""
+    """The id of the request; every repeat has the same."""
     return f"ask/{request.approval_request_id.as_str()}"
 
 
 def encode_request(realm: str, request: ApprovalRequest, terms: Terms) -> bytes:
-    """What is sent."""
     return encode_json(
         ApprovalDispatch(
             realm=realm,
@@ -57,11 +56,13 @@ def encode_request(realm: str, request: ApprovalRequest, terms: Terms) -> bytes:
 
 
 def decode_reply(request: ApprovalRequest, body: bytes) -> DispatchResult:
-    """What an answer to the request means."""
+    """Decode a reply into its result."""
     try:
         reply = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Refused("INVALID_JSON", f"this is no answer to an approval: {error}") from None
+        raise Refused(
+            "INVALID_JSON", f"the reply to an approval request does not decode: {error}"
+        ) from None
     match reply.outcome:
         case DispatchOutcome.DECIDED:
             return _to_decision(request, reply.answer)
@@ -78,11 +79,13 @@ def decode_reply(request: ApprovalRequest, body: bytes) -> DispatchResult:
 
 def _to_decision(request: ApprovalRequest, answer: DecideApproval | None) -> Decision:
     if answer is None:
-        raise Refused("INVALID_ARGUMENT", "decided, but without an answer")
+        raise Refused("INVALID_ARGUMENT", "the reply is decided but has no answer")
     try:
         decision = decision_from_token(answer.decision, actor_ref(request, answer.actor))
     except IdValidationError as error:
-        raise Refused("INVALID_ARGUMENT", f"the answer's actor is no name: {error}") from None
+        raise Refused(
+            "INVALID_ARGUMENT", f"the actor of the answer is not a valid name: {error}"
+        ) from None
     if decision is None:
-        raise Refused("INVALID_ARGUMENT", f"{answer.decision[:40]!r} is no decision")
+        raise Refused("INVALID_ARGUMENT", f"{answer.decision[:40]!r} is not a decision")
     return Decision(decision, answer)

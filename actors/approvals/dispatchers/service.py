@@ -1,7 +1,7 @@
-"""``service``: approvals are put to an outside service, by a request on a subject of its own.
+"""The dispatcher ``service``: sends requests to an outside service on a subject of its own.
 
-It decides at once, or says that it will: then its answer comes as the command ``decide``. It is
-asked once more after an outage or a crash, under the same id.
+The service decides at once, or replies ``pending`` and sends the command ``decide`` later. After an
+outage or a crash the node repeats the request under the same id.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rookery.schemas.errors import Failed
 __all__ = ["ServiceDispatcher"]
 
 REPLY_TIMEOUT_S: Final = 10.0
-"""Whoever has to think longer says so: ``pending``."""
+"""A service that needs longer replies ``pending``."""
 
 
 class ServiceDispatcher:

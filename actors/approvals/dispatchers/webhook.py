@@ -1,8 +1,8 @@
-"""``webhook``: approvals are posted to a URL, signed, and tried again until somebody takes them.
+"""The dispatcher ``webhook``: posts signed requests to a URL, and retries until one is accepted.
 
-Whoever takes one decides in the response, signed as well, or answers later on the node's callback.
-The arguments are not sent: whoever may see them fetches them by digest. How a post gets there is
-for others.
+The receiver decides in its signed response, or answers later on the node's callback. The request
+holds no arguments; the receiver may fetch them by digest. ``PostWebhook`` is the port for the
+transport.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ PAUSES_S: Final = (0.5, 2.0, 8.0)
 _RETRYABLE: Final = frozenset(
     {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 )
-"""Refusals that mean: not just now."""
+"""Refusals that may be temporary."""
 
 
 class WebhookResponse(NamedTuple):
-    """What somebody said to a post."""
+    """The response to a post."""
 
     status: int
     headers: Mapping[str, str]
@@ -37,10 +37,10 @@ class WebhookResponse(NamedTuple):
 
 
 class PostWebhook(Protocol):
-    """A way to the URL."""
+    """Port: posts to the URL."""
 
     async def __call__(self, headers: Mapping[str, str], body: bytes) -> WebhookResponse | None:
-        """What was said to it; ``None`` if nobody said anything that can be read, in time."""
+        """The response; ``None`` if no readable one arrived in time."""
 
 
 class WebhookDispatcher:

@@ -1,9 +1,8 @@
-"""Signatures of webhooks, as the Standard Webhooks specification has them.
+"""Signatures of webhooks, following the Standard Webhooks specification.
 
-HMAC-SHA256 with a shared secret over ``<id>.<timestamp>.<body>``, in three headers, both ways: what
-we send and what comes back to us. A signature is good for five minutes around its timestamp, and
-its id once in that time. Whether the person who answered may answer is not looked at here: that is
-the broker's, by a signature of the person's own.
+HMAC-SHA256 with a shared secret over ``<id>.<timestamp>.<body>``, in three headers, for requests
+and for answers. A signature is valid for five minutes around its timestamp, and its id once in that
+time. It proves the sender of the message; the approver's own signature is checked in ``answers``.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ _ID_LENGTH_MAX: Final = 100
 
 
 class WebhookKey:
-    """A secret that two sides share."""
+    """A secret shared with a receiver."""
 
     def __init__(self, secret: str) -> None:
-        """``secret`` is base64 of 24 to 64 bytes, with or without ``whsec_`` before it."""
+        """``secret`` is base64 of 24 to 64 bytes, with or without the prefix ``whsec_``."""
         try:
             self._key = b64decode(secret.removeprefix(_PREFIX), validate=True)
         except (binascii.Error, ValueError):
@@ -47,27 +46,27 @@ class WebhookKey:
             )
 
     def sign(self, message_id: str, body: bytes, now_ms: int) -> dict[str, str]:
-        """What says who sent ``body``, and when."""
+        """The three headers of ``body``."""
         at_s = str(now_ms // 1_000)
         signature = _VERSION + self._signature(message_id, at_s, body)
         return {ID: message_id, TIMESTAMP: at_s, SIGNATURE: signature}
 
     def verify(self, headers: Mapping[str, str], body: bytes, now_ms: int) -> str:
-        """The id of what was sent; ``Refused`` if it was not signed with this key, or not now.
-        Names of ``headers`` are in lower case."""
+        """The id of the message; ``Refused`` if the signature or the timestamp is not valid. Names
+        of ``headers`` are in lower case."""
         message_id, at_s = headers.get(ID, ""), headers.get(TIMESTAMP, "")
         if not 0 < len(message_id) <= _ID_LENGTH_MAX or not (at_s.isascii() and at_s.isdecimal()):
-            raise _unsigned(f"the headers {ID}, {TIMESTAMP} and {SIGNATURE} say who sends")
+            raise _unsigned(f"the headers {ID}, {TIMESTAMP} and {SIGNATURE} are required")
         expected = self._signature(message_id, at_s, body).encode()
-        given = headers.get(SIGNATURE, "").split(" ")
+        signatures = headers.get(SIGNATURE, "").split(" ")
         if not any(
             hmac.compare_digest(one.removeprefix(_VERSION).encode(), expected)
-            for one in given
+            for one in signatures
             if one.startswith(_VERSION)
         ):
-            raise _unsigned("the signature is not one of this body, id and timestamp")
+            raise _unsigned("the signature does not match the body, id and timestamp")
         if len(at_s) > len(str(now_ms)) or abs(now_ms - int(at_s) * 1_000) > TOLERANCE_MS:
-            raise _unsigned(f"the timestamp is not of the last {TOLERANCE_MS // 1_000} s")
+            raise _unsigned(f"the timestamp is more than {TOLERANCE_MS // 1_000} s off")
         return message_id
 
     def _signature(self, message_id: str, at_s: str, body: bytes) -> str:
@@ -76,14 +75,16 @@ class WebhookKey:
 
 
 class ReplayGuard:
-    """Ids of messages, each let through once while its signature is good."""
+    """Accepts each message id once while its signature is valid."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
     def add(self, message_id: str, now_ms: int) -> bool:
-        """Whether it is new; from now on it is not."""
-        for old, at_ms in list(self._seen.items()):  # Oldest first, as they were put in.
+        """Whether the id is new; marks it as used."""
+        for old, at_ms in list(
+            self._seen.items()
+        ):  # In the order of insertion, so the oldest come first.
             if now_ms - at_ms <= 2 * TOLERANCE_MS:
                 break
             del self._seen[old]
@@ -93,7 +94,7 @@ class ReplayGuard:
         return True
 
     def forget(self, message_id: str) -> None:
-        """What came of it is unknown: it may come again."""
+        """Accept the id again: the outcome of its message is unknown."""
         self._seen.pop(message_id, None)
 
 

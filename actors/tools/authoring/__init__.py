@@ -1,1 +1,1 @@
-"""Tools as their authors write them: the decorator, signatures, and loading a module."""
+"""Authoring of tools: the decorator, signatures, the registry, and loading a module."""

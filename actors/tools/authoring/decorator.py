@@ -6,8 +6,8 @@
     def send(to: str, text: Annotated[str, Meta(max_length=500)], urgent: bool = False) -> Receipt:
         '''Send a message.'''
 
-The type hints are the schemas, the docstring is the description. The function itself stays what it
-was. Which tools a process offers is the registry's to say.
+The type hints are the schemas, the docstring is the description. The function itself does not
+change. A registry lists the tools a process offers.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ToolOptions(TypedDict, total=False):
-    """What type hints and docstring cannot say."""
+    """The options of a tool, beyond type hints and docstring."""
 
     name: str
-    """The function's own if not said."""
+    """Defaults to the function's name."""
     side_effect: SideEffect | str
     approval_policy: ApprovalPolicy | str | dict[str, Any]
     """``"none"``, ``"manual"`` or ``{"auto": {"rule": ...}}``."""
     idempotent: bool
-    """Whether a second call with the same idempotency key changes nothing more, so that a crash may
-    be answered by calling again. If not said: whether it has no effect or reads only."""
+    """Whether a second call with the same idempotency key has no further effect, so that the node
+    may repeat the call after a crash. Defaults to true for tools without effect and for reads."""
     limits: CapabilityLimits
-    """All of them; each of the following says one."""
+    """All limits at once; each option below sets one."""
     timeout_ms: int
     max_request_bytes: int
     max_response_bytes: int
@@ -66,10 +66,10 @@ def tool(**options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
 
 
 def tool(function: F | None = None, /, **options: Unpack[ToolOptions]) -> F | Callable[[F], F]:
-    """Make a tool of a function, synchronous or asynchronous, or refuse what cannot be one.
+    """Make a tool of a synchronous or asynchronous function; refuse a function that cannot be one.
 
     A parameter annotated ``ToolCallContext`` gets the context of the call and is no part of the
-    schema. Arguments are converted to their declared types before the function sees them.
+    schema. Arguments are converted to their declared types before the call.
     """
 
     def decorate(function: F) -> F:

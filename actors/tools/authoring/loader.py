@@ -1,7 +1,7 @@
-"""The tools of ``module:object``, as a command line names them.
+"""Loads the tools of ``module:object``, the form of the command line.
 
-The module is imported as Python would from the current directory; what it does then is its own. The
-object is a registry, a tool, or a list of these.
+The module is imported from the current directory. The object is a registry, a tool, or a list of
+tools.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["load_registry"]
 
 
 def load_registry(place: str) -> ToolRegistry:
-    """The registry ``module:object`` stands for, or a refusal that says what is missing."""
+    """The registry of ``module:object``; a refusal says what is missing."""
     module_name, _, path = place.partition(":")
     if not (module_name and path):
         raise _refused(place, "is not MODULE:OBJECT", hint="such as myapp.tools:TOOLS")

@@ -1,8 +1,8 @@
-"""Seed 000: a capability with its handler, and the tools a process offers by name.
+"""The contract's capability with its handler, and the registry of the tools a process offers.
 
-A handler takes a ``ToolCallContext`` and answers with a JSON value, or raises ``ToolError``. It
-sees arguments as the program wrote them; checking those, asking for approval, deadlines and the
-ledger are the pipeline's. Nothing here knows a clock, a run or the bus.
+A handler takes a ``ToolCallContext`` and returns a JSON value or raises ``ToolError``. It gets the
+arguments as the program wrote them; the node checks them, requests approvals, and enforces
+deadlines before it calls the handler.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 TOOL_ATTRIBUTE: Final = "__rookery_tool__"
-"""Where a decorated function carries the tool made of it."""
+"""The attribute of a decorated function that holds its tool."""
 
 
 def _never() -> bool:
@@ -42,25 +42,25 @@ def _never() -> bool:
 
 
 class ToolCallContext(msgspec.Struct, frozen=True):
-    """What a handler is given: the call, and what it needs to act once and in time."""
+    """The context of a call: what a handler needs to act once and in time."""
 
     name: str
     args: list[Any]
     kwargs: dict[str, Any]
     idempotency_key: str = ""
-    """The same for every try of one call; a service that knows it acts once."""
+    """The same for every attempt of one call; a service that stores it acts once."""
     session_id: str = ""
     run_id: str = ""
     call_id: str = ""
-    """The operation, as the facts name it."""
+    """The operation id in the facts."""
     attempt: int = 1
-    """Of the tries of this call; of those before nobody knows whether they acted."""
+    """The number of this attempt. Earlier attempts may have acted."""
     deadline_ms: int | None = None
-    """Unix time after which nobody waits for the answer."""
+    """Unix time after which the node discards the result."""
     traceparent: str | None = None
     cancelled: Callable[[], bool] = _never
-    """Whether the answer is wanted no more. An asynchronous handler is cancelled by its task as
-    well; a synchronous one cannot be stopped and should ask between its steps."""
+    """Whether the result is no longer needed. The task of an asynchronous handler is cancelled as
+    well; a synchronous one cannot be stopped and should check this between its steps."""
 
 
 class ToolError(Exception):
@@ -83,8 +83,8 @@ ToolFn: TypeAlias = Callable[[ToolCallContext], ToolFuture]
 
 
 class RegisteredTool:
-    """A capability and how to act on it. Made by ``sync`` or ``asynchronous``, which refuse a
-    capability whose schemas or limits are none."""
+    """A capability and its handler. ``sync`` and ``asynchronous`` make one, and refuse invalid
+    schemas and limits."""
 
     __slots__ = ("_handler", "async_mode", "capability", "checks")
 
@@ -108,14 +108,16 @@ class RegisteredTool:
         return cls(capability, handler, async_mode=True)
 
     def call(self, ctx: ToolCallContext) -> ToolFuture:
-        """Act. A synchronous handler runs on a thread of the running loop's default executor."""
+        """Call the handler. A synchronous one runs on a thread of the running loop's default
+        executor."""
         return self.call_on(None, ctx)
 
     async def call_on(self, threads: futures.Executor | None, ctx: ToolCallContext) -> ToolResult:
-        """Act; a synchronous handler takes one of ``threads``, so that it never blocks the loop.
+        """Call the handler; a synchronous one runs on one of ``threads``, so that it never blocks
+        the loop.
 
-        Cancelling what is returned stops an asynchronous handler. A synchronous one keeps its
-        thread until it returns, whoever waits.
+        Cancelling the returned awaitable stops an asynchronous handler. A synchronous one occupies
+        its thread until it returns.
         """
         if self.async_mode:
             try:
@@ -126,9 +128,9 @@ class RegisteredTool:
         return await loop.run_in_executor(threads, copy_context().run, self.act, ctx)
 
     def act(self, ctx: ToolCallContext) -> ToolResult:
-        """Act on this thread: for a synchronous handler. What a future would carry wrongly is
-        raised as a ``RuntimeError``: it would never be done, end the loop of who waits for it, or
-        look cancelled."""
+        """Call a synchronous handler on this thread. ``SystemExit`` and similar exceptions become a
+        ``RuntimeError``: in a future they would end the loop of the waiting task or look like a
+        cancellation."""
         try:
             return self._handler(ctx)
         except _NOT_A_FAILURE as error:
@@ -148,7 +150,7 @@ _NOT_A_FAILURE: Final = (
 
 
 def tool_of(found: object) -> RegisteredTool:
-    """The tool something is: itself, or a function decorated with ``@tool``."""
+    """The tool of an object: the object itself, or the tool of a decorated function."""
     tool = found if isinstance(found, RegisteredTool) else getattr(found, TOOL_ATTRIBUTE, None)
     if not isinstance(tool, RegisteredTool):
         name = getattr(found, "__name__", type(found).__name__)
@@ -168,14 +170,14 @@ def check_tool_name(name: str) -> None:
 
 
 class ToolRegistry:
-    """Tools by name. A later one of the same name replaces the earlier."""
+    """Tools by name. A later tool replaces an earlier one of the same name."""
 
     def __init__(self) -> None:
         self._tools: dict[str, RegisteredTool] = {}
 
     @classmethod
     def of(cls, *tools: RegisteredTool | Callable[..., Any]) -> ToolRegistry:
-        """A registry of these, no two of one name."""
+        """A registry of tools with different names."""
         registry = cls()
         for tool in map(tool_of, tools):
             if registry.contains(tool.capability.name):
@@ -184,7 +186,7 @@ class ToolRegistry:
         return registry
 
     def register(self, tool: RegisteredTool | Callable[..., Any]) -> None:
-        """Offer a tool under its capability's name, or refuse what no program could call."""
+        """Add a tool under its capability's name; refuse a name that programs cannot call."""
         found = tool_of(tool)
         check_tool_name(found.capability.name)
         self._tools[found.capability.name] = found

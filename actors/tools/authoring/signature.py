@@ -1,7 +1,6 @@
-"""From type hints to JSON Schema, and from JSON arguments to what the hints promise.
+"""Function signatures: type hints become JSON Schema, and JSON arguments become typed values.
 
-A ``ToolSignature`` is a function as its callers see it: every parameter by name with its schema,
-and none for the context. Names, effects and limits of a tool are the decorator's.
+A signature lists every parameter by name with its schema, except for the context.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYW
 
 
 class ToolSignature:
-    """What a function takes and returns, or a refusal of what JSON cannot say."""
+    """The parameters and the result of a function; refuses types that JSON cannot express."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._name = name
@@ -46,7 +45,7 @@ class ToolSignature:
         self.output_schema = self._build_output_schema(hints.get("return", Any))
 
     def bind(self, ctx: ToolCallContext) -> inspect.BoundArguments:
-        """The arguments of a call as the function wants them; ``ToolError`` if they are others."""
+        """The typed arguments of a call; raises ``ToolError`` for arguments that do not match."""
         try:
             given = bind_by_name(self._name, tuple(self._types), ctx.args, ctx.kwargs)
         except Refused as refusal:
@@ -130,13 +129,13 @@ class ToolSignature:
 
 
 def _schemas(*kinds: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Of each, and what they share."""
+    """The schemas of the types, and their shared definitions."""
     described, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     return list(described), {"$defs": parts} if parts else {}
 
 
 def _default_schema(default: Any) -> dict[str, Any]:
-    """A default that is no JSON is the function's own affair."""
+    """The default as JSON. A default that JSON cannot express stays out of the schema."""
     if default is _NO_DEFAULT:
         return {}
     try:
@@ -146,7 +145,8 @@ def _default_schema(default: Any) -> dict[str, Any]:
 
 
 def _with_integers(value: Any) -> Any:
-    """To JSON Schema 1.0 is an integer, to msgspec it is none."""
+    """Replace floats with integer values: to JSON Schema 1.0 is an integer, to msgspec it is
+    not."""
     match value:
         case float() if value.is_integer():
             return int(value)

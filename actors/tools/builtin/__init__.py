@@ -1,1 +1,1 @@
-"""Tools that come with Rookery: files and HTTP, each within an allow-list."""
+"""Built-in tools for files and HTTP, each limited by an allow-list."""

@@ -1,8 +1,8 @@
-"""What programs may reach over HTTP: servers, parts of them, by which methods, at which addresses.
+"""The allow-list of the HTTP tools: servers, paths, methods and networks.
 
-An entry is a URL read as strictly as the ones it is compared with; scheme, host and port must be
-the same, the path must lie within. A name says nothing of where it leads: its addresses must be
-public or in a network the entry names. Asking for addresses is the transport's.
+An entry is a URL, parsed as strictly as the URLs it is compared with. Scheme, host and port must be
+equal, and the path must lie within. A name may resolve to any address, so every address must be
+public or in a network of the entry. The transport resolves names.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ METHODS: Final = ("GET", *WRITING_METHODS)
 
 _UNICAST: Final = ipaddress.IPv6Network("2000::/3")
 _EMBEDDING: Final = tuple(map(ipaddress.IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96")))
-"""IPv6 networks whose addresses stand for the IPv4 address in their last four bytes."""
+"""IPv6 networks whose addresses embed an IPv4 address in their last four bytes."""
 _SPECIAL: Final = tuple(
     map(
         ipaddress.ip_network,
         ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "3fff::/20"),
     )
 )
-"""Relays, tunnels and examples that older Pythons take for public."""
+"""Relays, tunnels and examples that older Pythons treat as public."""
 
 
 class Allowed(msgspec.Struct, frozen=True):
@@ -51,11 +51,11 @@ class Allowed(msgspec.Struct, frozen=True):
     url: str
     methods: tuple[str, ...] = ("GET",)
     networks: tuple[str, ...] = ()
-    """Beside public addresses: ``("10.1.0.0/16",)`` for a server in this network."""
+    """Permitted beside public addresses, for example ``("10.1.0.0/16",)``."""
 
 
 class AllowRule:
-    """An entry, ready to be asked."""
+    """A parsed entry."""
 
     def __init__(self, entry: Allowed) -> None:
         self.methods = entry.methods
@@ -96,7 +96,7 @@ class Allowlist:
         self.methods = frozenset(method for rule in self._rules for method in rule.methods)
 
     def rule_for(self, method: str, target: Target) -> AllowRule:
-        """The first rule that covers this request, or ``PERMISSION_DENIED``."""
+        """The first rule that covers this request; raises ``PERMISSION_DENIED``."""
         for rule in self._rules:
             if rule.covers(method, target):
                 return rule
@@ -108,7 +108,7 @@ class Allowlist:
 
 
 def is_public(address: IPAddress) -> bool:
-    """Whether an address is one of the internet at large and of nothing nearer."""
+    """Whether an address belongs to the public internet."""
     if isinstance(address, ipaddress.IPv6Address):
         if _is_in(address, _EMBEDDING):
             return is_public(ipaddress.IPv4Address(address.packed[-4:]))

@@ -1,8 +1,8 @@
-"""``read_text``, ``write_text`` and ``list_dir`` on mounted folders.
+"""The tools ``read_text``, ``write_text`` and ``list_dir`` for mounted folders.
 
-A file is read whole or refused, and written whole or not at all: what is written appears under its
-name only when it is on disk, and never through a link, a second name or a special file that stood
-there. Where a path may lead is ``mounts``'.
+A file is read completely or not at all. A written file appears under its name only when it is on
+disk, and never replaces the target of a link, another name of a file, or a special file. ``mounts``
+resolves paths.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def file_tools(
     *,
     limits: CapabilityLimits = CapabilityLimits(),  # noqa: B008 - frozen.
 ) -> list[RegisteredTool]:
-    """The tools for ``{"data": Mount(path)}``, which programs call ``/data``. None without mounts;
-    no ``write_text`` where nothing is writable."""
+    """The tools for ``{"data": Mount(path)}``, which programs call ``/data``. Without mounts there
+    are none; without a writable mount there is no ``write_text``."""
     if not mounts:
         return []
     found = Mounts(mounts)
@@ -101,14 +101,14 @@ def _write_text(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
         return {"path": place.path, "bytes": len(data)}
 
     write_text.__doc__ = f"Write a UTF-8 file, whole or not at all. Folders: {mounts}."
-    # Idempotent, since it says what the file holds and not what to add to it.
+    # Idempotent: a repeat writes the same content.
     return tool(side_effect=SideEffect.WRITE, idempotent=True, limits=limits)(write_text)
 
 
 def _read_file(place: MountPath, size_bytes_max: int) -> bytes:
     with place.open_parent() as (folder, name):
-        # Before it is opened, because opening a pipe or a device is felt at its other end, and
-        # after, because something else may stand there by then.
+        # Before it is opened, because opening a pipe or a device affects its other end, and
+        # after, because another file may have replaced it by then.
         require_file(os.stat(name, dir_fd=folder, follow_symlinks=False), place.path)
         file = os.open(name, _READ_FLAGS, dir_fd=folder)
         try:
@@ -123,7 +123,7 @@ def _read_file(place: MountPath, size_bytes_max: int) -> bytes:
 
 
 def _list_names(place: MountPath, size_bytes_max: int) -> set[str]:
-    """Those a program could name: the others are not for it."""
+    """The names that programs may use."""
     names, size_bytes = set(), 0
     with place.open_folder() as folder, os.scandir(folder) as entries:
         for entry in entries:
@@ -146,7 +146,7 @@ def _replace_file(place: MountPath, data: bytes, cancelled: Callable[[], bool]) 
                 stream.flush()
                 os.fsync(file)
             if cancelled():
-                raise ToolError("CANCELLED", "nobody waits for this any more")
+                raise ToolError("CANCELLED", "the call was cancelled")
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with suppress(OSError):
@@ -156,7 +156,7 @@ def _replace_file(place: MountPath, data: bytes, cancelled: Callable[[], bool]) 
 
 
 def _create_temporary(folder: int) -> tuple[str, int]:
-    """A new file under a name that neither another thread nor an earlier process has taken."""
+    """Create a new file under a name that no thread or earlier process uses."""
     while True:
         name = f"{TEMPORARY_PREFIX}{os.getpid()}-{next(_numbers)}"
         with suppress(FileExistsError):
@@ -164,7 +164,7 @@ def _create_temporary(folder: int) -> tuple[str, int]:
 
 
 def _existing_mode(folder: int, name: str, path: str) -> int | None:
-    """Of the file that stands there, for the one that takes its place."""
+    """The mode of the existing file, for its replacement."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""``fetch_text``, ``fetch_json``, ``http_get`` and ``http_send``, for the servers of an allowlist.
+"""The tools ``fetch_text``, ``fetch_json``, ``http_get`` and ``http_send``, for the servers of an
+allow-list.
 
-Programs choose a URL, a few harmless headers and a body. Redirects of readings are followed as long
-as each target is itself allowed; an answer to a writing request is handed back as it came, and the
-request carries the call's idempotency key. One deadline counts for all of a call. Credentials are
-not a program's to send.
+Programs choose a URL, a few harmless headers and a body; they cannot send credentials. Redirects of
+GET requests are followed if each target is allowed. The response to a writing request is returned
+as received, and the request carries the call's idempotency key. One deadline covers the whole call.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _HEADERS: Final = frozenset(
         "range",
     )
 )
-"""What a program may say of its request. The others are ours, or could carry credentials."""
+"""The headers a program may set. Others belong to the client or could carry credentials."""
 _HEADER_VALUE: Final = re.compile(r"[!-~](?:[ -~]{0,4094}[!-~])?")
 _CHARSET: Final = re.compile(r"""charset\s*=\s*["']?([\w-]+)""", re.IGNORECASE)
 _CODECS: Final = {
@@ -90,8 +90,7 @@ def http_tools(
     limits: CapabilityLimits = CapabilityLimits(),  # noqa: B008 - frozen.
     transport: HttpTransport | None = None,
 ) -> list[RegisteredTool]:
-    """The tools for what is allowed: none for nothing, and ``http_send`` only where something may
-    be written."""
+    """The tools for the allowed servers; ``http_send`` only if an entry permits writing."""
     client = _HttpClient(Allowlist(allowed), transport or HttpTransport(), limits)
     functions: list[Callable[..., Any]] = []
     if "GET" in client.allowlist.methods:
@@ -151,13 +150,13 @@ def _http_send(client: _HttpClient) -> Callable[..., Any]:
     http_send.__doc__ = (
         f"Send to a server. Redirects are not followed. Allowed: {client.allowlist}."
     )
-    # Not idempotent: whether a server heeds the key is not ours to promise.
+    # Not idempotent: a server may ignore the key.
     options = tool(side_effect=SideEffect.EXTERNAL_SYSTEM, idempotent=False, limits=client.limits)
     return options(http_send)
 
 
 class _HttpClient:
-    """Requests on behalf of programs: allowed ones, in time."""
+    """Sends allowed requests of programs, within a deadline."""
 
     def __init__(
         self, allowlist: Allowlist, transport: HttpTransport, limits: CapabilityLimits
@@ -213,7 +212,7 @@ class _HttpClient:
 
 
 async def _on_own_thread(work: Callable[[], T]) -> T:
-    """Not one of a pool: a name server that is silent must not keep others waiting."""
+    """Run on a thread of its own, so that a silent name server does not occupy a shared one."""
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()
 
@@ -228,7 +227,7 @@ async def _on_own_thread(work: Callable[[], T]) -> T:
 
 
 def _redirect_target(target: Target, location: str) -> Target:
-    """What a server points to is its own doing, so a bad one is its failure."""
+    """The target of a redirect; a bad one is a failure of the server."""
     try:
         return resolve_redirect(target, location)
     except (ToolError, ValueError) as error:

@@ -1,9 +1,9 @@
-"""One HTTP request over one connection of its own, by the standard library.
+"""One HTTP request over a connection of its own, with the standard library.
 
-Nothing is read from the environment and nothing is kept between requests. Every address a name has
-is checked, and the checked one is connected to, so a name cannot change its mind in between. What
-is read is bounded in size; in time it ends when somebody calls ``cut``, from whichever thread.
-Redirects are answers like others here. Which servers and headers are right is the caller's.
+The transport reads nothing from the environment and shares no state between requests. It checks
+every address of a name and connects to a checked one, so a name cannot resolve to another address
+in between. The size of a response is bounded; ``abort`` ends the exchange from any thread. A
+redirect is returned like any response. The caller checks servers and headers.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = [
 ]
 
 Resolve: TypeAlias = Callable[[str, int], Sequence[IPAddress]]
-"""The addresses of a host, the best first; ``OSError`` if it has none."""
+"""The addresses of a host, the preferred first; raises ``OSError`` if there is none."""
 
 _PIECE_BYTES: Final = 1 << 16
 _HEADER_BYTES_MAX: Final = 1 << 16
 _LINGER_ZERO: Final = struct.pack("ii", 1, 0)
 _WITHHELD: Final = frozenset(("set-cookie", "set-cookie2"))
-"""Credentials: they would end up in records."""
+"""Credentials: the facts of calls must not hold them."""
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
@@ -64,8 +64,8 @@ def system_addresses(host: str, port: int) -> list[IPAddress]:
 
 
 class HttpTransport:
-    """How this process reaches servers. ``tls`` says whom to believe: by default whom the system
-    believes."""
+    """Opens exchanges with servers. ``tls`` holds the trusted certificates; by default the
+    system's."""
 
     def __init__(
         self, *, tls: ssl.SSLContext | None = None, resolve: Resolve = system_addresses
@@ -91,11 +91,11 @@ class HttpExchange:
         self._abort_handle = _AbortHandle()
 
     def abort(self) -> None:
-        """End it, wherever it is."""
+        """End the exchange, at any stage."""
         self._abort_handle.abort()
 
     def run(self) -> HttpResponse:
-        """The response, or ``ToolError``. Blocks its thread."""
+        """The response; raises ``ToolError``. Blocks its thread."""
         try:
             with closing(self._connect()) as plain:
                 self._abort_handle.attach(plain)
@@ -134,7 +134,7 @@ class HttpExchange:
         raise self._failure(reason)
 
     def _resolve_allowed(self) -> Sequence[IPAddress]:
-        """All of them are fit to be connected to, or none is used."""
+        """The addresses of the host; one that is not allowed refuses all."""
         addresses = self._transport.resolve(self._target.host, self._target.port)
         if all(map(self._permits, addresses)):
             return addresses
@@ -149,7 +149,7 @@ class HttpExchange:
         )
 
     def _headers(self, response: HTTPResponse) -> dict[str, str]:
-        """Those of the response, once they say without doubt where its body ends."""
+        """The headers of a response whose length is unambiguous."""
         if response.status < 200:
             raise self._failure(f"it wants another protocol (status {response.status})")
         found: dict[str, str] = {}
@@ -161,9 +161,9 @@ class HttpExchange:
             raise ToolError("PAYLOAD_TOO_LARGE", text)
         encoding, length = found.get("transfer-encoding"), found.get("content-length")
         if encoding is not None and (encoding.lower() != "chunked" or length is not None):
-            raise self._failure("it does not say clearly where its response ends")
+            raise self._failure("the end of its response is ambiguous")
         if length is not None and not re.fullmatch(r"[0-9]{1,18}", length):
-            raise self._failure("it does not say clearly how long its response is")
+            raise self._failure("the length of its response is ambiguous")
         return found
 
     def _body(self, response: HTTPResponse) -> bytes:
@@ -184,9 +184,9 @@ class HttpExchange:
 
 
 class _AbortHandle:
-    """A second hold on a connection, by which another thread can end it at any moment.
+    """A duplicate of a socket by which another thread can end the connection at any moment.
 
-    A duplicate of its own, because the number of a closed socket may be another's already.
+    A duplicate, because the number of a closed socket may be reused.
     """
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class _AbortHandle:
     def attach(self, line: socket.socket) -> None:
         with self._lock:
             if self._is_aborted:
-                raise ConnectionAbortedError("nobody waits for the response any more")
+                raise ConnectionAbortedError("the request was cancelled")
             self._socket = line.dup()
 
     def abort(self) -> None:
@@ -205,7 +205,7 @@ class _AbortHandle:
             self._is_aborted = True
             if self._socket is not None:
                 with suppress(OSError):
-                    # A server that is sending is told at once, instead of waiting for room.
+                    # A sending server gets a reset at once instead of waiting for buffer space.
                     self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
                     self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -217,7 +217,7 @@ class _AbortHandle:
 
 
 def _default_tls() -> ssl.SSLContext:
-    """Not ``create_default_context``, which writes keys to where the environment says."""
+    """Unlike ``create_default_context``, it writes no keys to a file that the environment names."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_default_certs()
     context.set_alpn_protocols(["http/1.1"])

@@ -1,9 +1,9 @@
-"""Folders of the host that programs may use under names of their own, and no way out of them.
+"""Mounts: folders of the host under virtual names, without a way to leave them.
 
-A virtual path is split here and never handed to the system whole: folders are opened one name at a
-time, each relative to the last and none through a link, so neither ``..`` nor a link, nor one that
-is put in place between a check and its use, leads anywhere else. What is neither a file nor a
-folder is never opened. The path of a mount itself is the host's word and followed as it stands.
+A virtual path is split here and never passed to the system as a whole. Folders are opened one name
+at a time, each relative to the last and none through a link, so neither ``..`` nor a link leads
+outside, not even one created between a check and its use. Only files and folders are opened. The
+path of a mount itself is trusted and may contain links.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 _PATH_BYTES_MAX: Final = 4096
 _NAME_BYTES_MAX: Final = 255
 TEMPORARY_PREFIX: Final = ".rookery-"
-"""Files being written are called so until they are whole; programs cannot name them."""
+"""The prefix of unfinished files; programs cannot use it."""
 
 _ROOT_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER_FLAGS: Final = _ROOT_FLAGS | os.O_NOFOLLOW
@@ -47,34 +47,34 @@ _CODES: Final = {
     errno.EROFS: "PERMISSION_DENIED",
     errno.ENAMETOOLONG: "INVALID_ARGUMENT",
 }
-"""Of what the system says; all else is a ``TOOL_ERROR``."""
+"""Codes of the system's errors; any other is a ``TOOL_ERROR``."""
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """A folder of the host's."""
+    """A folder of the host."""
 
     path: Path
     writable: bool = False
 
 
 class MountPath(NamedTuple):
-    """Where a virtual path leads, as far as its text tells."""
+    """A parsed virtual path."""
 
     mount: Mount
     names: tuple[str, ...]
-    """Below the mount; none is the mount itself."""
+    """The names below the mount; empty for the mount itself."""
     path: str
-    """The virtual path, written the one way."""
+    """The virtual path in its normal form."""
 
     @contextmanager
     def open_folder(self) -> Iterator[int]:
-        """This place, opened as a folder."""
+        """Open the path as a folder."""
         with _translated_errors(self.path), _open_below(self.mount.path, self.names) as folder:
             yield folder
 
     @contextmanager
     def open_parent(self) -> Iterator[tuple[int, str]]:
-        """The folder this place is in, opened, and the name in it."""
+        """Open the parent folder; also returns the name in it."""
         if not self.names:
             raise _is_a_folder(self.path)
         with _translated_errors(self.path), _open_below(self.mount.path, self.names[:-1]) as folder:
@@ -82,7 +82,7 @@ class MountPath(NamedTuple):
 
 
 class Mounts:
-    """Mounts by virtual path: ``data`` is ``/data``; of nested ones the innermost counts."""
+    """Mounts by virtual path: ``data`` is ``/data``. The innermost of nested mounts applies."""
 
     def __init__(self, mounts: Mapping[str, Mount]) -> None:
         self._mounts = {_mount_point(name): mount for name, mount in mounts.items()}
@@ -93,7 +93,7 @@ class Mounts:
                 raise Refused("CONFIG_INVALID", text)
 
     def resolve(self, path: str) -> MountPath:
-        """Where ``path`` leads, or a refusal of what could lead elsewhere."""
+        """The mount and the names of ``path``; refuses a path that could leave the mount."""
         names = _split(path)
         for depth in range(min(len(names), self._depth_max), -1, -1):
             if (mount := self._mounts.get(names[:depth])) is not None:
@@ -101,19 +101,19 @@ class Mounts:
         raise ToolError("PERMISSION_DENIED", f"{path[:80]!r} is under no mount")
 
     def names_below(self, place: MountPath) -> set[str]:
-        """Names that mounts have directly in ``place``."""
+        """The names of mounts directly in ``place``."""
         names = _split(place.path)
         depth = len(names)
         return {point[depth] for point in self._mounts if point[:depth] == names != point}
 
     def __str__(self) -> str:
         modes = {True: "read and write", False: "read only"}
-        told = (f"{_join(n)} ({modes[m.writable]})" for n, m in sorted(self._mounts.items()))
-        return ", ".join(told)
+        described = (f"{_join(n)} ({modes[m.writable]})" for n, m in sorted(self._mounts.items()))
+        return ", ".join(described)
 
 
 def require_file(status: os.stat_result, path: str) -> None:
-    """Refuse what is not a plain file."""
+    """Refuse anything but a regular file."""
     if stat.S_ISREG(status.st_mode):
         return
     if stat.S_ISDIR(status.st_mode):
@@ -124,7 +124,7 @@ def require_file(status: os.stat_result, path: str) -> None:
 
 
 def invalid_name_reason(name: str) -> str | None:
-    """Why this cannot be a name in a path, if it cannot."""
+    """Why this is not a valid name in a path; empty if it is."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -181,7 +181,7 @@ def _open_child(folder: int, name: str) -> int:
     try:
         return os.open(name, _FOLDER_FLAGS, dir_fd=folder)
     except NotADirectoryError:
-        # The system says the same of files and of links; the answer decides nothing but the code.
+        # The system reports the same error for files and links; this only chooses the code.
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise _is_a_link(name) from None
         raise
@@ -189,7 +189,7 @@ def _open_child(folder: int, name: str) -> int:
 
 @contextmanager
 def _translated_errors(path: str) -> Iterator[None]:
-    """What the system refuses, under the name the program knows and no other."""
+    """Translate the system's errors to the name the program uses."""
     try:
         yield
     except OSError as error:

@@ -1,9 +1,8 @@
-"""One reading of a URL, and a refusal of all that another reader might read otherwise.
+"""URLs: a strict parser that refuses every URL another parser might read differently.
 
-A ``Target`` is made of checked parts, and only these parts are used afterwards: what is compared
-with the allowlist is what is connected to and what is sent. Nothing is repaired or guessed; a name
-that is not ASCII is written as ``xn--`` by whoever means it. Which targets are allowed is not known
-here.
+A ``Target`` consists of checked parts, and only these are used: the allow-list compares, the
+transport connects to and sends the same parts. The parser repairs nothing; a host name that is not
+ASCII must be written as ``xn--``.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _AUTHORITY: Final = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(?::([1-9][0-9]{0,4}))?
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME: Final = re.compile(rf"(?:{_LABEL}\.)*{_LABEL}")
 _NUMBER: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
-"""Names that end like this are addresses to some readers."""
+"""Some parsers read names that end like this as addresses."""
 _PATH: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*")
 _QUERY: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/?\[\]-]|%[0-9A-Fa-f]{2})*")
 _NAME_LENGTH_MAX: Final = 253
@@ -36,19 +35,19 @@ _ENCODINGS_MAX: Final = 3
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where a request goes."""
+    """The target of a request."""
 
     scheme: str
     host: str
-    """A name in lower case, or an address in its one spelling, without brackets."""
+    """A name in lower case, or an address in its canonical form, without brackets."""
     port: int
     path: str
     query: str = ""
-    """With its question mark, if there is one."""
+    """With its question mark; empty if there is none."""
 
     @property
     def authority(self) -> str:
-        """As the ``Host`` header says it."""
+        """The value of the ``Host`` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -58,8 +57,8 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def parse_url(text: str) -> Target:
-    """The target ``text`` names. ``INVALID_ARGUMENT`` if it is no proper URL, ``PERMISSION_DENIED``
-    if it is one nobody may use."""
+    """The target of ``text``. ``INVALID_ARGUMENT`` for a malformed URL, ``PERMISSION_DENIED`` for
+    one with credentials."""
     if len(text) > _URL_BYTES_MAX:
         raise _malformed(text, f"it has {len(text)} characters, above {_URL_BYTES_MAX}")
     if not _VISIBLE.fullmatch(text) or "\\" in text:
@@ -80,7 +79,7 @@ def parse_url(text: str) -> Target:
 
 
 def resolve_redirect(target: Target, location: str) -> Target:
-    """Where a server at ``target`` points with ``location``; read as strictly as any URL."""
+    """The target of the redirect ``location`` from ``target``, parsed as strictly."""
     return parse_url(urldefrag(urljoin(target.url, location)).url)
 
 
@@ -112,8 +111,8 @@ def _address_v6(text: str) -> str:
 
 
 def _check_segments(text: str, path: str) -> None:
-    """Refuse what a server could take for a step upwards, however often it decodes: it would leave
-    the part of the server that is allowed."""
+    """Refuse a segment that a server could read as a step upwards, however often it decodes: the
+    request would leave the allowed part of the server."""
     decoded = path
     for _ in range(_ENCODINGS_MAX):
         for segment in re.split(r"[/\\]", decoded):

@@ -84,11 +84,11 @@ def dispatched(
     return asyncio.run(ask())
 
 
-def test_the_inbox_waits_until_somebody_looks():
+def test_the_inbox_dispatcher_leaves_the_request_pending():
     assert asyncio.run(InboxDispatcher().dispatch(REQUEST, TERMS)) == Pending()
 
 
-def test_a_service_is_told_all_it_must_know_and_no_arguments(server: EmbeddedServer):
+def test_a_service_gets_the_request_without_arguments(server: EmbeddedServer):
     came, approver = dispatched(server.url, lambda _: PENDING)
     assert came == Pending()
     (message,) = approver.asked
@@ -112,7 +112,7 @@ def test_a_decision_comes_with_the_answer_as_it_was_signed(server: EmbeddedServe
     assert came == Decision(denial, no)
 
 
-def test_whoever_answers_as_the_one_who_asks_is_taken_by_its_word(server: EmbeddedServer):
+def test_an_answer_under_the_requesters_name_counts_as_the_requesters(server: EmbeddedServer):
     """So the broker sees that it is the same, and denies."""
     itself = msgspec.structs.replace(ANSWER, actor="agent.s")
     came, _ = dispatched(server.url, lambda _: decided(itself))
@@ -132,7 +132,7 @@ def test_whoever_answers_as_the_one_who_asks_is_taken_by_its_word(server: Embedd
         ),
     ],
 )
-def test_a_service_may_say_that_nobody_decides(
+def test_a_service_may_reply_without_a_decision(
     server: EmbeddedServer, said: bytes, meant: DispatchResult
 ):
     assert dispatched(server.url, lambda _: said)[0] == meant
@@ -157,7 +157,7 @@ def test_what_cannot_be_understood_is_no_decision(server: EmbeddedServer, said: 
         dispatched(server.url, lambda _: said)
 
 
-def test_silence_is_nobody_and_so_is_a_subject_without_listeners(server: EmbeddedServer):
+def test_a_silent_or_missing_service_is_unavailable(server: EmbeddedServer):
     nobody = Unavailable("service.no_answer")
     assert dispatched(server.url, lambda _: None, 0.3)[0] == nobody
 

@@ -134,9 +134,7 @@ def test_a_service_decides_at_once_and_its_signature_is_checked(
     with_night_shift(court, says, story, ROOKERY_APPROVALS_DISPATCHERS="service")
 
 
-def test_a_second_dispatcher_is_asked_when_nobody_has_answered_for_a_while(
-    server: EmbeddedServer, tmp_path: Path
-):
+def test_a_request_without_an_answer_is_escalated(server: EmbeddedServer, tmp_path: Path):
     court = Court(server, "escalation", tmp_path)
 
     def says(asked: ApprovalDispatch) -> DispatchReply:
@@ -228,7 +226,7 @@ def test_a_webhook_is_posted_to_and_answers_through_the_callback(
         ),
     ],
 )
-def test_a_way_that_cannot_be_gone_as_it_is_told_is_refused(
+def test_a_dispatcher_with_invalid_settings_is_refused(
     server: EmbeddedServer, approvals: ApprovalsConfig
 ):
     with pytest.raises(Refused):

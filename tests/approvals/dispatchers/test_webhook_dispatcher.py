@@ -88,7 +88,7 @@ def test_the_signature_is_the_one_of_the_standard():
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-def test_who_decides_at_once_signs_the_response(web: Web):
+def test_an_immediate_decision_is_a_signed_response(web: Web):
     web.pages["/ask"] = signed(decided())
     came = posted(web)
     assert isinstance(came, Decision)
@@ -136,13 +136,13 @@ def test_a_redirect_is_not_followed(web: Web):
     assert len(web.asked) == 1
 
 
-def test_who_takes_too_long_is_hung_up_on(web: Web):
+def test_a_slow_webhook_response_counts_as_unreachable(web: Web):
     web.pages["/ask"] = lambda line: line.pause(30)
     assert posted(web, pauses_s=(0,), try_s=0.2) == Unavailable("webhook.unreachable")
     assert len(web.asked) == 2
 
 
-def test_who_says_too_much_is_not_listened_to(web: Web):
+def test_a_webhook_response_that_is_too_large_counts_as_unreachable(web: Web):
     web.pages["/ask"] = answer(b"x" * (1 << 17))
     assert posted(web) == Unavailable("webhook.unreachable")
 
@@ -258,7 +258,7 @@ def test_what_is_not_signed_just_now_is_not_let_through(back: Back, headers: dic
 
 
 @pytest.mark.parametrize("body", [b"[]", b"yes", b'{"decision":"approved","why":1}', b"\xff"])
-def test_what_is_signed_and_makes_no_sense_is_told_so(back: Back, body: bytes):
+def test_a_signed_but_invalid_answer_is_refused_with_a_reason(back: Back, body: bytes):
     assert back.post(body).status == 400
     assert back.told == []
 

@@ -303,6 +303,6 @@ def test_logins_are_counted_over_all_keys_of_the_node(realm: MachineWorld) -> No
     flow = {"provider": "p", "expires_at_millis": 9, "max_outstanding_flows": 1}
     realm.state("leases", "admit_oauth_device_flow", key="a:b", flow_id="f", **flow)
     refusal = realm.refused("leases", "admit_oauth_device_flow", key="a:c", flow_id="f", **flow)
-    assert refusal["reason"] == "1 logins are under way, the limit is 1"
+    assert refusal["reason"] == "1 logins are active, the limit is 1"
     realm.state("leases", "expire_oauth_device_flow", key="a:b", flow_id="f")
     realm.state("leases", "admit_oauth_device_flow", key="a:c", flow_id="f", **flow)

@@ -80,7 +80,7 @@ def test_every_option_reaches_the_capability():
     )
 
 
-def test_without_options_a_tool_is_harmless_and_needs_nobody():
+def test_without_options_a_tool_is_harmless_and_needs_no_approval():
     assert made(day_after).side_effect is SideEffect.NONE
     assert made(day_after).approval_policy is ApprovalMode.NONE
     assert made(day_after).limits == CapabilityLimits()

@@ -178,7 +178,7 @@ def test_a_handler_that_runs_off_the_end_of_an_iterator_fails_like_any_other():
 @pytest.mark.parametrize(
     "raised", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, futures.CancelledError]
 )
-def test_a_handler_can_neither_end_nor_cancel_who_waits_for_it(raised: type[BaseException]):
+def test_a_handler_can_neither_end_nor_cancel_its_caller(raised: type[BaseException]):
     def handler(ctx: ToolCallContext) -> None:
         raise raised
 
@@ -217,7 +217,7 @@ def test_cancelling_a_call_stops_an_asynchronous_handler():
     assert stopped == ["probe"]
 
 
-def test_nothing_is_cancelled_unless_somebody_says_so():
+def test_a_call_is_not_cancelled_by_default():
     assert context().cancelled() is False
 
 

@@ -386,7 +386,7 @@ def test_a_file_keeps_its_permissions_when_it_is_replaced(disk: Disk):
     assert stat.S_IMODE((disk.out / "a.txt").stat().st_mode) == 0o640
 
 
-def test_a_file_nobody_may_write_is_not_replaced(disk: Disk):
+def test_a_read_only_file_is_not_replaced(disk: Disk):
     (disk.out / "a.txt").chmod(0o444)
     assert disk.code("write_text", "/out/a.txt", "new") == DENIED
     assert read(disk, "/out/a.txt") == "a"
@@ -399,7 +399,7 @@ def test_a_folder_is_neither_made_nor_replaced_by_writing(disk: Disk):
     assert disk.code("write_text", "/out/a.txt/x", "x") == FAILED
 
 
-def test_a_write_that_nobody_waits_for_leaves_nothing(disk: Disk):
+def test_a_cancelled_write_leaves_nothing(disk: Disk):
     tool = disk.registry.get("write_text")
     assert tool is not None
     ctx = ToolCallContext("write_text", ["/out/a.txt", "new"], {}, cancelled=lambda: True)

@@ -193,7 +193,7 @@ def assert_no_thread_stays() -> None:
 # --- TLS ------------------------------------------------------------------------------------------
 
 
-def test_https_is_spoken_with_who_has_the_right_certificate(secure_web: Web):
+def test_https_needs_a_certificate_for_the_host(secure_web: Web):
     programs = Programs(secure_web, "https")
     secure_web.pages["/"] = answer(b"sealed")
     secure_web.pages["/closed"] = bytes_of(b"HTTP/1.0 200 OK\r\n\r\nsealed")
@@ -208,7 +208,7 @@ def test_a_certificate_of_another_name_is_refused(secure_web: Web):
     assert secure_web.asked == []
 
 
-def test_a_certificate_nobody_vouches_for_is_refused(secure_web: Web):
+def test_an_untrusted_certificate_is_refused(secure_web: Web):
     programs = Programs(secure_web, "https")
     programs.tls = HttpTransport().tls
     assert programs.code("fetch_text", programs.origin) == FAILED
@@ -226,7 +226,7 @@ def test_a_sealed_body_of_no_length_that_is_cut_is_not_taken_for_whole(secure_we
     assert programs.code("fetch_text", programs.origin) == FAILED
 
 
-def test_a_handshake_that_nobody_answers_is_left_in_time(web: Web):
+def test_a_handshake_without_an_answer_ends_in_time(web: Web):
     programs = Programs(web, "https")
     programs.hurry()
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -232,7 +232,9 @@ def test_an_entry_that_says_nothing_clear_is_refused(entry: Allowed):
 
 
 @pytest.mark.parametrize("host", ["inner.test", "cloud.test", "mixed.test", "127.0.0.1", "0.0.0.0"])
-def test_a_name_at_an_address_nobody_named_is_refused(web: Web, programs: Programs, host: str):
+def test_a_name_at_an_address_outside_the_networks_is_refused(
+    web: Web, programs: Programs, host: str
+):
     programs.allow(f"http://{host}:{web.port}")
     web.pages["/"] = answer(b"inside")
     assert programs.code("fetch_text", f"http://{host}:{web.port}/") == DENIED

@@ -12,7 +12,7 @@ TEXT = b"x" * OVERHEAD_BYTES
 PLACES = [CallAttempt(f"o{number}", 1) for number in range(4)]
 
 
-def test_results_nobody_puts_on_record_are_let_go_and_their_tries_are_not_made_again():
+def test_uncommitted_results_are_evicted_and_their_attempts_not_repeated():
     async def story() -> None:
         tries, gate = AttemptCache(held_bytes_max=4 * OVERHEAD_BYTES), asyncio.Event()
 

@@ -54,7 +54,7 @@ def test_a_call_that_is_turned_away_leaves_one_fact_and_takes_nothing(
 @pytest.mark.parametrize(
     "policy", [ApprovalMode.MANUAL, AutoApproval(AutoRule("args.a < 2"))], ids=str
 )
-def test_what_wants_an_approval_is_denied_where_nobody_can_give_one(world: ToolWorld, policy: Any):
+def test_a_call_that_needs_an_approval_is_denied_without_approvals(world: ToolWorld, policy: Any):
     world.begin(capability("guarded", approval_policy=policy))
     world.want(call(1, "guarded", a=1))
     world.until(lambda: world.kinds() == ["refused"])

@@ -124,7 +124,7 @@ def test_a_node_dies(
         assert told.result() == known
 
 
-def test_every_try_of_a_call_has_the_same_key_and_the_journal_tells_them_apart(world: ToolWorld):
+def test_every_attempt_of_a_call_has_the_same_key_and_its_own_number(world: ToolWorld):
     node = world.begin()
     epochs = [node.epoch]
     for _ in range(3):
@@ -141,7 +141,7 @@ def test_every_try_of_a_call_has_the_same_key_and_the_journal_tells_them_apart(w
     assert {ctx.idempotency_key for ctx in world.workshop.contexts} == {operation(1)}
 
 
-def test_a_call_nobody_knows_of_waits_through_any_number_of_crashes(world: ToolWorld):
+def test_a_call_with_an_unknown_outcome_waits_through_any_number_of_crashes(world: ToolWorld):
     node = world.begin()
     during_the_act(world, node, "send")
     for _ in range(2):
@@ -213,7 +213,7 @@ def test_a_call_whose_run_has_ended_is_not_made_again(world: ToolWorld):
     world.begin()
     world.until(lambda: world.kinds()[-1] == "failed")
     assert world.kinds() == ["requested", "intent_recorded", "failed"]
-    assert "nobody waits for it any more" in world.tool_facts()[-1].error.message
+    assert "its run no longer waits for it" in world.tool_facts()[-1].error.message
     assert world.executions(1) == 1
 
 
@@ -228,7 +228,7 @@ def test_a_call_that_its_program_gave_up_is_not_made_again(world: ToolWorld):
     assert world.executions(1) == 1
 
 
-def test_nobody_knows_of_a_call_that_its_program_gave_up_and_that_may_not_act_twice(
+def test_the_outcome_of_a_dropped_call_that_is_not_idempotent_is_unknown(
     world: ToolWorld,
 ):
     node = world.begin()

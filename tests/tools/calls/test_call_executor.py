@@ -16,7 +16,7 @@ from rookery.schemas.facts.turn import ToolCallsReturned
 from tests.tools.tool_fixtures import Bench, ToolWorld, call, capability, operation
 
 
-def test_a_tool_is_told_whose_call_it_is_and_until_when(world: ToolWorld):
+def test_a_tool_gets_the_session_run_and_deadline_of_its_call(world: ToolWorld):
     world.begin()
     world.want(call(1, "fetch", 1, b=2))
     world.until(lambda: world.executions(1))
@@ -216,7 +216,7 @@ def test_a_result_that_cannot_be_stored_just_now_is_stored_later(world: ToolWorl
 
 
 @pytest.mark.parametrize(("length", "inline"), [(65_534, True), (65_535, False)])
-def test_large_values_stand_in_the_blob_store(world: ToolWorld, length: int, inline: bool):
+def test_large_values_are_stored_in_the_blob_store(world: ToolWorld, length: int, inline: bool):
     node = world.begin()
     told = world.expect(node, 1)
     value = "x" * length
@@ -246,7 +246,7 @@ def test_a_stop_waits_for_the_calls_under_way(world: ToolWorld):
 # --- the board ------------------------------------------------------------------------------------
 
 
-def test_what_nobody_expects_is_told_to_nobody_and_kept_by_the_actor(world: ToolWorld):
+def test_progress_without_a_future_is_dropped_and_stays_with_the_actor(world: ToolWorld):
     node = world.begin()
     world.want(call(1, "fetch", a=1))
     world.until(lambda: world.kinds()[-1] == "completed")
@@ -257,7 +257,7 @@ def test_what_nobody_expects_is_told_to_nobody_and_kept_by_the_actor(world: Tool
     assert world.known(node)[0].outcome.value == "done"
 
 
-def test_two_who_expect_the_same_call_are_told_at_once_and_one_who_gave_up_is_not(
+def test_all_futures_of_a_call_are_notified_except_cancelled_ones(
     world: ToolWorld,
 ):
     node = world.begin()

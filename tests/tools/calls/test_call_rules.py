@@ -73,7 +73,7 @@ def test_the_calls_of_a_batch_are_one_message_and_each_has_its_own_fate(world: T
     assert world.kinds(2) == ["refused"]
 
 
-def test_a_batch_without_calls_is_somebody_elses_to_work_off(world: ToolWorld):
+def test_a_batch_without_calls_leaves_no_facts(world: ToolWorld):
     world.begin()
     world.want()
     world.settle()
@@ -134,7 +134,7 @@ def test_a_call_that_was_not_begun_when_its_run_ended_is_withdrawn(world: ToolWo
     assert world.executions(2) == 0
 
 
-def test_a_call_that_was_not_begun_when_its_program_gave_it_up_is_withdrawn(world: ToolWorld):
+def test_a_call_dropped_before_it_began_is_withdrawn(world: ToolWorld):
     node = world.begin()
     world.workshop.hold = True
     asked = [call(number, "single", a=number) for number in (1, 2, 3)]
@@ -143,7 +143,7 @@ def test_a_call_that_was_not_begun_when_its_program_gave_it_up_is_withdrawn(worl
     world.settle()
     world.keep(asked[0], asked[2])
     world.until(told.done)
-    assert "gave the call up" in told.result().outcome.error.message
+    assert "dropped the call" in told.result().outcome.error.message
     world.workshop.hold = False
     world.until(lambda: world.kinds(3)[-1] == "completed")
     assert world.kinds(2) == ["requested", "withdrawn"]
@@ -368,14 +368,14 @@ def requested(**more: Any) -> facts.Requested:
     )
 
 
-def test_a_request_whose_intent_stands_beside_it_calls_for_nothing_of_its_own():
+def test_a_request_committed_with_its_intent_has_no_effect_of_its_own():
     at_once, later = requested(), requested(waits=True)
     assert effects(evolve(SessionCalls(), at_once), at_once) == ()
     (prepare,) = effects(evolve(SessionCalls(), later), later)
     assert isinstance(prepare, PrepareCall)
 
 
-def test_nobody_interrupts_a_call_but_a_process_that_is_gone():
+def test_only_the_end_of_its_process_interrupts_a_call():
     intent = facts.IntentRecorded(
         run="run-1", operation_id=operation(1), attempt=1, node="n1", deadline_at_ms=1
     )
@@ -391,7 +391,7 @@ def test_nobody_interrupts_a_call_but_a_process_that_is_gone():
 # --- conflicts ------------------------------------------------------------------------------------
 
 
-def test_a_place_taken_for_an_intent_that_never_stood_is_given_back(world: ToolWorld):
+def test_a_slot_reserved_for_an_uncommitted_intent_is_released(world: ToolWorld):
     node = world.begin()
     node.journal.hold_appends("tool")
     world.want(call(1, "single", a=1))

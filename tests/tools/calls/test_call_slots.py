@@ -70,7 +70,7 @@ def test_a_place_is_taken_once_however_often_it_is_asked_for(alone: Alone):
     assert not alone.take(THREE)
 
 
-def test_who_waits_is_let_in_in_order_and_overtaken_by_nobody(alone: Alone):
+def test_waiting_calls_get_slots_in_order(alone: Alone):
     assert alone.take(ONE)
     alone.places.mark_running(ONE)
     alone.wait(TWO)
@@ -102,14 +102,14 @@ def test_what_decisions_took_is_known_until_it_is_used(alone: Alone):
     assert alone.places.reserved("a") == frozenset()
 
 
-def test_one_who_waited_has_a_place_that_no_decision_gives_back(alone: Alone):
+def test_no_decision_releases_a_slot_that_was_waited_for(alone: Alone):
     alone.wait(ONE)
     assert alone.admitted == [ONE]
     assert alone.take(ONE)
     assert alone.places.reserved("a") == frozenset()
 
 
-def test_who_needs_no_place_any_more_is_told_and_the_next_gets_it(alone: Alone):
+def test_a_stopped_waiter_returns_and_the_next_gets_the_slot(alone: Alone):
     alone.take(ONE)
     second, third = alone.wait(TWO), alone.wait(THREE)
     alone.places.stop_waiting("op-2")
@@ -121,7 +121,7 @@ def test_who_needs_no_place_any_more_is_told_and_the_next_gets_it(alone: Alone):
 
 
 @pytest.mark.parametrize("when", ["waiting", "admitted"])
-def test_who_is_cancelled_leaves_its_place_to_the_next(alone: Alone, when: str):
+def test_a_cancelled_waiter_passes_its_slot_to_the_next(alone: Alone, when: str):
     alone.take(ONE)
     second, third = alone.wait(TWO), alone.wait(THREE)
     if when == "admitted":
@@ -136,7 +136,7 @@ def test_who_is_cancelled_leaves_its_place_to_the_next(alone: Alone, when: str):
     assert alone.admitted == [THREE]
 
 
-def test_the_rate_lets_in_who_waits_as_soon_as_it_allows(alone: Alone):
+def test_a_waiting_call_starts_as_soon_as_the_rate_permits(alone: Alone):
     assert alone.take(ONE, "rare")
     alone.wait(TWO, "rare")
     alone.wait(THREE, "rare")

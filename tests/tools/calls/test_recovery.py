@@ -103,9 +103,9 @@ def test_a_recovery_says_until_when_the_tool_may_act(surface: str, gone: bool, u
     state = folded(*intended(surface=surface))
     said = interrupted(surface, state, gone=gone)
     assert said.may_act_until_ms == until_ms
-    assert said.reason.startswith("not known here whether it was called by na")
+    assert said.reason.startswith("it is unknown whether na")
     assert ("which has ended" in said.reason) == gone
-    assert said.reason.endswith("it may not act twice")
+    assert said.reason.endswith("the tool is not idempotent")
     assert evolve(state, said).calls[CALL].acts_until_ms == until_ms
 
 
@@ -183,7 +183,7 @@ def test_the_end_of_a_run_ends_what_another_process_intended(name: str, end: str
     state = folded(*intended(name))
     (left,) = ledger(SURFACE).on_run_ended(state, turn.Cancelled(run="run-1"), now_ms=1_000)
     assert type(left).__name__ == end
-    assert "not known here whether it was called by na" in str(left)
+    assert "it is unknown whether na" in str(left)
 
 
 def test_the_end_of_a_run_leaves_calls_alone_that_are_under_way_here():

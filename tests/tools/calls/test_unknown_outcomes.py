@@ -62,7 +62,7 @@ def test_a_call_that_loses_every_worker_is_given_up(world: ToolWorld):
     assert world.executions(1) == ATTEMPTS_MAX
     world.pass_s(TAKEN_OVER_S)
     assert world.executions(1) == ATTEMPTS_MAX
-    assert f"it was tried {ATTEMPTS_MAX} times" in world.tool_facts(1)[-1].reason
+    assert f"{ATTEMPTS_MAX} attempts were made" in world.tool_facts(1)[-1].reason
     (known,) = world.known(node)
     assert known == CallProgress(operation_id=operation(1), waits_for="RECOVERY_REQUIRED")
 
@@ -75,7 +75,7 @@ def test_a_call_that_may_not_be_repeated_waits_for_an_operator(world: ToolWorld)
     assert world.kinds(1) == LEFT_OPEN
     assert world.executions(1) == 1
     reason = world.tool_facts(1)[-1].reason
-    assert reason == "the worker anna was lost with it, and it may not act twice"
+    assert reason == "the worker anna was lost with it, and the tool is not idempotent"
     world.pass_s(TAKEN_OVER_S)
     asked = world.told("resolve", "a", run_id="run-1", operation_id=operation(1), retry=True)
     assert not asked.code
@@ -83,7 +83,7 @@ def test_a_call_that_may_not_be_repeated_waits_for_an_operator(world: ToolWorld)
     assert world.executions(1) == 2
 
 
-def test_no_intent_is_recorded_before_there_is_somebody_to_call(world: ToolWorld):
+def test_no_intent_is_recorded_before_a_worker_serves_the_tool(world: ToolWorld):
     bench = LossyBench(world, losses=1, successor=False)
     world.begin(host=bench)
     world.want(call(1, "fetch", a=1))
