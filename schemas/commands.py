@@ -18,7 +18,7 @@ from rookery.schemas.approvals.lists import (
     PendingQuery,
 )
 from rookery.schemas.calls import ToolFault
-from rookery.schemas.integers import Unsigned
+from rookery.schemas.integers import PageLimit, Unsigned
 from rookery.schemas.lists import RunState
 from rookery.schemas.run import (
     Language,
@@ -52,7 +52,6 @@ __all__ = [
     "ToolsQuery",
 ]
 
-PageLimit = Annotated[int, Meta(ge=1, le=1_000)]
 Actor = Annotated[str, Meta(max_length=256)]
 """Who says so, in their own words: nobody checks it. Empty: the id of the command stands for it."""
 

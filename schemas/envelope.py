@@ -14,7 +14,16 @@ from msgspec import UNSET, UnsetType
 
 from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass
 
-__all__ = ["Command", "EntityId", "Fact", "HistoryRestart", "Mode", "Sealed", "fill_envelope"]
+__all__ = [
+    "Command",
+    "EntityId",
+    "Fact",
+    "HistoryRestart",
+    "Mode",
+    "Sealed",
+    "TransitionFact",
+    "fill_envelope",
+]
 
 
 class EntityId(NamedTuple):
@@ -56,6 +65,13 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", gc=False
     traceparent: str | UnsetType = UNSET
     privacy: PrivacyClass = PrivacyClass.INTERNAL
     retention: RetentionClass = RetentionClass.DURABLE
+
+
+class TransitionFact(Fact, frozen=True, kw_only=True):
+    """A row of a machine's table fired. Folding applies the row and evaluates no guard again."""
+
+    row: str = ""
+    """The row's name in ``machines.md``; empty until the machine has decided."""
 
 
 class HistoryRestart(Fact, frozen=True, kw_only=True):

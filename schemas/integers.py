@@ -10,12 +10,15 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-__all__ = ["U64_MAX", "Unsigned", "saturate", "unix_ms"]
+__all__ = ["U64_MAX", "PageLimit", "Unsigned", "saturate", "unix_ms"]
 
 U64_MAX: Final = 2**64 - 1
 
 Unsigned = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """A parameter: bounds of msgspec fit 64 bits with a sign."""
+
+PageLimit = Annotated[int, Meta(ge=1, le=1_000)]
+"""How many rows a query asks for at most."""
 
 
 def saturate(number: int) -> int:

@@ -6,10 +6,10 @@ Read models' words: nothing is decided by them, and they hold no argument's valu
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+
+from rookery.schemas.integers import PageLimit
 
 __all__ = [
     "ApprovalList",
@@ -21,8 +21,6 @@ __all__ = [
     "ListedGrant",
     "PendingQuery",
 ]
-
-PageLimit = Annotated[int, Meta(ge=1, le=1_000)]
 
 
 class ApprovalState(StrEnum):

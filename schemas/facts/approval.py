@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rookery.schemas.approvals.lifecycle import ApprovalAnswer, ApprovalStatus
 from rookery.schemas.approvals.records import ApprovalTerminalStatus
-from rookery.schemas.envelope import Fact, HistoryRestart
+from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
 from rookery.schemas.integers import Unsigned
 from rookery.schemas.run import SideEffect
 from rookery.schemas.seed.records import JournalRecord
@@ -22,11 +22,7 @@ __all__ = ["APPROVAL_FACTS", "ApprovalFact"]
 # --- approval_lifecycle ---------------------------------------------------------------------------
 
 
-class _ApprovalTransition(Fact, frozen=True, kw_only=True):
-    """A row of approval_lifecycle fired."""
-
-    row: str = ""
-    """The row's name in ``machines.md``; empty until the machine has decided."""
+class _ApprovalTransition(TransitionFact, frozen=True, kw_only=True):
     approval_id: str
 
 

@@ -6,41 +6,32 @@ row. No credential and no code of a login ever stands in a fact.
 
 from __future__ import annotations
 
-from rookery.schemas.envelope import Fact
+from rookery.schemas.envelope import Fact, TransitionFact
 from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.lease import AuthLeaseSnapshot
 
 __all__ = ["LEASE_FACTS", "LeaseFact"]
 
 
-class _LeaseTransition(Fact, frozen=True, kw_only=True):
-    """A row of auth_lease fired."""
-
-    row: str = ""
-    """The row's name in ``machines.md``; empty until the machine has decided."""
-
-
 # --- the credential -----------------------------------------------------------------------------
 
 
-class Acquired(_LeaseTransition, frozen=True, kw_only=True, tag="lease.acquired.v1"):
+class Acquired(TransitionFact, frozen=True, kw_only=True, tag="lease.acquired.v1"):
     """A credential was published; ``at_ms`` is its publication time."""
 
     expires_at_ts: Unsigned | None = None
     """Unix seconds; ``None`` never expires."""
 
 
-class ExpiringMarked(_LeaseTransition, frozen=True, kw_only=True, tag="lease.expiring_marked.v1"):
+class ExpiringMarked(TransitionFact, frozen=True, kw_only=True, tag="lease.expiring_marked.v1"):
     """Somebody with a clock saw that the credential expires soon."""
 
 
-class RefreshBegun(_LeaseTransition, frozen=True, kw_only=True, tag="lease.refresh_begun.v1"):
+class RefreshBegun(TransitionFact, frozen=True, kw_only=True, tag="lease.refresh_begun.v1"):
     """A refresh is under way, and there is no second one beside it."""
 
 
-class RefreshCompleted(
-    _LeaseTransition, frozen=True, kw_only=True, tag="lease.refresh_completed.v1"
-):
+class RefreshCompleted(TransitionFact, frozen=True, kw_only=True, tag="lease.refresh_completed.v1"):
     """A newer credential was published; ``at_ms`` is its publication time."""
 
     new_expires_at: Unsigned | None = None
@@ -48,29 +39,29 @@ class RefreshCompleted(
 
 
 class RefreshFailedTransient(
-    _LeaseTransition, frozen=True, kw_only=True, tag="lease.refresh_failed_transient.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="lease.refresh_failed_transient.v1"
 ):
     """The refresh failed and may be tried again."""
 
 
 class RefreshFailedPermanent(
-    _LeaseTransition, frozen=True, kw_only=True, tag="lease.refresh_failed_permanent.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="lease.refresh_failed_permanent.v1"
 ):
     """The refresh failed for good: somebody has to log in again."""
 
 
-class ReauthRequired(_LeaseTransition, frozen=True, kw_only=True, tag="lease.reauth_required.v1"):
+class ReauthRequired(TransitionFact, frozen=True, kw_only=True, tag="lease.reauth_required.v1"):
     """Somebody has to log in again."""
 
 
 class CredentialCleared(
-    _LeaseTransition, frozen=True, kw_only=True, tag="lease.credential_cleared.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="lease.credential_cleared.v1"
 ):
     """The credential is gone; the logins under way are not."""
 
 
 class FreshnessObserved(
-    _LeaseTransition, frozen=True, kw_only=True, tag="lease.freshness_observed.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="lease.freshness_observed.v1"
 ):
     """The credential's age was looked at."""
 
@@ -81,7 +72,7 @@ class FreshnessObserved(
 # --- logins under way ---------------------------------------------------------------------------
 
 
-class _OfFlow(_LeaseTransition, frozen=True, kw_only=True):
+class _OfFlow(TransitionFact, frozen=True, kw_only=True):
     flow_id: str
 
 
@@ -154,7 +145,7 @@ class DeviceFlowExpired(_OfFlow, frozen=True, kw_only=True, tag="lease.device_fl
 # --- the registry -------------------------------------------------------------------------------
 
 
-class Released(_LeaseTransition, frozen=True, kw_only=True, tag="lease.released.v1"):
+class Released(TransitionFact, frozen=True, kw_only=True, tag="lease.released.v1"):
     """The lease was given back and is forgotten, but for how many credentials it had."""
 
     flow_ids: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ Contents of envelopes and the clock of the exchanges are not in them.
 
 from __future__ import annotations
 
-from rookery.schemas.envelope import Fact
+from rookery.schemas.envelope import TransitionFact
 from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.peer import (
     DrainExitReason,
@@ -20,44 +20,35 @@ from rookery.schemas.machines.peer import (
 __all__ = ["PEER_FACTS", "PeerFact"]
 
 
-class _PeerTransition(Fact, frozen=True, kw_only=True):
-    """A row of one of the peer machines fired."""
-
-    row: str = ""
-    """The row's name in ``machines.md``; empty until the machine has decided."""
-
-
 # --- the draining task ----------------------------------------------------------------------------
 
 
-class DrainEnsured(_PeerTransition, frozen=True, kw_only=True, tag="peer.drain_ensured.v1"):
+class DrainEnsured(TransitionFact, frozen=True, kw_only=True, tag="peer.drain_ensured.v1"):
     """Somebody wants the draining task to run, whether or not it does."""
 
 
-class DrainSpawned(_PeerTransition, frozen=True, kw_only=True, tag="peer.drain_spawned.v1"):
+class DrainSpawned(TransitionFact, frozen=True, kw_only=True, tag="peer.drain_spawned.v1"):
     """The draining task is to run in this mode."""
 
     mode: DrainMode
 
 
-class DrainStopped(_PeerTransition, frozen=True, kw_only=True, tag="peer.drain_stopped.v1"):
+class DrainStopped(TransitionFact, frozen=True, kw_only=True, tag="peer.drain_stopped.v1"):
     """The running task is not wanted any more."""
 
 
-class DrainExitedClean(
-    _PeerTransition, frozen=True, kw_only=True, tag="peer.drain_exited_clean.v1"
-):
+class DrainExitedClean(TransitionFact, frozen=True, kw_only=True, tag="peer.drain_exited_clean.v1"):
     """The task ended and nobody has to start it again."""
 
 
 class DrainExitedRespawnable(
-    _PeerTransition, frozen=True, kw_only=True, tag="peer.drain_exited_respawnable.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="peer.drain_exited_respawnable.v1"
 ):
     """The task ended and should be started again."""
 
 
 class DrainExitNotified(
-    _PeerTransition, frozen=True, kw_only=True, tag="peer.drain_exit_notified.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="peer.drain_exit_notified.v1"
 ):
     """The task says that it ended, and why."""
 
@@ -68,7 +59,7 @@ class DrainExitNotified(
 
 
 class EnvelopeClassified(
-    _PeerTransition, frozen=True, kw_only=True, tag="peer.envelope_classified.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="peer.envelope_classified.v1"
 ):
     """A peer's envelope was let in; the row says as what."""
 
@@ -84,7 +75,7 @@ class EnvelopeClassified(
 
 
 class PlainEventClassified(
-    _PeerTransition, frozen=True, kw_only=True, tag="peer.plain_event_classified.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="peer.plain_event_classified.v1"
 ):
     """An event of the outside world was let in."""
 
@@ -92,7 +83,7 @@ class PlainEventClassified(
 
 
 class IngressContextSet(
-    _PeerTransition, frozen=True, kw_only=True, tag="peer.ingress_context_set.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="peer.ingress_context_set.v1"
 ):
     """Somebody said whether the session is kept for its peers; nothing follows from it."""
 
@@ -102,7 +93,7 @@ class IngressContextSet(
 # --- requests and their answers -------------------------------------------------------------------
 
 
-class _OfExchange(_PeerTransition, frozen=True, kw_only=True):
+class _OfExchange(TransitionFact, frozen=True, kw_only=True):
     corr_id: str
     """The request's id: what every answer to it quotes."""
 
@@ -175,7 +166,7 @@ class StreamAbandoned(_OfExchange, frozen=True, kw_only=True, tag="peer.stream_a
 # --- the context's watermark ----------------------------------------------------------------------
 
 
-class ContextAdvanced(_PeerTransition, frozen=True, kw_only=True, tag="peer.context_advanced.v1"):
+class ContextAdvanced(TransitionFact, frozen=True, kw_only=True, tag="peer.context_advanced.v1"):
     """The session's context was changed at this time, later than ever before."""
 
     updated_at_ms: Unsigned

@@ -17,7 +17,8 @@ from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionLimits
 
 __all__ = ["SESSION_FACTS", "SessionFact"]
 
-Unsigned = Annotated[int, Meta(ge=0)]
+NonNegative = Annotated[int, Meta(ge=0)]
+"""``Unsigned`` without its upper limit."""
 
 
 class _OfSession(Fact, frozen=True, kw_only=True):
@@ -26,7 +27,7 @@ class _OfSession(Fact, frozen=True, kw_only=True):
 
 
 class _SessionTransition(_OfSession, frozen=True, kw_only=True):
-    """A row of session_lifecycle or session_admission fired."""
+    """A ``TransitionFact`` whose ``phase`` is encoded before its ``row``."""
 
     row: str = ""
     """The row's name in ``machines.md``; empty until the machine has decided."""
@@ -59,8 +60,8 @@ class BindingsPrepared(
     """A runtime and its fence token are bound."""
 
     agent_runtime_id: str
-    fence_token: Unsigned
-    generation_in: Unsigned
+    fence_token: NonNegative
+    generation_in: NonNegative
     """The row's ``generation``: the runtime's. The envelope's is the session's life."""
     session_id_in: str
 

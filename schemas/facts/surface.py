@@ -5,21 +5,14 @@ A fact has the input's parameters and the name of the row that fired; folding ap
 
 from __future__ import annotations
 
-from rookery.schemas.envelope import Fact
+from rookery.schemas.envelope import TransitionFact
 from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.surface import ExternalToolSurfaceFailureCause
 
 __all__ = ["SURFACE_FACTS", "SurfaceFact"]
 
 
-class _SurfaceTransition(Fact, frozen=True, kw_only=True):
-    """A row of external_tool_surface or mcp_server_lifecycle fired."""
-
-    row: str = ""
-    """The row's name in ``machines.md``; empty until the machine has decided."""
-
-
-class _OfSurface(_SurfaceTransition, frozen=True, kw_only=True):
+class _OfSurface(TransitionFact, frozen=True, kw_only=True):
     surface_id: str
 
 
@@ -86,19 +79,17 @@ class RemovalForced(_OfSurface, frozen=True, kw_only=True, tag="surface.removal_
     """The removed surface is gone, with calls still under way."""
 
 
-class SnapshotAligned(
-    _SurfaceTransition, frozen=True, kw_only=True, tag="surface.snapshot_aligned.v1"
-):
+class SnapshotAligned(TransitionFact, frozen=True, kw_only=True, tag="surface.snapshot_aligned.v1"):
     """Whoever shows the tools shows those of this epoch."""
 
     epoch: Unsigned
 
 
-class ShutDown(_SurfaceTransition, frozen=True, kw_only=True, tag="surface.shut_down.v1"):
+class ShutDown(TransitionFact, frozen=True, kw_only=True, tag="surface.shut_down.v1"):
     """Nothing is staged or applied any more."""
 
 
-class _OfServer(_SurfaceTransition, frozen=True, kw_only=True):
+class _OfServer(TransitionFact, frozen=True, kw_only=True):
     server_id: str
 
 

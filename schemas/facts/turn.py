@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.calls import ForkedRun, RequestedCall, RunEnvironment
-from rookery.schemas.envelope import Fact, HistoryRestart
+from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
 from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.turn import (
     ContentShape,
@@ -27,11 +27,7 @@ from rookery.schemas.run import RunRequest, RunResult
 __all__ = ["TURN_FACTS", "TurnFact"]
 
 
-class _TurnTransition(Fact, frozen=True, kw_only=True):
-    """A row of one of the machines fired."""
-
-    row: str = ""
-    """The row's name in ``machines.md``; empty until the machine has decided."""
+class _TurnTransition(TransitionFact, frozen=True, kw_only=True):
     step: Unsigned | UnsetType = UNSET
     """Of the last fact of a driver's step: its number."""
 
