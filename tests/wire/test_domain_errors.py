@@ -125,7 +125,9 @@ def test_an_error_is_read_back_and_equal_if_it_says_the_same(error: AgentError):
     ],
 )
 def test_an_error_is_exactly_one_of_its_forms(body: str):
-    with pytest.raises(msgspec.ValidationError, match="AgentErrorForm is exactly one of Missing"):
+    with pytest.raises(
+        msgspec.ValidationError, match="AgentErrorForm needs exactly one of Missing"
+    ):
         msgspec.json.decode(body, type=AgentErrorForm, dec_hook=decode_typed_text)
 
 
