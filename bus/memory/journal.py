@@ -56,11 +56,11 @@ class MemoryLog:
         self,
         appends: Sequence[AppendRequest],
         settle: Callable[[list[AppendOutcome]], None],
-        turns: Mapping[int, int] | None = None,
+        terms: Mapping[int, int] | None = None,
     ) -> None:
-        """Append under ``turns``; without them, as the holder of the current terms."""
+        """Append under ``terms``; without them, as the holder of the current terms."""
         outcomes = [
-            Superseded(append) if self._is_superseded(append, turns) else self._store(append)
+            Superseded(append) if self._is_superseded(append, terms) else self._store(append)
             for append in appends
         ]
         if outcomes:
@@ -97,11 +97,11 @@ class MemoryLog:
         """The messages above ``after`` up to ``until``, as far as they exist."""
         return self._messages[after:until]
 
-    def _is_superseded(self, append: AppendRequest, turns: Mapping[int, int] | None) -> bool:
-        if turns is None or append.entity.family == NODE_FAMILY:
+    def _is_superseded(self, append: AppendRequest, terms: Mapping[int, int] | None) -> bool:
+        if terms is None or append.entity.family == NODE_FAMILY:
             return False
         partition = partition_of(append.entity.key)
-        return turns.get(partition) != self.terms[partition]
+        return terms.get(partition) != self.terms[partition]
 
     def _store(self, append: AppendRequest) -> AppendOutcome:
         entity = append.entity
@@ -153,10 +153,10 @@ class MemoryJournal:
         self,
         appends: Sequence[AppendRequest],
         settle: Callable[[list[AppendOutcome]], None],
-        turns: Mapping[int, int] | None = None,
+        terms: Mapping[int, int] | None = None,
     ) -> None:
-        """``turns``: the terms when the append was sent, if it arrives late."""
-        self._log.append(appends, settle, self._terms if turns is None else turns)
+        """``terms``: the terms when the append was sent, if it arrives late."""
+        self._log.append(appends, settle, self._terms if terms is None else terms)
 
     async def last(self, entity: EntityId) -> StoredMessage | None:
         return await self._log.last(entity)
@@ -179,7 +179,7 @@ class MemoryJournal:
     async def verified_end(self) -> int:
         if self._terms and self._identity != self._log.number:
             raise Failed("CLAIM_LOST", "another journal was put in the place of this one")
-        if any(self._log.terms[partition] != turn for partition, turn in self._terms.items()):
+        if any(self._log.terms[partition] != term for partition, term in self._terms.items()):
             raise Failed("CLAIM_LOST", "another node has begun a term in the partition")
         return await self._log.end()
 
