@@ -1,7 +1,7 @@
-"""How it travels: the only package that knows NATS; everybody else knows its ports.
+"""The bus: the only package that imports NATS; other packages see its ports.
 
-``connect`` is the door for programs. It is loaded when it is first asked for, so that who needs
-only the ports never imports a NATS client.
+``connect`` is the entry for programs. It is loaded at first use, so that code which only needs the
+ports does not import a NATS client.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Time and chance: the only place that reads either. Everybody else is told.
+"""Clocks and randomness, read only here; other modules take them as arguments.
 
-Waiting on an event loop is the loop's; ``wait_until`` is for threads that watch another process.
+Coroutines wait on their event loop; ``wait_until`` is for threads that watch another process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 _POLL_S = 0.003
 _UPTIME_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux has its monotonic clock stand still in a suspend; macOS does not."""
+"""Linux's monotonic clock stops during a suspend; macOS's does not."""
 
 
 class SystemClock:
@@ -29,22 +29,22 @@ class SystemClock:
         return unix_ms(time.time_ns())
 
     def uptime_s(self) -> float:
-        """Seconds since some moment. It goes on while the machine sleeps and is never set."""
+        """Seconds from an arbitrary start. The clock runs during sleep and is never set."""
         return time.clock_gettime(_UPTIME_CLOCK)
 
 
 def entropy(size_bytes: int) -> bytes:
-    """Bytes nobody can guess."""
+    """Unpredictable bytes."""
     return os.urandom(size_bytes)
 
 
 def monotonic_s() -> float:
-    """Seconds since some moment; nobody sets this clock. For threads, which have no event loop."""
+    """Seconds from an arbitrary start, by a clock that is never set; for threads without a loop."""
     return time.monotonic()
 
 
 def wait_until(condition: Callable[[], T], patience_s: float) -> T:
-    """The first true value of ``condition``, or its last one when patience ends. It blocks."""
+    """The first true value of ``condition``, or its value when patience ends. It blocks."""
     deadline = monotonic_s() + patience_s
     while not (value := condition()) and monotonic_s() < deadline:
         time.sleep(_POLL_S)

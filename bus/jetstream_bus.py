@@ -1,7 +1,7 @@
-"""The real bus: every port of a realm on one connection, but for claims and appends.
+"""The bus on JetStream: all ports of a realm on one connection, except claims and appends.
 
-These have a connection of their own, which a node that has lost its claims resets: what the network
-has not taken is then never sent.
+Claims and appends have a connection of their own. A node that lost its claims resets it, so that
+messages still in its buffer are never sent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OWNER_PING_S = 2
 
 
 class JetStreamBus:
-    """Port ``Bus``. To be used on one event loop; once stopped it is of no further use."""
+    """Port ``Bus``. To be used on one event loop; it cannot be restarted."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class JetStreamBus:
         self.owner_connection.reset()
 
     async def start(self) -> None:
-        """Connect; make the streams that are missing and check the others."""
+        """Connect; create missing streams and check existing ones."""
         await self.connection.open()
         try:
             await self.owner_connection.open()
@@ -88,7 +88,7 @@ class JetStreamBus:
             raise
 
     async def stop(self) -> None:
-        """Let go of everything and disconnect; nothing is delivered afterwards."""
+        """Close all ports and disconnect; nothing is delivered afterwards."""
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._disconnect)
             for close in (self.journal, self.tool_workers):

@@ -1,7 +1,7 @@
-"""One event loop on a thread of its own: where a process's bus lives.
+"""An event loop on a thread of its own, which runs a process's bus.
 
-Actors are threads and the bus is asyncio; they meet here and nowhere else. Nobody waits for an
-actor on the loop, and actors hand batches over with ``post``; only the outside waits (``run``).
+Actors are threads and the bus is asyncio; they meet here only. Actors hand batches to the loop with
+``call_soon``. The loop never waits for an actor; only callers outside wait (``run``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LoopThread:
         self._thread.start()
 
     def call_soon(self, call: Callable[..., object], *args: object) -> None:
-        """Call on the loop soon. After ``close`` it is dropped: nobody is left to care."""
+        """Schedule a call on the loop. After ``close`` the call is dropped."""
         try:
             self.loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
@@ -46,7 +46,7 @@ class LoopThread:
         """Run ``work`` on the loop and wait for it. Never call this on the loop itself."""
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("waiting for the loop on the loop would wait for ever")
+            raise RuntimeError("run() on the loop's own thread would wait for ever")
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout_s)
@@ -55,7 +55,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """Cancel what still runs, stop the loop and join its thread."""
+        """Cancel running tasks, stop the loop and join its thread."""
         if self.loop.is_closed():
             return
         self.loop.call_soon_threadsafe(self.loop.stop)

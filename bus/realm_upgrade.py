@@ -1,8 +1,8 @@
-"""Bringing a realm's streams to the format of this version, in place: no message is touched.
+"""Upgrade of a realm's streams to this version's format, in place: messages stay as they are.
 
-Format 1: the journal listens to ``ev.>``, and every publisher there writes facts. Format 2: it
-listens to one turn of each partition (``turns``). An older node that is still there can append
-nothing afterwards; the caller finds out that none is.
+In format 1 the journal listens to ``ev.>``, and all its publishers write facts. In format 2 it
+listens to one term of each partition (``terms``). An older node cannot append afterwards; the
+caller checks that none is running.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["RealmUpgrade", "apply_upgrade", "plan_upgrade"]
 
 
 class RealmUpgrade(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes, and what stays."""
+    """The changes of an upgrade."""
 
     realm: str
     stream: str
     format: int
-    """Of the realm as it is."""
+    """Present format of the realm."""
     to: int = FORMAT
     messages: int
-    """In the journal; all of them stay as they are."""
+    """Number of messages in the journal; all of them stay."""
 
     @property
     def is_needed(self) -> bool:
@@ -36,7 +36,7 @@ class RealmUpgrade(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def plan_upgrade(connection: Connection, subjects: Subjects) -> RealmUpgrade:
-    """What ``apply_upgrade`` would do."""
+    """The changes that ``apply_upgrade`` would make."""
     info = await _info(connection, subjects)
     return RealmUpgrade(
         realm=subjects.realm,
@@ -47,7 +47,7 @@ async def plan_upgrade(connection: Connection, subjects: Subjects) -> RealmUpgra
 
 
 async def apply_upgrade(connection: Connection, subjects: Subjects) -> None:
-    """Change the journal's stream, and check it as a node that starts does."""
+    """Change the journal's stream, and check it as a starting node does."""
     journal = streams_of(subjects)[0]
     config = (await _info(connection, subjects))["config"]
     metadata = {**(config.get("metadata") or {}), FORMAT_KEY: str(FORMAT)}
@@ -56,7 +56,7 @@ async def apply_upgrade(connection: Connection, subjects: Subjects) -> None:
     try:
         updated = await connection.api(f"STREAM.UPDATE.{journal.name}", changed)
     except ApiError as error:
-        raise Failed("STREAM_MISMATCH", f"stream {journal.name} stays as it is: {error}") from None
+        raise Failed("STREAM_MISMATCH", f"stream {journal.name} is unchanged: {error}") from None
     check_config(journal, updated["config"])
 
 

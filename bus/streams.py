@@ -1,9 +1,9 @@
-"""The streams of a realm as one table, and making or checking them.
+"""The table of a realm's streams, and their creation and check.
 
-A stream that exists is never changed: what this file demands keeps data from being lost or
-reordered, so another value is refused (``STREAM_MISMATCH``); what it merely proposes is written
-at creation and is the operator's afterwards (limits in bytes, windows, replicas). Buckets are made
-by the files that use them.
+An existing stream is never changed. A demanded setting keeps data from being lost or reordered, so
+another value is refused (``STREAM_MISMATCH``). A proposed setting is written at creation, after
+which operators may change it (limits in bytes, windows, replicas). Buckets are created by their own
+modules.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 FORMAT = 2
-"""How a realm's streams are used; ``upgrade`` knows the ones before."""
+"""Version of the use of a realm's streams; ``upgrade`` converts older ones."""
 FORMAT_KEY = "rookery-format"
 
 _SECOND_NS = 1_000_000_000
@@ -39,7 +39,7 @@ _DAY_NS = 86_400 * _SECOND_NS
 _SMALLEST_WINDOW_NS = _SECOND_NS // 10
 _HEADER_BYTES_MAX = 8 << 10
 _COMMAND_BYTES_MAX = (1 << 20) - _HEADER_BYTES_MAX
-"""A command must fit among the dead letters, where the reason stands in its headers, and a timer
+"""A command must fit among the dead letters, whose headers hold the reason, and a timer
 into the inbox, both within the server's usual ``max_payload``."""
 
 _LOSSLESS = {
@@ -50,17 +50,18 @@ _LOSSLESS = {
     "sealed": None,
     "mirror": None,
 }
-"""``persist_mode: async`` acks what is not on disk; the others drop, refuse or foreign messages."""
+"""``persist_mode: async`` acks before the disk has the message; the others drop, refuse or import
+messages."""
 
 
 class StreamSpec(msgspec.Struct, frozen=True):
-    """What a stream must be (``demands``) and how it is born (``proposes``)."""
+    """Required settings of a stream (``demands``) and initial ones (``proposes``)."""
 
     name: str
     demands: dict[str, Any]
     proposes: dict[str, Any]
     terms_of: Subjects | None = None
-    """Set if what it listens to are turns, which change while it is used."""
+    """Set if the stream listens to terms, which change at runtime."""
 
 
 def streams_of(subjects: Subjects) -> tuple[StreamSpec, ...]:
@@ -75,13 +76,13 @@ def streams_of(subjects: Subjects) -> tuple[StreamSpec, ...]:
 
 
 async def ensure_streams(connection: Connection, specs: Sequence[StreamSpec]) -> None:
-    """Make what is missing and check what is there."""
+    """Create missing streams and check existing ones."""
     for spec in specs:
         try:
             config = await _find_or_create(connection, spec)
         except ApiError as error:
             raise Failed(
-                "STREAM_MISMATCH", f"stream {spec.name} cannot be made: {error.description}"
+                "STREAM_MISMATCH", f"stream {spec.name} cannot be created: {error.description}"
             ) from None
         check_config(spec, config)
 
@@ -105,7 +106,7 @@ async def _find_or_create(connection: Connection, spec: StreamSpec) -> dict[str,
 
 
 def mismatches(spec: StreamSpec, config: dict[str, Any]) -> list[str]:
-    """What a stream is that it must not be, in words."""
+    """The settings that differ from the demands, in words."""
     wrong = [
         f"{name} is {config.get(name)!r}, it must be {wanted!r}"
         for name, wanted in spec.demands.items()
@@ -117,18 +118,18 @@ def mismatches(spec: StreamSpec, config: dict[str, Any]) -> list[str]:
 
 
 def _wrong_subjects(subjects: Subjects, config: dict[str, Any]) -> str:
-    """Turns are not for everybody's eyes, so they are counted."""
-    turns = terms_in(subjects, config)
-    known = {subjects.appends(partition, turn) for partition, turn in turns.items()}
+    """The difference in subjects. Tokens of terms are secret, so the text only counts the terms."""
+    terms = terms_in(subjects, config)
+    known = {subjects.appends(partition, term) for partition, term in terms.items()}
     others = [subject for subject in config.get("subjects") or () if subject not in known]
     return (
-        f"subjects is {others!r} and the turns of {len(turns)} partitions, "
+        f"subjects is {others!r} and the terms of {len(terms)} partitions, "
         f"it must be {[subjects.node_appends]!r} and those of {PARTITIONS}"
     )
 
 
 def format_of(subjects: Subjects, config: dict[str, Any]) -> int:
-    """Of a realm, as its journal's stream says."""
+    """Format of a realm, found from its journal's stream."""
     if config.get("subjects") == [subjects.all_facts]:
         return 1
     marked = (config.get("metadata") or {}).get(FORMAT_KEY, "")
@@ -164,13 +165,13 @@ def check_config(spec: StreamSpec, config: dict[str, Any]) -> None:
 
 
 def _journal(subjects: Subjects) -> StreamSpec:
-    """Facts for ever. Full means waiting, never dropping.
+    """Facts, stored for ever. A full stream makes appends wait and never drops a fact.
 
-    It listens where the owners of partitions publish in their turns, stores what comes as ``ev.>``,
-    and repeats there what it has stored: who subscribes plainly hears facts and nothing else.
+    It listens to the subjects on which the owners of partitions publish in their terms, stores
+    messages as ``ev.>`` and republishes them there, so plain subscribers receive facts only.
 
-    The duplicate window is the smallest there is: expectations and message ids make an append
-    idempotent at any age, and the server keeps every id of a window in memory.
+    The duplicate window is the smallest possible: expectations and message ids make an append
+    idempotent at any age, and the server holds every id of a window in memory.
     """
     facts = subjects.all_facts
     return StreamSpec(
@@ -196,15 +197,15 @@ def _journal(subjects: Subjects) -> StreamSpec:
 
 
 def _inbox(subjects: Subjects) -> StreamSpec:
-    """Durable commands, stored under their partition: ``cmd.<partition>.<verb>.<key>``, and the
-    fired timers, which the server brings here from their own stream.
+    """Durable commands, stored by partition: ``cmd.<partition>.<verb>.<key>``, and fired timers,
+    which the server copies from their stream.
 
-    A stream with a source is the only kind that may have no duplicate window at all. JetStream
-    de-duplicates a stream: the smallest window (100 ms) would swallow an id that is sent to two
-    sessions at once. The idempotency of commands is admission's.
+    A stream with a source is the only kind without a duplicate window. JetStream de-duplicates per
+    stream: the smallest window (100 ms) would drop an id that a client sends to two sessions at
+    once. Admission makes commands idempotent.
 
-    The source has a filter and no transform: a server that was killed looks for the last message
-    of a source that transforms by reading the stream backwards (300,000 messages: minutes).
+    The source has a filter and no transform: a killed server looks for the last message of a
+    transforming source by reading the stream backwards (300,000 messages: minutes).
     """
     root = subjects.root
     stored = f"{root}.cmd.{{{{partition({PARTITIONS},2)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}"
@@ -223,7 +224,7 @@ def _inbox(subjects: Subjects) -> StreamSpec:
 
 
 def _timers(subjects: Subjects) -> StreamSpec:
-    """Schedules and what they fire; a stream with schedules cannot discard new messages."""
+    """Schedules and the messages they fire; a stream with schedules cannot discard new messages."""
     return StreamSpec(
         subjects.timers_stream,
         _LOSSLESS
@@ -243,7 +244,7 @@ def _timers(subjects: Subjects) -> StreamSpec:
 
 
 def _peers(subjects: Subjects) -> StreamSpec:
-    """Envelopes to peers, for a week."""
+    """Envelopes to peers, stored for a week."""
     return StreamSpec(
         subjects.peers_stream,
         _LOSSLESS | {"subjects": [f"{subjects.root}.peer.*"], "discard": "new"},
@@ -252,7 +253,8 @@ def _peers(subjects: Subjects) -> StreamSpec:
 
 
 def _dead(subjects: Subjects) -> StreamSpec:
-    """Commands nobody could work off, for a month. Burying one again is known by its message id."""
+    """Commands that failed permanently, stored for a month; the message id makes a repeated dead
+    letter one."""
     return StreamSpec(
         subjects.dead_stream,
         _LOSSLESS | {"subjects": [f"{subjects.root}.dead.*.*"], "discard": "new"},

@@ -1,8 +1,8 @@
-"""Every subject and every token of one, spelled once.
+"""All subjects, and the encoding of their tokens.
 
 A token's reserved characters (``.``, ``*``, ``>``, ``%``, blanks and controls) become ``%XX``:
 lease slugs may contain dots. Partitions are FNV-1a over the encoded key, as the server computes
-them, so a client, a node and the inbox's subject transform always agree.
+them, so client, node and the inbox's subject transform always agree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rookery.schemas.errors import Refused
 __all__ = ["NODE_FAMILY", "Subjects", "decode_token", "encode_token", "partition_of"]
 
 NODE_FAMILY = "node"
-"""Every node writes its own entity of this family, whoever owns the partition of its name."""
+"""Every node writes its own entity of this family, independent of its partition's owner."""
 
 _RESERVED = re.compile(r"[.*>%\s\x00-\x1f\x7f]")
 _ESCAPE = re.compile(r"%([0-9A-F]{2})")
@@ -33,7 +33,7 @@ def encode_token(text: str) -> str:
 
 
 def decode_token(token: str) -> str:
-    """The text a token stands for."""
+    """The text that a token encodes."""
     if "%" not in token:
         return token
     raw = bytearray()
@@ -73,7 +73,7 @@ class Subjects:
         self.root = f"rookery.{realm}"
         self.all_facts = f"{self.root}.ev.>"
         self.node_appends = f"{self.root}.w.{NODE_FAMILY}.>"
-        """What the journal's stream takes of nodes."""
+        """Subjects of the facts that nodes append about themselves."""
         self.journal_stream = f"ROOKERY_{realm}_JOURNAL"
         self.inbox_stream = f"ROOKERY_{realm}_INBOX"
         self.timers_stream = f"ROOKERY_{realm}_TIMERS"
@@ -88,22 +88,22 @@ class Subjects:
     # Facts.
 
     def fact(self, entity: EntityId) -> str:
-        """Where an entity's facts are stored, read and heard."""
+        """Subject of an entity's stored facts, for reading and subscribing."""
         return f"{self.root}.ev.{entity.family}.{encode_token(entity.key)}"
 
-    def append(self, turn: str, entity: EntityId) -> str:
-        """Where the owner of the entity's partition publishes its facts, in its turn."""
+    def append(self, term: str, entity: EntityId) -> str:
+        """Subject on which the owner of the entity's partition appends facts in its term."""
         key = encode_token(entity.key)
-        return f"{self.root}.w.{partition_of(entity.key)}.{turn}.{entity.family}.{key}"
+        return f"{self.root}.w.{partition_of(entity.key)}.{term}.{entity.family}.{key}"
 
     def append_of_node(self, entity: EntityId) -> str:
-        """Where a node publishes what it says of itself, which needs no turn."""
+        """Subject on which a node appends facts about itself, without a term."""
         key = encode_token(entity.key)
         return f"{self.root}.w.{NODE_FAMILY}.{key}.{entity.family}.{key}"
 
-    def appends(self, partition: int, turn: str) -> str:
-        """What the journal's stream takes in a turn of a partition."""
-        return f"{self.root}.w.{partition}.{turn}.>"
+    def appends(self, partition: int, term: str) -> str:
+        """Subjects of the appends in one term of a partition."""
+        return f"{self.root}.w.{partition}.{term}.>"
 
     def facts(self, where: Filter) -> str:
         """The subjects a filter selects."""
@@ -111,32 +111,32 @@ class Subjects:
         return f"{self.root}.ev.{where.family or '*'}.{key}"
 
     def entity(self, subject: str) -> EntityId:
-        """The entity a fact's subject names."""
+        """The entity of a fact's subject."""
         return _entity(subject)
 
     # Commands.
 
     def command(self, verb: str, key: str) -> str:
-        """Where anybody publishes a durable command."""
+        """Subject of a durable command, open to every client."""
         return f"{self.root}.cmd.{encode_token(verb)}.{encode_token(key)}"
 
     def stored_commands(self, partition: int) -> str:
-        """A partition as the inbox stream keeps it: commands (``cmd``) and timers (``fired``).
+        """Subjects of a partition in the inbox stream: commands (``cmd``) and timers (``fired``).
 
-        One filter: the server finds messages by two of them ten times slower.
+        They are one filter: with two the server finds messages ten times slower.
         """
         return f"{self.root}.*.{partition}.*.*"
 
     def request(self, verb: str, key: str) -> str:
-        """Where anybody asks."""
+        """Subject of a request, open to every client."""
         return f"{self.root}.api.{encode_token(verb)}.{encode_token(key)}"
 
     def requests(self, verb: str) -> str:
-        """Where a verb is asked, whatever its key."""
+        """Subjects of a verb's requests, for any key."""
         return f"{self.root}.api.{encode_token(verb)}.*"
 
     def owned_request(self, verb: str, key: str) -> str:
-        """Where a node that does not own the key's partition passes a request on to."""
+        """Subject on which a node forwards a request to the owner of the key's partition."""
         return f"{self.root}.own.{partition_of(key)}.{encode_token(verb)}.{encode_token(key)}"
 
     def owned_requests(self, partition: int) -> str:
@@ -148,19 +148,19 @@ class Subjects:
     # Timers.
 
     def timer(self, timer_id: str) -> str:
-        """A timer's schedule: one message, replaced by arming again, purged by cancelling."""
+        """Subject of a timer's schedule: one message, replaced by arming, purged by cancelling."""
         return f"{self.root}.timer.{encode_token(timer_id)}"
 
     def fired(self, verb: str, key: str) -> str:
-        """Where the server puts a timer's message when it is due."""
+        """Subject on which the server puts a timer's message when it is due."""
         return f"{self.root}.fired.{partition_of(key)}.{encode_token(verb)}.{encode_token(key)}"
 
     # Tool workers.
 
     def job(self, surface: str, tool: str) -> str:
-        """Where a call of a worker's tool goes: to one worker of the surface's queue group."""
+        """Subject of a call of a worker's tool: one worker of the surface's queue group gets it."""
         return f"{self.root}.tool.{encode_token(surface)}.{encode_token(tool)}"
 
     def worker_broadcast(self, surface: str, what: str) -> str:
-        """Where all workers of a surface are spoken to."""
+        """Subject of a message to all workers of a surface."""
         return f"{self.root}.crew.{encode_token(surface)}.{what}"

@@ -1,6 +1,6 @@
-"""What travels: structs, wire names, codes and codecs. Knows msgspec and the standard library only.
+"""What travels: structs, wire names, codes and codecs.
 
-It refuses to own rules (``actors``), transport (``bus``) and anything that does I/O.
+It imports msgspec and the standard library only. ``actors`` has the rules, ``bus`` the transport.
 """
 
 from rookery.schemas.capability import Capability, CapabilityLimits

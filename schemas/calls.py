@@ -1,7 +1,4 @@
-"""A program's calls as turns and tools speak of them, and what a run is given to call.
-
-Data only. Who may call what, and what comes of it, is for the concerns to say.
-"""
+"""A program's calls as turns and tools exchange them, and the environment of a run."""
 
 from __future__ import annotations
 
@@ -31,51 +28,51 @@ class AvailableTool(msgspec.Struct, frozen=True, kw_only=True):
     schema_digest: str = ""
     side_effect: SideEffect = SideEffect.NONE
     awaited: bool = False
-    """Whether a program awaits it; calls awaited together go out together."""
+    """Whether programs await the tool; calls awaited together are made together."""
 
 
 class RunEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is given. Nothing else of the node it started on has a say in how it goes."""
+    """Everything of its node that a run depends on."""
 
     language: Language
     build: str
-    """Digest of the guest that runs it."""
+    """Digest of the guest that executes the run."""
     seed: str
-    """Hex; all the chance a session sees comes from its first run's."""
+    """Hex; a session takes all its randomness from its first run's seed."""
     limits: SessionLimits
-    """In force for the run."""
+    """Limits of the run."""
     session_limits: SessionLimits | UnsetType = UNSET
-    """Those of its session then, if they are not the defaults."""
+    """The session's limits when the run started, unless they are the defaults."""
     tools: tuple[AvailableTool, ...] = ()
     catalogue: str = ""
-    """Digest, in the blob store, of the JSON list of what the tools declared."""
+    """Digest of the JSON list of declared tools, in the blob store."""
 
 
 class ForkPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A place in an old session's life that another session goes on from."""
+    """The point in an old session at which a fork continues."""
 
     session: str
     generation: int
     run_id: str
-    """The run that was going on there, or had ended last."""
+    """The run in progress at that point, or the last one before it."""
     calls: int = 0
-    """How many of its calls had been answered."""
+    """Number of its calls that had an outcome."""
     at_sequence: int
-    """Where the last fact stands that was taken over."""
+    """Sequence of the last fact the fork takes over."""
 
 
 class ForkedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that begins in the middle of another one: told first what that one was told."""
+    """A run that continues another run: first it replays the outcomes of that one's calls."""
 
     of: ForkPoint
     begun_at_ms: int
-    """When the other one began, which is when its program thinks that it began."""
+    """Start of the other run, which is the start that this run's program sees."""
     offer: RunEnvironment
-    """What the other one was given: with anything else its program might not come to the fork."""
+    """Environment of the other run; in a different one the program might not reach the fork."""
     batches: int
-    """In how many batches its calls had been answered."""
+    """Number of batches in which the other run's calls got their outcomes."""
     known_blob: str
-    """Digest, in the blob store, of the JSON list of those batches, lists of calls themselves."""
+    """Digest of the JSON list of those batches (lists of calls) in the blob store."""
 
 
 class CallArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,18 +81,18 @@ class CallArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as a driver asked for it."""
+    """A call that a driver requested."""
 
     operation_id: str
     number: int
-    """Counts from 1 in every run."""
+    """Number of the call in its run, from 1."""
     name: str
     digest: str
     """SHA3-256 of the canonical ``{"args", "kwargs"}``."""
     awaited: bool = False
     arguments: CallArguments | UnsetType = UNSET
     arguments_blob: str | UnsetType = UNSET
-    """Digest of the arguments in the blob store, where they are too large to stand here."""
+    """Digest of the arguments in the blob store, if they are too large for a fact."""
 
 
 class ToolFault(msgspec.Struct, frozen=True):
@@ -106,12 +103,9 @@ class ToolFault(msgspec.Struct, frozen=True):
 
 
 class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a call: a value, here or in the blob store, or an error."""
+    """Result of a call: a value, here or in the blob store, or an error."""
 
     value: Any = None
     value_blob: str | UnsetType = UNSET
     error: ToolFault | UnsetType = UNSET
     duration_ms: int = 0
-
-
-# --- between a driver and its actors, inside one node -----------------------------------------

@@ -1,7 +1,6 @@
-"""Seed 000: what a host offers to programs, and within which limits. Names are the contract.
+"""Seed 000: the declaration of a function that a host offers to programs. Names are the contract.
 
-Every field is written. Calling, checking schemas and asking for approvals are the concerns'; this
-only says what was declared.
+Every field is written.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class CapabilityLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApprovalMode(StrEnum):
-    """The policies without a rule."""
+    """The policies that need no rule."""
 
     NONE = "none"
     MANUAL = "manual"
@@ -47,7 +46,7 @@ class AutoRule(msgspec.Struct, frozen=True):
 
 
 class AutoApproval(msgspec.Struct, frozen=True):
-    """Approved by a rule: ``{"auto": {"rule": ...}}``."""
+    """A rule approves the call: ``{"auto": {"rule": ...}}``."""
 
     auto: AutoRule
 
@@ -56,8 +55,8 @@ ApprovalPolicy: TypeAlias = ApprovalMode | AutoApproval
 
 
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
-    """A function of the host's. Schemas are JSON Schema 2020-12 of the positional arguments, if
-    it is an array, or of the named ones, and of the result."""
+    """A function of the host. Schemas are JSON Schema 2020-12: of the result, and of the positional
+    arguments if it is an array, or else of the named ones."""
 
     name: str
     description: str
@@ -70,6 +69,6 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_python_identifier(name: str) -> bool:
-    """Whether a program can call a capability by this name. ASCII only; keywords are let through,
-    as the seed lets them."""
+    """Whether programs can call a capability by this name. ASCII only; keywords pass, as in the
+    contract."""
     return bool(_IDENTIFIER.fullmatch(name))

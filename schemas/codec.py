@@ -1,8 +1,8 @@
-"""Bytes to structs and back, with a coded refusal for everything that does not fit.
+"""Codecs between bytes and structs; a mismatch is an error with a code.
 
-Facts: a journal message is a JSON array of the facts of one decision of one entity; unknown fields
-are ignored. Commands: JSON or MessagePack, unknown fields refused at every depth. Which facts exist
-is the caller's to say (a union type).
+A journal message is a JSON array of the facts of one decision of one entity; decoding ignores
+unknown fields. Commands are JSON or MessagePack; unknown fields are refused at every depth. The
+caller names the known facts by a union type.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _JSON_TYPES = ("", JSON, "text/json", "text/plain")
 _MSGPACK_TYPES = (MSGPACK, "application/x-msgpack", "application/vnd.msgpack")
 
 NESTING_MAX = 128
-"""Far below Python's recursion limit: what a door lets in can be journaled and read back from any
-depth of anybody's stack."""
+"""Far below Python's recursion limit, so that an accepted body can be journaled and read back at
+any depth of the call stack."""
 
 F = TypeVar("F", bound=Fact)
 S = TypeVar("S")
@@ -62,13 +62,13 @@ def encode_facts(facts: Sequence[Fact]) -> bytes:
 
 
 def wire_names(union: Any) -> dict[str, type[Fact]]:
-    """Wire name to struct, of a union of facts or of a single one."""
+    """Wire name to struct, of a union of facts or of one fact."""
     members = get_args(union) if isinstance(union, UnionType) or get_args(union) else (union,)
     return {str(member.__struct_config__.tag): member for member in members}
 
 
 class FactCodec(Generic[F]):
-    """Decodes the facts of one family; old versions are upcast, newer ones refused by code."""
+    """Decodes the facts of one family: upcasts old versions and refuses newer ones by code."""
 
     def __init__(self, union: Any, upcasts: Upcasts = NO_UPCASTS) -> None:
         self.names = wire_names(union)
@@ -76,7 +76,7 @@ class FactCodec(Generic[F]):
         self._decode = msgspec.json.Decoder(list[union], dec_hook=decode_typed_text).decode
 
     def decode(self, body: bytes) -> list[F]:
-        """The facts of a message. The fast path knows every tag; the other one explains."""
+        """The facts of a message. The slow path finds the error, or upcasts."""
         try:
             return self._decode(body)
         except msgspec.ValidationError:
@@ -106,7 +106,7 @@ _types = msgspec.json.Decoder(list[_Typed]).decode
 
 
 def restarts_history(body: bytes) -> bool:
-    """Whether a journal message begins its entity's history anew."""
+    """Whether a journal message restarts its entity's history."""
     if _RESTARTS not in body:
         return False
     try:
@@ -142,9 +142,9 @@ def decode_command(
 
 
 def strict(kind: type[S]) -> type[S]:
-    """``kind`` with unknown fields refused, in it and in the structs it is made of.
+    """``kind`` with unknown fields refused, in it and in the structs inside it.
 
-    Where that takes another class it is called ``...Input``, so that a schema can hold both.
+    A class that has to be made for this is called ``...Input``, so that a schema can hold both.
     """
     return cast("type[S]", _strict_twin(kind))  # type: ignore[arg-type] # Every type is hashable.
 
@@ -188,8 +188,8 @@ def _field_default(field: msgspec.structs.FieldInfo) -> Any:
 
 
 def _json_text(body: bytes, content_type: str) -> bytes:
-    """The body as JSON. MessagePack is translated: a value that has no JSON text could not be
-    journaled, and one that reads back differently would make a replay decide differently."""
+    """The body as JSON. MessagePack is translated, because a value without a JSON text cannot be
+    journaled, and a value that reads back differently would change a replay's decisions."""
     if content_type in _JSON_TYPES:
         return body or b"{}"
     if content_type not in _MSGPACK_TYPES:

@@ -1,8 +1,7 @@
-"""What may be asked: the body of every verb. Unknown fields are refused.
+"""The body of every verb. Unknown fields are refused.
 
-``run`` takes a ``RunRequest``, and so does ``validate``, which executes nothing. Every handle
-method of a machine is a ``HandleInput`` under its concern's verb; of one that only looks, no fact
-is left.
+``run`` and ``validate`` take a ``RunRequest``; ``validate`` executes nothing. A handle method of a
+machine is a ``HandleInput`` under its decider's verb; an observer's method leaves no fact.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from rookery.schemas.approvals.lists import (
     PendingQuery,
 )
 from rookery.schemas.calls import ToolFault
-from rookery.schemas.integers import Unsigned
+from rookery.schemas.integers import PageLimit, Unsigned
 from rookery.schemas.lists import RunState
 from rookery.schemas.run import (
     Language,
@@ -52,13 +51,12 @@ __all__ = [
     "ToolsQuery",
 ]
 
-PageLimit = Annotated[int, Meta(ge=1, le=1_000)]
 Actor = Annotated[str, Meta(max_length=256)]
-"""Who says so, in their own words: nobody checks it. Empty: the id of the command stands for it."""
+"""The actor's name as the client sends it, unchecked. Empty: the id of the command is recorded."""
 
 
 class HandleInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One input of a machine, by the names of ``machines.md``."""
+    """One input of a machine, with the names of ``machines.md``."""
 
     input: str
     params: dict[str, Any] = {}
@@ -70,12 +68,12 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     run_id: str
     reason: str = ""
     now: bool = False
-    """Do not wait for the current run's boundary, as the command line and ``Handle.cancel`` do not
-    unless told to."""
+    """End the current run before its boundary. Off by default, also in the command line and in
+    ``Handle.cancel``."""
 
 
 class ResolveCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say what came of a call that nobody can know of (verb ``resolve``, key: its session).
+    """Resolve a call whose outcome is unknown (verb ``resolve``, key: its session).
 
     Exactly one of ``completed``, ``failed`` and ``retry``.
     """
@@ -83,67 +81,66 @@ class ResolveCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     run_id: str
     operation_id: str
     completed: Any = UNSET
-    """The value the program is given, ``null`` included."""
+    """Value for the program, ``null`` included."""
     failed: ToolFault | UnsetType = UNSET
-    """The failure the program is given."""
+    """Failure for the program."""
     retry: bool = False
-    """The tool is called again, whatever the last try did."""
+    """Make another attempt, whatever the last one did."""
     now: bool = False
-    """Also while the tool may still act on the last attempt; else that is refused."""
+    """Resolve although the tool may still act on the last attempt; without it that is refused."""
     actor: Actor = ""
 
 
 class RevokeGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Let a grant, of one call or of the session's, allow nothing more (verb ``grants``, key: its
-    session)."""
+    """Revoke a grant of a call or of the session (verb ``grants``, key: its session)."""
 
     grant_id: str
     actor: Actor = ""
 
 
 class ApprovalDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A timer of an approval has fired (verb ``approval_due``); nobody else may say so."""
+    """A timer of an approval has fired (verb ``approval_due``); only the node's timers send it."""
 
     approval_id: str
     escalate: bool = False
-    """Nobody has answered for a while; else its time is over."""
+    """Escalate the unanswered request; without it the request expires."""
 
 
 class ChangeApprover(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say whose key counts (verb ``approvers``, key: ``_approvers``). The first approver of a realm
-    is taken as named, unless it has a root key; every later change an approver's key signs, or that
-    one.
+    """Add an approver's key, or revoke all keys of a name if there is none (verb ``approvers``,
+    key: ``_approvers``).
 
-    With a key the approver is added, without one all keys of the name are revoked.
+    A realm without a root key accepts its first approver unsigned. The root key or an approver's
+    key signs every other change.
     """
 
     name: str
     public_key: str = ""
     """Ed25519, in hex."""
     change: Unsigned = 0
-    """The how-manieth change of the realm's approvers this is, from 1: signed, it is made once."""
+    """Number of this change among the realm's changes, from 1; a signed change applies once."""
     key_id: str = ""
-    """Of the approver's key it is signed with."""
+    """Id of the key that signed the change."""
     signature: str = ""
-    """Ed25519 in hex, over everything else and the realm."""
+    """Ed25519 in hex, over the other fields and the realm."""
 
 
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask what a session is; leaves no fact."""
+    """Read a session's state."""
 
 
 class CreateSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Begin a session before its first run (verb ``create``). One that is there already, with the
-    same language and limits, is left as it is."""
+    """Create a session before its first run (verb ``create``). An existing session with the same
+    language and limits stays as it is."""
 
     language: Language = Language.PYTHON
     limits: SessionLimits = SessionLimits()
-    """Of each of its runs that names none."""
+    """Limits of its runs that name none."""
 
 
 class ChangeLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Give a session other limits, from its next run on (verb ``limits``). What is left out stays
-    as it is."""
+    """Change a session's limits from its next run on (verb ``limits``). Absent fields keep their
+    value."""
 
     memory_mb: PositiveLimit | UnsetType = UNSET
     cpu_ms: PositiveLimit | UnsetType = UNSET
@@ -153,80 +150,80 @@ class ChangeLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_stack_depth: StackDepth | UnsetType = UNSET
 
     def of(self, limits: SessionLimits) -> SessionLimits:
-        """``limits``, so changed."""
+        """``limits`` with this change applied."""
         said = msgspec.structs.asdict(self).items()
         changed = {name: value for name, value in said if value is not UNSET}
         return msgspec.structs.replace(limits, **changed)
 
 
 class SnapshotSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keep a session as its last run has left it (verb ``snapshot``). None may be under way: the
-    run would not be in it, and may wait for a person for days."""
+    """Store a snapshot of a session after its last run (verb ``snapshot``). Refused while a run is
+    in progress: the snapshot would not contain it, and the run may wait for days."""
 
 
 class RestoreSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Begin a session with the memory of a snapshot that is in the blob store (``restore``)."""
+    """Begin a session with the memory of a stored snapshot (verb ``restore``)."""
 
     snapshot_id: str
     replace: bool = False
-    """If there is such a session, its life ends and the next one begins with the memory."""
+    """End the session's generation if it exists; the next one begins with the memory."""
 
 
 class DestroySession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """End a session's life (verb ``destroy``); the next input begins another one, with no memory
-    of this. Refused while a run is under way."""
+    """End a session's generation (verb ``destroy``); the next input begins another one with an
+    empty memory. Refused while a run is in progress."""
 
 
 class ReplayQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask what a past run comes to today (verb ``replay``, key: its session); leaves no fact and
-    calls no tool. Answered within a second or so: asked again, it goes on."""
+    """Execute a past run again and compare (verb ``replay``, key: its session). It leaves no fact
+    and calls no tool. The reply comes within about a second; repeat the query to continue."""
 
     run_id: str
 
 
 class ForkRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Begin a session (the key of verb ``fork``) where an old run stood at a place of the journal:
-    at the last boundary at which its calls had all been answered, or at its end."""
+    """Begin a session (key of verb ``fork``) with the state of an old run at a point of the
+    journal: at the last boundary at which all its calls had outcomes, or at its end."""
 
     run_id: str
     session: str
-    """The old run's."""
+    """Session of the old run."""
     at_sequence: int
 
 
 class SessionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask for the realm's sessions (verb ``sessions``, any key); leaves no fact."""
+    """List the realm's sessions (verb ``sessions``, any key)."""
 
     phase: str | None = None
     language: Language | None = None
     used_since_ms: int | None = None
     limit: PageLimit = 1_000
     before: str | None = None
-    """``next`` of the page before."""
+    """``next`` of the previous page."""
 
 
 class RunsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask for the realm's runs (verb ``runs``, any key); leaves no fact."""
+    """List the realm's runs (verb ``runs``, any key)."""
 
     run_id: str | None = None
-    """Only this one."""
+    """Only this run."""
     session: str | None = None
     status: RunState | None = None
     language: Language | None = None
     since_ms: int | None = None
-    """Created then or later."""
+    """Created at this time or later."""
     until_ms: int | None = None
-    """Created before."""
+    """Created before this time."""
     limit: PageLimit = 100
     before: str | None = None
-    """``next`` of the page before."""
+    """``next`` of the previous page."""
 
 
 class ToolsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask for the tools a node offers (verb ``tools``, any key); leaves no fact."""
+    """List the tools a node offers (verb ``tools``, any key)."""
 
     name: str | None = None
-    """Only this one."""
+    """Only this tool."""
 
 
 COMMANDS: dict[str, type[msgspec.Struct]] = {

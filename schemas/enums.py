@@ -1,13 +1,11 @@
-"""Enums with two spellings: the word on the wire, and the name of the variant in the seeds.
+"""Enums with two spellings, and externally tagged unions.
 
-The word is what facts and answers carry (``llm_failure``); the variant (``LlmFailure``) is how
-traces and tables of the machines spell it, and is understood wherever the word is. Enums whose
-word is the variant's name are plain ``StrEnum``.
+Facts and replies carry an enum's word (``llm_failure``). Traces and tables of the machines spell
+the name of the variant (``LlmFailure``), which is accepted wherever the word is. An enum whose word
+is the variant's name is a plain ``StrEnum``.
 
-Externally tagged unions: an object with one member, named by the case it holds.
-
-``{"Deny": {"reason": ...}}`` is how the seeds write such a union. Here it is a struct with one
-optional field a case, of which exactly one is set.
+An externally tagged union is an object with one member, named by its case: ``{"Deny": {"reason":
+...}}``. Here it is a struct with one optional field per case, of which exactly one is set.
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ __all__ = ["Tagged", "Variant"]
 
 
 class Variant(StrEnum):
-    """An enum whose word is not the name of its variant."""
+    """An enum whose word differs from the name of its variant."""
 
     @property
     def variant(self) -> str:
-        """The name in the seeds: the member's own, in capitals without underscores."""
+        """The variant's name in the contract: the member's, in capitals without underscores."""
         return "".join(part.capitalize() for part in self.name.split("_"))
 
     @classmethod
@@ -34,9 +32,9 @@ class Variant(StrEnum):
 
 
 class Tagged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="pascal"):
-    """What has exactly one of its fields set."""
+    """A struct with exactly one of its fields set."""
 
     def __post_init__(self) -> None:
         if sum(getattr(self, name) is not None for name in self.__struct_fields__) != 1:
             cases = ", ".join(self.__struct_encode_fields__)
-            raise ValueError(f"{type(self).__name__} is exactly one of {cases}")
+            raise ValueError(f"{type(self).__name__} needs exactly one of {cases}")

@@ -1,7 +1,7 @@
-"""The two envelopes: a fact as it stands in the journal, a command as an actor receives it.
+"""The envelopes of facts in the journal and of commands at an actor.
 
-Facts are immutable and never refused on replay: unknown fields are ignored, missing ones take
-their defaults. Commands refuse unknown fields (``codec.decode_command``).
+Facts are immutable, and replay accepts all of them: it ignores unknown fields and fills in the
+defaults of missing ones. Commands with unknown fields are refused (``codec.decode_command``).
 """
 
 from __future__ import annotations
@@ -14,11 +14,20 @@ from msgspec import UNSET, UnsetType
 
 from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass
 
-__all__ = ["Command", "EntityId", "Fact", "HistoryRestart", "Mode", "Sealed", "fill_envelope"]
+__all__ = [
+    "Command",
+    "EntityId",
+    "Fact",
+    "HistoryRestart",
+    "Mode",
+    "Sealed",
+    "TransitionFact",
+    "fill_envelope",
+]
 
 
 class EntityId(NamedTuple):
-    """An entity is one family's state under one key: one subject of the journal."""
+    """Family and key: the name of an entity and of its subject in the journal."""
 
     family: str
     key: str
@@ -37,36 +46,45 @@ class Mode(StrEnum):
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", gc=False):
-    """Something that happened. Past tense, immutable, written by its family's only writer."""
+    """Something that happened. Immutable, written by its family's only writer."""
 
     id: str = ""
-    """``<family>.<key>.<n>``, n counting the entity's facts from 1 without a hole."""
+    """``<family>.<key>.<n>``; n counts the entity's facts from 1 without gaps."""
     at_ms: int = 0
-    """When it was decided, by the clock of the node that decided it."""
+    """Time of the decision, by the clock of the deciding node."""
     session: str = ""
     generation: int = 0
-    """Which life of the session: destroying it ends one, the next input opens another."""
+    """Counts the session's lives: destroying the session ends one, the next input opens another."""
     run: str | UnsetType = UNSET
     cause: tuple[str, ...] = ()
-    """Id of the command, or ``<fact id>/<family>`` of the fact, that led to it."""
+    """Id of the causing command, or ``<fact id>/<family>`` of the causing fact."""
     cause_digest: str | UnsetType = UNSET
-    """First 16 hex digits of the command's body digest: tells a repeat from a reused id."""
+    """First 16 hex digits of the command's body digest; they tell a duplicate from a reused id."""
     source: str = ""
-    """``<concern>@<node>``: who decided."""
+    """``<concern>@<node>`` that decided."""
     traceparent: str | UnsetType = UNSET
     privacy: PrivacyClass = PrivacyClass.INTERNAL
     retention: RetentionClass = RetentionClass.DURABLE
 
 
+class TransitionFact(Fact, frozen=True, kw_only=True):
+    """A row of a machine's table fired. Folding applies the row and evaluates no guard again."""
+
+    row: str = ""
+    """The row's name in ``machines.md``; empty until the machine has decided."""
+
+
 class HistoryRestart(Fact, frozen=True, kw_only=True):
-    """The entity could not be folded any more: it begins anew here, and what stands before is read
-    by nobody, though it stands. Always the first fact of its message."""
+    """The entity could not be folded and starts over; readers skip its earlier facts.
+
+    It is always the first fact of its message.
+    """
 
     code: str
-    """Why it could not be folded, and ``message``."""
+    """Code of the error that folding met; ``message`` describes it."""
     message: str
     after_sequence: int
-    """Where the last message stands that is not folded any more."""
+    """Sequence of the last skipped message."""
 
 
 class Sealed(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,28 +100,29 @@ Body = TypeVar("Body")
 
 
 class Command(msgspec.Struct, Generic[Body], frozen=True, kw_only=True, gc=False):
-    """A request as an actor decides on it: decoded, named, and told how to answer."""
+    """A request as a decider receives it: decoded, with the address of its reply."""
 
     verb: str
     key: str
     id: str
-    """The idempotency key within ``key``: the client's ``Nats-Msg-Id``, or one made at the door."""
+    """Idempotency key within ``key``: the client's ``Nats-Msg-Id``, or one made by the node."""
     body: Body
     mode: Mode = Mode.QUEUE
     reply_to: str = ""
-    """Subject that gets the terminal answer; empty if nobody asked for one."""
+    """Subject of the terminal reply; empty if the client wants none."""
     caller_waits: bool = False
-    """Whoever asked holds the line, and is told how things stand if it may take long."""
+    """The client waits for the reply and is sent an interim reply if the run takes long."""
     traceparent: str = ""
     arrived_ms: int = 0
-    """When it came to us, however much later it is decided: by the server's clock if the inbox
-    kept it, by the node's if its sender held the line; 0 if it was made inside."""
+    """Arrival time, which may be long before the decision: by the server's clock from the inbox, by
+    the node's clock from the request endpoint, 0 for a command made inside the node."""
     is_duplicate: bool = False
-    """The same id and body were worked off before; only concerns that ask for repeats see it."""
+    """A command with the same id and body was processed before; only deciders that ask for
+    duplicates receive it."""
     blob: str = ""
-    """Digest of the body in the blob store, where it was too large to stand in a fact."""
+    """Digest of the body in the blob store, if it is too large for a fact."""
     sequence: int = 0
-    """Of a reaction: where the fact stands that it is to."""
+    """Of a reaction: the sequence of its fact."""
 
 
 def fill_envelope(
@@ -117,9 +136,9 @@ def fill_envelope(
     source: str,
     traceparent: str,
 ) -> None:
-    """Fill in what only the kernel knows, once, before anybody else has seen the fact.
+    """Fill in the fields that only the kernel knows, once, before the fact is shared.
 
-    ``force_setattr`` on a fact that was just made costs a tenth of copying it.
+    ``force_setattr`` on a new fact costs a tenth of a copy.
     """
     put = msgspec.structs.force_setattr
     put(fact, "id", id)

@@ -1,7 +1,7 @@
-"""Every code a person or a program may meet, in one table, and the two exceptions that carry them.
+"""The table of all error codes, and the two exceptions that carry them.
 
-A refusal is the caller's to mend (``Refused``); a failure is ours (``Failed``). Codes are stable:
-they are added, never renamed or reused. Texts are for people and may be improved at any time.
+``Refused``: the caller can correct the request. ``Failed``: the node or its surroundings failed.
+Codes are stable: codes are added, never renamed or reused. Texts may change at any time.
 """
 
 from __future__ import annotations
@@ -25,52 +25,52 @@ CODES: Final[dict[str, Code]] = {
     # The request itself.
     "INVALID_JSON": Code("the body is not valid JSON or MessagePack"),
     "INVALID_ARGUMENT": Code("a field is missing, has the wrong type or is out of range"),
-    "UNKNOWN_FIELD": Code("the body has a field this command does not know"),
+    "UNKNOWN_FIELD": Code("the body has a field that this command does not have"),
     "INVALID_SESSION_ID": Code("a session id is 1 to 64 letters, digits, '-' or '_'"),
     "INVALID_SUBJECT": Code(
         "the subject does not have the form rookery.<realm>.<door>.<verb>.<key>"
     ),
-    "UNKNOWN_VERB": Code("nobody here answers this verb"),
+    "UNKNOWN_VERB": Code("this node does not serve the verb"),
     "UNSUPPORTED_CONTENT_TYPE": Code("the body is neither JSON nor MessagePack"),
     "PAYLOAD_TOO_LARGE": Code("the body is larger than the limit"),
     "IDEMPOTENCY_KEY_REUSED": Code("this message id was already used with another body"),
-    "UNSUPPORTED_FEATURE": Code("this version cannot do what was asked"),
-    "UNAUTHORIZED": Code("the server wants a token, or refuses this one"),
+    "UNSUPPORTED_FEATURE": Code("this version does not support the request"),
+    "UNAUTHORIZED": Code("the server requires a token, or refused this one"),
     # State.
     "GUARD_REJECTED": Code("the rules refuse this input in the present state"),
     "NO_MATCHING_TRANSITION": Code("no rule is declared for this input"),
     "SESSION_NOT_FOUND": Code("no such session"),
     "SESSION_IDENTITY_IN_USE": Code("the session identity is already claimed"),
-    "SESSION_CLOSED": Code("the session was closed before this input could come to its end"),
+    "SESSION_CLOSED": Code("the session was closed before this input ended"),
     "INPUT_NOT_FOUND": Code("no such input or run in this session"),
     "NODE_NOT_FOUND": Code("no such node serves this realm just now"),
     "RUN_NOT_FOUND": Code("no run of this id in this realm"),
-    "CALL_NOT_FOUND": Code("no such call in this run, or nothing is kept of it any more"),
+    "CALL_NOT_FOUND": Code("no such call in this run, or its record has expired"),
     "CALL_MAY_STILL_ACT": Code(
         "the tool may still act on the last attempt of this call", retryable=True
     ),
     # Approvals.
     "APPROVAL_NOT_FOUND": Code("no such approval in this session"),
-    "APPROVAL_CLOSED": Code("the approval was answered, its time is over, or nobody wants it"),
-    "APPROVAL_MISMATCH": Code("the answer is not about the arguments the approval is about"),
+    "APPROVAL_CLOSED": Code("the approval was answered, has expired, or was withdrawn"),
+    "APPROVAL_MISMATCH": Code("the answer is for other arguments than the approval's"),
     "DECISION_UNKNOWN": Code("an answer is approved, approved_for_session or denied"),
     "APPROVER_UNKNOWN": Code("no approver has this key, or it was revoked"),
     "SIGNATURE_INVALID": Code("the signature is not that of this answer with this key"),
-    "SIGNATURE_REQUIRED": Code("in this realm an approver's key has to sign an answer"),
-    "SELF_APPROVAL": Code("whoever asks for an approval cannot answer"),
+    "SIGNATURE_REQUIRED": Code("this realm requires an answer signed by an approver's key"),
+    "SELF_APPROVAL": Code("the requester of an approval cannot answer it"),
     "GRANT_NOT_FOUND": Code("no such grant in this session"),
-    "RULE_INVALID": Code("the rule of an automatic approval is none"),
+    "RULE_INVALID": Code("the rule of an automatic approval does not parse"),
     "QUOTA_EXCEEDED": Code("a quota of the realm is used up", retryable=True),
     # Programs: how a run may end, and what a program may meet.
     "SYNTAX_ERROR": Code("the source is not a program of its language"),
     "TYPE_ERROR": Code("an argument has the wrong type"),
     "UNKNOWN_TOOL": Code("no tool has this name here"),
-    "INVALID_TOOL_NAME": Code("a tool is called by an identifier, one tool by each"),
+    "INVALID_TOOL_NAME": Code("a tool's name must be an identifier of its own"),
     "WORKER_UNAVAILABLE": Code("no worker took the call, and nothing was executed", retryable=True),
     "TOOL_NAME_CONFLICT": Code("two tools would have the same name here"),
     "RESULT_NOT_SERIALIZABLE": Code("the result is not plain JSON"),
-    "SERIALIZE_ERROR": Code("what a tool answered is not JSON"),
-    "INVALID_RESULT": Code("what a tool answered does not fit its output schema"),
+    "SERIALIZE_ERROR": Code("the tool's result is not JSON"),
+    "INVALID_RESULT": Code("the tool's result does not match its output schema"),
     "RUNTIME_ERROR": Code("the program raised an exception it did not catch"),
     "TOOL_ERROR": Code("a tool failed, and the program did not catch it"),
     "PERMISSION_DENIED": Code("the rules or a person denied this call"),
@@ -79,15 +79,15 @@ CODES: Final[dict[str, Code]] = {
     "TIMEOUT_WALL": Code("the run took longer than its limit"),
     "TIMEOUT_CPU": Code("the program computed longer than its limit"),
     "TIMEOUT_TOOL": Code("a tool took longer than its limit"),
-    "MEMORY_EXCEEDED": Code("the program wanted more memory than its limit"),
+    "MEMORY_EXCEEDED": Code("the program requested more memory than its limit"),
     "STACK_OVERFLOW": Code("the program recursed deeper than its limit"),
-    "EXTERNAL_CALLS_EXCEEDED": Code("the run wanted to make more calls than its limit"),
+    "EXTERNAL_CALLS_EXCEEDED": Code("the run requested more calls than its limit"),
     "STDOUT_EXCEEDED": Code("the output was cut at its limit; a warning, not an end"),
-    "REPLAY_DIVERGED": Code("re-executed from its record, the run asked for something else"),
+    "REPLAY_DIVERGED": Code("the replayed run requested a call that its record does not have"),
     "SNAPSHOT_CORRUPT": Code("the snapshot was damaged, or sealed with another key"),
     "SNAPSHOT_VERSION_MISMATCH": Code("the snapshot has another version than is read here"),
     "SNAPSHOT_FOREIGN_BUILD": Code("the snapshot was taken from another guest build"),
-    "SNAPSHOT_CAPABILITY_MISMATCH": Code("a tool the snapshot knows is not offered any more"),
+    "SNAPSHOT_CAPABILITY_MISMATCH": Code("a tool of the snapshot is not available"),
     "GUEST_BUILD_FAILED": Code("the guest could not be built or linked"),
     # Facts and exports.
     "FACT_INVALID": Code("a stored fact cannot be decoded"),
@@ -96,17 +96,17 @@ CODES: Final[dict[str, Code]] = {
     "SEALED_UNSUPPORTED": Code("the body is sealed, and this version cannot open sealed bodies"),
     "NOT_CANONICAL": Code("the value has no canonical form (NaN and infinity are not JSON)"),
     "CHAIN_BROKEN": Code("a journal message does not continue its entity's digest chain"),
-    "EXPORT_CORRUPT": Code("a line of the export is not what was exported"),
+    "EXPORT_CORRUPT": Code("a line of the export was changed"),
     # The node and its surroundings.
     "CONFLICT": Code("the entity changed meanwhile, three times in a row", retryable=True),
     "COMMAND_QUARANTINED": Code("the command made its actor fail three times and was set aside"),
     "PARTITION_UNOWNED": Code("no node owns this session's partition just now", retryable=True),
     "NODE_DRAINING": Code("the node is stopping and takes no new work", retryable=True),
     "NODE_NAME_IN_USE": Code("another process serves the realm under this node's name"),
-    "NODE_OVERLOADED": Code("the node has no room for another request", retryable=True),
+    "NODE_OVERLOADED": Code("the node has no capacity for another request", retryable=True),
     "NODE_FAILED": Code("the node failed while working on the command", retryable=True),
-    "UNKNOWN_CODE": Code("a newer node answered with a code this version does not know"),
-    "NO_ANSWER": Code("no answer came in time; it may still be worked off", retryable=True),
+    "UNKNOWN_CODE": Code("a newer node replied with a code this version does not have"),
+    "NO_ANSWER": Code("no reply came in time; the request may still be executed", retryable=True),
     "JOURNAL_FULL": Code(
         "the journal is out of space; work waits until there is room", retryable=True
     ),
@@ -118,7 +118,7 @@ CODES: Final[dict[str, Code]] = {
     "REALM_TOO_NEW": Code("the realm's streams are of a newer version"),
     "REALM_IN_USE": Code("nodes serve the realm, and it is to be changed under them"),
     "STREAM_MISMATCH": Code("a stream exists with settings that would lose or reorder data"),
-    "DURABILITY_UNKNOWN": Code("the server does not tell whether it syncs before it acks"),
+    "DURABILITY_UNKNOWN": Code("the server does not report whether it syncs before it acks"),
     "DURABILITY_UNSAFE": Code("the server acks before data is on disk"),
     "CLAIM_LOST": Code("another holder has taken the claim"),
     "BLOB_NOT_FOUND": Code("no blob has this digest"),
@@ -126,16 +126,16 @@ CODES: Final[dict[str, Code]] = {
     "FEED_GAP": Code("facts between the cursor and the next message are gone"),
     "TIMER_INVALID": Code("the due time of a timer cannot be scheduled"),
     "DEAD_LETTER_NOT_FOUND": Code("no such dead letter"),
-    "CONFIG_UNKNOWN_KEY": Code("the configuration has a key nobody reads"),
+    "CONFIG_UNKNOWN_KEY": Code("the configuration has an unknown key"),
     "CONFIG_INVALID": Code("a configured value has the wrong type or is out of range"),
 }
 
 
 class CodedError(Exception):
-    """What ``Refused`` and ``Failed`` share: a stable code, a text for people, a next step."""
+    """Base of ``Refused`` and ``Failed``: a stable code, a text, a next step."""
 
     details: Mapping[str, str] = MappingProxyType({})
-    """What a program may want to know beside the code; answered with it."""
+    """Further values for programs, sent with the code."""
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
         if code not in CODES:
@@ -148,11 +148,11 @@ class CodedError(Exception):
 
 
 class Refused(CodedError):
-    """The caller's to mend. ``message`` says what happened, ``hint`` the next thing to type."""
+    """The caller can correct it. ``message`` says what happened, ``hint`` what to type next."""
 
 
 class Failed(CodedError):
-    """Ours, or the machine's: the request was in order."""
+    """The request was valid; the node or its surroundings failed."""
 
 
 def _revive(kind: type[CodedError], code: str, message: str, hint: str) -> CodedError:

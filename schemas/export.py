@@ -1,8 +1,8 @@
 """The contract as documents: JSON Schema of every struct, AsyncAPI of every subject.
 
-``python -m rookery.schemas.export`` writes both beside this file, ``--check`` compares. They are
-derived from the structs and nothing is written by hand, so they say what the codecs do. Transport
-(streams, partitions, acknowledgements) is the bus's business and not in them.
+``python -m rookery.schemas.export`` writes both beside this file, ``--check`` compares. All content
+is derived from the structs, so it matches the codecs. Transport (streams, partitions,
+acknowledgements) is left to the bus.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ FAMILIES: Final[dict[str, Any]] = {
     "tool": TOOL_FACTS,
     "turn": TURN_FACTS,
 }
-"""The union of facts of every family."""
+"""Union of the facts of every family."""
 
 PUBLIC: Final = (
     *(commands, run, capability, refs, agent_error),
     *(policy, permission, sandbox_policy, approval_policy, content_policy),
     *(effect_records, lifecycle, approval_record, hook, records, resource),
 )
-"""The modules whose public structs travel inside others, or may."""
+"""Modules with public structs that travel inside other structs."""
 
 FOLDER: Final = Path(__file__).parent / "generated"
 
@@ -93,7 +93,7 @@ Document = dict[str, Any]
 
 
 def documents() -> dict[str, str]:
-    """File name to text, the same on every machine."""
+    """File name to text, identical on every machine."""
     made = {"schemas.json": json_schema(), "asyncapi.json": asyncapi()}
     return {name: json.dumps(document, indent=2) + "\n" for name, document in made.items()}
 
@@ -109,7 +109,7 @@ def json_schema() -> Document:
 
 
 def asyncapi() -> Document:
-    """Every subject a client may publish, ask or listen on, as AsyncAPI 3.0."""
+    """Every subject a client may publish, request or subscribe to, as AsyncAPI 3.0."""
     channels: Document = {}
     operations: Document = {}
     messages: Document = {"refusal": _refusal()}
@@ -147,7 +147,7 @@ def asyncapi() -> Document:
 
 
 def _definitions(prefix: str) -> Document:
-    """All structs and what they are made of; ``prefix`` is where a reference looks for them."""
+    """All structs with those inside them; ``prefix`` begins the references to them."""
     made: Document = {}
     for union in FAMILIES.values():
         for name, fact in wire_names(union).items():
@@ -168,7 +168,7 @@ def _public_structs() -> Iterable[type[msgspec.Struct]]:
 
 
 def _merge(made: Document, struct: type, prefix: str, name: str) -> None:
-    """Add ``struct`` as ``name``. One name never stands for two different things."""
+    """Add ``struct`` as ``name``; two different structs with one name are an error."""
     _, found = msgspec.json.schema_components(
         [struct], schema_hook=typed_ids.typed_text_schema, ref_template=prefix + "{name}"
     )
@@ -334,7 +334,7 @@ def _reference(*path: str) -> Document:
 
 
 def _members(answer: Any) -> tuple[type[msgspec.Struct], ...]:
-    """The structs of a union, or of what is one already."""
+    """The members of a union, or the struct itself."""
     return get_args(answer) or (answer,)
 
 
@@ -346,7 +346,7 @@ def _summary(kind: type) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the documents, or say which ones no longer fit; 1 if any does not."""
+    """Write the documents, or list the outdated ones; return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="rookery.schemas.export", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare only, write nothing")
     check = parser.parse_args(arguments).check

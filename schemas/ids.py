@@ -1,6 +1,6 @@
-"""Names and numbers that identify things: session ids, UUIDv7, fact ids, reaction ids.
+"""Ids: session ids, UUIDv7, fact ids, reaction ids.
 
-Randomness and time are arguments: every id here is a function of what it is given.
+Randomness and time are arguments: every id is a function of its arguments.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def reaction_id(fact: str, family: str) -> str:
 
 
 def parse_reaction_id(text: str) -> tuple[str, str, int] | None:
-    """What ``parse_fact_id`` says of the fact a reaction id names; ``None`` for other ids."""
+    """The parts of the fact id inside a reaction id; ``None`` for other ids."""
     fact, slash, _ = text.rpartition("/")
     if not slash:
         return None

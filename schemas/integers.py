@@ -1,7 +1,7 @@
-"""Numbers as the model counts them: unsigned, 64 bits, saturating.
+"""Integers of the model: unsigned, 64 bits, saturating.
 
-What comes in is bounded one bit below that, so that a sum of two still fits every codec; what is
-counted stops at the top instead of wrapping.
+Inputs have one bit less, so that a sum of two still fits every codec; counters stop at the maximum
+instead of wrapping.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-__all__ = ["U64_MAX", "Unsigned", "saturate", "unix_ms"]
+__all__ = ["U64_MAX", "PageLimit", "Unsigned", "saturate", "unix_ms"]
 
 U64_MAX: Final = 2**64 - 1
 
 Unsigned = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-"""A parameter: bounds of msgspec fit 64 bits with a sign."""
+"""An input; msgspec's bounds are limited to signed 64 bits."""
+
+PageLimit = Annotated[int, Meta(ge=1, le=1_000)]
+"""Largest number of rows in a page."""
 
 
 def saturate(number: int) -> int:
-    """``number``, or the largest there is."""
+    """``number``, or the maximum if that is smaller."""
     return min(number, U64_MAX)
 
 
 def unix_ms(since_epoch_ns: int) -> int:
-    """Milliseconds of a clock that reads ``since_epoch_ns``; none before 1970."""
+    """Unix time in milliseconds of a clock in nanoseconds; 0 before 1970."""
     return saturate(max(since_epoch_ns // 1_000_000, 0))

@@ -1,7 +1,7 @@
-"""Which limits make sense: the door's judgement, told alike wherever a limit is named.
+"""Validation of limits at the request endpoint, with the same message for every command.
 
-Ranges stand at the fields (``run``). A limit above the realm's maximum is in range: it is capped
-where a run is given its limits. What stands in facts is never judged again.
+The fields in ``run`` declare the ranges. A limit above the realm's maximum is in range: it is
+capped when the run starts. Limits in facts are not validated again.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from rookery.schemas.validation_hints import range_of
 __all__ = ["check_limits", "check_run_limits", "limit_hint", "unset_if_default"]
 
 _RANGES: Final = {
-    field.name: told
+    field.name: allowed
     for kind in (SessionLimits, RunRequest)
     for field in msgspec.structs.fields(kind)
-    if (told := range_of(field.type)) is not None
+    if (allowed := range_of(field.type)) is not None
 }
 
 
 def check_limits(limits: SessionLimits) -> SessionLimits:
-    """The limits, or ``INVALID_ARGUMENT`` about the first that makes no sense."""
+    """The limits, or ``INVALID_ARGUMENT`` for the first one out of range."""
     for name, value in asdict(limits).items():
         _check(name, value)
     return limits
 
 
 def check_run_limits(request: RunRequest) -> None:
-    """The same for what a run asks for."""
+    """Validate the limits of a run's request."""
     if request.limits is not None:
         check_limits(request.limits)
     if request.timeout_ms is not None:
@@ -42,16 +42,16 @@ def check_run_limits(request: RunRequest) -> None:
 
 
 def unset_if_default(limits: SessionLimits) -> SessionLimits | UnsetType:
-    """What is to be written of a session's limits: nothing of one that was given none."""
+    """The session's limits as facts store them: unset if they are the defaults."""
     return UNSET if limits == SessionLimits() else limits
 
 
 def limit_hint(name: str) -> str:
-    """What a limit may be."""
+    """The valid range of a limit, in words."""
     return _RANGES[name].hint(name)
 
 
 def _check(name: str, value: Any) -> None:
-    told = _RANGES[name]
-    if type(value) is not int or not told.least <= value <= told.most:
-        raise Refused("INVALID_ARGUMENT", f"{name} is {value!r}", hint=told.hint(name))
+    valid = _RANGES[name]
+    if type(value) is not int or not valid.least <= value <= valid.most:
+        raise Refused("INVALID_ARGUMENT", f"{name} is {value!r}", hint=valid.hint(name))

@@ -1,7 +1,6 @@
-"""What lists show: runs and tools as they stand, a page at a time.
+"""Lists of runs and tools, a page at a time: replies to queries over many entities.
 
-Answers to queries over many entities; what one session or one run is asked for by name is in
-``answers`` and ``commands``. How they are folded from facts is ``actors/projections``'.
+``actors/projections`` folds them from facts.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ __all__ = ["RunList", "RunState", "RunView", "RunWait", "ToolList", "ToolView"]
 
 
 class RunState(StrEnum):
-    """Where a run stands: on its way, waiting, or by which status it ended."""
+    """State of a run: in progress, waiting, or ended with a status."""
 
     QUEUED = "queued"
     RUNNING = "running"
     WAITING_FOR_APPROVAL = "waiting_for_approval"
     INTERRUPTED = "interrupted"
-    """It waits for what its code says. Not an end."""
+    """The run waits for the reason in its code; it has not ended."""
     OK = "ok"
     VALIDATION_ERROR = "validation_error"
     RUNTIME_ERROR = "runtime_error"
@@ -47,59 +46,59 @@ _UNFINISHED: Final = (
 
 
 class RunWait(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run waits for just now."""
+    """What a run waits for at present."""
 
     what: str
     since_ms: int
     who: str
-    """Who can end the waiting."""
+    """The party that can end the wait."""
     command: str
-    """What they type."""
+    """The command that ends the wait."""
     operation_ids: tuple[str, ...] = ()
-    """The calls it waits for, if it is calls."""
+    """The calls the run waits for, if any."""
     may_act_until_ms: int | None = None
-    """If it waits for an operator: until then the tool may still act, and ``resolve`` is refused
-    unless it says ``now``."""
+    """If the run waits for an operator: until then the tool may still act, and ``resolve`` requires
+    ``now``."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it stands."""
+    """A run's present state."""
 
     run_id: str
     session_id: str
     status: RunState
     code: str | None = None
-    """Why it is not ``ok``, where there is a code for it."""
+    """Code of the reason if the state is not ``ok`` and there is one."""
     language: Language
     created_at_ms: int
     started_at_ms: int | None = None
     ended_at_ms: int | None = None
     calls: int = 0
-    """How many it has asked for."""
+    """Number of calls the run has requested."""
     waits_for: RunWait | None = None
     position: str
-    """``<sequence>.<n>`` of the fact it began with: newer runs have higher ones."""
+    """``<sequence>.<n>`` of the run's first fact; newer runs have higher positions."""
 
 
 class RunList(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to ``runs``: newest first."""
+    """The reply to ``runs``: newest first."""
 
     runs: tuple[RunView, ...] = ()
     next: str | None = None
-    """Where to go on (``before``), should the limit have cut the list."""
+    """Position of the next page (``before``), if the limit cut the list."""
 
 
 class ToolView(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as this node offers it."""
+    """A tool that this node offers."""
 
     surface: str
-    """Whose tool it is: ``local`` for functions of the node."""
+    """Who serves the tool: ``local`` for functions of the node, else a worker's name."""
     awaited: bool
     schema_digest: str
     capability: Capability
 
 
 class ToolList(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to ``tools``: by name."""
+    """The reply to ``tools``: by name."""
 
     tools: tuple[ToolView, ...] = ()

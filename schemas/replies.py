@@ -1,4 +1,4 @@
-"""What commands and queries are answered with."""
+"""Replies to commands and queries."""
 
 from __future__ import annotations
 
@@ -44,16 +44,17 @@ __all__ = [
 
 
 class RunAnswer(RunResult, frozen=True, kw_only=True):
-    """How a run ended: the answer to ``run`` where a node drives it, and to ``validate``.
+    """Result of a run that a node drives: the reply to ``run`` and to ``validate``.
 
-    One that is too large for a message names its ``RunResult`` by ``result_blob``, and is without
-    its value, streams, calls and diagnostics. The blob is JSON, and stands in the key-value bucket
-    ``ROOKERY_<realm>_BLOBS`` in pieces to be put together: ``<result_blob>.0``, ``.1``, and so on,
-    as many as the header ``Rookery-Chunks`` of the first says. Its SHA3-256 is its name.
+    A result that is too large for a message is in the blob ``result_blob``, as a JSON
+    ``RunResult``; the reply then has no value, streams, calls and diagnostics. The blob is in the
+    key-value bucket ``ROOKERY_<realm>_BLOBS``, in pieces to be concatenated: ``<result_blob>.0``,
+    ``.1``, and so on, as many as the header ``Rookery-Chunks`` of the first says. Its name is its
+    SHA3-256.
     """
 
     run_id: str
-    """Empty if nothing was to be executed."""
+    """Empty if the request executes nothing."""
     session_id: str
     result_blob: str | UnsetType = UNSET
 
@@ -63,7 +64,7 @@ class RunAnswer(RunResult, frozen=True, kw_only=True):
 
     @classmethod
     def of_unstarted(cls, receipt: RunReceipt) -> RunAnswer:
-        """The end of a run that never started, as whoever waits for a result is told it."""
+        """The result of a run that never started, for clients that wait for one."""
         error = ErrorObject(code="CANCELLED", message=f"the run was {receipt.state}")
         status = RunStatus.CANCELLED
         if isinstance(receipt.error, ErrorObject):
@@ -73,8 +74,8 @@ class RunAnswer(RunResult, frozen=True, kw_only=True):
 
 
 class RunReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """How far an input has come: the answer to ``cancel``, and to ``run`` where nobody here drives
-    it."""
+    """Progress of an input: the reply to ``cancel``, and to ``run`` where a client takes the turn's
+    steps."""
 
     run_id: str
     input_id: str
@@ -86,17 +87,17 @@ class RunReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call stands: the answer to ``resolve``."""
+    """State of a call: the reply to ``resolve``."""
 
     run_id: str
     operation_id: str
     state: str
-    """``completed``, ``failed``, ``requested`` (it is tried again), ``intended`` (it is being
-    tried), ``recovery_required``, or ``forgotten`` some time after its run."""
+    """``completed``, ``failed``, ``requested`` (another attempt is due), ``intended`` (an attempt
+    is in flight), ``recovery_required``, or ``forgotten`` some time after its run."""
 
 
 class GrantReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """How a grant stands: the answer to ``grants``."""
+    """State of a grant: the reply to ``grants``."""
 
     grant_id: str
     state: str
@@ -104,16 +105,16 @@ class GrantReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApproverReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys that count for a name: the answer to ``approvers``."""
+    """The valid keys of an approver's name: the reply to ``approvers``."""
 
     name: str
     key_ids: tuple[str, ...] = ()
     changes: int = 0
-    """How many changes of the realm's approvers there were: the next is signed as one more."""
+    """Number of changes of the realm's approvers; the next change is signed with one more."""
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as it stands."""
+    """A session's present state."""
 
     meta: SessionMeta
     phase: str
@@ -121,60 +122,60 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     current_run_id: str | None = None
     queue: tuple[RunReceipt, ...] = ()
     build: str | UnsetType = UNSET
-    """Digest of the guest it stays on, where one session is looked at and its programs ran."""
+    """Digest of the session's guest; only in the view of one session, after its first run."""
 
 
 class SessionList(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to ``sessions``."""
+    """The reply to ``sessions``."""
 
     sessions: tuple[SessionView, ...] = ()
     total: int = 0
-    """How many there are of those that were asked for."""
+    """Number of sessions that match the query."""
     next: str | None = None
-    """Where to go on (``before``), should the limit have cut the list."""
+    """Position of the next page (``before``), if the limit cut the list."""
 
 
 class SnapshotView(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a session's memory stands: the answer to ``snapshot`` and ``restore``."""
+    """A stored snapshot of a session's memory: the reply to ``snapshot`` and ``restore``."""
 
     session_id: str
     generation: int
     snapshot_id: str
-    """``snap_`` and the digest by which the blob store has it."""
+    """``snap_`` and the digest of its blob."""
     size_bytes: int
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a replay: the answer to ``replay``."""
+    """Progress or result of a replay: the reply to ``replay``."""
 
     run_id: str
     session_id: str
     state: str
-    """``replaying`` (ask again), ``equal`` or ``different``."""
+    """``replaying`` (repeat the query), ``equal`` or ``different``."""
     runs: int
-    """How many are run again: those of the session since its last snapshot before, and this."""
+    """Number of runs to execute: those of the session since its last snapshot, and this one."""
     runs_done: int = 0
     calls: int = 0
-    """How many calls of the run were told what they were told before."""
+    """Number of the run's calls that got their recorded outcome."""
     compared: tuple[str, ...] = ()
-    """What was the same, in the order in which it was looked at."""
+    """The parts that were equal, in order of comparison."""
     difference: str | None = None
-    """The first thing that was not the same."""
+    """The first part that differed."""
     recorded: Any = None
     replayed: Any = None
 
 
 class ForkReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to ``fork``: the new session stands, and goes on by itself."""
+    """The reply to ``fork``: the new session is committed and continues by itself."""
 
     session_id: str
     snapshot_id: str
     run_id: str | None = None
-    """The run that goes on in it; none if it was forked where no run was under way."""
+    """The run that continues in it; none if no run was in progress at the fork."""
     calls: int = 0
-    """How many calls that run is told the old answers of."""
+    """Number of that run's calls that are answered from the record."""
     at_sequence: int
-    """The boundary."""
+    """Sequence of the boundary."""
 
 
 REPLIES: dict[str, Any] = {
@@ -206,4 +207,4 @@ REPLIES: dict[str, Any] = {
     "replay": ReplayReport,
     "fork": ForkReceipt,
 }
-"""What a verb answers where it is not refused: a struct, or a union of them."""
+"""The reply of every verb: a struct, or a union of structs."""

@@ -1,8 +1,7 @@
 """Seed 000: a run's request and result, a session's limits and record. Names are the contract.
 
-On output every field is written; on input missing fields take the defaults. Whether unknown ones
-are refused is the door's to say (``codec``): a command refuses them, a fact that holds the same
-struct ignores them.
+On output every field is written; on input missing fields take the defaults. A command refuses
+unknown fields (``codec``), a fact that holds the same struct ignores them.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ __all__ = [
 
 SNAPSHOT_VERSION = 1
 SNAPSHOT_BYTES_MAX = 1280 << 20
-"""Twice what a session may hold in memory by default at most, since one with a run that waits is
-kept as it was before and as it is; and what its runs were told."""
+"""Twice a session's default maximum of memory, because a session with a waiting run is stored both
+as before that run and as it is; the rest is for the outcomes of its calls."""
 
 
 class Language(StrEnum):
@@ -45,12 +44,12 @@ class Language(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Language | None:
-        """The words in use for TypeScript are all accepted; one is written."""
+        """The usual words for TypeScript are all accepted; one of them is written."""
         return cls.TYPESCRIPT if value in ("ts", "type_script", "TypeScript") else None
 
 
 class SideEffect(StrEnum):
-    """What calling a capability may touch."""
+    """What a call of a capability may change."""
 
     NONE = "none"
     READ = "read"
@@ -76,11 +75,11 @@ class ResultKind(StrEnum):
     """How a value became the JSON of ``RunResult.result``."""
 
     JSON = "json"
-    """It is plain JSON."""
+    """The value is plain JSON."""
     CONVERTED = "converted"
-    """It has an evident form in JSON: a tuple, a set, a date, a dataclass ..."""
+    """The value has an evident form in JSON: a tuple, a set, a date, a dataclass ..."""
     REPR = "repr"
-    """It, or a part of it, is given as the text its language prints for it."""
+    """The value, or a part of it, is the text that its language prints for it."""
 
 
 class Severity(StrEnum):
@@ -101,8 +100,8 @@ U16_MAX, U32_MAX = (1 << 16) - 1, (1 << 32) - 1
 
 
 def _documented_range(least: int, most: int) -> Meta:
-    """A range that schemas and hints tell and that the door judges (``limits``): decoding does not,
-    for what stands in a fact is never refused."""
+    """A range for schemas and hints, validated by ``limits``. Decoding accepts any value, because a
+    stored fact must stay readable."""
     return Meta(extra_json_schema={"minimum": least, "maximum": most})
 
 
@@ -112,7 +111,7 @@ StackDepth = Annotated[int, _documented_range(1, U16_MAX)]
 
 
 class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run may use."""
+    """The resources one run may use."""
 
     memory_mb: PositiveLimit = 64
     cpu_ms: PositiveLimit = 2_000
@@ -123,7 +122,7 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a session without opening it."""
+    """A session's metadata, readable without opening the session."""
 
     id: str = "default"
     created_at: int = 0
@@ -158,7 +157,7 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def error(cls, error: ErrorObject) -> Diagnostic:
-        """The diagnostic that says what ``error`` says."""
+        """The diagnostic with the code and message of ``error``."""
         return cls(
             severity=Severity.ERROR,
             code=error.code,
@@ -169,7 +168,7 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExternalCallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One started capability call: digests, never the arguments."""
+    """One started capability call, with digests instead of arguments."""
 
     name: str
     side_effect: SideEffect = SideEffect.NONE
@@ -188,7 +187,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run. ``session_id`` takes the subject's; another one is refused."""
+    """A program to run. ``session_id`` defaults to the subject's; a different one is refused."""
 
     session_id: str = "default"
     language: Language = Language.PYTHON
@@ -211,15 +210,15 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics = Metrics()
     error: ErrorObject | None = None
     result_kind: ResultKind | UnsetType = UNSET
-    """Absent where there is no result, and in runs of guests that did not say it."""
+    """Absent without a result, and in runs of guests that did not report it."""
     result_cut: bool | UnsetType = UNSET
-    """Whether parts of a deep or huge result are left out."""
+    """Whether parts of a deep or huge result were cut."""
 
     @classmethod
     def failed(
         cls, status: RunStatus, error: ErrorObject, stdout: str, metrics: Metrics
     ) -> RunResult:
-        """A run that ended with ``error``, which is its one diagnostic, too."""
+        """A run that ended with ``error``, which is also its one diagnostic."""
         return cls(
             status=status,
             stdout=stdout,

@@ -1,9 +1,8 @@
-"""Text with a type: ids of agents, runs and effects, and the few other words JSON keeps bare.
+"""Typed text: ids of agents, runs and effects, and other strings with a type of their own.
 
-An id is never empty, over 512 bytes or with control characters, neither when it is made nor when
-it is read, and it does not show: ``repr`` and ``str`` say its type only, ``as_str`` is its text.
-What an id points at, and whether that exists, is not known here. msgspec learns of these types by
-``encode_typed_text`` and ``decode_typed_text``, its two hooks; every codec of ours has them.
+An id is not empty, has at most 512 bytes and no control characters. ``repr`` and ``str`` show its
+type only, so that ids stay out of logs; ``as_str`` returns its text. msgspec handles these types by
+two hooks, ``encode_typed_text`` and ``decode_typed_text``, which every codec here has.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ __all__ = [
 
 ID_BYTES_MAX: Final = 512
 
-# Surrogates have no UTF-8 and count as control characters: neither can be in a log or in JSON.
+# Surrogates have no UTF-8 and count as control characters: logs and JSON cannot hold either.
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class TypedText:
-    """Text that is not just any text. Two are equal if their types are, too."""
+    """A string with a type. Equality includes the type."""
 
     __slots__ = ("_text",)
 
@@ -67,7 +66,7 @@ class TypedText:
 
     @classmethod
     def check(cls, text: str) -> None:
-        """Raise ``ValueError`` if this type has no such text."""
+        """Raise ``ValueError`` if ``text`` is invalid for this type."""
 
     def as_str(self) -> str:
         return self._text
@@ -86,7 +85,7 @@ class TypedText:
 
 
 class IdValidationError(ValueError):
-    """Why some text is no id. It never says the text."""
+    """Why a text is not a valid id. The message never contains the text."""
 
 
 class IdEmpty(IdValidationError):
@@ -133,7 +132,7 @@ def _size_bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-# --- who and what runs ----------------------------------------------------------------------------
+# --- agents and runs ------------------------------------------------------------------------------
 
 
 class AgentId(Identifier):
@@ -143,7 +142,7 @@ class AgentId(Identifier):
 
 
 class SessionId(Identifier):
-    """A session as records name it; ``ids.check_session_id`` says what a session may be called."""
+    """A session in records; ``ids.check_session_id`` has the rule for names of sessions."""
 
     __slots__ = ()
 
@@ -159,19 +158,19 @@ class TurnId(Identifier):
 
 
 class AttemptId(Identifier):
-    """One of several tries at the same step of a turn."""
+    """One attempt at a step of a turn."""
 
     __slots__ = ()
 
 
 class ToolCallId(Identifier):
-    """A call of a tool; the machines call it an operation."""
+    """A call of a tool; in the machines, an operation."""
 
     __slots__ = ()
 
 
 class EffectId(Identifier):
-    """An act on the outside world; its intent and its result share it."""
+    """An effect on the outside world; its intent and its result share the id."""
 
     __slots__ = ()
 
@@ -191,7 +190,7 @@ class MessageId(Identifier):
 
 
 class ContextProjectionId(Identifier):
-    """What of a context was shown to a model."""
+    """The part of a context that a model was shown."""
 
     __slots__ = ()
 
@@ -206,11 +205,11 @@ class SpanId(Identifier):
     __slots__ = ()
 
 
-# --- what refs name -------------------------------------------------------------------------------
+# --- refs -----------------------------------------------------------------------------------------
 
 
 class EntityRefId(Identifier):
-    """Anything an ``EntityRef`` names. The seeds say EntityId, which is a journal subject here."""
+    """Id in an ``EntityRef``. The contract's EntityId is a subject of the journal here."""
 
     __slots__ = ()
 
@@ -228,13 +227,13 @@ class PolicyId(Identifier):
 
 
 class AdapterRef(Identifier):
-    """What isolates a call from the host."""
+    """The adapter that isolates a call from the host."""
 
     __slots__ = ()
 
 
 class ContentRef(Identifier):
-    """Content that is kept elsewhere; holding the ref gives no right to read it."""
+    """Content stored elsewhere; the ref gives no right to read it."""
 
     __slots__ = ()
 
@@ -251,17 +250,17 @@ class CorrelationValue(Identifier):
     __slots__ = ()
 
 
-# --- what makes a repeat harmless -----------------------------------------------------------------
+# --- duplicates -----------------------------------------------------------------------------------
 
 
 class IdempotencyKey(Identifier):
-    """The same effect asked for again carries the same key."""
+    """The key of an effect; a repeated request has the same key."""
 
     __slots__ = ()
 
 
 class DedupeKey(Identifier):
-    """A receiver drops the second message that carries it."""
+    """Key by which a receiver drops duplicates."""
 
     __slots__ = ()
 
@@ -284,7 +283,7 @@ def decode_typed_text(kind: type, value: object) -> object:
 
 
 def typed_text_schema(kind: type) -> dict[str, Any]:
-    """``schema_hook``: what a typed text looks like."""
+    """``schema_hook``: the JSON schema of a typed text."""
     if issubclass(kind, TypedText):
         return {"title": kind.__name__, **kind.SCHEMA}
     raise TypeError(f"{kind.__name__} has no JSON schema")

@@ -1,7 +1,7 @@
-"""Old facts in, present facts out: wire names are never renamed, versions only go up.
+"""Upcasting of old facts. Wire names are never renamed, versions only grow.
 
-A fact ``family.kind.vN`` is lifted one version at a time by functions on plain dictionaries. A
-version above ours is refused by code: guessing at it would rebuild a state that never was.
+Functions on plain dictionaries lift a fact ``family.kind.vN`` by one version each. A newer version
+than this node's is refused by code, because a guess would rebuild a wrong state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME = re.compile(r"(?P<kind>[a-z_]+\.[a-z0-9_]+)\.v(?P<version>[0-9]{1,9})\Z")
 
 
 class Upcasts:
-    """Lifts by the wire name they start from; each returns the next version's dictionary."""
+    """Functions by the wire name they lift from; each returns the next version's dictionary."""
 
     def __init__(self, lifts: Mapping[str, Callable[[Raw], Raw]]) -> None:
         for name in lifts:
@@ -28,7 +28,7 @@ class Upcasts:
         self._lifts = dict(lifts)
 
     def apply(self, raw: Raw, known: Collection[str]) -> Raw:
-        """``raw`` lifted to a name in ``known``; a clear failure if there is no way there."""
+        """``raw`` lifted to a name in ``known``, or an error with the missing step."""
         name = str(raw.get("type", ""))
         while name not in known:
             lift = self._lifts.get(name)
@@ -56,10 +56,10 @@ def _unknown(name: str, known: Collection[str]) -> Failed:
     if found and ours and int(found["version"]) > max(ours):
         return Failed(
             "FACT_VERSION_UNSUPPORTED",
-            f"{name} is newer than the v{max(ours)} known here",
+            f"{name} is newer than v{max(ours)}, the newest version this node reads",
             hint="upgrade this node before it serves this realm",
         )
-    return Failed("FACT_UNKNOWN", f"no fact is called {name[:80]!r} here")
+    return Failed("FACT_UNKNOWN", f"this node has no fact {name[:80]!r}")
 
 
 NO_UPCASTS = Upcasts({})

@@ -1,7 +1,7 @@
-"""What to send instead: a hint for a body that does not fit its type.
+"""Hints for a body that does not match its type.
 
-The types know it: a field's range, the words of an enumeration, the fields of a struct. Where they
-know no more than was said already, the hint is where to read the whole schema.
+The types provide them: a field's range, an enumeration's words, a struct's fields. Otherwise the
+hint is where to read the whole schema.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SCHEMA: Final = "nats req '$SRV.INFO.rookery' '' prints the schema of every com
 
 
 class Range(NamedTuple):
-    """Of a whole number."""
+    """Range of a whole number."""
 
     least: int
     most: int
@@ -29,18 +29,18 @@ class Range(NamedTuple):
 
 
 def range_of(annotation: Any) -> Range | None:
-    """The range an annotation tells, in it or in a member of it."""
+    """The range in an annotation or in a member of it."""
     for part in get_args(annotation):
-        told = part.extra_json_schema if isinstance(part, msgspec.Meta) else None
-        if told and "minimum" in told:
-            return Range(told["minimum"], told["maximum"])
+        extra = part.extra_json_schema if isinstance(part, msgspec.Meta) else None
+        if extra and "minimum" in extra:
+            return Range(extra["minimum"], extra["maximum"])
         if (found := range_of(part)) is not None:
             return found
     return None
 
 
 def hint_for(kind: Any, message: str) -> str:
-    """What msgspec's ``message`` about a struct ``kind`` leaves open."""
+    """A hint that completes msgspec's ``message`` about a struct ``kind``."""
     found = _PLACE.search(message)
     names = found[1].split(".")[1:] if found else []
     annotation = kind
@@ -56,8 +56,8 @@ def hint_for(kind: Any, message: str) -> str:
 def _hint_at(name: str, annotation: Any, message: str) -> str:
     if "unknown field" in message and (owner := _struct_in(annotation)) is not None:
         return f"known: {', '.join(field.encode_name for field in msgspec.structs.fields(owner))}"
-    if (told := range_of(annotation)) is not None:
-        return told.hint(name)
+    if (allowed := range_of(annotation)) is not None:
+        return allowed.hint(name)
     for member in _members(annotation):
         if isinstance(member, type) and issubclass(member, Enum):
             return f"{name} is one of {', '.join(str(word.value) for word in member)}"
@@ -72,7 +72,7 @@ def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """Of a union, what it may be."""
+    """Members of a union, or the annotation itself."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     return get_args(annotation) or (annotation,)

@@ -1,8 +1,7 @@
-"""Calls of tools that workers serve: what nodes and workers say to each other.
+"""Messages between nodes and workers: calls of the tools that workers serve.
 
-The bodies are JSON on the wire, for workers in any language; the rest travels in headers, as
-``bus/workers/protocol.py`` says. Unknown fields are ignored, so either side may be the newer one.
-Who is called, and what follows from no answer, is not said here.
+Bodies are JSON, for workers in any language; the rest is in headers (``bus/workers/protocol.py``).
+Unknown fields are ignored, so either side may be the newer one.
 """
 
 from __future__ import annotations
@@ -35,57 +34,59 @@ __all__ = [
 ]
 
 GRACE_MS: Final = 1_000
-"""A worker keeps the time of a job; its last word may take so long to arrive."""
+"""How much later than a job's deadline its last message may arrive. The worker checks the
+deadline."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One try of one call."""
+    """One attempt of one call."""
 
     surface: str
     tool: str
-    """As the worker calls it."""
+    """Name of the tool at the worker."""
     body: bytes
     """``CallArguments`` as JSON."""
     left_ms: int
-    """So long the answer is wanted, from when this is read: clocks are not compared."""
+    """Time left for the job when it is read, so that clocks need not agree."""
     call_id: str = ""
-    """The operation: the same for every try."""
+    """Id of the operation: the same for every attempt."""
     idempotency_key: str = ""
     attempt: int = 1
     session_id: str = ""
     run_id: str = ""
     schema_digest: str = ""
-    """Of the schemas the arguments were checked with; a worker with others has to decline."""
+    """Digest of the schemas the arguments were checked with; a worker with others rejects the
+    job."""
     traceparent: str = ""
     id: str = ""
-    """Which try this is, as the bus tells them apart; empty until it is sent."""
+    """Id of the attempt on the bus; empty until it is sent."""
 
 
 class JobAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker answers: one of the two. A value it leaves out is null."""
+    """A worker's result: a value or an error. An absent value is null."""
 
     value: Any = UNSET
     error: ToolFault | UnsetType = UNSET
 
 
 class JobAnswered(msgspec.Struct, frozen=True):
-    """A worker has answered, with a ``JobAnswer``."""
+    """A worker replied with a ``JobAnswer``."""
 
     body: bytes
 
 
 class JobNotStarted(msgspec.Struct, frozen=True):
-    """Nobody has begun, and nobody will: to ask again is safe."""
+    """The job has not started and will not start: repeating the call is safe."""
 
     reason: str
     no_worker: bool = False
-    """No worker serves the tool; else those asked had no room, or are about to leave."""
+    """The tool has no worker; otherwise its workers are at capacity, or draining."""
     cancelled: bool = False
-    """This attempt is not to begin anywhere: it was called off, or a later one has come."""
+    """This attempt must not start: it was cancelled, or a later one exists."""
 
 
 class JobOutcomeUnknown(msgspec.Struct, frozen=True):
-    """Nobody can say whether the tool has acted."""
+    """It is unknown whether the tool has acted."""
 
     reason: str
 
@@ -94,14 +95,14 @@ JobOutcome = JobAnswered | JobNotStarted | JobOutcomeUnknown
 
 
 class ServedTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as its worker declares it."""
+    """The declaration of a tool by its worker."""
 
     capability: Capability
     awaited: bool = False
 
 
 class WorkerCatalogue(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker serves."""
+    """The tools of one worker."""
 
     worker: str
     tools: tuple[ServedTool, ...]
@@ -115,52 +116,52 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptState(StrEnum):
-    """What became of an attempt of a call at one worker."""
+    """State of an attempt at one worker."""
 
     RUNNING = "running"
     ENDED = "ended"
-    """It was answered; the answer follows if it is still kept."""
+    """The job has ended; its answer follows while the worker still holds it."""
     UNKNOWN = "unknown"
-    """The worker had it and cannot say, or has had a later attempt."""
+    """The worker had the job and lost its outcome, or had a later attempt."""
     NOT_STARTED = "not-begun"
-    """The worker has not begun it as far back as it remembers, and never will."""
+    """The worker has no start of the job in its memory and will not start it."""
 
 
 class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's word on one attempt it was asked after."""
+    """A worker's report on one attempt."""
 
     call: str
     attempt: int
     state: AttemptState
     id: str = ""
-    """Of the job, if it runs."""
+    """Id of the job while it runs."""
 
 
 class WorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker is doing."""
+    """A worker's health and its report on attempts."""
 
     worker: str
     draining: bool = False
     running: tuple[RunningJob, ...] = ()
     calls: tuple[AttemptReport, ...] = ()
-    """Those it was asked after."""
+    """Reports on the attempts in the question."""
     remembers_ms: int = 0
-    """So far back it knows of all calls; a worker that was started anew knows of none before."""
+    """How far back the worker remembers all its calls; a restarted worker remembers none."""
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker's word on an attempt, as a node hears it."""
+    """A worker's report on an attempt, as a node receives it."""
 
     worker: str
     state: AttemptState | None = None
-    """``None`` from a worker that does not answer such questions."""
+    """``None`` from a worker that does not support the question."""
     remembers_ms: int = 0
 
 
 class WorkerReports(msgspec.Struct, frozen=True, kw_only=True):
-    """What the workers of a surface said of an attempt."""
+    """The reports of a surface's workers on one attempt."""
 
     workers: tuple[WorkerReport, ...] = ()
-    """Those that answered."""
+    """Workers that replied."""
     answer: bytes | None = None
-    """The attempt's ``JobAnswer``, if a worker keeps it."""
+    """The attempt's ``JobAnswer``, if a worker still holds it."""

@@ -1,7 +1,4 @@
-"""What a client says of approvals: what waits, one's word on it, and grants.
-
-It asks, and knows no connection; what an answer comes to is ``rookery.actors.approvals``'.
-"""
+"""The client's methods for approvals and grants. ``rookery.actors.approvals`` has the rules."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ __all__ = ["ApprovalsMixin"]
 
 
 class ApprovalsMixin(ABC):
-    """A part of ``Client``."""
+    """The part of ``Client`` for approvals."""
 
     @property
     @abstractmethod
@@ -37,21 +34,21 @@ class ApprovalsMixin(ABC):
 
     @abstractmethod
     async def ask(self, verb: str, key: str, body: object = None) -> dict[str, Any]:
-        """The durable answer, as ``Client`` has it."""
+        """Send a request and return its durable reply."""
 
     async def approvals(
         self, session: str | None = None, *, ended: bool = False
     ) -> Sequence[ListedApproval]:
-        """What waits for somebody's word, what is due soonest first; ``ended`` ones after it."""
+        """List waiting approvals, the earliest due first; ``ended`` ones follow."""
         query = PendingQuery(session=session, ended=ended)
         return msgspec.convert(await self.ask("pending", "all", query), ApprovalList).approvals
 
     async def approval(self, approval_id: str) -> ListedApproval:
-        """One of them, however it stands."""
+        """Read one approval in any state."""
         query = PendingQuery(approval_id=approval_id)
         found = msgspec.convert(await self.ask("pending", "all", query), ApprovalList).approvals
         if not found:
-            raise Refused("APPROVAL_NOT_FOUND", f"no approval {approval_id[:120]!r} here")
+            raise Refused("APPROVAL_NOT_FOUND", f"the realm has no approval {approval_id[:120]!r}")
         return found[0]
 
     async def decide(
@@ -63,9 +60,9 @@ class ApprovalsMixin(ABC):
         reason: str = "",
         sign: Callable[[str, DecideApproval], DecideApproval] | None = None,
     ) -> DecisionReceipt:
-        """Give one's word on an approval as it was shown, and on no other arguments.
+        """Answer an approval for exactly the arguments that it shows.
 
-        ``sign`` makes it count as an approver's: ``rookery.actors.approvals.signing.Signer.sign``.
+        ``sign`` signs the answer: ``rookery.actors.approvals.signing.Signer.sign``.
         """
         answer = DecideApproval(
             approval_id=approval.approval_id,
@@ -83,11 +80,11 @@ class ApprovalsMixin(ABC):
     async def grants(
         self, session: str | None = None, *, ended: bool = False
     ) -> Sequence[ListedGrant]:
-        """What was allowed, newest first."""
+        """List grants, newest first."""
         query = GrantedQuery(session=session, ended=ended)
         return msgspec.convert(await self.ask("granted", "all", query), GrantList).grants
 
     async def revoke_grant(self, grant: ListedGrant, *, actor: str = "") -> GrantReceipt:
-        """Let a grant allow nothing more."""
+        """Revoke a grant."""
         body = RevokeGrant(grant_id=grant.grant_id, actor=actor)
         return msgspec.convert(await self.ask("grants", grant.session_id, body), GrantReceipt)

@@ -1,8 +1,7 @@
-"""The door for programs: run, ask, and follow what happens, over NATS and nothing else.
+"""The client for programs: run code, query, and follow facts over NATS.
 
-Every request has an id and is repeated under it until it is answered, so a lost answer, a dying
-node or a server that restarts never makes anything happen twice. It owns no rules and decodes
-facts to plain dictionaries: what a fact means is the reader's business.
+Every request has an id and is repeated under it until its reply arrives, so a lost reply, a dying
+node or a restarting server repeats no effect. Facts are decoded to plain dictionaries.
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ __all__ = ["Client", "Fields", "Handle", "connect", "new_id"]
 
 REQUEST_SCHEDULE = RetrySchedule(1.0, 16.0)
 SUBMIT_SCHEDULE = RetrySchedule(30.0, 300.0)
-"""A submitted run is durable, only its answer may be lost."""
+"""A submitted run is durable; only its reply may be lost."""
 CLOSED: Final = "the client is closed"
 
 
 def connect(url: str | None = None, *, realm: str = "default", token: str | None = None) -> Client:
     """A client to be opened: ``async with connect() as client``.
 
-    Without ``url``: ``NATS_URL``, else the embedded server at work on ``ROOKERY_STORE`` or the
-    default store; one that is just starting is waited for.
+    Without ``url``: ``NATS_URL``, else the embedded server on ``ROOKERY_STORE`` or the default
+    store. The call waits for a server that is starting.
     """
     store = Path(os.environ.get("ROOKERY_STORE") or default_store())
     url = url or os.environ.get("NATS_URL") or find_running(store)
@@ -80,7 +79,7 @@ class Client(ApprovalsMixin):
         credentials: str = "",
         absence_s_max: float = 30.0,
     ) -> None:
-        """``absence_s_max``: how long a run waits for a node to be there at all."""
+        """``absence_s_max``: how long a run waits for any node to appear."""
         self._subjects = Subjects(realm)
         self._connection = Connection(
             url, token=token, credentials=credentials, name="rookery-client"
@@ -98,7 +97,7 @@ class Client(ApprovalsMixin):
         await self._connection.open()
 
     async def close(self) -> None:
-        """Disconnect for good. What was submitted goes on without us."""
+        """Disconnect for good. Submitted runs continue."""
         self._closed = True
         await self._tasks.cancel(CLOSED)
         await self._connection.close()
@@ -131,14 +130,14 @@ class Client(ApprovalsMixin):
         timeout_s: float | None = None,
         **options: Unpack[RunOptions],
     ) -> RunAnswer:
-        """Run code in a session and wait for what it comes to, also while nodes come and go.
+        """Run code in a session and wait for the result, also across restarts of nodes.
 
-        However the run ends, that is its answer; ``Refused`` if it was never accepted.
+        Every end of the run is a result; ``Refused`` if the run was not accepted.
         """
         body = encode_run(session, run, **options)
-        asking = self._run_request("run", session, body, message_id, mode)
+        request = self._run_request("run", session, body, message_id, mode)
         return await self.complete_result(
-            await self._send_and_wait(asking, f"run {session}", timeout_s)
+            await self._send_and_wait(request, f"run {session}", timeout_s)
         )
 
     async def validate(
@@ -149,11 +148,11 @@ class Client(ApprovalsMixin):
         timeout_s: float | None = 30.0,
         **options: Unpack[RunOptions],
     ) -> RunAnswer:
-        """What would keep a run from beginning; nothing is executed and nothing is changed."""
+        """Check a run's request; the node executes and changes nothing."""
         body = encode_run(session, run, **options)
-        asking = self._run_request("validate", session, body, None)
+        request = self._run_request("validate", session, body, None)
         return await self.complete_result(
-            await self._send_and_wait(asking, f"validate {session}", timeout_s)
+            await self._send_and_wait(request, f"validate {session}", timeout_s)
         )
 
     async def submit(
@@ -165,7 +164,7 @@ class Client(ApprovalsMixin):
         mode: str = "queue",
         **options: Unpack[RunOptions],
     ) -> Handle:
-        """Hand a run over for good: it is stored when this returns, and needs no client then."""
+        """Submit a durable run; it continues without this client."""
         reply, message_id = self._expect_reply(), _message_id(message_id)
         submit = partial(
             self._inbox.submit,
@@ -176,8 +175,8 @@ class Client(ApprovalsMixin):
             mode=mode,
             reply_to=reply.subject,
         )
-        asking = RetryingRequest(reply, submit, SUBMIT_SCHEDULE, self._is_connected)
-        return await self._new_handle(session, message_id, asking)
+        request = RetryingRequest(reply, submit, SUBMIT_SCHEDULE, self._is_connected)
+        return await self._new_handle(session, message_id, request)
 
     async def begin(
         self,
@@ -189,25 +188,25 @@ class Client(ApprovalsMixin):
         through_parks: bool = True,
         **options: Unpack[RunOptions],
     ) -> Handle:
-        """``run``, to be followed meanwhile: it is ours to repeat until a node has accepted it.
-        Not ``through_parks``, the result of a run that waits for somebody is what it waits for."""
+        """Start ``run`` and return a handle. The client repeats the request until a node accepts
+        it. Unless ``through_parks``, the result of a parked run is the interim one."""
         message_id, body = _message_id(message_id), encode_run(session, run, **options)
-        asking = self._run_request(
+        request = self._run_request(
             "run", session, body, message_id, mode, through_parks=through_parks
         )
-        handle = await self._new_handle(session, message_id, asking)
+        handle = await self._new_handle(session, message_id, request)
         handle.reply_task()
         return handle
 
     async def result(self, session: str, run_id: str) -> RunAnswer:
-        """What a past run came to, as it was answered then; no node is asked."""
+        """Read a past run's result from the journal."""
         return await read_past_result(self._journal, self._blobs, check_session_id(session), run_id)
 
     async def cancel(
         self, session: str, run_id: str, *, reason: str = "", now: bool = False
     ) -> Fields:
-        """Withdraw an input that has not started, or end a run: at its next boundary unless
-        ``now`` is said. ``Handle.cancel`` and the command line end it now."""
+        """Withdraw an input that has not started, or end a run: at its next boundary, or at once if
+        ``now``. ``Handle.cancel`` and the command line end it at once."""
         return await self.ask("cancel", session, Cancel(run_id=run_id, reason=reason, now=now))
 
     async def resolve(
@@ -222,8 +221,8 @@ class Client(ApprovalsMixin):
         now: bool = False,
         actor: str = "",
     ) -> CallReceipt:
-        """Say what came of a call that nobody can know of, or to try it again. ``now``: also while
-        the tool may still act, which else is refused (``CALL_MAY_STILL_ACT``)."""
+        """Resolve a call whose outcome is unknown, or make another attempt. ``now``: also while the
+        tool may still act, which is otherwise refused (``CALL_MAY_STILL_ACT``)."""
         body = ResolveCall(
             run_id=run_id,
             operation_id=operation_id,
@@ -236,14 +235,15 @@ class Client(ApprovalsMixin):
         return msgspec.convert(await self.ask("resolve", session, body), CallReceipt)
 
     async def replay(self, session: str, run_id: str) -> Fields:
-        """Run a past run again, without calling any tool, and compare; as long as it takes."""
+        """Execute a past run again without calling tools, and compare; wait until it is done."""
         while True:
             report = await self.ask("replay", session, ReplayQuery(run_id=run_id))
             if report["state"] != "replaying":
                 return report
 
     async def fork(self, session: str, run_id: str, at_sequence: int, into: str) -> Fields:
-        """Begin session ``into`` where a run of ``session`` stood at a place of the journal."""
+        """Begin session ``into`` with the state of a run of ``session`` at a point of the
+        journal."""
         body = ForkRun(run_id=run_id, session=session, at_sequence=at_sequence)
         return await self.ask("fork", into, body)
 
@@ -256,27 +256,27 @@ class Client(ApprovalsMixin):
         language: Language | str = Language.PYTHON,
         limits: SessionLimits | Mapping[str, int] | None = None,
     ) -> Fields:
-        """Begin a session with limits of its own before its first run; asked for again, it is left
-        as it is."""
-        given = SessionLimits() if limits is None else limits
-        return await self.ask("create", session, {"language": language, "limits": given})
+        """Create a session with limits of its own before its first run. A duplicate changes
+        nothing."""
+        initial = SessionLimits() if limits is None else limits
+        return await self.ask("create", session, {"language": language, "limits": initial})
 
     async def set_limits(self, session: str, **limits: int) -> Fields:
-        """Give a session other limits, from its next run on; those not named stay."""
+        """Change a session's limits from its next run on; absent ones keep their value."""
         return await self.ask("limits", session, limits)
 
     async def snapshot(self, session: str) -> Fields:
-        """Keep a session as its last run has left it; none may be under way."""
+        """Store a snapshot of a session after its last run; refused while a run is in progress."""
         return await self.ask("snapshot", session)
 
     async def snapshot_bytes(self, snapshot_id: str) -> bytes:
-        """A snapshot as the blob store has it, sealed with the realm's key."""
+        """Read a snapshot from the blob store, sealed with the realm's key."""
         return await self._blobs.get(snapshot_id.removeprefix("snap_"))
 
     async def restore(
         self, session: str, snapshot: str | bytes, *, replace: bool = False
     ) -> Fields:
-        """Begin a session with a snapshot's memory: one of this realm, by its id or whole."""
+        """Begin a session with the memory of a snapshot, given by its id or by its bytes."""
         if isinstance(snapshot, bytes):
             snapshot = f"snap_{await self._blobs.put(snapshot, SNAPSHOT_BYTES_MAX)}"
         return await self.ask(
@@ -284,10 +284,10 @@ class Client(ApprovalsMixin):
         )
 
     async def destroy(self, session: str) -> Fields:
-        """End a session's life; the next input begins another, with no memory of this one."""
+        """End a session's generation; the next input begins another one with an empty memory."""
         return await self.ask("destroy", session)
 
-    # --- questions --------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     async def ask(
         self,
@@ -298,24 +298,24 @@ class Client(ApprovalsMixin):
         message_id: str | None = None,
         timeout_s: float | None = 30.0,
     ) -> Fields:
-        """The durable answer, or what was answered instead raised as ``Refused`` or ``Failed``.
+        """Send a request and return its durable reply; an error in it is raised.
 
-        Repeated under its id while nobody answers, until ``timeout_s`` is over.
+        The client repeats the request under its id until ``timeout_s``.
         """
         data = b"" if body is None else encode_body(body)
-        asking = RetryingRequest(
+        request = RetryingRequest(
             *self._prepare_request(verb, key, data, message_id),
             REQUEST_SCHEDULE,
             self._is_connected,
         )
-        return await self._send_and_wait(asking, f"{verb} {key}", timeout_s)
+        return await self._send_and_wait(request, f"{verb} {key}", timeout_s)
 
     async def sessions(self) -> Fields:
-        """The sessions of the realm."""
+        """List the sessions of the realm."""
         return await self.ask("sessions", "all")
 
     async def session(self, session: str) -> Fields:
-        """What a session is just now."""
+        """Read a session's state."""
         return await self.ask("session", session)
 
     # --- facts ------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ class Client(ApprovalsMixin):
     ) -> AsyncGenerator[Fields, None]:
         """Facts above sequence ``after``, then live ones, each with its ``seq`` and ``subject``.
 
-        Without loss, doubles or end; the last ``seq`` seen is the cursor to go on from.
+        Without loss or duplicates; the last ``seq`` is the cursor from which to continue.
         """
         self._check_open()
         async with aclosing(self._feed.follow(Filter(family, key, run), after)) as pages:
@@ -341,9 +341,9 @@ class Client(ApprovalsMixin):
 
     # --- inside -----------------------------------------------------------------------------------
 
-    async def complete_result(self, told: Mapping[str, Any]) -> RunAnswer:
-        """The answer with all that it only names, which is too large to be sent in a message."""
-        return await complete_result(self._blobs, told)
+    async def complete_result(self, reply: Mapping[str, Any]) -> RunAnswer:
+        """The result with the parts that were too large for the reply."""
+        return await complete_result(self._blobs, reply)
 
     def spawn(self, work: Coroutine[Any, Any, Fields]) -> asyncio.Task[Fields]:
         """Do ``work`` until it is done or the client is closed."""
@@ -368,9 +368,9 @@ class Client(ApprovalsMixin):
     def _prepare_request(
         self, verb: str, key: str, body: bytes, message_id: str | None, mode: str = ""
     ) -> tuple[PendingReply, Callable[[], Awaitable[None]]]:
-        """A reply, and how to ask for it."""
+        """A pending reply, and the function that sends its request."""
         reply = self._expect_reply()
-        question = Outgoing(
+        message = Outgoing(
             self._subjects.request(verb, key),
             body,
             reply.subject,
@@ -378,7 +378,7 @@ class Client(ApprovalsMixin):
         )
 
         async def send() -> None:
-            self._connection.send([question])
+            self._connection.send([message])
 
         return reply, send
 
@@ -394,22 +394,22 @@ class Client(ApprovalsMixin):
         return self._connection.connected
 
     async def _send_and_wait(
-        self, asking: RetryingRequest, asked: str, timeout_s: float | None
+        self, request: RetryingRequest, name: str, timeout_s: float | None
     ) -> Fields:
         try:
             async with asyncio.timeout(timeout_s):
-                await asking.send()
-                return await asking.result()
+                await request.send()
+                return await request.result()
         except TimeoutError:
             if not self._connection.connected:
                 raise Failed("SERVER_UNREACHABLE", "the connection to the server is lost") from None
-            raise asking.last_error or no_reply(asked, timeout_s) from None
+            raise request.last_error or no_reply(name, timeout_s) from None
 
-    async def _new_handle(self, session: str, message_id: str, asking: RetryingRequest) -> Handle:
-        """A handle on what is sent with this; its facts stand above where the journal ends now."""
+    async def _new_handle(self, session: str, message_id: str, request: RetryingRequest) -> Handle:
+        """A handle on this request; its facts are above the present end of the journal."""
         after = await self._journal.end()
-        await asking.send()
-        return Handle(self, session, message_id, asking, after)
+        await request.send()
+        return Handle(self, session, message_id, request, after)
 
 
 def _mark_error_seen(task: asyncio.Task[Fields]) -> None:
@@ -419,12 +419,12 @@ def _mark_error_seen(task: asyncio.Task[Fields]) -> None:
 
 
 def client_closed() -> Refused:
-    """Whoever has closed a client has no more use for it."""
+    """The error for calls on a closed client."""
     return Refused("INVALID_ARGUMENT", CLOSED, hint="open another one")
 
 
 def new_id() -> str:
-    """A message id nobody else has: one request has one, however often it is sent."""
+    """A unique message id. Repetitions of a request share it."""
     return uuid7(SystemClock().now_ms(), entropy(10))
 
 
@@ -432,18 +432,18 @@ def _is_any_reply(_: Fields) -> bool:
     return True
 
 
-def _is_final_reply(told: Fields) -> bool:
-    """A parked run says how it stands, and answers once more when it has ended."""
-    status = told.get("status")
+def _is_final_reply(reply: Fields) -> bool:
+    """Whether the reply is final: a parked run gets an interim reply first."""
+    status = reply.get("status")
     return status is None or RunState(status).is_end
 
 
-def _message_id(given: str | None) -> str:
-    return new_id() if given is None else check_command_id(given)
+def _message_id(wanted: str | None) -> str:
+    return new_id() if wanted is None else check_command_id(wanted)
 
 
 def _facts(stored: StoredMessage, subjects: Subjects) -> list[Fields]:
-    """A message's facts as they were written; a sealed body is one of its own."""
+    """A message's facts as written; a sealed body counts as one fact."""
     body = msgspec.json.decode(stored.body)
-    place = {"seq": stored.sequence, "subject": subjects.fact(stored.entity)}
-    return [fact | place for fact in (body if isinstance(body, list) else [body])]
+    position = {"seq": stored.sequence, "subject": subjects.fact(stored.entity)}
+    return [fact | position for fact in (body if isinstance(body, list) else [body])]

@@ -1,7 +1,7 @@
-"""A service outside of the realm, asked by request-reply on a subject of its own.
+"""A service outside of the realm, called by request-reply on a subject of its own.
 
-What is sent and what an answer means is the asker's. A request is repeated under its id after the
-connection was lost, for its answer may have been lost too: a service knows a repeat by the id.
+After a lost connection the request is repeated under its id, because its reply may have been lost
+too; the service recognises a duplicate by the id.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from rookery.schemas.errors import Failed, Refused
 __all__ = ["NatsExternalService"]
 
 _PAUSE_S = 0.2
-"""Between two tries, while nobody listens or there is no connection."""
+"""Pause between two attempts without a listener or a connection."""
 
 
 class NatsExternalService:
-    """Port ``Service``. To be used on the event loop of its connection."""
+    """Port ``ExternalService``. To be used on the event loop of its connection."""
 
     def __init__(self, connection: Connection, subject: str) -> None:
         if not is_reply_subject(subject):
             raise Refused(
                 "INVALID_SUBJECT",
-                f"{subject[:80]!r} is no subject of an outside service",
-                hint="one without wildcards, and neither the server's nor rookery's own",
+                f"{subject[:80]!r} cannot be the subject of an outside service",
+                hint="use a subject without wildcards, outside of the server's and rookery's own",
             )
         self._connection, self._subject = connection, subject
 
@@ -34,7 +34,7 @@ class NatsExternalService:
         loop = asyncio.get_running_loop()
         reply = self._connection.replies.expect()
         request = Outgoing(self._subject, body, reply.subject, command_headers(request_id))
-        why, since_s = "was not answered", loop.time()
+        reason, since_s = "got no reply", loop.time()
         while True:
             if not self._connection.send([request]):
                 await asyncio.sleep(_PAUSE_S)
@@ -44,8 +44,8 @@ class NatsExternalService:
             if message is not None and status_of(message) != NO_RESPONDERS:
                 return message.body
             if message is not None:
-                why = "had no listener"
+                reason = "had no listener"
                 await asyncio.sleep(_PAUSE_S)
             if loop.time() >= since_s + silence_s_max:
-                text = f"a request to {self._subject} {why} for {silence_s_max} s"
+                text = f"a request to {self._subject} {reason} for {silence_s_max} s"
                 raise Failed("NO_ANSWER", text)

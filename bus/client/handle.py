@@ -1,7 +1,7 @@
-"""A run that was handed over: what is known of it, and how it is followed, awaited and ended.
+"""A handle on a run: follow it, wait for it, end it.
 
-Its id is known from the fact that accepted it, or from its answer, whichever comes first. The run
-goes on whatever becomes of its handle.
+The run's id becomes known from the fact that accepted it, or from its reply, whichever arrives
+first. The run does not depend on its handle.
 """
 
 from __future__ import annotations
@@ -12,28 +12,27 @@ from contextlib import aclosing
 from typing import Any, Final, Protocol
 
 from rookery.bus.client.retrying_request import RetryingRequest
+from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import CodedError, Failed
+from rookery.schemas.facts import session as of_session
 from rookery.schemas.replies import RunAnswer
 
 __all__ = ["Fields", "Handle", "no_reply"]
 
 Fields = dict[str, Any]
 
-_TERMINAL_FACTS: Final = frozenset(
-    {
-        "session.run_committed",
-        "session.run_failed",
-        "session.run_rolled_back",
-        "session.input_cancelled",
-        "session.input_refused",
-    }
+_TERMINAL_FACTS: Final = (
+    of_session.RunCommitted,
+    of_session.RunFailed,
+    of_session.RunRolledBack,
+    of_session.InputCancelled,
+    of_session.InputRefused,
 )
-"""Nothing about a run follows these."""
-_ACCEPTED: Final = "session.input_accepted"
+"""The last facts of a run."""
 
 
 class HandleClient(Protocol):
-    """What a handle needs of the client it came from."""
+    """The part of a client that a handle needs."""
 
     def events(
         self, family: str | None = None, key: str | None = None, run: str | None = None,
@@ -44,11 +43,11 @@ class HandleClient(Protocol):
         self, session: str, run_id: str, *, reason: str = "", now: bool = False
     ) -> Fields: ...
 
-    async def complete_result(self, told: Mapping[str, Any]) -> RunAnswer:
-        """The answer with all that it only names."""
+    async def complete_result(self, reply: Mapping[str, Any]) -> RunAnswer:
+        """The result with the parts that were too large for the reply."""
 
     def spawn(self, work: Coroutine[Any, Any, Fields]) -> asyncio.Task[Fields]:
-        """Do ``work`` until it is done or the client is closed."""
+        """Run ``work`` until it ends or the client is closed."""
 
 
 class Handle:
@@ -59,41 +58,41 @@ class Handle:
         client: HandleClient,
         session: str,
         message_id: str,
-        asking: RetryingRequest,
+        request: RetryingRequest,
         after: int,
     ) -> None:
         self.session, self.message_id = session, message_id
         self.run_id = ""
-        """Empty until it is known: ``accepted`` waits for it."""
-        self._client, self._request, self._after = client, asking, after
+        """Empty at first; ``accepted`` waits for it."""
+        self._client, self._request, self._after = client, request, after
         self._reply_task: asyncio.Task[Fields] | None = None
         self._events_after: int | None = None
 
     @property
     def last_error(self) -> CodedError | None:
-        """Why nobody answers just now, if that is known."""
+        """Why there is no reply at present, if known."""
         return self._request.last_error
 
     def set_max_absence(self, absence_s_max: float) -> None:
-        """From now on, so long may nobody be there to answer."""
+        """Set how long the run waits for any node to appear."""
         self._request.absence_s_max = absence_s_max
 
     async def result(self, timeout_s: float | None = None) -> RunAnswer:
-        """What the run came to, whichever way it ended; ``Refused`` if it was never accepted."""
+        """The run's result, however it ended; ``Refused`` if it was not accepted."""
         return await self._client.complete_result(await self.reply(timeout_s))
 
     async def reply(self, timeout_s: float | None = None) -> Fields:
-        """The node's last word as it was told: of a run that somebody else drives, a receipt."""
+        """The final reply as sent; for a run that no node drives, a receipt."""
         try:
             async with asyncio.timeout(timeout_s):
-                told = await asyncio.shield(self.reply_task())
+                reply = await asyncio.shield(self.reply_task())
         except TimeoutError:
             raise no_reply(f"run {self.message_id}", timeout_s) from None
-        self.run_id = self.run_id or str(told.get("run_id", ""))
-        return told
+        self.run_id = self.run_id or str(reply.get("run_id", ""))
+        return reply
 
     async def accepted(self, timeout_s: float | None = None) -> str:
-        """The run's id, as soon as the session owes it an end; ``Refused`` if it does not."""
+        """The run's id, once the session has accepted it; ``Refused`` if it does not."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._locate()
@@ -102,29 +101,29 @@ class Handle:
         return self.run_id
 
     async def cancel(self, *, now: bool = True, reason: str = "") -> Fields:
-        """End the run: at once or, if not ``now``, at its next boundary. ``Client.cancel`` and
-        the verb ``cancel`` wait for the boundary unless told otherwise."""
+        """End the run at once, or at its next boundary if not ``now``. The default of
+        ``Client.cancel`` and of the verb ``cancel`` is the boundary."""
         await self.accepted()
         return await self._client.cancel(self.session, self.run_id, reason=reason, now=now)
 
     async def events(self) -> AsyncGenerator[Fields, None]:
-        """The facts of this run, from its acceptance on, ending with its last one."""
+        """The facts of this run, from its acceptance to its last one."""
         after = await self._locate()
         facts = self._client.events(key=self.session, run=self.run_id, after=after)
         async with aclosing(facts):
             async for fact in facts:
                 yield fact
-                if _fact_name(fact) in _TERMINAL_FACTS:
+                if _is_fact(fact, *_TERMINAL_FACTS):
                     return
 
     def reply_task(self) -> asyncio.Task[Fields]:
-        """From now on the request is repeated until it is answered."""
+        """Start repeating the request until its reply arrives."""
         if self._reply_task is None:
             self._reply_task = self._client.spawn(self._request.result())
         return self._reply_task
 
     async def _locate(self) -> int:
-        """Learn the run's id; the sequence above which its facts stand."""
+        """Find the run's id, and a sequence below all its facts."""
         if self._events_after is None:
             self._events_after = await self._find_start()
         return self._events_after
@@ -136,15 +135,15 @@ class Handle:
             if finding.done():
                 fact = finding.result()
                 self.run_id = str(fact["run"])
-                return self._after if _fact_name(fact) == _ACCEPTED else 0
+                return self._after if _is_fact(fact, of_session.InputAccepted) else 0
             self.run_id = str(answering.result()["run_id"])
             return 0
         finally:
             finding.cancel()
 
     async def _find_fact(self) -> Fields:
-        """The first fact that our message has caused and that is of a run: it was accepted, or had
-        been before and is now to be told once more."""
+        """The first fact of a run that this message caused: its acceptance, or a request for the
+        reply of a run that was accepted earlier."""
         facts = self._client.events("session", self.session, after=self._after)
         async with aclosing(facts):
             async for fact in facts:
@@ -153,11 +152,17 @@ class Handle:
         raise AssertionError("facts never end")
 
 
-def _fact_name(fact: Fields) -> str:
-    return str(fact["type"]).rpartition(".")[0]
+def _is_fact(fact: Fields, *kinds: type[Fact]) -> bool:
+    """Whether a fact is of these kinds, in any version."""
+    tags = (str(kind.__struct_config__.tag) for kind in kinds)
+    return _unversioned(str(fact["type"])) in map(_unversioned, tags)
 
 
-def no_reply(asked: str, timeout_s: float | None) -> Failed:
+def _unversioned(tag: str) -> str:
+    return tag.rpartition(".")[0]
+
+
+def no_reply(request: str, timeout_s: float | None) -> Failed:
     return Failed(
-        "NO_ANSWER", f"{asked}: no answer within {timeout_s} s", hint="ask again with the same id"
+        "NO_ANSWER", f"{request}: no reply within {timeout_s} s", hint="repeat it with the same id"
     )

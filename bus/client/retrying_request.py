@@ -1,7 +1,7 @@
-"""A request under way: sent, and sent again under its id, until it is answered.
+"""A request that is repeated under its id until its reply arrives.
 
-Answers are not durable: after a reconnect, and now and then in a long silence, the same request is
-sent once more. Its id makes that harmless: a node that knows it only answers again.
+Replies are not durable, so the client repeats the request after a reconnect and during long
+silences. The id makes repetition harmless: a node that has executed the request only replies again.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _SERVER_SIDE_CODES = frozenset(
 
 
 class RetrySchedule(NamedTuple):
-    """How long an answer may be silent before the request is repeated: it doubles."""
+    """Pauses between repetitions, doubling from the first to the last."""
 
     first_s: float
     last_s: float
     absence_s_max: float = inf
-    """How long there may be nobody to answer at all."""
+    """How long the request waits for any node to appear."""
 
 
 class RetryingRequest:
-    """One request."""
+    """One request and its reply."""
 
     def __init__(
         self,
@@ -66,12 +66,12 @@ class RetryingRequest:
         connected: Callable[[], bool],
         settles: Callable[[dict[str, Any]], bool] = lambda _: True,
     ) -> None:
-        """``settles``: whether an answer is the last; else the same request is answered again."""
+        """``settles``: whether a reply is final; after another one a further reply follows."""
         self._reply, self.send, self._schedule = reply, send, patience
         self._connected, self._is_final = connected, settles
         self.absence_s_max = patience.absence_s_max
         self.last_error: CodedError | None = None
-        """Why there is no answer yet, if anybody said so."""
+        """Why there is no reply yet, if known."""
 
     async def result(self) -> dict[str, Any]:
         """The answer to what was sent, however often it takes to ask; raises what was answered if

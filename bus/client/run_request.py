@@ -1,7 +1,7 @@
-"""A run as a program words it, and its end as a program gets it.
+"""Encoding of a run's request and decoding of its result.
 
-Only what cannot be put into JSON is refused here; everything else is for the node to judge, so that
-every door says the same.
+Only values without JSON are refused here; the node validates the rest, with the same errors for
+every client.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 RunSpec = RunRequest | Mapping[str, Any] | str
-"""A request, its fields, or just the code."""
+"""A request, its fields, or only the code."""
 
 
 class RunOptions(TypedDict, total=False):
-    """What may be said of a run beside its code; what is not said is the node's to choose."""
+    """Options of a run beside its code; the node has the defaults."""
 
     language: Language | str
     inputs: Mapping[str, Any]
@@ -39,16 +39,16 @@ class RunOptions(TypedDict, total=False):
     limits: SessionLimits | Mapping[str, int]
     timeout_ms: int
     snapshot: bool
-    """Whether the session is to be kept as the run leaves it."""
+    """Whether to store a snapshot of the session after the run."""
 
 
 def encode_run(session: str, run: RunSpec, **options: Unpack[RunOptions]) -> bytes:
-    """The body of the command ``run``; options count over what ``run`` says itself."""
+    """The body of the command ``run``; options override the fields of ``run``."""
     fields = _fields(session, run)
-    said: dict[str, Any] = dict(options)
-    if "snapshot" in said:
-        said["return_snapshot"] = said.pop("snapshot")
-    fields |= said
+    named: dict[str, Any] = dict(options)
+    if "snapshot" in named:
+        named["return_snapshot"] = named.pop("snapshot")
+    fields |= named
     try:
         canonical_json(fields.get("inputs"))
     except Refused as refusal:
@@ -69,7 +69,7 @@ def _fields(session: str, run: object) -> dict[str, Any]:
             return dict(run)
         case _:
             kind = type(run).__name__
-            raise Refused("INVALID_ARGUMENT", f"a run is code, fields or a request, and no {kind}")
+            raise Refused("INVALID_ARGUMENT", f"a run is code, fields or a request, not {kind}")
 
 
 def encode_body(body: object) -> bytes:
@@ -77,23 +77,23 @@ def encode_body(body: object) -> bytes:
     try:
         return encode_json(body)
     except (TypeError, ValueError, RecursionError) as error:
-        raise Refused("INVALID_ARGUMENT", f"this cannot be put into JSON: {error}") from None
+        raise Refused("INVALID_ARGUMENT", f"the body has no JSON: {error}") from None
 
 
-def decode_result(told: Mapping[str, Any]) -> RunAnswer:
-    """What a run came to, where a node drove it."""
-    if "status" not in told:
-        raise not_executed_here(str(told.get("state")))
+def decode_result(reply: Mapping[str, Any]) -> RunAnswer:
+    """The result of a run that a node drove."""
+    if "status" not in reply:
+        raise not_executed_here(str(reply.get("state")))
     try:
-        return msgspec.convert(told, RunAnswer)
+        return msgspec.convert(reply, RunAnswer)
     except msgspec.ValidationError as error:
-        raise Failed("INVALID_JSON", f"this is no result of a run: {error}") from None
+        raise Failed("INVALID_JSON", f"the reply is not a run's result: {error}") from None
 
 
 def not_executed_here(state: str) -> Refused:
-    """Of a run whose driver is outside."""
+    """The error for the result of a run that no node drives."""
     return Refused(
         "UNSUPPORTED_FEATURE",
-        f"the run is {state}, and has no result: its driver is not the node",
-        hint="`reply` tells how far it has come",
+        f"the run is {state} and has no result: a client takes its turn's steps",
+        hint="`reply` returns its progress",
     )

@@ -1,7 +1,4 @@
-"""What runs came to: an answer with all that it only names, and the end of a past run.
-
-Both are read from what is stored, the journal and the blobs, and no node is asked.
-"""
+"""Results of runs: large replies completed from blobs, and past runs read from the journal."""
 
 from __future__ import annotations
 
@@ -36,10 +33,10 @@ _UNSTARTED: Final[dict[type, str]] = {
 _SESSION: Final[FactCodec[of_session.SessionFact]] = FactCodec(of_session.SESSION_FACTS)
 
 
-async def complete_result(blobs: Blobs, told: Mapping[str, Any]) -> RunAnswer:
-    """What a run came to, where a node drove it; a result that was too large to be sent is
-    fetched."""
-    answer = decode_result(told)
+async def complete_result(blobs: Blobs, reply: Mapping[str, Any]) -> RunAnswer:
+    """The result of a run that a node drove, fetched from the blob store if it was too large to be
+    sent."""
+    answer = decode_result(reply)
     if answer.result_blob is UNSET:
         return answer
     result = await _stored_result(blobs, answer.result_blob)
@@ -49,32 +46,32 @@ async def complete_result(blobs: Blobs, told: Mapping[str, Any]) -> RunAnswer:
 async def read_past_result(
     journal: Journal, blobs: Blobs, session: str, run_id: str, after: int = 0
 ) -> RunAnswer:
-    """What a run was answered, or would have been; ``Refused`` if it has not ended. ``after``: a
-    sequence before the run began, if one is known."""
-    stands = ""
+    """The result of a past run; ``Refused`` if the run has not ended. ``after``: a sequence before
+    the run began, if known."""
+    progress = ""
     async for fact in _facts(journal, _TURN, Filter("turn", session, run_id), after):
         match fact:
             case of_turn.Completed() | of_turn.Failed() | of_turn.Cancelled():
                 return RunAnswer.of(await _result(blobs, fact), run_id, session)
             case of_turn.Parked():
-                stands = f"is parked: {fact.code}"
+                progress = f"is parked: {fact.code}"
             case _:
-                stands = "is under way"
-    async for told in _facts(journal, _SESSION, Filter("session", session, run_id), after):
-        if (state := _UNSTARTED.get(type(told))) is not None:
-            error = getattr(told, "error", None) or None
+                progress = "is in progress"
+    async for ended in _facts(journal, _SESSION, Filter("session", session, run_id), after):
+        if (state := _UNSTARTED.get(type(ended))) is not None:
+            error = getattr(ended, "error", None) or None
             receipt = RunReceipt(
                 run_id=run_id, input_id="", session_id=session, state=state, error=error
             )
             return RunAnswer.of_unstarted(receipt)
-        if isinstance(told, of_session.RunCommitted):
+        if isinstance(ended, of_session.RunCommitted):
             raise not_executed_here("committed")
-        stands = stands or "waits for its session"
-    if not stands:
+        progress = progress or "waits for its session"
+    if not progress:
         raise Refused("RUN_NOT_FOUND", f"no run {run_id[:80]!r} in session {session}")
     raise Refused(
         "GUARD_REJECTED",
-        f"run {run_id} has not come to a result yet: it {stands}",
+        f"run {run_id} has no result yet: it {progress}",
         hint=f"rookery runs show {run_id}",
     )
 

@@ -1,7 +1,6 @@
-"""The client for programs without an event loop: the same calls, waiting.
+"""The blocking client, for programs without an event loop.
 
-The loop runs on a thread of its own, so calls may come from any thread, also from several at once;
-everything that is more than waiting is ``rookery.bus.client.client``'s.
+The loop runs on a thread of its own, so any thread may call, also several at once.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def connect_sync(
 
 
 class SyncClient:
-    """``Client``, waiting."""
+    """``Client`` with blocking methods."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -47,7 +46,7 @@ class SyncClient:
             raise
 
     def close(self) -> None:
-        """Disconnect for good. What was submitted goes on without us."""
+        """Disconnect for good. Submitted runs continue."""
         if not self._thread.loop.is_closed():
             self._thread.run(self._client.close())
             self._thread.close()
@@ -236,7 +235,7 @@ class SyncClient:
 
 
 class _ClientThread(LoopThread):
-    """Where its client lives, and nothing after it."""
+    """The thread of one client; it ends with the client."""
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         if self.loop.is_closed():
@@ -246,7 +245,7 @@ class _ClientThread(LoopThread):
 
 
 class SyncHandle:
-    """``Handle``, waiting."""
+    """``Handle`` with blocking methods."""
 
     def __init__(self, thread: LoopThread, handle: Handle) -> None:
         self._thread, self._handle = thread, handle
@@ -254,7 +253,7 @@ class SyncHandle:
 
     @property
     def run_id(self) -> str:
-        """Empty until it is known: ``accepted`` waits for it."""
+        """Empty at first; ``accepted`` waits for it."""
         return self._handle.run_id
 
     def result(self, timeout_s: float | None = None) -> RunAnswer:
@@ -276,7 +275,7 @@ class SyncHandle:
 def _iterate(
     thread: LoopThread, facts: AsyncGenerator[Fields, None]
 ) -> Generator[Fields, None, None]:
-    """``facts`` one by one; an interrupted wait is called off before the source is closed."""
+    """``facts`` one by one; an interrupted wait is cancelled before the source is closed."""
     step: asyncio.Task[Any] | None = None
 
     async def advance() -> Fields | None:
@@ -284,7 +283,7 @@ def _iterate(
         step = asyncio.current_task()
         return await anext(facts, None)
 
-    async def leave() -> None:
+    async def close() -> None:
         if step is not None and not step.done():
             step.cancel()
             await asyncio.gather(step, return_exceptions=True)
@@ -295,4 +294,4 @@ def _iterate(
             yield fact
     finally:
         if not thread.loop.is_closed():
-            thread.run(leave())
+            thread.run(close())

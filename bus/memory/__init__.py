@@ -1,4 +1,4 @@
-"""The bus in memory: the same contracts as JetStream's, in one process and without a disk."""
+"""The bus in memory: JetStream's contracts in one process, without a disk."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The bus in memory: the same contracts, no process, no disk, and a clock of your own.
+"""The bus in memory: JetStream's contracts without a server process or a disk, on a given clock.
 
-A ``MemoryServer`` stands for the server: buses that share one see the same realms, so several
-nodes can live in one process. What ends with the process is all of it.
+A ``MemoryServer`` is the server: buses that share one see the same realms, so that several nodes
+can run in one process. All contents end with the process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["MemoryBus", "MemoryServer"]
 
 
 class _MemoryRealm:
-    """What a server keeps of one realm, shared by all buses."""
+    """The server's state of one realm, shared by all buses."""
 
     def __init__(self, name: str, now_ms: Callable[[], int]) -> None:
         self.subjects = Subjects(name)
@@ -43,7 +43,7 @@ class _MemoryRealm:
 
 
 class MemoryServer:
-    """Realms, kept until nobody holds the server any more."""
+    """The realms of one server."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms

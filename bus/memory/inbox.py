@@ -1,14 +1,8 @@
-"""The inbox in memory: the twin of ``rookery.bus.commands.inbox``, by the same rules of taking
-over.
+"""The inbox and the timers in memory, with the rules of ``rookery.bus.commands``.
 
-``MemoryCommands`` is what a realm's server keeps, ``MemoryInbox`` what one bus sees of it. Batches
-are delivered by the event loop, never from inside a call.
-
-Timers in memory: the twin of ``rookery.bus.commands.timers``, shared by all buses of a memory
-server.
-
-What is due is for the given clock to say, and somebody may turn it by hand: while a timer is armed
-the loop looks at it every few milliseconds.
+``MemoryCommands`` is the server's state of a realm, ``MemoryInbox`` one bus's view of it. The event
+loop delivers batches, never a call to the inbox. All buses of a server share the timers. Tests may
+set the clock, so the loop checks it every few milliseconds while a timer is armed.
 """
 
 from __future__ import annotations
@@ -49,7 +43,7 @@ class MemoryCommands:
         self.dead_letters: dict[int, tuple[DeadLetter, Delivery]] = {}
 
     def put(self, command: Delivery, source: str = "inbox") -> int:
-        """Store a command behind all others; its sequence."""
+        """Store a command behind all others and return its sequence."""
         encode_token(command.verb)
         partition, sequence = partition_of(command.key), next(self._sequences)
         position = InboxPosition(partition, sequence, source)
@@ -86,11 +80,11 @@ class MemoryCommands:
 
 
 class _MemoryPartition:
-    """One partition: what stands in it and who works it off."""
+    """One partition: its stored commands and its consumer."""
 
     def __init__(self) -> None:
         self.messages: deque[Delivery] = deque()
-        """What is not done, by sequence."""
+        """Unacknowledged commands, by sequence."""
         self.previous_state = PreviousOwnerState(began=0, floor=0, delivered=0)
         self.owner: _MemoryPartitionConsumer | None = None
 
@@ -101,7 +95,7 @@ class _MemoryPartition:
 
 
 class _MemoryPartitionConsumer:
-    """An owner of a partition, until another one comes."""
+    """One node's consumer of a partition, until another node opens the partition."""
 
     def __init__(
         self, share: _MemoryPartition, deliver: Deliver, commands: MemoryCommands, gate: SuspectGate
@@ -217,7 +211,7 @@ class MemoryInbox:
         return frozenset(p for p, line in self._consumers.items() if line.is_taken_over)
 
     async def stop(self) -> None:
-        """Close what is open."""
+        """Close the open partitions."""
         for partition in list(self._consumers):
             await self.close(partition)
 

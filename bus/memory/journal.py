@@ -1,10 +1,7 @@
-"""The journal in memory: the same contract as JetStream's, for simulations and unit tests.
+"""The journal and its feed in memory, for simulations and unit tests.
 
-Several nodes of a simulated world share one ``MemoryLog``, each with a ``MemoryJournal`` and turns
-of its own. It never loses an ack, is never full and forgets everything at the end; faults are the
-simulator's to add around it.
-
-The feed of a journal in memory: the same contract as JetStream's.
+The nodes of a simulation share one ``MemoryLog``, each with a ``MemoryJournal`` and terms of its
+own. It loses no acks and is never full; simulators add faults around it.
 """
 
 from __future__ import annotations
@@ -35,21 +32,21 @@ _PAGE_MESSAGES = 256
 
 
 class MemoryLog:
-    """What is stored, and which turn of each partition is the last one."""
+    """The stored messages, and the current term of each partition."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.on_grown: list[Callable[[], None]] = []
-        """Called after messages were stored."""
+        """Called after new messages are stored."""
         self._now_ms = now_ms
         self._messages: list[StoredMessage] = []
         self._entities: dict[EntityId, list[int]] = {}
         self._keys: dict[str, int] = {}
         self.terms = dict.fromkeys(range(PARTITIONS), 0)
         self.number = 1
-        """Counts the journals that were put in its place."""
+        """Number of this journal among its replacements."""
 
     def replace(self) -> None:
-        """Another journal is put in the place of this one, as an operator may do."""
+        """Replace the journal by an empty one, as an operator may do."""
         self._messages.clear()
         self._entities.clear()
         self._keys.clear()
@@ -59,11 +56,11 @@ class MemoryLog:
         self,
         appends: Sequence[AppendRequest],
         settle: Callable[[list[AppendOutcome]], None],
-        turns: Mapping[int, int] | None = None,
+        terms: Mapping[int, int] | None = None,
     ) -> None:
-        """Without ``turns``, as whoever has the last turn."""
+        """Append under ``terms``; without them, as the holder of the current terms."""
         outcomes = [
-            Superseded(append) if self._is_superseded(append, turns) else self._store(append)
+            Superseded(append) if self._is_superseded(append, terms) else self._store(append)
             for append in appends
         ]
         if outcomes:
@@ -97,14 +94,14 @@ class MemoryLog:
         return len(self._messages)
 
     def page(self, after: int, until: int) -> list[StoredMessage]:
-        """The messages above ``after`` up to ``until``; what is not there yet is left out."""
+        """The messages above ``after`` up to ``until``, as far as they exist."""
         return self._messages[after:until]
 
-    def _is_superseded(self, append: AppendRequest, turns: Mapping[int, int] | None) -> bool:
-        if turns is None or append.entity.family == NODE_FAMILY:
+    def _is_superseded(self, append: AppendRequest, terms: Mapping[int, int] | None) -> bool:
+        if terms is None or append.entity.family == NODE_FAMILY:
             return False
         partition = partition_of(append.entity.key)
-        return turns.get(partition) != self.terms[partition]
+        return terms.get(partition) != self.terms[partition]
 
     def _store(self, append: AppendRequest) -> AppendOutcome:
         entity = append.entity
@@ -127,7 +124,7 @@ class MemoryLog:
 
 
 class MemoryJournal:
-    """Port ``Journal``: one node's."""
+    """Port ``Journal`` of one node."""
 
     pressure = Backpressure.NONE
 
@@ -144,22 +141,22 @@ class MemoryJournal:
         return taken
 
     def abandon_terms(self) -> None:
-        """Every turn of this journal may have ended."""
+        """Forget all terms of this journal."""
         self._terms.clear()
 
     @property
     def terms(self) -> Mapping[int, int]:
-        """Those this journal has taken last."""
+        """The terms this journal has begun last."""
         return dict(self._terms)
 
     def append(
         self,
         appends: Sequence[AppendRequest],
         settle: Callable[[list[AppendOutcome]], None],
-        turns: Mapping[int, int] | None = None,
+        terms: Mapping[int, int] | None = None,
     ) -> None:
-        """``turns``: those of the moment when it was sent, if it arrives only now."""
-        self._log.append(appends, settle, self._terms if turns is None else turns)
+        """``terms``: the terms when the append was sent, if it arrives late."""
+        self._log.append(appends, settle, self._terms if terms is None else terms)
 
     async def last(self, entity: EntityId) -> StoredMessage | None:
         return await self._log.last(entity)
@@ -182,8 +179,8 @@ class MemoryJournal:
     async def verified_end(self) -> int:
         if self._terms and self._identity != self._log.number:
             raise Failed("CLAIM_LOST", "another journal was put in the place of this one")
-        if any(self._log.terms[partition] != turn for partition, turn in self._terms.items()):
-            raise Failed("CLAIM_LOST", "other turns have begun")
+        if any(self._log.terms[partition] != term for partition, term in self._terms.items()):
+            raise Failed("CLAIM_LOST", "another node has begun a term in the partition")
         return await self._log.end()
 
 

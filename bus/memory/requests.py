@@ -1,8 +1,7 @@
-"""The door in memory: the twin of ``rookery.bus.commands.request_endpoint``.
-``MemoryRequestRouter`` is the server's part.
+"""The request endpoint in memory; ``MemoryRequestRouter`` is the server's part.
 
-Whoever asks listens on a subject first. A request that no node takes is answered at once, as the
-server and the doors would.
+A client subscribes before it sends. A request that no node receives gets its error at once, as from
+the server and the endpoints.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ PAYLOAD_BYTES_MAX = 1 << 20
 
 
 class MemoryRequestRouter:
-    """All open doors of a realm, and who waits for answers."""
+    """All open endpoints of a realm, and the subscriptions to replies."""
 
     def __init__(self) -> None:
         self.endpoints: list[MemoryRequestEndpoint] = []
         self._listeners: dict[str, Callable[[ReplyMessage], None]] = {}
 
     def listen(self, subject: str, on_answer: Callable[[ReplyMessage], None]) -> None:
-        """From now on take the answers to ``subject``."""
+        """Subscribe to replies on ``subject``."""
         self._listeners[subject] = on_answer
 
     def request(self, request: Delivery) -> None:
-        """Bring a request to the owner of its partition."""
+        """Deliver a request to the owner of its partition."""
         partition = partition_of(request.key)
-        owners = [door for door in self.endpoints if partition in door.owned]
-        for door in owners:
-            door.receive(request)
+        owners = [endpoint for endpoint in self.endpoints if partition in endpoint.owned]
+        for endpoint in owners:
+            endpoint.receive(request)
         if not owners:
             self.publish([partition_unowned(request.reply_to)])
 
@@ -64,7 +63,7 @@ class MemoryRequestEndpoint:
         self.owned = partitions
 
     def reply(self, answers: Sequence[ReplyMessage]) -> None:
-        """As the server would have it: an answer that is too large becomes one that says so."""
+        """Send replies; a reply that is too large becomes an error, as on the server."""
         self._router.publish([_within_limit(a) for a in answers if is_reply_subject(a.reply_to)])
 
     async def close(self) -> None:
@@ -85,5 +84,5 @@ def _within_limit(answer: ReplyMessage) -> ReplyMessage:
     size = len(answer.body)
     if size <= PAYLOAD_BYTES_MAX:
         return answer
-    told = f"{size} bytes, the limit is {PAYLOAD_BYTES_MAX}"
-    return error_reply(answer.reply_to, "PAYLOAD_TOO_LARGE", told)
+    message = f"{size} bytes, the limit is {PAYLOAD_BYTES_MAX}"
+    return error_reply(answer.reply_to, "PAYLOAD_TOO_LARGE", message)

@@ -1,14 +1,6 @@
-"""Claims in memory: the twin of ``rookery.bus.storage.claims``, shared by all buses of a memory
-server.
+"""Claims, blobs, checkpoints, secrets and entity snapshots in memory.
 
-Blobs in memory: the twin of ``rookery.bus.storage.blobs``, shared by all buses of a memory
-server.
-
-A shelf in memory: the twin of ``rookery.bus.storage.stores``.
-
-A realm's shared secrets, in memory.
-
-Snapshots in memory: the twin of ``rookery.bus.storage.stores``.
+They are the twins of ``rookery.bus.storage``, shared by all buses of a memory server.
 """
 
 from __future__ import annotations
@@ -36,12 +28,12 @@ __all__ = [
 class _HeldClaim(NamedTuple):
     claim: Claim
     after: int
-    """Token of the claim it was made of by renewing or seizing."""
+    """Token of the claim that this one renewed or seized."""
     expires_ms: int
 
 
 class MemoryClaims:
-    """``Claims`` in a dictionary, expiring by the clock it is given."""
+    """``Claims`` in a dictionary, expiring by the given clock."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -87,7 +79,7 @@ class MemoryClaims:
         return held.claim if held and self._now_ms() < held.expires_ms else None
 
     def _is_current(self, claim: Claim, holder: str) -> bool:
-        """Whether ``claim`` stands, or what ``holder`` has made of it before."""
+        """Whether ``claim`` is current, or the claim that ``holder`` replaced it with."""
         standing = self._current(claim.name)
         if standing is None or standing.token == claim.token:
             return standing is not None
@@ -113,7 +105,7 @@ class MemoryBlobs:
 
 
 class MemoryCheckpointStore:
-    """In a dictionary; a part's number keeps it apart from every other one."""
+    """Checkpoints in a dictionary; a number makes every part unique."""
 
     def __init__(self) -> None:
         self._blobs = MemoryBlobs()
@@ -122,7 +114,7 @@ class MemoryCheckpointStore:
 
     @property
     def parts(self) -> dict[str, bytes]:
-        """What is kept, as it is kept."""
+        """The stored parts, as stored."""
         return self._blobs.stored
 
     async def head(self) -> CheckpointHead | None:

@@ -1,8 +1,7 @@
-"""Tool workers in memory: the twins of ``rookery.bus.workers.client`` and
-``rookery.bus.workers.server``.
+"""Tool workers in memory: the twins of ``rookery.bus.workers.client`` and ``.server``.
 
-``MemoryWorkerRegistry`` is the server's part: who stands at which bench. A worker that leaves
-without a word leaves its jobs unknown at once, for nothing can be lost on the way here.
+``MemoryWorkerRegistry`` is the server's part: the registered workers. A worker that closes leaves
+its jobs with an unknown outcome at once, because messages cannot be lost here.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ ANSWERS_MAX: Final = 1_000
 
 
 class MemoryWorkerRegistry:
-    """The open benches of a realm."""
+    """The open worker endpoints of a realm."""
 
     def __init__(self) -> None:
         self.endpoints: list[MemoryWorkerEndpoint] = []
@@ -50,36 +49,38 @@ class MemoryWorkerRegistry:
 class MemoryToolWorkers:
     """Port ``ToolWorkers``."""
 
-    def __init__(self, floor: MemoryWorkerRegistry) -> None:
-        self._workers = floor
+    def __init__(self, registry: MemoryWorkerRegistry) -> None:
+        self._workers = registry
 
     async def call(self, job: Job) -> JobOutcome:
         free = [b for b in self._workers.of_surface(job.surface) if b.serves(job.tool)]
         if not free:
             return JobNotStarted(f"no worker of {job.surface} serves {job.tool}", no_worker=True)
         number = next(self._workers.numbers)
-        told = free[number % len(free)].assign(replace(job, id=str(number)))
+        outcome = free[number % len(free)].assign(replace(job, id=str(number)))
         with suppress(TimeoutError):
             async with asyncio.timeout((job.left_ms + GRACE_MS) / 1_000):
-                return await told
-        return JobOutcomeUnknown(f"no answer came within {job.left_ms} ms")
+                return await outcome
+        return JobOutcomeUnknown(f"no reply within {job.left_ms} ms")
 
     async def query_attempt(self, surface: str, call_id: str, attempt: int) -> WorkerReports:
-        said = [b.report_attempt(call_id, attempt) for b in self._workers.of_surface(surface)]
-        answers = [answer for _, answer in said if answer is not None]
+        reports = [b.report_attempt(call_id, attempt) for b in self._workers.of_surface(surface)]
+        answers = [answer for _, answer in reports if answer is not None]
         return WorkerReports(
-            workers=tuple(worker for worker, _ in said), answer=answers[0] if answers else None
+            workers=tuple(worker for worker, _ in reports), answer=answers[0] if answers else None
         )
 
     def cancel(self, call_id: str) -> None:
-        for bench in self._workers.endpoints:
-            bench.cancel_call(call_id)
+        for endpoint in self._workers.endpoints:
+            endpoint.cancel_call(call_id)
 
     async def catalogues(self, surface: str, patience_s: float) -> list[bytes]:
         for _ in range(max(1, round(patience_s / RETRY_S))):
-            crew = self._workers.of_surface(surface)
-            if told := [encode_json(bench.catalogue) for bench in crew if not bench.draining]:
-                return told
+            endpoints = self._workers.of_surface(surface)
+            if catalogues := [
+                encode_json(endpoint.catalogue) for endpoint in endpoints if not endpoint.draining
+            ]:
+                return catalogues
             await asyncio.sleep(RETRY_S)
         return []
 
@@ -87,8 +88,8 @@ class MemoryToolWorkers:
 class MemoryWorkerEndpoint:
     """Port ``WorkerEndpoint``."""
 
-    def __init__(self, floor: MemoryWorkerRegistry, surface: str) -> None:
-        self._workers, self.surface = floor, surface
+    def __init__(self, registry: MemoryWorkerRegistry, surface: str) -> None:
+        self._workers, self.surface = registry, surface
         self.catalogue: WorkerCatalogue | None = None
         self.draining = False
         self._on_job: Callable[[Job], None]
@@ -123,36 +124,36 @@ class MemoryWorkerEndpoint:
         if self in self._workers.endpoints:
             self._workers.endpoints.remove(self)
         for job, _ in list(self._open_jobs.values()):
-            self.report_unknown(job, "its worker was lost with it")
+            self.report_unknown(job, "the worker stopped during the job")
 
-    # --- the floor's side -------------------------------------------------------------------------
+    # --- called by the registry -------------------------------------------------------------------
 
     def serves(self, tool: str) -> bool:
         served = () if self.catalogue is None else self.catalogue.tools
         return not self.draining and tool in (one.capability.name for one in served)
 
     def assign(self, job: Job) -> asyncio.Future[JobOutcome]:
-        """What comes of it."""
+        """Start the job and return its future outcome."""
         loop = asyncio.get_running_loop()
-        told: asyncio.Future[JobOutcome] = loop.create_future()
-        self._open_jobs[job.id] = job, told
+        outcome: asyncio.Future[JobOutcome] = loop.create_future()
+        self._open_jobs[job.id] = job, outcome
         if refusal := self._attempts.reason_to_refuse(job):
             self._finish(job, JobNotStarted(refusal, cancelled=True), AttemptState.NOT_STARTED)
         else:
             self._attempts.begin(job, loop.time())
             loop.call_soon(self._on_job, job)
-        return told
+        return outcome
 
     def report_attempt(self, call_id: str, attempt: int) -> tuple[WorkerReport, bytes | None]:
         assert self.catalogue is not None
         now_s = _now_s()
         state, job_id = self._attempts.query_or_cancel(call_id, attempt, now_s)
-        said = WorkerReport(
+        report = WorkerReport(
             worker=self.catalogue.worker,
             state=state,
             remembers_ms=self._attempts.retention_ms(now_s),
         )
-        return said, self._answers.get(job_id) if state is AttemptState.ENDED else None
+        return report, self._answers.get(job_id) if state is AttemptState.ENDED else None
 
     def cancel_call(self, call_id: str) -> None:
         for job, _ in list(self._open_jobs.values()):
@@ -161,9 +162,9 @@ class MemoryWorkerEndpoint:
 
     def _finish(self, job: Job, end: JobOutcome, state: AttemptState) -> None:
         self._attempts.end(job, state, _now_s())
-        _, told = self._open_jobs.pop(job.id, (job, None))
-        if told is not None and not told.done():
-            told.set_result(end)
+        _, outcome = self._open_jobs.pop(job.id, (job, None))
+        if outcome is not None and not outcome.done():
+            outcome.set_result(end)
 
 
 def _now_s() -> float:

@@ -1,11 +1,11 @@
-"""The ports: what the rest of Rookery may ask of a bus, in words that are not NATS's.
+"""Ports: the interface between the bus and the rest of Rookery, free of NATS's terms.
 
-Two buses implement them: JetStream (``rookery.bus.*``) and memory (``rookery.bus.memory``); one
-suite of contract tests holds for both. Everything here lives on the bus's event loop: methods are
-called there, callbacks are called there, in batches. Threads hand work over with ``LoopThread``.
+JetStream (``rookery.bus.*``) and memory (``rookery.bus.memory``) implement them; one suite of
+contract tests holds for both. Methods and callbacks run on the bus's event loop, callbacks in
+batches. Threads hand work over with ``LoopThread``.
 
-An outage is not an error here: ``append`` and the followers wait it out. ``Failed`` is raised for
-requests that want an answer now (reads, claims, blobs), ``Refused`` for what can never work.
+``append`` and the followers wait during an outage. Requests that need an answer at once (reads,
+claims, blobs) raise ``Failed``; requests that can never succeed raise ``Refused``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ __all__ = [
 T = TypeVar("T")
 
 PARTITIONS = 16
-"""Sessions are spread over this many partitions; it is part of the inbox's stored subjects."""
+"""Number of partitions of sessions. It is part of the inbox's stored subjects."""
 
 # --- commands -----------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ PARTITIONS = 16
 # --- tool workers -----------------------------------------------------------------------------
 
 
-# --- services outside ---------------------------------------------------------------------------
+# --- outside services ---------------------------------------------------------------------------
 
 
 class Bus(Protocol):
@@ -131,29 +131,31 @@ class Bus(Protocol):
     def tool_workers(self) -> ToolWorkers: ...
 
     async def start(self) -> None:
-        """Connect, and make or check the streams of the realm."""
+        """Connect, and create or check the streams of the realm."""
 
     async def stop(self) -> None:
-        """Let go of everything; nothing is delivered afterwards."""
+        """Close all ports; nothing is delivered afterwards."""
 
     @property
     def connected(self) -> bool:
-        """Whether the server can be reached just now."""
+        """Whether the server is reachable at present."""
 
     def partition(self, key: str) -> int:
         """The partition of a key."""
 
     def reset(self) -> None:
-        """This node's claims have run out. What it sent and the network has not yet taken is lost,
-        and appends without an answer end as ``Superseded``, but for those of the family
-        ``node``."""
+        """Discard what this node sent before its claims expired.
+
+        Messages that the network has not taken are dropped. Appends without an ack end as
+        ``Superseded``, except those of the family ``node``.
+        """
 
 
 class BusLoop(Protocol):
-    """The event loop the bus lives on, as other threads see it."""
+    """The bus's event loop, for other threads."""
 
     def call_soon(self, call: Callable[..., object], *args: object) -> None:
-        """Call on the loop soon."""
+        """Schedule a call on the loop."""
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run on the loop and wait; never called on the loop itself."""
+        """Run ``work`` on the loop and wait for it; never called on the loop itself."""

@@ -20,7 +20,7 @@ __all__ = [
 
 
 class InboxPosition(msgspec.Struct, frozen=True, gc=False):
-    """Where a delivery stands in the inbox or among the fired timers."""
+    """Position of a delivery in the inbox or among the fired timers."""
 
     partition: int
     sequence: int
@@ -29,12 +29,12 @@ class InboxPosition(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delivery(msgspec.Struct, eq=False, gc=False):
-    """A command as it came through a door: nothing decoded, nothing trusted."""
+    """A command as it arrived: not decoded, not trusted."""
 
     verb: str
     key: str
     id: str
-    """``Nats-Msg-Id``, or one made at the door that stays the same on redelivery."""
+    """``Nats-Msg-Id``, or an id made on arrival that is the same on redelivery."""
     body: bytes
     content_type: str = ""
     mode: str = ""
@@ -42,58 +42,61 @@ class Delivery(msgspec.Struct, eq=False, gc=False):
     """Request-reply: the requester's inbox. Inbox stream: the header ``Rookery-Reply``."""
     traceparent: str = ""
     position: InboxPosition | None = None
-    """``None`` for request-reply: nothing to acknowledge."""
+    """``None`` for request-reply, which needs no acknowledgement."""
     arrived_ms: int = 0
-    """When the inbox took it in, by the server's clock; 0 at a door, where nobody stamps it."""
+    """Time of arrival in the inbox, by the server's clock; 0 for request-reply."""
     attempt: int = 1
     """1 at first delivery."""
 
 
 class ReplyMessage(msgspec.Struct, eq=False, gc=False):
-    """Something to say to whoever asked."""
+    """A reply to a client."""
 
     reply_to: str
     body: bytes
     code: str = ""
-    """Set if the answer is an error: also sent as headers, where stock tools look for it."""
+    """Set if the reply is an error; also sent as headers, where stock tools look for it."""
 
 
 class RequestEndpoint(Protocol):
-    """Request-reply: the client keeps the command until the durable answer and may repeat it."""
+    """Request-reply: the client holds the command until the durable reply and may repeat it."""
 
     @property
     def reply_bytes_max(self) -> int:
-        """A larger answer cannot be sent: its requester is told so instead."""
+        """Largest reply; a larger one is replaced by an error."""
 
     async def open(self, deliver: Callable[[list[Delivery]], None]) -> None:
-        """Take requests of the realm; those of partitions owned elsewhere are passed on."""
+        """Receive requests of the realm; requests of another node's partitions are forwarded."""
 
     async def serve_partitions(self, partitions: frozenset[int]) -> None:
-        """From now on take the requests of exactly these partitions."""
+        """From now on, receive the requests of exactly these partitions."""
 
     def reply(self, answers: Sequence[ReplyMessage]) -> None:
-        """Send answers. It never raises: what cannot be sent is dropped, the client asks again."""
+        """Send replies without raising: a reply that cannot be sent is dropped, and the client
+        repeats its request."""
 
     async def close(self) -> None:
-        """Take no more requests."""
+        """Stop receiving requests."""
 
 
 class Inbox(Protocol):
-    """Durable commands: published by anybody, worked off in order per key by the owner."""
+    """Durable commands. Any client publishes; the owner processes them in order per key."""
 
     async def open(self, partition: int, deliver: Callable[[list[Delivery]], None]) -> None:
-        """Take the commands and fired timers of a partition, one batch unacknowledged at a time.
-        What was delivered before (its node died) comes alone: a poisonous one takes no others with
-        it into the dead letters."""
+        """Deliver the commands and fired timers of a partition, one unacknowledged batch at a time.
+
+        A command that was delivered before (its node died) is delivered alone, so that a poisonous
+        command takes no other into the dead letters.
+        """
 
     def done(self, positions: Sequence[InboxPosition]) -> None:
-        """These are committed (or refused, or dead letters) and need not come again."""
+        """Acknowledge commands that are committed, refused or dead letters."""
 
     async def close(self, partition: int) -> None:
-        """Take no more of this partition; what is not done comes again, here or elsewhere."""
+        """Stop delivery of this partition; unacknowledged commands are delivered again."""
 
     def partitions_taken_over(self) -> frozenset[int]:
-        """Open partitions that somebody else has opened since: nothing comes of them any more."""
+        """Open partitions that another node has opened since; they deliver nothing more."""
 
     async def submit(
         self,
@@ -107,23 +110,23 @@ class Inbox(Protocol):
         reply_to: str = "",
         traceparent: str = "",
     ) -> int:
-        """Publish a command durably; its sequence. The client's side of the inbox."""
+        """Publish a durable command and return its sequence. The client's side of the inbox."""
 
     async def dead_letter(self, delivery: Delivery, code: str, message: str) -> int:
-        """Keep a copy among the dead letters; its number there."""
+        """Store a copy as a dead letter and return its number."""
 
     async def dead_letters(self) -> list[DeadLetter]:
         """All dead letters, oldest first."""
 
     async def retry_dead_letter(self, number: int) -> None:
-        """Submit a dead letter again, under its own id, and remove it."""
+        """Submit a dead letter again under its own id, and remove it."""
 
     async def drop_dead_letter(self, number: int) -> None:
         """Remove a dead letter for good."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that could not be worked off, with the reason."""
+    """A command that failed permanently, with the reason."""
 
     number: int
     verb: str
@@ -154,10 +157,10 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timers(Protocol):
-    """Wake-ups that survive everybody."""
+    """Timers that survive restarts of all processes."""
 
     async def arm(self, timer: Timer) -> None:
-        """Deliver at ``due_ms`` or, if that is past, at once. Idempotent."""
+        """Deliver at ``due_ms``, or at once if that is past. Idempotent."""
 
     async def cancel(self, timer_id: str) -> None:
-        """Never deliver it. No error if it has fired or was never armed."""
+        """Cancel the timer. A timer that has fired or was never armed is no error."""

@@ -1,7 +1,7 @@
-"""The journal as the rest of Rookery sees it: what is appended, what becomes of it, what is read.
+"""The journal: appends, their outcomes, and reads.
 
-One line of messages an entity, each stored only if the entity is where the writer saw it, and only
-if the writer's turn in the entity's partition is the last one.
+Every entity has its own sequence of messages. The server stores an append only if the entity's last
+message is the one the decider knows, and if the node's term in the partition is the current one.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = [
 
 
 class AppendRequest(msgspec.Struct, eq=False):
-    """One entity's share of a commit: one journal message."""
+    """The facts of one entity in a commit: one journal message."""
 
     entity: EntityId
     expected: int
-    """Sequence of the entity's last message as the decider knows it; 0 if it has none."""
+    """Sequence of the entity's last message as the decider knows it; 0 without a message."""
     message_id: str
-    """Unique for ever: tells our own message, whose ack was lost, from somebody else's."""
+    """Globally unique; identifies the node's own message if its ack was lost."""
     body: bytes
     chain: str
     """Hex digest over the entity's previous chain digest and ``body``."""
     fence: int | None = None
     """If set: last sequence over all families of ``entity.key`` that the decider has seen. The
-    append is refused if anything newer stands there, whichever family wrote it."""
+    append is refused if a newer message exists there, of any family."""
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
@@ -53,20 +53,20 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """The append is not stored and never will be: the entity (or its fence) has moved on."""
+    """The append was not stored and never will be: the entity (or its fence) has newer messages."""
 
     append: AppendRequest
 
 
 class Superseded(msgspec.Struct, frozen=True):
-    """The append is not stored, as far as is known here, and cannot be: another node's turn has
-    begun in its partition. Should it be stored all the same, that node has read it."""
+    """The append is probably not stored, and will not be: another node's term has begun in the
+    partition. If it was stored, that node has read it."""
 
     append: AppendRequest
 
 
 class AppendRejected(msgspec.Struct, frozen=True):
-    """The append is not stored and cannot be, whoever tries (too large, for example)."""
+    """The append was not stored and never will be (it is too large, for example)."""
 
     append: AppendRequest
     code: str
@@ -77,7 +77,7 @@ AppendOutcome = Appended | Conflict | Superseded | AppendRejected
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
-    """A journal message as it was read."""
+    """A message read from the journal."""
 
     sequence: int
     entity: EntityId
@@ -88,7 +88,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Which messages of the journal; ``None`` is any. ``run`` is matched inside the facts."""
+    """Selects messages of the journal; ``None`` is any. ``run`` is matched inside the facts."""
 
     family: str | None = None
     key: str | None = None
@@ -96,7 +96,7 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 class Backpressure(StrEnum):
-    """Why appends do not get through just now."""
+    """Why appends are blocked at present."""
 
     NONE = "none"
     UNREACHABLE = "unreachable"
@@ -104,62 +104,63 @@ class Backpressure(StrEnum):
 
 
 class Journal(Protocol):
-    """The durable truth: facts of entities, each entity a line of messages of its own."""
+    """The durable facts of entities, each entity with its own sequence of messages."""
 
     @property
     def pressure(self) -> Backpressure:
-        """Why appends do not get through just now."""
+        """Why appends are blocked at present."""
 
     def append(
         self, appends: Sequence[AppendRequest], settle: Callable[[list[AppendOutcome]], None]
     ) -> None:
-        """Store each append if its expectation holds; tell every outcome exactly once.
+        """Store each append if its expectation holds, and report every outcome exactly once.
 
-        Appends are independent: each is settled on its own, in any order, in one or more calls.
-        At most one append of an entity may be under way. It belongs to the turn that this journal
-        has taken last in its partition; where it has none, or has lost it, the append is
-        ``Superseded``. A lost ack is resolved by message id;
-        outages and a full store are waited out, so an outcome may take its time but is the truth.
+        Appends are independent: outcomes come in any order, in one or more calls. An entity has at
+        most one append in flight. An append belongs to the journal's latest term in the partition;
+        without one, or after losing it, the append is ``Superseded``. A lost ack is resolved by
+        message id. The journal waits during an outage or while the store is full, so an outcome may
+        take long, but it is final.
         """
 
     async def begin_terms(self, partitions: frozenset[int]) -> dict[int, int]:
-        """Begin a turn in each of these partitions; their numbers, which only grow.
+        """Begin a term in each of these partitions and return their growing numbers.
 
-        From now on the server stores no append of an earlier turn, whoever sent it and whenever.
-        What it had in hand comes before anything that is appended after this has returned: of the
-        past of a partition all is known that is read after the first own append is settled. Facts
-        of the family ``node`` have no turn: every node appends its own.
+        From now on the server stores no append of an earlier term. Appends it is processing now are
+        stored before any append of the new terms, so after the first own append is settled, a read
+        sees the partition's complete past. The family ``node`` has no terms: every node appends its
+        own facts.
         """
 
     async def last(self, entity: EntityId) -> StoredMessage | None:
         """The entity's last message, read from the leader."""
 
     async def at(self, sequence: int) -> StoredMessage | None:
-        """The message at ``sequence``; ``None`` if nothing stands there, or no more."""
+        """The message at ``sequence``, or ``None`` if there is none (any more)."""
 
     async def read(self, entity: EntityId, after: int = 0) -> list[StoredMessage]:
         """The entity's messages above sequence ``after``, in order."""
 
     def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[StoredMessage], None]:
-        """Messages above ``after`` up to those stored when the scan began, in pages, in order."""
+        """Messages above ``after`` up to the end of the journal at the start, in pages, in
+        order."""
 
     async def end(self) -> int:
         """The last sequence of the journal."""
 
     async def identity(self) -> str:
-        """Names this journal: one that is put in its place has another name."""
+        """The name of this journal; a replacement has another name."""
 
     async def verified_end(self) -> int:
-        """The same, and up to there nobody but this journal has appended in the partitions that it
-        has taken, since it took them; ``Failed`` CLAIM_LOST if that cannot be said, also where
-        another journal is in its place."""
+        """The end of the journal, after a check that only this journal has appended to its
+        partitions since its terms began. ``Failed`` CLAIM_LOST if the check fails, also after a
+        replacement of the journal."""
 
 
 class Feed(Protocol):
-    """The journal as it grows."""
+    """The journal, followed live."""
 
     def follow(self, where: Filter, after: int = 0) -> AsyncGenerator[list[StoredMessage], None]:
-        """Messages above ``after``, then live ones, without loss, doubles or end.
+        """Messages above ``after``, then live ones, without loss or duplicates.
 
-        Reconnects by itself. Raises ``Failed`` ``FEED_GAP`` if what comes next was removed.
+        It reconnects by itself and raises ``Failed`` ``FEED_GAP`` if the next message was removed.
         """

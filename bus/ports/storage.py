@@ -1,4 +1,4 @@
-"""Ports of what a realm stores beside its journal: blobs, claims, snapshots and secrets."""
+"""Ports of a realm's other storage: blobs, claims, snapshots and secrets."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ __all__ = [
 ]
 
 IN_FACT_BYTES_MAX: Final = 64 << 10
-"""Larger values and bodies stand in the blob store, and facts name them by digest."""
+"""Larger values and bodies are stored as blobs, which facts name by digest."""
 
 
 BLOB_BYTES_MAX: Final = 64 << 20
-"""Of a value, for whoever reads it holds it several times over."""
+"""Limit of a value, because its readers hold several copies in memory."""
 
 
 class Blobs(Protocol):
     """Bytes named by their SHA3-256."""
 
     async def put(self, data: bytes, bytes_max: int = BLOB_BYTES_MAX) -> str:
-        """Store ``data``; its digest. Storing it twice costs one look. ``PAYLOAD_TOO_LARGE`` for
-        what is larger than values are, unless it may be."""
+        """Store ``data`` and return its digest. Storing it again costs one read.
+        ``PAYLOAD_TOO_LARGE`` above ``bytes_max``."""
 
     async def get(self, digest: str) -> bytes:
         """The bytes, checked against the digest; ``BLOB_NOT_FOUND`` or ``BLOB_CORRUPT``."""
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A name held for a while."""
+    """A name held for a limited time."""
 
     name: str
     holder: str
     token: int
-    """Grows with every change of the claim: a holder with a lower one has lost it."""
+    """Grows with every change of the claim; a holder with a lower token has lost the claim."""
     value: bytes = b""
 
 
 class Claims(Protocol):
     """Exclusive names with a time to live (whole seconds, at least one). Acquiring, renewing and
-    seizing fail if no answer comes within a quarter of that time: a holder has to know in time."""
+    seizing fail without a reply within a quarter of that time, so that a holder knows in time."""
 
     async def acquire(self, name: str, holder: str, ttl_s: int, value: bytes = b"") -> Claim | None:
-        """The claim, or ``None`` if somebody else holds it. Taking one's own again renews it."""
+        """The claim, or ``None`` if another holder has it. Acquiring one's own claim renews it."""
 
     async def renew(self, claim: Claim, ttl_s: int, value: bytes = b"") -> Claim:
-        """The claim with a higher token and a fresh time to live; ``CLAIM_LOST`` if it is gone."""
+        """The claim with a higher token and its full time to live; ``CLAIM_LOST`` if it expired."""
 
     async def take_from_dead(
         self, claim: Claim, holder: str, ttl_s: int, value: bytes = b""
@@ -64,31 +64,31 @@ class Claims(Protocol):
         """Take over a claim whose holder is known to be dead; ``None`` if it changed meanwhile."""
 
     async def release(self, claim: Claim) -> None:
-        """Free the name if the claim still stands; no error if it does not."""
+        """Free the name; an expired or lost claim is no error."""
 
     async def list(self, prefix: str = "") -> list[Claim]:
-        """All claims alive whose name starts with ``prefix``."""
+        """All live claims whose name starts with ``prefix``."""
 
 
 class EntitySnapshot(msgspec.Struct, frozen=True):
-    """An entity's state as of ``sequence``."""
+    """An entity's state at ``sequence``."""
 
     sequence: int
     body: bytes
 
 
 class EntitySnapshots(Protocol):
-    """States of entities: a shortcut, never the truth. Losing them all loses nothing."""
+    """Cached states of entities. The journal can rebuild all of them."""
 
     async def save(self, entity: EntityId, schema: int, snapshot: EntitySnapshot) -> None:
         """Replace the entity's snapshot; an older sequence never replaces a newer one."""
 
     async def load(self, entity: EntityId, schema: int) -> EntitySnapshot | None:
-        """The snapshot, or ``None`` if there is none written under exactly this ``schema``."""
+        """The snapshot written under exactly this ``schema``, or ``None``."""
 
 
 class Secrets(Protocol):
-    """What the nodes of a realm share and keep to themselves."""
+    """Secrets that the nodes of a realm share."""
 
     async def get_or_create(self, name: str, proposed: bytes) -> bytes:
-        """What stands under ``name``: ``proposed``, from now on, if nothing did."""
+        """The secret ``name``; if there is none, store ``proposed`` and return it."""

@@ -1,4 +1,4 @@
-"""Ports of calls between a node, its tool workers and services outside."""
+"""Ports of calls between a node, its tool workers and outside services."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ __all__ = ["ExternalService", "ToolWorkers", "WorkerEndpoint"]
 
 
 class ToolWorkers(Protocol):
-    """Workers in other processes, a crew a surface, as who has work for them sees them."""
+    """The tool workers of other processes, grouped by surface, for the node that calls them."""
 
     async def call(self, job: Job) -> JobOutcome:
-        """What comes of a job that some worker is given, soon after its time. It is sent once.
-        Raises a coded error where it cannot be sent, or where an answer cannot be read."""
+        """Send a job to one worker, once, and return its outcome soon after its deadline. Raises a
+        coded error if the job cannot be sent or the answer cannot be read."""
 
     async def query_attempt(self, surface: str, call_id: str, attempt: int) -> WorkerReports:
-        """What became of an attempt, of each worker that answers. It is called off there."""
+        """The report of each worker that replies on an attempt. The attempt is cancelled there."""
 
     def cancel(self, call_id: str) -> None:
-        """Tell whoever works on this call that nobody wants the answer."""
+        """Send the cancellation of a call to its worker."""
 
     async def catalogues(self, surface: str, patience_s: float) -> list[bytes]:
-        """The ``WorkerCatalogue`` of every worker of the surface that tells it. Waits for the first
-        one so long, for others a moment; empty if there is none."""
+        """The ``WorkerCatalogue`` of every worker of the surface that replies. Waits up to
+        ``patience_s`` for the first and a moment for others; empty without workers."""
 
 
 class WorkerEndpoint(Protocol):
-    """Where one worker takes the jobs of its surface."""
+    """The endpoint at which a worker receives the jobs of its surface."""
 
     async def open(
         self, catalogue: WorkerCatalogue, take: Callable[[Job], None], cancel: Callable[[str], None]
     ) -> None:
-        """From now on jobs come, one to one worker; ``cancel`` names one nobody wants."""
+        """Receive jobs, each at one worker only; ``cancel`` gets the id of a cancelled job."""
 
     async def reply(self, job: Job, body: bytes) -> None:
-        """The job has come to this ``JobAnswer``."""
+        """Reply with the job's ``JobAnswer``."""
 
     def reject(self, job: Job, reason: str) -> None:
-        """It was not begun: somebody else may be asked."""
+        """Reply that the job was not started, so another worker may get it."""
 
     def report_unknown(self, job: Job, reason: str) -> None:
-        """Nobody will know what it has come to."""
+        """Reply that the job's outcome is unknown."""
 
     async def drain(self) -> None:
-        """Let no more jobs come; what was on its way is given to ``take`` before this returns."""
+        """Stop receiving jobs; jobs in transit are delivered before this returns."""
 
     async def close(self) -> None:
-        """Say nothing more."""
+        """Stop sending."""
 
 
 class ExternalService(Protocol):
-    """Somebody outside of the realm who answers requests."""
+    """A service outside of the realm that answers requests."""
 
     async def ask(self, request_id: str, body: bytes, *, silence_s_max: float) -> bytes:
-        """The answer; ``Failed`` NO_ANSWER if there was a connection for so long and none came.
+        """Return the reply; ``Failed`` NO_ANSWER after that long with a connection and no reply.
 
-        Outages are waited out and the request is repeated under its id, so whoever answers may see
-        it twice.
+        The request waits during outages and is repeated under its id, so the service may receive it
+        twice.
         """

@@ -1,12 +1,12 @@
-"""A program of its own: runs a command that ends when whoever started us is gone, however it went.
+"""A program that runs a command and ends it when the starting process is gone, even after a crash.
 
-``python parent_guard.py <fd> <folder> <command...>``: the other end of our stdin is the leash; only
-the starter holds it, so the kernel lets go of it even after a ``kill -9``. The command inherits the
-open file ``fd`` (a lock, which so lives exactly as long as the command), and its pid is our only
-output. What it announces of itself, ``<folder>/*_<pid>.ports``, goes before it is ended: who looks
-for a server is not sent to one that is about to hang up.
+``python parent_guard.py <fd> <folder> <command...>``: only the starter holds the other end of
+stdin, so the kernel closes it even after a ``kill -9``. The command inherits the open file ``fd``
+(a lock, which thereby lives exactly as long as the command). The only output is the command's pid.
+The command's announcements, ``<folder>/*_<pid>.ports``, are deleted before it is ended, so that
+clients do not connect to a stopping server.
 
-Linux's PDEATHSIG would not do: it follows the starting thread, and macOS has none.
+Linux's PDEATHSIG does not suffice: it follows the starting thread, and macOS has none.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _GRACE_S = 10.0
 
 
 def run(lock: int, folder: str, command: list[str]) -> int:
-    """The exit code of ``command``, which has inherited ``lock``."""
+    """The exit code of ``command``, which inherits ``lock``."""
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=(lock,))
     threading.Thread(target=_watch_parent, args=(child, Path(folder)), daemon=True).start()
     os.close(lock)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # We end with the command, never before it.
+        signal.signal(number, signal.SIG_IGN)  # The guard ends with the command, never before it.
     with suppress(BrokenPipeError):
         os.write(1, b"%d\n" % child.pid)
     return child.wait()

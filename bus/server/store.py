@@ -1,8 +1,8 @@
-"""The store directory of an embedded server: who may use it, and how the server on it is reached.
+"""The store directory of an embedded server: its lock, token and port.
 
-nats-server does not lock its store, so we do: the lock is a file the server process inherits, held
-exactly as long as it lives. Token and port are kept here, so that clients find the server again
-after a restart. Starting and stopping is ``rookery.bus.server.server``'s.
+nats-server does not lock its store, so Rookery does: the server process inherits the locked file
+and holds it as long as it lives. Token and port are stored here, so that clients find the server
+after a restart. ``rookery.bus.server.server`` starts and stops the server.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 _LOCK_PATIENCE_S = 2.0
-"""A server whose node was just killed needs a moment to stop."""
+"""Time for a server to stop after its node was killed."""
 _START_PATIENCE_S = 2.0
 
 
 class RunningServer(NamedTuple):
-    """A server at work on a store."""
+    """A running server on a store."""
 
     pid: int
     address: str
@@ -52,7 +52,7 @@ class Store:
         self._port_path = self.path / "port"
 
     def create(self) -> None:
-        """Make the directory if there is none, for its owner only."""
+        """Create the directory for its owner only, if it is missing."""
         with check_usable(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -66,7 +66,7 @@ class Store:
         return lock
 
     def is_locked(self) -> bool:
-        """Whether a server lives on this store (or is just being started)."""
+        """Whether a server runs on this store, or is starting."""
         with check_usable(self.path):
             try:
                 lock = os.open(self._lock_path, os.O_RDWR)
@@ -78,7 +78,7 @@ class Store:
             os.close(lock)
 
     def running_server(self) -> RunningServer | None:
-        """The server at work, as it announced itself; only to be trusted while ``held``."""
+        """The running server as it announced itself; valid only while the store is locked."""
         for path in self.path.glob("*.ports"):
             pid = int(path.stem.rpartition("_")[2])
             with suppress(ProcessLookupError, FileNotFoundError, msgspec.DecodeError, LookupError):
@@ -88,26 +88,26 @@ class Store:
         return None
 
     def remove_port_files(self) -> None:
-        """Remove what killed servers announced. Only for the holder of the lock."""
+        """Delete the announcements of killed servers. Only for the holder of the lock."""
         for path in self.path.glob("*.ports"):
             path.unlink()
 
     def token(self) -> str:
-        """The token clients need; made at first use and kept."""
+        """The token for clients; created at first use."""
         if not (token := read_token(self.path)):
             token = entropy(16).hex()
             self.write("token", token)
         return token
 
     def port(self) -> int | None:
-        """The port of the last server, so that the next one is found by the same clients."""
+        """The port of the previous server; reusing it lets its clients reconnect."""
         try:
             return int(self._port_path.read_text())
         except (FileNotFoundError, ValueError):
             return None
 
     def write(self, name: str, text: str) -> Path:
-        """Replace one of our files, readable by its owner only, all of it or nothing."""
+        """Replace a file atomically, readable by its owner only."""
         path, draft = self.path / name, self.path / f".{name}.draft"
         draft.unlink(missing_ok=True)
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -118,17 +118,17 @@ class Store:
     def _in_use(self) -> Refused:
         server = self.running_server()
         if server is None:
-            who, hint = "another process that is starting a server", "wait for it, or stop it"
+            holder, hint = "another process that is starting a server", "wait for it, or stop it"
         else:
-            who = f"the nats-server with pid {server.pid} at {server.address}"
+            holder = f"the nats-server with pid {server.pid} at {server.address}"
             hint = f"connect to it with --url {server.address} (its token is in {self._token_path})"
-            hint += ", or stop the node it belongs to: killed, it is started again"
-        return Refused("STORE_IN_USE", f"{self.path} is used by {who}", hint=hint)
+            hint += ", or stop its node, which restarts a killed server"
+        return Refused("STORE_IN_USE", f"{self.path} is used by {holder}", hint=hint)
 
 
 @contextmanager
 def check_usable(store: Path) -> Iterator[None]:
-    """``Refused`` CONFIG_INVALID if it turns out that a store cannot be there."""
+    """Raise ``Refused`` CONFIG_INVALID if the file system does not allow a store there."""
     try:
         yield
     except OSError as error:
@@ -140,13 +140,13 @@ def check_usable(store: Path) -> Iterator[None]:
 
 
 def default_store() -> Path:
-    """Where an embedded server keeps its data if nobody says otherwise."""
+    """The default store of an embedded server."""
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(data, "rookery").expanduser()
 
 
 def read_token(store: Path) -> str:
-    """The token of the server on ``store``; empty if there never was one."""
+    """The token of the server on ``store``; empty if it never had a server."""
     with check_usable(store):
         try:
             return (store / "token").read_text().strip()
@@ -155,9 +155,9 @@ def read_token(store: Path) -> str:
 
 
 def find_running(store: Path) -> str | None:
-    """The URL, token included, of the server at work on ``store``; ``None`` if there is none.
+    """The URL, token included, of the running server on ``store``; ``None`` if there is none.
 
-    One that is just starting is waited for.
+    The call waits for a starting server.
     """
     place = Store(store)
     wait_until(lambda: not place.is_locked() or place.running_server(), _START_PATIENCE_S)
@@ -174,5 +174,5 @@ def _flock(file: int, kind: int) -> bool:
 
 
 def with_token(address: str, token: str) -> str:
-    """A URL to connect with."""
+    """The URL with the token."""
     return address.replace("://", f"://{token}@", 1)

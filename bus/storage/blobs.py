@@ -1,10 +1,9 @@
-"""Bytes named by their SHA3-256, in messages of at most half a mebibyte.
+"""Blobs: bytes named by their SHA3-256, in messages of at most half a mebibyte.
 
-Chunk ``n`` of a blob stands under the key ``<digest>.<n>``. Chunk 0 is written after all others
-are acknowledged and tells how many there are: a blob whose writer died has no chunk 0 and does not
-exist, and putting it again writes the same chunks to the same keys. nats-py's object store was not
-taken: it reads by a push consumer, which stalls after a drop and for 20 s after a restart, and it
-leaves the chunks of a writer that died behind for ever.
+Chunk ``n`` of a blob has the key ``<digest>.<n>``. Chunk 0 has the number of chunks and is written
+after all others are acknowledged: without it the blob does not exist, and another put writes the
+same chunks to the same keys. nats-py's object store is not used, because its push consumer stalls
+after a drop and for 20 s after a restart, and chunks of a writer that died stay for ever.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ CHUNK_BYTES_MAX: Final = 512 << 10
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _CHUNKS = "Rookery-Chunks"
 _CHUNKS_IN_FLIGHT = 8
-"""Four mebibytes on the way: enough to keep the disk busy, too little to hold up other traffic."""
+"""Four mebibytes in flight: enough to saturate the disk, little enough for other traffic."""
 
 
 class JetStreamBlobs:
-    """``Blobs`` in a bucket."""
+    """Port ``Blobs`` in a bucket."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -74,11 +73,11 @@ class JetStreamBlobs:
 
 
 def check_blob(data: bytes, bytes_max: int) -> None:
-    """Refuse what is too large to be a blob."""
+    """Refuse data above the limit of a blob."""
     if len(data) > bytes_max:
         raise Refused(
             "PAYLOAD_TOO_LARGE",
-            f"what is to be stored has {len(data)} bytes, the limit is {bytes_max}",
+            f"the blob has {len(data)} bytes, the limit is {bytes_max}",
         )
 
 
@@ -87,20 +86,20 @@ def blob_not_found(digest: str) -> Failed:
 
 
 async def verify_blob(data: bytes, digest: str) -> bytes:
-    """``data`` if it is what ``digest`` names."""
+    """``data``, after a check against ``digest``."""
     if await _digest(data) != digest:
-        raise Failed("BLOB_CORRUPT", f"the {len(data)} bytes stored as {digest} are not it")
+        raise Failed("BLOB_CORRUPT", f"the {len(data)} bytes of blob {digest} have another digest")
     return data
 
 
 async def _digest(data: bytes) -> str:
-    """Large bytes are digested beside the loop: 64 MiB would hold it up for 130 ms."""
+    """Large bytes are digested outside of the loop: 64 MiB would block it for 130 ms."""
     if len(data) <= CHUNK_BYTES_MAX:
         return digest_bytes(data)
     return await asyncio.to_thread(digest_bytes, data)
 
 
 def _groups(count: int) -> Iterator[range]:
-    """The chunks after the first, in groups to be on the way together."""
+    """The chunks after the first, in groups that are sent together."""
     for start in range(1, count, _CHUNKS_IN_FLIGHT):
         yield range(start, min(start + _CHUNKS_IN_FLIGHT, count))

@@ -1,8 +1,8 @@
 """A bucket: the newest message of every key, replaced by compare-and-swap on its sequence.
 
-It is a NATS key-value bucket on the wire, so stock tools can look into it, but it is written by
-raw publishes: nats-py cannot give a time to live together with an expected sequence. It owns the
-stream's shape and how answers are read; what a key or a body means is its users' business.
+On the wire it is a NATS key-value bucket, so stock tools can read it. It is written by raw
+publishes, because nats-py cannot combine a time to live with an expected sequence. This module
+defines the stream's configuration; keys and bodies belong to its callers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BODY_TIMEOUT_S = 10.0
 
 
 class BucketEntry(NamedTuple):
-    """What stands under a key."""
+    """The message of a key."""
 
     key: str
     sequence: int
@@ -61,7 +61,7 @@ class Bucket:
         self._stream = f"KV_{name}"
 
     def spec(self, **demands: object) -> StreamSpec:
-        """The stream behind it, with what its user demands beside what every bucket must be."""
+        """The bucket's stream, with further demands of its caller."""
         every = {
             "subjects": [f"{self._prefix}>"],
             "storage": "file",
@@ -85,37 +85,37 @@ class Bucket:
         headers: Sequence[tuple[str, str]] = (),
         timeout_s: float = _BODY_TIMEOUT_S,
     ) -> int | None:
-        """Replace what stands under ``key``; its sequence.
+        """Replace the message of ``key`` and return its sequence.
 
-        ``None`` if something else than sequence ``expected`` (0: nothing) stands there.
+        ``None`` if the key's sequence is not ``expected`` (0: no message).
         """
         if expected is not None:
             headers = [*headers, (EXPECTED_SEQUENCE, str(expected))]
         message = Outgoing(self._prefix + key, body, headers=headers)
         reply = await self._connection.request(message, timeout_s=timeout_s)
         ack = decode_ack(reply)
-        said = f"{self._stream} does not take {len(body)} bytes: {ack.description}"
+        text = f"{self._stream} refused {len(body)} bytes: {ack.description}"
         match ack.verdict:
             case AckVerdict.STORED:
                 return ack.sequence
             case AckVerdict.STALE:
                 return None
             case AckVerdict.TOO_LARGE:
-                raise Refused("PAYLOAD_TOO_LARGE", said)
+                raise Refused("PAYLOAD_TOO_LARGE", text)
             case AckVerdict.FULL:
-                raise Failed("JOURNAL_FULL", said)
+                raise Failed("JOURNAL_FULL", text)
             case _:
-                raise Failed("SERVER_UNREACHABLE", said)
+                raise Failed("SERVER_UNREACHABLE", text)
 
     async def remove(self, key: str, *, before: int) -> None:
-        """Leave no trace of what stands under ``key``, if its sequence is lower than ``before``."""
+        """Delete all messages of ``key`` with sequences below ``before``."""
         query: dict[str, str | int] = {"filter": self._prefix + key, "seq": before}
         await self._stream_api("STREAM.PURGE", query)
 
     async def get_from_leader(
         self, key: str, *, timeout_s: float = _TIMEOUT_S
     ) -> BucketEntry | None:
-        """What stands under ``key``."""
+        """The message of ``key``."""
         query = {"last_by_subj": self._prefix + key}
         answer = await self._stream_api("STREAM.MSG.GET", query, timeout_s)
         if answer is None:
@@ -124,16 +124,16 @@ class Bucket:
         return BucketEntry(key, found.seq, b64decode(found.hdrs), b64decode(found.data))
 
     async def get_from_any(self, key: str) -> BucketEntry | None:
-        """What stands under ``key`` on any replica: for what never changes or may be old.
+        """The message of ``key`` on any replica, for values that never change or may be old.
 
-        A replica may lag, so the leader is asked before it is said that there is nothing.
+        A replica may lag, so the leader is asked before the result is ``None``.
         """
         question = Outgoing(f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}{key}", b"")
         reply = await self._connection.request(question, timeout_s=_BODY_TIMEOUT_S)
         return await self.get_from_leader(key) if status_of(reply) else self._entry(reply)
 
     async def all(self) -> list[BucketEntry]:
-        """What stands under every key, from any replica, oldest first."""
+        """The messages of all keys, from any replica, oldest first."""
         entries: list[BucketEntry] = []
         while True:
             after = entries[-1].sequence if entries else 0
@@ -143,7 +143,7 @@ class Bucket:
                 return entries
 
     async def keys(self, pattern: str) -> list[str]:
-        """The keys that exist and match ``pattern`` (NATS wildcards); reads no bodies."""
+        """The existing keys that match ``pattern`` (NATS wildcards); reads no bodies."""
         query = {"subjects_filter": self._prefix + pattern}
         answer = await self._stream_api("STREAM.INFO", query)
         subjects: dict[str, int] = (answer or {})["state"].get("subjects") or {}
@@ -152,7 +152,7 @@ class Bucket:
     async def _stream_api(
         self, verb: str, query: Mapping[str, str | int], timeout_s: float = _TIMEOUT_S
     ) -> dict[str, Any] | None:
-        """The stream's answer; ``None`` if it has no such message."""
+        """The stream's answer; ``None`` if the message does not exist."""
         try:
             return await self._connection.api(f"{verb}.{self._stream}", query, timeout_s=timeout_s)
         except ApiError as error:

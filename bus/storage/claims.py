@@ -1,9 +1,9 @@
-"""Exclusive names with a time to live: a key-value bucket whose messages expire by themselves.
+"""Claims: exclusive names with a time to live, in a bucket whose messages expire by themselves.
 
-The token is the message's sequence and every change is a compare-and-swap on it, so two holders
-never hold one name. It refuses to be the only fence: a holder that was paused beyond its time to
-live does not know, so what it writes is fenced by the journal's turns as well. A request that has
-no answer within a quarter of the time to live fails: what is heard later is of no use.
+The token is the message's sequence, and every change is a compare-and-swap on it, so a name has one
+holder. A holder that was paused beyond its time to live does not know that it lost the claim, so
+the journal's terms fence its appends as well. A request without a reply within a quarter of the
+time to live fails, because a later reply is useless.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["JetStreamClaims", "check_claim", "claim_lost"]
 
 _HOLDER = "Rookery-Holder"
 _AFTER = "Rookery-After"
-"""The token that was renewed or seized: tells our own write, whose ack was lost, from others."""
+"""The token that was renewed or seized; it identifies the holder's own write after a lost ack."""
 
 TIMEOUTS_PER_TTL = 4
 RELEASE_S = 2.0
@@ -30,7 +30,7 @@ _TOMBSTONE = (("KV-Operation", "DEL"), ("Nats-TTL", "1s"))
 
 
 class _StoredClaim(NamedTuple):
-    """What stands under a name; without a holder nobody has it."""
+    """The value of a name; without a holder the name is free."""
 
     sequence: int = 0
     holder: str = ""
@@ -39,7 +39,7 @@ class _StoredClaim(NamedTuple):
 
 
 class JetStreamClaims:
-    """``Claims`` in a bucket without limit markers: one would keep an expired name taken."""
+    """Port ``Claims`` in a bucket without limit markers, which would block an expired name."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -99,10 +99,10 @@ class JetStreamClaims:
         headers: Sequence[tuple[str, str]],
         timeout_s: float,
     ) -> int | None:
-        """The token of what now stands in place of ``claim``, or ``None`` if that was gone.
+        """The token of the message that replaced ``claim``, or ``None`` if the claim was lost.
 
-        If ``holder`` has replaced this very claim before and only the ack was lost, that
-        replacement is replaced: the caller gets the full time to live either way.
+        If ``holder`` has replaced this very claim before and the ack was lost, the replacement is
+        replaced: either way the caller has the full time to live.
         """
         key, expected = encode_token(claim.name), claim.token
         while True:
@@ -118,7 +118,7 @@ class JetStreamClaims:
 
 
 def check_claim(name: str, holder: str, ttl_s: int) -> None:
-    """Refuse what cannot be claimed, by nobody, or for a time the server cannot count."""
+    """Refuse an empty name or holder, or a time to live the server cannot count."""
     if not name or not holder:
         raise Refused("INVALID_ARGUMENT", f"{holder!r} cannot claim {name!r}: both need a name")
     if ttl_s < 1:

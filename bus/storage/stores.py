@@ -1,18 +1,14 @@
-"""States of entities, one message each: a shortcut past the journal, never the truth.
+"""Buckets of entity snapshots, of a realm's secrets, and of projections' checkpoints.
 
-Large states stand in the blob store and are referred to. A snapshot that cannot be read is no
-snapshot: the entity is folded from its facts instead.
+Entity snapshots: one message each; large states are blobs. An unreadable snapshot counts as none,
+and the entity is folded from its facts.
 
-What a realm's nodes share and nobody else may read: made once, by whoever needs it first.
+Secrets: shared by a realm's nodes, created by the first node that needs one. The server's token
+protects them; more valuable secrets must be sealed before.
 
-It is as secret as the server's token keeps it; what is worth more is to be sealed before.
-
-What views have folded, kept in parts: a shortcut past the journal, never the truth.
-
-One head says which parts count; what it says is its writer's business. A part never changes: it is
-written under a name of its own before a head names it, and removed after the head that has stopped
-naming it. So a writer that dies leaves the old head whole, of two writers one loses and harms
-nothing, and what they leave behind goes with the next head.
+Checkpoints: a head names its parts. A part never changes: it is written under a name of its own
+before a head names it, and removed after the head no longer does. If a writer dies, the old head is
+complete; of two writers one loses without damage, and the next head removes their leftovers.
 """
 
 from __future__ import annotations
@@ -44,7 +40,7 @@ _SCHEMA, _SEQUENCE, _BLOB = "Rookery-Schema", "Rookery-Sequence", "Rookery-Blob"
 
 
 class JetStreamEntitySnapshots:
-    """``EntitySnapshots`` in a bucket."""
+    """Port ``EntitySnapshots`` in a bucket."""
 
     def __init__(self, bucket: Bucket, blobs: Blobs) -> None:
         self._bucket, self._blobs = bucket, blobs
@@ -88,14 +84,14 @@ def _number(entry: BucketEntry, name: str) -> int:
 
 
 class JetStreamSecrets:
-    """``Secrets`` in a bucket."""
+    """Port ``Secrets`` in a bucket."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
         self.spec = bucket.spec()
 
     async def get(self, name: str) -> bytes | None:
-        """What stands under ``name``, if anything does."""
+        """The secret ``name``, if it exists."""
         entry = await self._bucket.get_from_leader(encode_token(name))
         return None if entry is None else entry.body
 
@@ -110,12 +106,12 @@ class JetStreamSecrets:
 
 
 SALT_BYTES: Final = 16
-"""Before each part, so that no two are ever the same: none is removed that somebody else wrote."""
+"""Prefix of each part, which makes it unique: a writer never removes another writer's part."""
 _HEAD: Final = "head"
 
 
 class CheckpointHead(NamedTuple):
-    """The head as it stands."""
+    """The current head."""
 
     revision: int
     """Grows with every head."""
@@ -123,19 +119,19 @@ class CheckpointHead(NamedTuple):
 
 
 class JetStreamCheckpointStore:
-    """In a bucket: the head under a key of its own, the parts as blobs are."""
+    """Checkpoints in a bucket: the head under its own key, the parts stored like blobs."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket, self._blobs = bucket, JetStreamBlobs(bucket)
         self.spec = bucket.spec()
 
     async def head(self) -> CheckpointHead | None:
-        """What stands; ``None`` if nothing ever did."""
+        """The current head; ``None`` before the first."""
         entry = await self._bucket.get_from_leader(_HEAD)
         return None if entry is None else CheckpointHead(entry.sequence, entry.body)
 
     async def put(self, part: bytes) -> str:
-        """Keep a part until the next head, and as long as heads name it; its name."""
+        """Store a part until the next head, and while heads name it; return its name."""
         return await self._blobs.put(entropy(SALT_BYTES) + part)
 
     async def get(self, name: str) -> bytes:
@@ -143,8 +139,8 @@ class JetStreamCheckpointStore:
         return (await self._blobs.get(name))[SALT_BYTES:]
 
     async def replace(self, head: bytes, names: Collection[str], *, after: int) -> bool:
-        """Have ``head``, which names these parts, stand in place of revision ``after`` (0: none);
-        ``False`` if something else stands there. Parts it does not name are gone then."""
+        """Replace the head of revision ``after`` (0: none) by ``head``, which names these parts,
+        and remove all other parts. ``False`` if the current head has another revision."""
         revision = await self._bucket.put(_HEAD, head, expected=after)
         if revision is None:
             return False

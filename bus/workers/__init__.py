@@ -1,1 +1,1 @@
-"""Calls between nodes and the processes that serve tools."""
+"""Calls between nodes and tool workers."""

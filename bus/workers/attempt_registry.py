@@ -1,13 +1,13 @@
-"""What a worker remembers of its calls, by the id that all attempts of a call share.
+"""A worker's record of its calls, by the id that all attempts of a call share.
 
-A job may be late: sent by a node that was cut off, while another node goes on with the call. So a
-worker keeps the last attempt of each call and refuses a lower one, and one that was called off. A
-node that takes a call over asks what became of an attempt; asking calls it off where it has not
-begun. Pure: the time comes in, in seconds of any clock that does not go back.
+A job may arrive late: its node was cut off, and another node continued the call. So a worker
+records the last attempt of each call, and refuses earlier and cancelled ones. A node that takes a
+call over queries the state of an attempt; the query cancels an attempt that has not begun. The
+class reads no clock: the time is an argument, in seconds of any clock that does not run backwards.
 
-Kept are ``CALLS_MAX`` calls and ``CANCELLED_MAX`` that were called off, for ``AGE_S`` or the
-longest time any job was given, whichever is longer. Of what was let go earlier, and of what was
-before this process, nothing is known: ``remembers_ms`` says since when all is.
+The limits are ``CALLS_MAX`` calls and ``CANCELLED_MAX`` cancelled ones, for ``AGE_S`` or the
+longest time any job had, whichever is longer. ``remembers_ms`` says how far back the record is
+complete.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rookery.schemas.worker_protocol import AttemptState, Job
 __all__ = ["AGE_S", "CALLS_MAX", "CANCELLED_MAX", "AttemptRegistry"]
 
 CALLS_MAX: Final = 50_000
-"""Some 20 MB."""
+"""About 20 MB."""
 CANCELLED_MAX: Final = 10_000
 AGE_S: Final = 3_600.0
 
@@ -34,36 +34,36 @@ class _Attempt(msgspec.Struct, gc=False):
     job_id: str
     state: AttemptState
     at_s: float
-    """When its state changed."""
+    """Time of the last change of its state."""
 
 
 class _CancelledAttempt(NamedTuple):
     number: int
-    """This attempt and those below."""
+    """This attempt and earlier ones are cancelled."""
     at_s: float
 
 
 class AttemptRegistry:
-    """One a worker."""
+    """The attempts of one worker."""
 
     def __init__(self, now_s: float, *, calls_max: int = CALLS_MAX) -> None:
         self._calls_max, self._age_s, self._complete_since_s = calls_max, AGE_S, now_s
         self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
-        """Those whose state changed last come last."""
+        """In order of their last change."""
         self._cancelled: OrderedDict[str, _CancelledAttempt] = OrderedDict()
 
     def reason_to_refuse(self, job: Job) -> str:
         """Why the job may not begin; empty if it may."""
         called_off = self._cancelled.get(job.call_id)
         if called_off is not None and job.attempt <= called_off.number:
-            return f"attempt {job.attempt} of the call was called off"
+            return f"attempt {job.attempt} of the call was cancelled"
         last = self._attempts.get(job.call_id)
         if last is not None and job.attempt < last.number:
             return f"attempt {last.number} of the call came before attempt {job.attempt}"
         return ""
 
     def begin(self, job: Job, now_s: float) -> None:
-        """The job is given to its tool. A call without an id cannot be remembered."""
+        """Record the start of the job. A call without an id cannot be recorded."""
         self._age_s = max(self._age_s, job.left_ms / 1_000)
         last = self._attempts.get(job.call_id)
         again = last is not None and last.number == job.attempt
@@ -73,14 +73,14 @@ class AttemptRegistry:
             self._evict(now_s)
 
     def end(self, job: Job, state: AttemptState, now_s: float) -> None:
-        """What the job has come to."""
+        """Record the end of the job."""
         last = self._attempts.get(job.call_id)
         if last is not None and last.job_id == job.id:
             last.state, last.at_s = state, now_s
             self._attempts.move_to_end(job.call_id)
 
     def query_or_cancel(self, call_id: str, number: int, now_s: float) -> tuple[AttemptState, str]:
-        """What became of an attempt, and of which job. One that has not begun never will."""
+        """State of an attempt, and its job. An attempt that has not begun is cancelled."""
         last = self._attempts.get(call_id)
         if last is not None and last.number > number:
             return AttemptState.UNKNOWN, ""
@@ -97,11 +97,11 @@ class AttemptRegistry:
         return AttemptState.NOT_STARTED, ""
 
     def retention_ms(self, now_s: float) -> int:
-        """So far back all is known that this worker did."""
+        """How far back the record is complete."""
         return max(0, int(1_000 * (now_s - self._complete_since_s)))
 
     def _evict(self, now_s: float) -> None:
-        """Of the oldest, but of none that runs."""
+        """Remove the oldest attempts, except running ones."""
         while self._attempts:
             call_id, oldest = next(iter(self._attempts.items()))
             if not (len(self._attempts) > self._calls_max or oldest.at_s < now_s - self._age_s):

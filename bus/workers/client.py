@@ -1,10 +1,9 @@
-"""A node's side of tool workers: a job is sent once, and asked after until it is answered.
+"""The node's client to tool workers: sends a job once and polls until its outcome is known.
 
-Requests of core NATS are neither stored nor repeated, so a job is worked on at most once. An answer
-can get lost, with the server or with its worker: every other second all workers of the surface are
-asked who runs what is still waited for. A finished job's answer is then sent again; a job whose
-worker stops saying that it runs it is given up before its time. What to do about an unknown outcome
-is not decided here. The wire is ``jobs``'.
+Requests of core NATS are neither stored nor repeated, so a job executes at most once. An answer can
+be lost, with the server or with its worker. Every other second the node asks all workers of the
+surface for the jobs it waits for. A worker sends the answer of a finished job again; a job that its
+worker no longer reports has an unknown outcome before its deadline. ``protocol`` has the messages.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ __all__ = ["NatsToolWorkers"]
 
 POLL_S: Final = 2.0
 MISSED_POLLS_MAX: Final = 5
-"""A worker may be too busy to speak; one that says nothing of a job so often has lost it."""
+"""A busy worker may miss polls; after this many the job counts as lost."""
 NAMES_MAX: Final = 1_000
-"""Of jobs, in one message."""
+"""Largest number of jobs in one message."""
 DISCOVERY_S: Final = 1.0
 LATE_REPLIES_S: Final = 0.3
 RETRY_S: Final = 0.2
@@ -62,7 +61,7 @@ _health = msgspec.json.Decoder(WorkerHealth).decode
 
 
 class _PendingJob:
-    """A job until it has come to something."""
+    """A job without an outcome."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -70,9 +69,9 @@ class _PendingJob:
             asyncio.get_running_loop().create_future()
         )
         self.worker = ""
-        """Who said that it runs it."""
+        """The worker that reported the job as running."""
         self.missed_polls = 0
-        """How often nobody has said so since."""
+        """Number of polls since then without such a report."""
         self.cancelled = False
 
     def complete(self, end: Message | JobOutcomeUnknown) -> None:
@@ -99,7 +98,7 @@ class NatsToolWorkers:
         self._poll_task: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Nobody is told anything any more."""
+        """Unsubscribe; pending jobs get no outcome."""
         if self._poll_task is not None:
             self._poll_task.cancel()
             await asyncio.gather(self._poll_task, return_exceptions=True)
@@ -113,40 +112,40 @@ class NatsToolWorkers:
             try:
                 message = await self._large_bodies.pack(message)
                 if waiting.cancelled:
-                    return JobNotStarted("nobody wants it any more")
+                    return JobNotStarted("the call was cancelled")
                 if not self._connection.send([message]):
-                    return JobNotStarted("there is no connection to the server")
+                    return JobNotStarted("the node has no connection to the server")
                 self._ensure_polling()
                 async with asyncio.timeout((job.left_ms + GRACE_MS) / 1_000):
                     return await self._outcome_of(waiting)
             except TimeoutError:
-                return JobOutcomeUnknown(f"no answer came within {job.left_ms} ms")
+                return JobOutcomeUnknown(f"no reply within {job.left_ms} ms")
             finally:
                 del self._pending[reply]
 
     async def query_attempt(self, surface: str, call_id: str, attempt: int) -> WorkerReports:
-        if not self._connection.connected:  # Silence would say nothing of workers.
-            raise Failed("SERVER_UNREACHABLE", "the workers cannot be asked after a call")
-        asked = AttemptQuery(call_id, attempt)
+        if not self._connection.connected:  # Without a connection silence proves nothing.
+            raise Failed("SERVER_UNREACHABLE", "the workers cannot be names_of about a call")
+        query = AttemptQuery(call_id, attempt)
         self._remote_attempts.pop(call_id, None)
         answer, workers = None, []
-        for message in await self._discover(surface, HEALTH, encode_json(JobNames(calls=(asked,)))):
-            if is_answer_to(message, asked):
+        for message in await self._discover(surface, HEALTH, encode_json(JobNames(calls=(query,)))):
+            if is_answer_to(message, query):
                 answer = message
                 continue
             with suppress(msgspec.MsgspecError):
-                workers.append(self._report_of(surface, _health(message.body), asked))
+                workers.append(self._report_of(surface, _health(message.body), query))
         body = None if answer is None else await self._large_bodies.unpack(answer)
         return WorkerReports(workers=tuple(workers), answer=body)
 
-    def _report_of(self, surface: str, health: WorkerHealth, asked: AttemptQuery) -> WorkerReport:
-        """What one worker said; where the job runs is kept, so that it can be cancelled."""
+    def _report_of(self, surface: str, health: WorkerHealth, query: AttemptQuery) -> WorkerReport:
+        """One worker's report. The place of a running job is recorded for its cancellation."""
         state = None
-        for said in health.calls:
-            if (said.call, said.attempt) == (asked.call, asked.attempt):
-                state = said.state
-                if said.id:
-                    self._remote_attempts[asked.call] = surface, said.id
+        for report in health.calls:
+            if (report.call, report.attempt) == (query.call, query.attempt):
+                state = report.state
+                if report.id:
+                    self._remote_attempts[query.call] = surface, report.id
         return WorkerReport(worker=health.worker, state=state, remembers_ms=health.remembers_ms)
 
     def cancel(self, call_id: str) -> None:
@@ -171,20 +170,20 @@ class NatsToolWorkers:
     # --- answers ----------------------------------------------------------------------------------
 
     async def _outcome_of(self, waiting: _PendingJob) -> JobOutcome:
-        told = await waiting.completion
-        if isinstance(told, JobOutcomeUnknown):
-            return told
+        reply = await waiting.completion
+        if isinstance(reply, JobOutcomeUnknown):
+            return reply
         job = waiting.job
-        if status_of(told) == NO_RESPONDERS:
+        if status_of(reply) == NO_RESPONDERS:
             return JobNotStarted(f"no worker of {job.surface} serves {job.tool}", no_worker=True)
-        outcome, why = decode_outcome(told)
+        outcome, reason = decode_outcome(reply)
         if outcome == NOT_STARTED:
-            return JobNotStarted(why.message, cancelled=why.code == CANCELLED)
+            return JobNotStarted(reason.message, cancelled=reason.code == CANCELLED)
         if outcome == UNKNOWN:
-            return JobOutcomeUnknown(why.message)
+            return JobOutcomeUnknown(reason.message)
         while True:
             try:
-                return JobAnswered(await self._large_bodies.unpack(told))
+                return JobAnswered(await self._large_bodies.unpack(reply))
             except Failed as failure:
                 if not CODES[failure.code].retryable:
                     raise
@@ -193,7 +192,7 @@ class NatsToolWorkers:
     async def _discover(
         self, surface: str, what: str = CATALOGUE, body: bytes = b""
     ) -> list[Message]:
-        """Who of a surface is there: everybody who speaks shortly after the first."""
+        """The workers of a surface: those that reply shortly after the first."""
         found: list[Message] = []
         spoken = asyncio.Event()
 
@@ -212,7 +211,7 @@ class NatsToolWorkers:
                 await asyncio.sleep(LATE_REPLIES_S)
         return found
 
-    # --- asking after jobs ------------------------------------------------------------------------
+    # --- polling of jobs --------------------------------------------------------------------------
 
     def _ensure_polling(self) -> None:
         if self._poll_task is None or self._poll_task.done():
@@ -222,27 +221,27 @@ class NatsToolWorkers:
         with self._connection.replies.listen(self._on_health) as reply:
             while self._pending:
                 await asyncio.sleep(self._poll_s)
-                if self._connection.connected:  # Else nobody can say anything.
+                if self._connection.connected:  # Otherwise no worker can reply.
                     self._poll_once(reply)
 
     def _poll_once(self, reply: str) -> None:
-        asked: dict[str, list[str]] = defaultdict(list)
+        names_of: dict[str, list[str]] = defaultdict(list)
         unwanted: dict[str, list[str]] = defaultdict(list)
         for name, waiting in self._pending.items():
             if waiting.worker:
                 waiting.missed_polls += 1
             if waiting.missed_polls > MISSED_POLLS_MAX:
-                waiting.complete(JobOutcomeUnknown(f"the worker {waiting.worker} was lost with it"))
-            asked[waiting.job.surface].append(name)
+                waiting.complete(JobOutcomeUnknown(f"worker {waiting.worker} lost the job"))
+            names_of[waiting.job.surface].append(name)
             if waiting.cancelled:
                 unwanted[waiting.job.surface].append(name)
         for surface, names in unwanted.items():
             self._broadcast(surface, CANCEL, names)
-        for surface, names in asked.items():
+        for surface, names in names_of.items():
             self._broadcast(surface, HEALTH, names, reply)
 
     def _on_health(self, message: Message) -> None:
-        """A worker says what it runs."""
+        """Handle a worker's report of its running jobs."""
         try:
             health = _health(message.body)
         except msgspec.MsgspecError:

@@ -1,9 +1,8 @@
-"""A worker's side of its surface: jobs come in, answers go out and are kept for a while.
+"""The worker's endpoint for its surface: receives jobs, sends answers, and stores recent answers.
 
-The server gives a job to one worker of the crew and forgets it. An answer may be lost with the
-connection, so the last ones are kept and sent again when somebody asks after their job. An attempt
-that comes late is refused, as ``call_memory`` says. How many jobs to take, and how to do them, is
-the worker's. The wire is ``jobs``'.
+The server gives a job to one worker of the surface and forgets it. An answer may be lost with the
+connection, so the endpoint stores recent answers and repeats one on request. ``attempt_registry``
+decides which late attempts are refused. The worker decides how many jobs to accept.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from rookery.bus.workers.protocol import (
     LargeBodies,
     decode_job,
     encode_no_result,
-    repeat_answer,
+    readdressed_answer,
 )
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
@@ -67,7 +66,7 @@ _job_names = msgspec.json.Decoder(JobNames).decode
 class _OpenJob(NamedTuple):
     job: Job
     until_s: float
-    """When nobody waits any more."""
+    """Deadline of the job."""
 
 
 class NatsWorkerEndpoint:
@@ -96,7 +95,7 @@ class NatsWorkerEndpoint:
         self._attempts = AttemptRegistry(_now_s())
         self._catalogue = await self._large_bodies.pack(Outgoing("", encode_json(catalogue)))
         subscribe, subjects = self._connection.subscribe, self._subjects
-        for tool in catalogue.tools:  # Those before it, so that who is seen can be called.
+        for tool in catalogue.tools:  # Before the catalogue, so that a visible worker is callable.
             subject = subjects.job(self._surface, tool.capability.name)
             self._job_subscriptions.append(await subscribe(subject, self._on_jobs, queue=QUEUE))
         self._broadcast_subscriptions.append(
@@ -121,7 +120,7 @@ class NatsWorkerEndpoint:
         self._draining = True
         for subscription in self._job_subscriptions:
             await subscription.unsubscribe()
-        await self._connection.flush()  # What was sent to us before that has come.
+        await self._connection.flush()  # Earlier messages to this worker have arrived.
         while self._job_subscriptions:
             await self._job_subscriptions.pop().cancel()
         await self._fetch_tasks.wait_idle()
@@ -138,7 +137,7 @@ class NatsWorkerEndpoint:
         loop = asyncio.get_running_loop()
         for message in batch:
             if not is_reply_subject(message.reply):
-                log.warning("a call that wants no answer was dropped: %s", message.subject[:200])
+                log.warning("call without reply subject dropped: %s", message.subject[:200])
                 continue
             tool = decode_token(message.subject.rpartition(".")[2])
             job = decode_job(message, self._surface, tool)
@@ -149,9 +148,9 @@ class NatsWorkerEndpoint:
                 self._fetch_tasks.start(self._fetch(job, message))
 
     def _assign(self, job: Job) -> None:
-        """To be done, unless it is too late for that."""
+        """Start the job, unless it is too late."""
         if refusal := self._attempts.reason_to_refuse(job):
-            log.info("an attempt is not begun: %s", refusal, extra={"call": job.call_id})
+            log.info("attempt refused: %s", refusal, extra={"call": job.call_id})
             answer = encode_no_result(job.id, NOT_STARTED, CANCELLED, refusal)
             self._finish(job, answer, AttemptState.NOT_STARTED)
         else:
@@ -159,18 +158,18 @@ class NatsWorkerEndpoint:
             self._on_job(job)
 
     async def _fetch(self, job: Job, message: Message) -> None:
-        """Its arguments are elsewhere."""
+        """Fetch the arguments from the blob store."""
         try:
             body = await self._large_bodies.unpack(message)
         except CodedError as error:
-            self.reject(job, f"its arguments could not be had: {error.message}")
+            self.reject(job, f"its arguments could not be read: {error.message}")
             return
         loop = asyncio.get_running_loop()
         left_ms = int(1_000 * (self._open_jobs[job.id].until_s - loop.time()))
         self._assign(replace(job, body=body, left_ms=max(1, left_ms) if job.left_ms else 0))
 
     async def _send_with_retry(self, job: Job, message: Outgoing, state: AttemptState) -> None:
-        """Answer as soon as it can be stored; raises what will not work later either."""
+        """Answer once the body can be stored; raise permanent errors."""
         while True:
             try:
                 self._finish(job, await self._large_bodies.pack(message), state)
@@ -184,7 +183,7 @@ class NatsWorkerEndpoint:
             await asyncio.sleep(RETRY_S)
 
     async def _send_error(self, job: Job, error: CodedError) -> None:
-        """Say why there is no answer, if even that can be sent."""
+        """Send the reason for the missing answer, if possible."""
         wrong = JobAnswer(error=ToolFault(error.code, error.message))
         try:
             await self._send_with_retry(
@@ -193,19 +192,19 @@ class NatsWorkerEndpoint:
         except CodedError as again:
             self._open_jobs.pop(job.id, None)
             self._attempts.end(job, AttemptState.UNKNOWN, _now_s())
-            log.warning("the answer to a job is dropped: %s", again)
+            log.warning("answer to a job dropped: %s", again)
 
     def _is_late(self, job: Job) -> bool:
         loop, taken = asyncio.get_running_loop(), self._open_jobs.get(job.id)
         return taken is None or loop.time() > taken.until_s
 
     def _finish(self, job: Job, answer: Outgoing, state: AttemptState) -> None:
-        self._connection.send([answer])  # First: what cannot be sent is not kept to be sent again.
+        self._connection.send([answer])  # First, because an answer that cannot be sent is useless.
         self._open_jobs.pop(job.id, None)
         self._attempts.end(job, state, _now_s())
         self._recent_answers.add(answer)
 
-    # --- what the whole crew is asked -------------------------------------------------------------
+    # --- messages to all workers ------------------------------------------------------------------
 
     def _on_broadcast(self, batch: list[Message]) -> None:
         for message in batch:
@@ -220,22 +219,24 @@ class NatsWorkerEndpoint:
                     self._connection.send([self._catalogue._replace(subject=message.reply)])
 
     def _health_replies(self, message: Message) -> list[Outgoing]:
-        """How this worker is, after what it answered to those it is asked after."""
+        """This worker's health, preceded by its answers to the named jobs."""
         named, now_s = _decode_names(message), _now_s()
-        said, answers = [], self._recent_answers.find(named.jobs)
-        for asked in named.calls or ():
-            state, job_id = self._attempts.query_or_cancel(asked.call, asked.attempt, now_s)
+        reports, answers = [], self._recent_answers.find(named.jobs)
+        for query in named.calls or ():
+            state, job_id = self._attempts.query_or_cancel(query.call, query.attempt, now_s)
             runs = state is AttemptState.RUNNING
             one = AttemptReport(
-                call=asked.call, attempt=asked.attempt, state=state, id=job_id if runs else ""
+                call=query.call, attempt=query.attempt, state=state, id=job_id if runs else ""
             )
-            said.append(one)
+            reports.append(one)
             if state is AttemptState.ENDED:
-                kept = self._recent_answers.find([job_id])
-                answers += [repeat_answer(answer, message.reply, asked) for answer in kept]
-        return [*answers, self._health(message, said, self._attempts.retention_ms(now_s))]
+                stored = self._recent_answers.find([job_id])
+                answers += [readdressed_answer(answer, message.reply, query) for answer in stored]
+        return [*answers, self._health(message, reports, self._attempts.retention_ms(now_s))]
 
-    def _health(self, message: Message, said: list[AttemptReport], remembers_ms: int) -> Outgoing:
+    def _health(
+        self, message: Message, reports: list[AttemptReport], remembers_ms: int
+    ) -> Outgoing:
         running = tuple(
             RunningJob(id=name, tool=job.tool, call_id=job.call_id, run_id=job.run_id)
             for name, (job, _) in self._open_jobs.items()
@@ -244,14 +245,14 @@ class NatsWorkerEndpoint:
             worker=self._worker,
             draining=self._draining,
             running=running,
-            calls=tuple(said),
+            calls=tuple(reports),
             remembers_ms=remembers_ms,
         )
         return Outgoing(message.reply, encode_json(health))
 
 
 class _RecentAnswers:
-    """The last ones, by reply subject."""
+    """The most recent answers, by reply subject."""
 
     def __init__(self) -> None:
         self._by_subject: OrderedDict[str, Outgoing] = OrderedDict()
@@ -269,7 +270,7 @@ class _RecentAnswers:
 
 
 def _decode_names(message: Message) -> JobNames:
-    """What a message is about; nothing if it makes no sense."""
+    """The jobs in a message; none if it is malformed."""
     try:
         return _job_names(message.body or b"{}")
     except msgspec.MsgspecError:
@@ -282,4 +283,4 @@ def _now_s() -> float:
 
 
 def _ignore(_: object) -> None:
-    """Before it is open."""
+    """Handler of cancellations before ``open``."""

@@ -1,8 +1,7 @@
-"""What somebody says to an approval: the body of the verb ``decide``, and what of it is signed.
+"""An approver's answer: the body of the verb ``decide``, and the bytes its signature covers.
 
-Every field has a default, so that an answer with a field missing is one that can be refused and
-recorded as such. Whether an answer counts is for ``actors/approvals`` to say; signing is theirs,
-too.
+Every field has a default, so that an incomplete answer can be refused and the refusal recorded.
+``actors/approvals`` checks and signs answers.
 """
 
 from __future__ import annotations
@@ -17,44 +16,44 @@ from rookery.schemas.digest import canonical_json
 __all__ = ["ANSWER_DOMAIN", "DecideApproval", "DecisionReceipt", "bytes_to_sign"]
 
 ANSWER_DOMAIN: Final = "rookery.approval.answer.v1"
-"""A signature over an answer is one over nothing else."""
+"""Prefix of the signed bytes, so that a signature is valid for answers only."""
 
 
 class DecideApproval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One approver's word on one request (verb ``decide``, key: the call's session)."""
+    """An approver's answer to one request (verb ``decide``, key: the call's session)."""
 
     approval_id: str = ""
-    """``<session>.<operation>``; asked for anew, a call has ``.2`` behind that, then ``.3``: an
-    answer to the last time says nothing about this one."""
+    """``<session>.<operation>``, with ``.2``, ``.3`` ... behind it for a repeated request: an
+    answer is valid for one request only."""
     decision: str = ""
-    """``approved``, ``approved_for_session`` or ``denied``, and nothing else."""
+    """``approved``, ``approved_for_session`` or ``denied``."""
     actor: str = ""
-    """Who answers; with a key, the name the approver was added under."""
+    """Name of the approver; with a key, the name the key was added under."""
     request_digest: str = ""
-    """Of the exact arguments that were shown: SHA3-256 of the canonical ``{"args", "kwargs"}``."""
+    """SHA3-256 of the canonical ``{"args", "kwargs"}`` that the approver saw."""
     answered_at_ms: int = 0
     """By the approver's clock."""
     reason: str = ""
     key_id: str = ""
-    """Of the public key the signature is checked with; empty if there is none."""
+    """Id of the public key that checks the signature; empty without a signature."""
     signature: str = ""
     """Ed25519 over ``bytes_to_sign``, in hex."""
 
 
 class DecisionReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """How the approval stands: the answer to ``decide``."""
+    """State of the approval: the reply to ``decide``."""
 
     approval_id: str
     status: ApprovalLifecycleStatus
     reason_code: str = ""
     grant_id: str = ""
-    """What the call may be made on, once."""
+    """Grant the call may consume, once."""
     verified: bool = False
-    """Whether a known key stands for who answered."""
+    """Whether a known approver's key signed the answer."""
 
 
 def bytes_to_sign(realm: str, answer: DecideApproval) -> bytes:
-    """What is signed: everything an answer says, and the realm it says it in."""
+    """The signed bytes: all other fields of the answer, and the realm."""
     said = msgspec.structs.asdict(answer)
     del said["signature"]
     return canonical_json({"domain": ANSWER_DOMAIN, "realm": realm, **said})

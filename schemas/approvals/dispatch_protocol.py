@@ -1,8 +1,7 @@
-"""What an outside approver is sent, and what it may say at once: the bodies of ``service`` and
-``webhook``.
+"""Messages to an outside approver and back: the bodies of ``service`` and ``webhook``.
 
-The arguments are not in it: it names them by digest, and tells what may be read by anybody. A
-decision is the same ``DecideApproval`` however it comes.
+A message names the arguments by digest and has the parts that any reader may see. A decision is a
+``DecideApproval``, as on every other way.
 """
 
 from __future__ import annotations
@@ -18,31 +17,31 @@ __all__ = ["ApprovalDispatch", "DispatchOutcome", "DispatchReply"]
 
 
 class ApprovalDispatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody's word is asked for."""
+    """A request for an approval."""
 
     realm: str
     approval_id: str
     request_digest: str
-    """An answer repeats these two."""
+    """The answer repeats this and ``approval_id``."""
     due_ms: int
-    """Unix time after which no answer counts."""
+    """Unix time in milliseconds at which the request expires."""
     request: ApprovalRequest
 
 
 class DispatchOutcome(StrEnum):
     DECIDED = "decided"
     PENDING = "pending"
-    """The answer will come later, by ``decide``."""
+    """The answer follows by ``decide``."""
     TIMED_OUT = "timed_out"
     CANCELLED = "cancelled"
     UNAVAILABLE = "unavailable"
 
 
 class DispatchReply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What whoever was asked says at once."""
+    """The immediate reply of an outside approver."""
 
     outcome: DispatchOutcome
     answer: DecideApproval | None = None
-    """Of ``decided``, and of no other."""
+    """Set with ``decided`` only."""
     reason_code: str = ""
-    """Of ``unavailable``."""
+    """Set with ``unavailable`` only."""

@@ -1,7 +1,7 @@
-"""The two journal records around asking for an approval: before anybody is asked, and after.
+"""The journal records before and after a dispatcher asks for an approval.
 
-Both are made from the request and nothing else, so a repeat makes the same record. Appending them
-and asking in between is the broker's (``actors/approvals``).
+Both are functions of the request, so a repeated dispatch makes the same records. The broker in
+``actors/approvals`` appends them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FAMILY: Final = "approval"
 def approval_dispatch_intent_record(
     base: JournalRecordBase, request: ApprovalRequest
 ) -> JournalRecord:
-    """Somebody is about to be asked."""
+    """A dispatcher is about to ask."""
     intent = EffectIntent(
         effect_id=request.approval_dispatch_effect_id,
         kind=EffectKind.APPROVAL_DISPATCH,
@@ -64,7 +64,7 @@ def approval_dispatch_result_record(
     status: EffectTerminalStatus,
     redacted_summary: str,
 ) -> JournalRecord:
-    """Asking has ended, one way or another."""
+    """A dispatcher ended, with or without success."""
     result = EffectResult(
         effect_id=request.approval_dispatch_effect_id,
         terminal_status=status,
@@ -92,7 +92,7 @@ def _record(
     content_refs: tuple[ContentRef, ...],
     payload: ApprovalRecord,
 ) -> JournalRecord:
-    """The effect is related to the record, and not in its index: the seed has it so."""
+    """The effect is a related ref of the record and not in its index, as the contract has it."""
     record = JournalRecord.feature_record(
         msgspec.structs.replace(
             base, source=request.source, destination=request.destination, tags=(_FAMILY,)

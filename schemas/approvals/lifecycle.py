@@ -1,7 +1,4 @@
-"""Approvals as they travel: the words of approval_lifecycle.
-
-The rules are ``actors/approvals``'.
-"""
+"""Vocabulary of the machine approval_lifecycle. ``actors/approvals`` has its rules."""
 
 from __future__ import annotations
 
@@ -11,25 +8,25 @@ __all__ = ["ApprovalAnswer", "ApprovalRejection", "ApprovalStatus"]
 
 
 class ApprovalStatus(StrEnum):
-    """Where an approval stands in the inbox."""
+    """State of an approval in the inbox."""
 
     PENDING = "Pending"
     APPROVED = "Approved"
     DENIED = "Denied"
     EXPIRED = "Expired"
     CANCELLED = "Cancelled"
-    """Only a restored record says so."""
+    """Occurs in restored records only."""
 
 
 class ApprovalAnswer(StrEnum):
-    """What somebody may say to a pending approval."""
+    """Possible answers to a pending approval."""
 
     APPROVE = "Approve"
     DENY = "Deny"
 
 
 class ApprovalRejection(StrEnum):
-    """Why what was asked of an approval came to nothing."""
+    """Why an input to an approval had no effect."""
 
     EMPTY_ALLOWED_DECISIONS = "EmptyAllowedDecisions"
     ALREADY_EXISTS = "AlreadyExists"

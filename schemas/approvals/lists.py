@@ -1,15 +1,15 @@
-"""Approvals and grants as lists show them, and what may be asked of these lists.
+"""Lists of approvals and grants, and the queries for them.
 
-Read models' words: nothing is decided by them, and they hold no argument's value.
+Projections fill the lists; they never hold the value of an argument.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+
+from rookery.schemas.integers import PageLimit
 
 __all__ = [
     "ApprovalList",
@@ -22,11 +22,9 @@ __all__ = [
     "PendingQuery",
 ]
 
-PageLimit = Annotated[int, Meta(ge=1, le=1_000)]
-
 
 class ApprovalState(StrEnum):
-    """How an approval stands. All but the first are ends."""
+    """State of an approval. All but the first are final."""
 
     PENDING = "pending"
     APPROVED = "approved"
@@ -46,27 +44,27 @@ class GrantState(StrEnum):
 
 
 class PendingQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask for the realm's approvals (verb ``pending``, any key); leaves no fact."""
+    """List the realm's approvals (verb ``pending``, any key)."""
 
     approval_id: str | None = None
-    """Only this one, however it stands."""
+    """Only this approval, in any state."""
     session: str | None = None
     ended: bool = False
-    """Also those that have come to an end, as far back as they are kept."""
+    """Also ended approvals, while the projection has them."""
     limit: PageLimit = 1_000
 
 
 class GrantedQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask for the realm's grants (verb ``granted``, any key); leaves no fact."""
+    """List the realm's grants (verb ``granted``, any key)."""
 
     session: str | None = None
     ended: bool = False
-    """Also those that allow nothing any more, as far back as they are kept."""
+    """Also grants that are no longer valid, while the projection has them."""
     limit: PageLimit = 1_000
 
 
 class ListedApproval(msgspec.Struct, frozen=True, kw_only=True):
-    """One call that wants, or wanted, somebody's word."""
+    """One call that needs, or needed, an approval."""
 
     approval_id: str
     session_id: str
@@ -80,43 +78,43 @@ class ListedApproval(msgspec.Struct, frozen=True, kw_only=True):
     policy_refs: tuple[str, ...]
     allowed_decisions: tuple[str, ...]
     summary: str
-    """Of the arguments, without a value of theirs."""
+    """Description of the arguments, without their values."""
     request_digest: str
-    """Of the exact arguments; an answer repeats it."""
+    """Digest of the exact arguments; an answer repeats it."""
     arguments_ref: str
-    """Where they stand, for whoever may see them."""
+    """Address of the arguments for readers with access."""
     requested_at_ms: int
     due_ms: int
     why: str = ""
     dispatchers: tuple[str, ...] = ()
-    """Who was asked."""
+    """Names of the dispatchers that asked."""
     state: ApprovalState = ApprovalState.PENDING
     reason_code: str = ""
     reason: str = ""
     actor: str = ""
-    """Who answered."""
+    """The approver that answered."""
     verified: bool = False
     ended_at_ms: int | None = None
     answers_refused: int = 0
-    """As far as they are on record."""
+    """Number of refused answers that are recorded."""
 
 
 class ApprovalList(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to ``pending``: those due soonest first, then those that ended, newest first."""
+    """The reply to ``pending``: the earliest due first, then ended approvals, newest first."""
 
     approvals: tuple[ListedApproval, ...] = ()
     total: int = 0
-    """How many there are of those that were asked for."""
+    """Number of approvals that match the query."""
 
 
 class ListedGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody's word allows: one call, or a tool for the rest of a session."""
+    """One grant: for a call, or for a tool in the rest of a session."""
 
     grant_id: str
     session_id: str
     approval_id: str
     operation_id: str | None = None
-    """Of a grant for one call."""
+    """Id of the call, in a grant for one call."""
     tool: str
     policy: str
     actor: str = ""
@@ -126,7 +124,7 @@ class ListedGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GrantList(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to ``granted``: newest first."""
+    """The reply to ``granted``: newest first."""
 
     grants: tuple[ListedGrant, ...] = ()
     total: int = 0

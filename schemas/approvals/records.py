@@ -1,8 +1,7 @@
-"""Seed 003: what is asked of an approver, what may be answered, and the records of both.
+"""Seed 003: approval requests, decisions, outcomes, and the records of them.
 
-Field and wire names are the contract. Dispatching, waiting and granting are ``actors/approvals``';
-only two statuses let a tool go on, and nothing in here runs one. The inbox's words are in
-``approval``.
+Field and wire names are the contract. ``actors/approvals`` dispatches, waits and grants; only two
+statuses release a tool. ``lifecycle`` has the vocabulary of the approval inbox.
 """
 
 from __future__ import annotations
@@ -58,11 +57,11 @@ __all__ = [
 ]
 
 
-# --- what is asked --------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One tool call that waits for somebody's word."""
+    """One tool call that waits for an approver."""
 
     approval_request_id: ApprovalRequestId
     approval_dispatch_effect_id: EffectId
@@ -87,7 +86,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     runtime_package_fingerprint: RuntimePackageFingerprint
 
     def validate(self) -> None:
-        """Raise an ``AgentError`` naming the first field that cannot be so."""
+        """Raise an ``AgentError`` that names the first invalid field."""
         for name in (
             "canonical_tool_name",
             "redacted_args_summary",
@@ -108,7 +107,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         return decision in self.allowed_decisions
 
 
-# --- what is answered -----------------------------------------------------------------------------
+# --- decisions ------------------------------------------------------------------------------------
 
 
 class Approved(msgspec.Struct, frozen=True, kw_only=True, tag_field="decision", tag="approved"):
@@ -128,7 +127,7 @@ class ApprovedForSession(
 class Denied(msgspec.Struct, frozen=True, kw_only=True, tag_field="decision", tag="denied"):
     reason_code: str
     actor_ref: SourceRef | None = None
-    """Null if nobody in particular denied."""
+    """Null if no particular actor denied."""
 
     kind = ApprovalDecisionKind.DENIED
 
@@ -149,7 +148,7 @@ def denied(reason_code: str) -> Denied:
 
 
 def decision_from_token(token: str, actor_ref: SourceRef) -> ApprovalDecision | None:
-    """The decision a channel of words stands for; exactly three words mean anything."""
+    """The decision that a token means, or none; there are exactly three tokens."""
     match token:
         case "approved":
             return Approved(actor_ref=actor_ref)
@@ -162,7 +161,7 @@ def decision_from_token(token: str, actor_ref: SourceRef) -> ApprovalDecision | 
 
 
 def token_of(decision: ApprovalDecision) -> str:
-    """The word that stands for a decision."""
+    """The token of a decision."""
     match decision:
         case Approved():
             return "approved"
@@ -172,7 +171,7 @@ def token_of(decision: ApprovalDecision) -> str:
             return "denied"
 
 
-# --- how it stands --------------------------------------------------------------------------------
+# --- outcomes -------------------------------------------------------------------------------------
 
 
 class ApprovalLifecycleStatus(StrEnum):
@@ -199,7 +198,7 @@ class ApprovalTerminalStatus(StrEnum):
 
 
 class ApprovalBrokerOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How asking ended; an absent decision is null."""
+    """Outcome of a dispatch; an absent decision is null."""
 
     approval_request_id: ApprovalRequestId
     status: ApprovalTerminalStatus
@@ -213,7 +212,7 @@ class ApprovalBrokerOutcome(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-# --- what is recorded -----------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 
 class ApprovalRecordType(StrEnum):
@@ -267,7 +266,7 @@ if TYPE_CHECKING:
         | DeniedRecord
     )
 else:
-    _Recorded = Any  # msgspec chooses by a tag inside; this one stands beside ``record``.
+    _Recorded = Any  # msgspec selects by a tag inside a struct; this tag is beside ``record``.
 
 
 class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="approval"):

@@ -1,17 +1,16 @@
-"""Facts of the family ``approval``: the concern ``approvals`` is their only writer.
+"""Facts of the family ``approval``, written by the decider of approvals.
 
-A call that wants an approval is ``requested`` or ``auto_allowed``; a request is ``answered`` or
-``closed``; what is allowed has a grant, which is consumed before the call is made. Beside them
-stand the rows of approval_lifecycle, which takes every input: what came to nothing there is a fact
-too. The records inside are the seed's. Approvers stand under the key ``_approvers``, all else under
-the session's.
+A call that needs an approval is ``requested`` or ``auto_allowed``; a request is ``answered`` or
+``closed``; an allowed call has a grant, which is consumed before the call is made. The machine
+approval_lifecycle writes a fact for every input, also for one without effect. The records inside
+are contract types. Approvers have the key ``_approvers``, all other facts their session's key.
 """
 
 from __future__ import annotations
 
 from rookery.schemas.approvals.lifecycle import ApprovalAnswer, ApprovalStatus
 from rookery.schemas.approvals.records import ApprovalTerminalStatus
-from rookery.schemas.envelope import Fact, HistoryRestart
+from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
 from rookery.schemas.integers import Unsigned
 from rookery.schemas.run import SideEffect
 from rookery.schemas.seed.records import JournalRecord
@@ -22,26 +21,22 @@ __all__ = ["APPROVAL_FACTS", "ApprovalFact"]
 # --- approval_lifecycle ---------------------------------------------------------------------------
 
 
-class _ApprovalTransition(Fact, frozen=True, kw_only=True):
-    """A row of approval_lifecycle fired."""
-
-    row: str = ""
-    """The row's name in ``machines.md``; empty until the machine has decided."""
+class _ApprovalTransition(TransitionFact, frozen=True, kw_only=True):
     approval_id: str
 
 
 class Created(_ApprovalTransition, frozen=True, kw_only=True, tag="approval.created.v1"):
-    """Somebody's word was asked for."""
+    """An approval was requested."""
 
     approve_ok: bool
-    """Whether it may be approved, and so ``deny_ok``."""
+    """Whether the request may be approved, as ``deny_ok`` says whether it may be denied."""
     deny_ok: bool
     expiry: bool
-    """Whether it expires; when is for whoever observes it to know."""
+    """Whether the request expires. An observer knows the time."""
 
 
 class Restored(_ApprovalTransition, frozen=True, kw_only=True, tag="approval.restored.v1"):
-    """A record from elsewhere was taken over as it stood."""
+    """The record of another store was taken over unchanged."""
 
     status: ApprovalStatus
     approve_ok: bool
@@ -53,13 +48,13 @@ class Restored(_ApprovalTransition, frozen=True, kw_only=True, tag="approval.res
 class ExpiryObserved(
     _ApprovalTransition, frozen=True, kw_only=True, tag="approval.expiry_observed.v1"
 ):
-    """Somebody with a clock looked whether its time is over."""
+    """An observer with a clock checked whether the request has expired."""
 
     expired: bool
 
 
 class Decided(_ApprovalTransition, frozen=True, kw_only=True, tag="approval.decided.v1"):
-    """Somebody gave their word; the row says whether it counted."""
+    """An approver decided; the row says whether the decision is valid."""
 
     decision: ApprovalAnswer
 
@@ -70,84 +65,84 @@ class Decided(_ApprovalTransition, frozen=True, kw_only=True, tag="approval.deci
 class _OfApproval(Fact, frozen=True, kw_only=True):
     approval_id: str
     operation_id: str
-    """The call."""
+    """Id of the call."""
 
 
 class _ApprovalCallFact(_OfApproval, frozen=True, kw_only=True):
-    """All that is kept of a call that wants an approval."""
+    """The stored description of a call that needs an approval."""
 
     run: str
     attempt: Unsigned
-    """How often the call was asked for, this time included."""
+    """Number of the request for this call, from 1."""
     tool: str
     surface: str
     side_effect: SideEffect
     idempotent: bool
     schema_digest: str
     policy: str
-    """Which policy of the tool's wants it: ``approval.manual``, or ``approval.auto.`` and a digest
-    of its rule."""
+    """Policy of the tool that requires the approval: ``approval.manual``, or ``approval.auto.`` and
+    a digest of its rule."""
     request_digest: str
-    """SHA3-256 of the canonical arguments that are shown; an approval covers these alone."""
+    """SHA3-256 of the canonical arguments an approver sees; an approval is valid for these only."""
     arguments_ref: str
-    """Where they stand, for whoever may see them: ``blob:`` and their digest."""
+    """Address of the arguments for readers with access: ``blob:`` and their digest."""
     summary: str
-    """Of the arguments, without a value of theirs."""
+    """Description of the arguments, without their values."""
 
 
 class Requested(_ApprovalCallFact, frozen=True, kw_only=True, tag="approval.requested.v1"):
-    """A call waits for somebody's word, or until ``due_ms``."""
+    """A call waits for an approver, until ``due_ms`` at most."""
 
     due_ms: Unsigned
     why: str = ""
-    """Why somebody has to be asked although there is a rule, or a grant."""
+    """Why an approver is needed although the tool has a rule, or the session a grant."""
     record: JournalRecord
 
 
 class DispatchIntended(_OfApproval, frozen=True, kw_only=True, tag="approval.dispatch_intended.v1"):
-    """The request is about to be put before somebody."""
+    """The request is about to be sent to its dispatchers."""
 
     dispatchers: tuple[str, ...]
     record: JournalRecord
 
 
 class Escalated(_OfApproval, frozen=True, kw_only=True, tag="approval.escalated.v1"):
-    """Nobody has answered for a while: these are asked, too."""
+    """The request was not answered in time and goes to these approvers, too."""
 
     dispatchers: tuple[str, ...]
 
 
 class DispatchResulted(_OfApproval, frozen=True, kw_only=True, tag="approval.dispatch_resulted.v1"):
-    """Asking has ended, one way or another."""
+    """A dispatcher ended, with or without success."""
 
     record: JournalRecord
 
 
 class RecoveryRequired(_OfApproval, frozen=True, kw_only=True, tag="approval.recovery_required.v1"):
-    """A dispatcher knows how asking ended, and that could not be put on record."""
+    """The result of a dispatcher could not be journaled, so its outcome is unknown."""
 
     record: JournalRecord
 
 
 class Answered(_OfApproval, frozen=True, kw_only=True, tag="approval.answered.v1"):
-    """Somebody's answer counts."""
+    """An approver's answer is valid."""
 
     decision: str
     actor: str
     verified: bool
-    """Whether the key of a known approver has signed it."""
+    """Whether a known approver's key signed the answer."""
     key_id: str = ""
     reason: str = ""
     answered_at_ms: int = 0
-    """By the clock of who answered."""
+    """Time of the answer by the approver's clock."""
     arrived_ms: int = 0
-    """When it came to us; it may have been worked off long after."""
+    """Time of arrival; the decision may be much later."""
     answer_digest: str
     record: JournalRecord
 
 
 class AnswerRefused(_OfApproval, frozen=True, kw_only=True, tag="approval.answer_refused.v1"):
-    """Somebody's answer does not count. Not more than some a minute are recorded."""
+    """An approver's answer is not valid. Only some refusals a minute are recorded."""
 
     code: str
     message: str
@@ -157,7 +152,7 @@ class AnswerRefused(_OfApproval, frozen=True, kw_only=True, tag="approval.answer
 
 
 class Closed(_OfApproval, frozen=True, kw_only=True, tag="approval.closed.v1"):
-    """It came to no approval."""
+    """The request ended without an approval."""
 
     status: ApprovalTerminalStatus
     reason_code: str
@@ -166,10 +161,10 @@ class Closed(_OfApproval, frozen=True, kw_only=True, tag="approval.closed.v1"):
 
 
 class AutoAllowed(_ApprovalCallFact, frozen=True, kw_only=True, tag="approval.auto_allowed.v1"):
-    """Nobody has to be asked about the call."""
+    """The call needs no approver."""
 
     session_grant_id: str = ""
-    """The session's grant it is allowed by; else by the rule."""
+    """The session's grant that allows the call; empty if the rule allows it."""
     rule: str = ""
 
 
@@ -183,31 +178,31 @@ class GrantIssued(_OfApproval, frozen=True, kw_only=True, tag="approval.grant_is
     request_digest: str
     expires_at_ms: Unsigned
     session_grant_id: str = ""
-    """It counts for nothing once that one is revoked."""
+    """The session's grant this grant depends on: revoking that one voids this one."""
 
 
 class GrantConsumed(_OfApproval, frozen=True, kw_only=True, tag="approval.grant_consumed.v1"):
-    """The grant was in force, and the call has used it."""
+    """The grant was valid and is used up by its call."""
 
     grant_id: str
 
 
 class GrantExpired(Fact, frozen=True, kw_only=True, tag="approval.grant_expired.v1"):
-    """Somebody wanted to use the grant, of a call or of the session, after its time."""
+    """A grant, of a call or of the session, was to be used after its time."""
 
     grant_id: str
 
 
 class GrantRevoked(Fact, frozen=True, kw_only=True, tag="approval.grant_revoked.v1"):
-    """The grant, of a call or of the session, allows nothing more."""
+    """The grant, of a call or of the session, is revoked."""
 
     grant_id: str
     revoked_by: str
-    """Somebody, or their command; or the session's grant that was revoked before."""
+    """The operator, the id of their command, or the revoked grant of the session."""
 
 
 class SessionGrantIssued(Fact, frozen=True, kw_only=True, tag="approval.session_grant_issued.v1"):
-    """In this life of the session the tool needs nobody's word again."""
+    """The tool needs no further approval in this generation of the session."""
 
     grant_id: str
     approval_id: str
@@ -221,7 +216,7 @@ class SessionGrantIssued(Fact, frozen=True, kw_only=True, tag="approval.session_
 
 
 class ApproverAdded(Fact, frozen=True, kw_only=True, tag="approval.approver_added.v1"):
-    """Answers with this key count as this approver's."""
+    """Answers signed with this key are this approver's."""
 
     name: str
     key_id: str
@@ -229,27 +224,27 @@ class ApproverAdded(Fact, frozen=True, kw_only=True, tag="approval.approver_adde
 
 
 class ApproverRevoked(Fact, frozen=True, kw_only=True, tag="approval.approver_revoked.v1"):
-    """Answers with this key count no more."""
+    """Answers signed with this key are no longer valid."""
 
     name: str
     key_id: str
 
 
 class ApproverRefused(Fact, frozen=True, kw_only=True, tag="approval.approver_refused.v1"):
-    """Somebody who may not wanted to add an approver, or to revoke one. Not more than some a minute
-    are recorded."""
+    """A change of the approvers was refused for lack of permission. Only some refusals a minute are
+    recorded."""
 
     name: str
     code: str
     message: str
     key_id: str = ""
-    """Of whoever signed it."""
+    """Key that signed the change."""
 
 
 class HistoryRestarted(
     HistoryRestart, frozen=True, kw_only=True, tag="approval.history_restarted.v1"
 ):
-    """No approval and no grant from before counts."""
+    """All earlier approvals and grants are void."""
 
 
 ApprovalFact = (

@@ -1,46 +1,37 @@
-"""Facts of the family ``lease``: one per accepted input of a lease, and what its registry did.
+"""Facts of the family ``lease``, written by the registry of leases and its machine.
 
-A machine's fact has the input's parameters and the name of the row that fired; folding applies the
-row. No credential and no code of a login ever stands in a fact.
+The machine writes one fact per accepted input: the input's parameters and the name of the row that
+fired. Folding applies the row. No fact holds a credential or a login's code.
 """
 
 from __future__ import annotations
 
-from rookery.schemas.envelope import Fact
+from rookery.schemas.envelope import Fact, TransitionFact
 from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.lease import AuthLeaseSnapshot
 
 __all__ = ["LEASE_FACTS", "LeaseFact"]
 
 
-class _LeaseTransition(Fact, frozen=True, kw_only=True):
-    """A row of auth_lease fired."""
-
-    row: str = ""
-    """The row's name in ``machines.md``; empty until the machine has decided."""
-
-
 # --- the credential -----------------------------------------------------------------------------
 
 
-class Acquired(_LeaseTransition, frozen=True, kw_only=True, tag="lease.acquired.v1"):
+class Acquired(TransitionFact, frozen=True, kw_only=True, tag="lease.acquired.v1"):
     """A credential was published; ``at_ms`` is its publication time."""
 
     expires_at_ts: Unsigned | None = None
     """Unix seconds; ``None`` never expires."""
 
 
-class ExpiringMarked(_LeaseTransition, frozen=True, kw_only=True, tag="lease.expiring_marked.v1"):
-    """Somebody with a clock saw that the credential expires soon."""
+class ExpiringMarked(TransitionFact, frozen=True, kw_only=True, tag="lease.expiring_marked.v1"):
+    """An observer with a clock saw that the credential expires soon."""
 
 
-class RefreshBegun(_LeaseTransition, frozen=True, kw_only=True, tag="lease.refresh_begun.v1"):
-    """A refresh is under way, and there is no second one beside it."""
+class RefreshBegun(TransitionFact, frozen=True, kw_only=True, tag="lease.refresh_begun.v1"):
+    """A refresh is in flight; a second one may not begin."""
 
 
-class RefreshCompleted(
-    _LeaseTransition, frozen=True, kw_only=True, tag="lease.refresh_completed.v1"
-):
+class RefreshCompleted(TransitionFact, frozen=True, kw_only=True, tag="lease.refresh_completed.v1"):
     """A newer credential was published; ``at_ms`` is its publication time."""
 
     new_expires_at: Unsigned | None = None
@@ -48,40 +39,40 @@ class RefreshCompleted(
 
 
 class RefreshFailedTransient(
-    _LeaseTransition, frozen=True, kw_only=True, tag="lease.refresh_failed_transient.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="lease.refresh_failed_transient.v1"
 ):
     """The refresh failed and may be tried again."""
 
 
 class RefreshFailedPermanent(
-    _LeaseTransition, frozen=True, kw_only=True, tag="lease.refresh_failed_permanent.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="lease.refresh_failed_permanent.v1"
 ):
-    """The refresh failed for good: somebody has to log in again."""
+    """The refresh failed permanently: the owner of the account must log in again."""
 
 
-class ReauthRequired(_LeaseTransition, frozen=True, kw_only=True, tag="lease.reauth_required.v1"):
-    """Somebody has to log in again."""
+class ReauthRequired(TransitionFact, frozen=True, kw_only=True, tag="lease.reauth_required.v1"):
+    """The owner of the account must log in again."""
 
 
 class CredentialCleared(
-    _LeaseTransition, frozen=True, kw_only=True, tag="lease.credential_cleared.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="lease.credential_cleared.v1"
 ):
-    """The credential is gone; the logins under way are not."""
+    """The credential is cleared; logins in flight continue."""
 
 
 class FreshnessObserved(
-    _LeaseTransition, frozen=True, kw_only=True, tag="lease.freshness_observed.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="lease.freshness_observed.v1"
 ):
-    """The credential's age was looked at."""
+    """The credential's age was checked."""
 
     now_ts: Unsigned
     refresh_window_secs: Unsigned
 
 
-# --- logins under way ---------------------------------------------------------------------------
+# --- logins in flight ---------------------------------------------------------------------------
 
 
-class _OfFlow(_LeaseTransition, frozen=True, kw_only=True):
+class _OfFlow(TransitionFact, frozen=True, kw_only=True):
     flow_id: str
 
 
@@ -95,7 +86,7 @@ class _BrowserFlowPresented(_Presented, frozen=True, kw_only=True):
 
 
 class BrowserFlowAdmitted(_OfFlow, frozen=True, kw_only=True, tag="lease.browser_flow_admitted.v1"):
-    """A login by browser is under way."""
+    """A login by browser is in flight."""
 
     provider: str
     redirect_uri: str
@@ -106,21 +97,21 @@ class BrowserFlowAdmitted(_OfFlow, frozen=True, kw_only=True, tag="lease.browser
 class BrowserFlowVerified(
     _BrowserFlowPresented, frozen=True, kw_only=True, tag="lease.browser_flow_verified.v1"
 ):
-    """Who came back from the browser belongs to a login that is still under way."""
+    """The browser's callback belongs to a login in flight."""
 
 
 class BrowserFlowConsumed(
     _BrowserFlowPresented, frozen=True, kw_only=True, tag="lease.browser_flow_consumed.v1"
 ):
-    """The login by browser was used; it cannot be used again."""
+    """The login by browser is used up."""
 
 
 class BrowserFlowExpired(_OfFlow, frozen=True, kw_only=True, tag="lease.browser_flow_expired.v1"):
-    """The login by browser was given up."""
+    """The login by browser is cancelled."""
 
 
 class DeviceFlowAdmitted(_OfFlow, frozen=True, kw_only=True, tag="lease.device_flow_admitted.v1"):
-    """A login by device code is under way."""
+    """A login by device code is in flight."""
 
     provider: str
     expires_at_millis: Unsigned
@@ -130,43 +121,43 @@ class DeviceFlowAdmitted(_OfFlow, frozen=True, kw_only=True, tag="lease.device_f
 class DeviceFlowVerified(
     _Presented, frozen=True, kw_only=True, tag="lease.device_flow_verified.v1"
 ):
-    """The device code belongs to a login that is still under way."""
+    """The device code belongs to a login in flight."""
 
 
 class DevicePollBegun(_Presented, frozen=True, kw_only=True, tag="lease.device_poll_begun.v1"):
-    """The provider is being asked whether the code was confirmed; nobody else asks meanwhile."""
+    """A poll of the provider is in flight; a second one may not begin."""
 
 
 class DevicePollFinished(_OfFlow, frozen=True, kw_only=True, tag="lease.device_poll_finished.v1"):
-    """The provider may be asked again."""
+    """The provider may be polled again."""
 
 
 class DeviceFlowConsumed(
     _Presented, frozen=True, kw_only=True, tag="lease.device_flow_consumed.v1"
 ):
-    """The login by device code was used; it cannot be used again."""
+    """The login by device code is used up."""
 
 
 class DeviceFlowExpired(_OfFlow, frozen=True, kw_only=True, tag="lease.device_flow_expired.v1"):
-    """The login by device code was given up."""
+    """The login by device code is cancelled."""
 
 
 # --- the registry -------------------------------------------------------------------------------
 
 
-class Released(_LeaseTransition, frozen=True, kw_only=True, tag="lease.released.v1"):
-    """The lease was given back and is forgotten, but for how many credentials it had."""
+class Released(TransitionFact, frozen=True, kw_only=True, tag="lease.released.v1"):
+    """The lease was released; only its count of credentials remains."""
 
     flow_ids: tuple[str, ...] = ()
-    """The logins that ended with it, sorted; whoever waits for them is to be told."""
+    """Ids of the logins that ended with it, sorted; their waiting clients get an error."""
 
 
 class ReleaseUndone(Fact, frozen=True, kw_only=True, tag="lease.release_undone.v1"):
-    """Those who had to know of the release could not be told: the lease is what it was before."""
+    """The release could not be published: the lease is restored."""
 
 
 class Restored(Fact, frozen=True, kw_only=True, tag="lease.restored.v1"):
-    """The lease was put where ``snapshot`` says it was."""
+    """The lease has the state in ``snapshot``."""
 
     snapshot: AuthLeaseSnapshot
     expires_at: Unsigned | None = None

@@ -1,4 +1,4 @@
-"""Facts of the family ``node``: the kernel writes them under the key of the node it runs in."""
+"""Facts of the family ``node``, written by the kernel under its node's key."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ class Started(Fact, frozen=True, kw_only=True, tag="node.started.v1"):
     durability: str
     """``always`` where every ack follows an fsync, ``replicated``, or ``unknown_accepted``."""
     builds: dict[Language, str] = msgspec.field(default_factory=dict)
-    """Digests of the guests that new sessions begin with here."""
+    """Digests of the guests that new sessions on this node begin with."""
 
 
 class Stopped(Fact, frozen=True, kw_only=True, tag="node.stopped.v1"):
-    """The node drained and left."""
+    """The node drained and stopped."""
 
     node: str
     reason: str = ""
 
 
 class PartitionsTaken(Fact, frozen=True, kw_only=True, tag="node.partitions_taken.v1"):
-    """From here on this node alone appends under the keys of these partitions, until another such
-    fact names them: the server takes nobody else's facts."""
+    """The node owns these partitions. Until another such fact names them, the server accepts only
+    this node's facts under their keys."""
 
     node: str
     partitions: tuple[int, ...]
     turns: tuple[int, ...]
-    """In the same order, how often each has changed hands."""
+    """Numbers of the terms, in the same order."""
 
 
 class CommandQuarantined(Fact, frozen=True, kw_only=True, tag="node.command_quarantined.v1"):
-    """A command made its actor fail three times; it was set aside and the actor goes on."""
+    """A command made its actor fail three times; it is a dead letter, and the actor continues."""
 
     node: str
     verb: str
@@ -50,7 +50,7 @@ class CommandQuarantined(Fact, frozen=True, kw_only=True, tag="node.command_quar
     command_id: str
     error: ErrorObject
     dead_letter: int | UnsetType = UNSET
-    """Its number in the dead letters, where it can be looked at and sent again."""
+    """Number of the dead letter, by which an operator can read or retry it."""
 
 
 NodeFact = Started | Stopped | PartitionsTaken | CommandQuarantined

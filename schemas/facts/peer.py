@@ -1,12 +1,12 @@
-"""Facts of the family ``peer``: one per accepted input of a session's dealings with its peers.
+"""Facts of the family ``peer``: the messages between a session and its peers.
 
-A fact has the input's parameters and the name of the row that fired; folding applies the row.
-Contents of envelopes and the clock of the exchanges are not in them.
+The machines write one fact per accepted input: the input's parameters and the name of the row that
+fired. Folding applies the row. Facts hold no contents of envelopes and no times of the exchanges.
 """
 
 from __future__ import annotations
 
-from rookery.schemas.envelope import Fact
+from rookery.schemas.envelope import TransitionFact
 from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.peer import (
     DrainExitReason,
@@ -20,46 +20,37 @@ from rookery.schemas.machines.peer import (
 __all__ = ["PEER_FACTS", "PeerFact"]
 
 
-class _PeerTransition(Fact, frozen=True, kw_only=True):
-    """A row of one of the peer machines fired."""
-
-    row: str = ""
-    """The row's name in ``machines.md``; empty until the machine has decided."""
-
-
 # --- the draining task ----------------------------------------------------------------------------
 
 
-class DrainEnsured(_PeerTransition, frozen=True, kw_only=True, tag="peer.drain_ensured.v1"):
-    """Somebody wants the draining task to run, whether or not it does."""
+class DrainEnsured(TransitionFact, frozen=True, kw_only=True, tag="peer.drain_ensured.v1"):
+    """The draining task was requested, running or not."""
 
 
-class DrainSpawned(_PeerTransition, frozen=True, kw_only=True, tag="peer.drain_spawned.v1"):
+class DrainSpawned(TransitionFact, frozen=True, kw_only=True, tag="peer.drain_spawned.v1"):
     """The draining task is to run in this mode."""
 
     mode: DrainMode
 
 
-class DrainStopped(_PeerTransition, frozen=True, kw_only=True, tag="peer.drain_stopped.v1"):
-    """The running task is not wanted any more."""
+class DrainStopped(TransitionFact, frozen=True, kw_only=True, tag="peer.drain_stopped.v1"):
+    """The running task is to stop."""
 
 
-class DrainExitedClean(
-    _PeerTransition, frozen=True, kw_only=True, tag="peer.drain_exited_clean.v1"
-):
-    """The task ended and nobody has to start it again."""
+class DrainExitedClean(TransitionFact, frozen=True, kw_only=True, tag="peer.drain_exited_clean.v1"):
+    """The task ended and needs no restart."""
 
 
 class DrainExitedRespawnable(
-    _PeerTransition, frozen=True, kw_only=True, tag="peer.drain_exited_respawnable.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="peer.drain_exited_respawnable.v1"
 ):
     """The task ended and should be started again."""
 
 
 class DrainExitNotified(
-    _PeerTransition, frozen=True, kw_only=True, tag="peer.drain_exit_notified.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="peer.drain_exit_notified.v1"
 ):
-    """The task says that it ended, and why."""
+    """The task reported its end and the reason."""
 
     reason: DrainExitReason
 
@@ -68,9 +59,9 @@ class DrainExitNotified(
 
 
 class EnvelopeClassified(
-    _PeerTransition, frozen=True, kw_only=True, tag="peer.envelope_classified.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="peer.envelope_classified.v1"
 ):
-    """A peer's envelope was let in; the row says as what."""
+    """A peer's envelope was accepted; the row says as which kind."""
 
     item_id: str
     from_peer: str
@@ -78,23 +69,23 @@ class EnvelopeClassified(
     request_intent: str | None = None
     lifecycle_kind: PeerLifecycleKind | None = None
     lifecycle_peer_param: str | None = None
-    """Whom the envelope names; otherwise it is about its sender."""
+    """The peer the envelope names; unset if the envelope concerns its sender."""
     response_status: ResponseStatus | None = None
     in_reply_to: str | None = None
 
 
 class PlainEventClassified(
-    _PeerTransition, frozen=True, kw_only=True, tag="peer.plain_event_classified.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="peer.plain_event_classified.v1"
 ):
-    """An event of the outside world was let in."""
+    """An event from outside was accepted."""
 
     source_name: str
 
 
 class IngressContextSet(
-    _PeerTransition, frozen=True, kw_only=True, tag="peer.ingress_context_set.v1"
+    TransitionFact, frozen=True, kw_only=True, tag="peer.ingress_context_set.v1"
 ):
-    """Somebody said whether the session is kept for its peers; nothing follows from it."""
+    """A report whether the session stays open for its peers; it changes nothing else."""
 
     keep_alive: bool
 
@@ -102,64 +93,64 @@ class IngressContextSet(
 # --- requests and their answers -------------------------------------------------------------------
 
 
-class _OfExchange(_PeerTransition, frozen=True, kw_only=True):
+class _OfExchange(TransitionFact, frozen=True, kw_only=True):
     corr_id: str
-    """The request's id: what every answer to it quotes."""
+    """Id of the request, quoted by each of its responses."""
 
 
 class RequestSent(_OfExchange, frozen=True, kw_only=True, tag="peer.request_sent.v1"):
-    """A request of ours is on its way, and its answers are awaited."""
+    """The session sent a request and waits for its responses."""
 
     dest: str
 
 
 class ResponseProgressed(_OfExchange, frozen=True, kw_only=True, tag="peer.response_progressed.v1"):
-    """The peer is at it."""
+    """The peer is working on the request."""
 
 
 class ResponseEnded(_OfExchange, frozen=True, kw_only=True, tag="peer.response_ended.v1"):
-    """The peer gave its last answer."""
+    """The peer sent its last response."""
 
     disposition: PeerTerminalDisposition
 
 
 class RequestTimedOut(_OfExchange, frozen=True, kw_only=True, tag="peer.request_timed_out.v1"):
-    """Nobody waits for the answer any longer."""
+    """The session stopped waiting for the response."""
 
 
 class RequestSendFailed(_OfExchange, frozen=True, kw_only=True, tag="peer.request_send_failed.v1"):
-    """The request could not be sent after all."""
+    """The request could not be sent."""
 
 
 class ResponseRejected(_OfExchange, frozen=True, kw_only=True, tag="peer.response_rejected.v1"):
-    """An answer came that must not be believed; there will be no other."""
+    """An untrusted response arrived; the exchange is over."""
 
 
 class RequestReceived(_OfExchange, frozen=True, kw_only=True, tag="peer.request_received.v1"):
-    """A peer asks something of us and is owed an answer."""
+    """A peer sent a request and waits for a response."""
 
 
 class ResponseReplied(_OfExchange, frozen=True, kw_only=True, tag="peer.response_replied.v1"):
-    """The peer got its answer."""
+    """The peer has its response."""
 
 
-# --- streams of answers ---------------------------------------------------------------------------
+# --- streams of responses -------------------------------------------------------------------------
 
 
 class StreamReserved(_OfExchange, frozen=True, kw_only=True, tag="peer.stream_reserved.v1"):
-    """Somebody said they will read the answers as they come."""
+    """A reader announced itself for the stream of responses."""
 
 
 class StreamAttached(_OfExchange, frozen=True, kw_only=True, tag="peer.stream_attached.v1"):
-    """Somebody reads."""
+    """The reader is attached."""
 
 
 class StreamCompleted(_OfExchange, frozen=True, kw_only=True, tag="peer.stream_completed.v1"):
-    """The reader got the last answer."""
+    """The reader has the last response."""
 
 
 class StreamExpired(_OfExchange, frozen=True, kw_only=True, tag="peer.stream_expired.v1"):
-    """Nobody came to read in time."""
+    """The reader did not attach in time."""
 
 
 class StreamClosedEarly(_OfExchange, frozen=True, kw_only=True, tag="peer.stream_closed_early.v1"):
@@ -167,7 +158,7 @@ class StreamClosedEarly(_OfExchange, frozen=True, kw_only=True, tag="peer.stream
 
 
 class StreamAbandoned(_OfExchange, frozen=True, kw_only=True, tag="peer.stream_abandoned.v1"):
-    """The stream was given up, read or not."""
+    """The stream was abandoned, read or not."""
 
     reason: str = ""
 
@@ -175,8 +166,8 @@ class StreamAbandoned(_OfExchange, frozen=True, kw_only=True, tag="peer.stream_a
 # --- the context's watermark ----------------------------------------------------------------------
 
 
-class ContextAdvanced(_PeerTransition, frozen=True, kw_only=True, tag="peer.context_advanced.v1"):
-    """The session's context was changed at this time, later than ever before."""
+class ContextAdvanced(TransitionFact, frozen=True, kw_only=True, tag="peer.context_advanced.v1"):
+    """The session's context changed at this time, later than at any change before."""
 
     updated_at_ms: Unsigned
 

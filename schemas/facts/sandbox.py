@@ -1,7 +1,7 @@
-"""Facts of the family ``sandbox``: where a session's memory was kept.
+"""Facts of the family ``sandbox``: which snapshots of a session's memory are stored.
 
-A snapshot holds what all the runs up to it have left; whoever wants the session as it stands loads
-it and re-executes the runs after it.
+A snapshot has the effects of all runs before it. To restore a session, a node loads the snapshot
+and executes the later runs again.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ class SnapshotKept(Fact, frozen=True, kw_only=True, tag="sandbox.snapshot_kept.v
     language: Language
     build: str
     after_sequence: Unsigned
-    """Where the last run it knows of ended: the sequence of the turn's last fact."""
+    """Sequence of the last fact of the last turn that the snapshot contains."""
     size_bytes: Unsigned
     limits: SessionLimits | UnsetType = UNSET
-    """The session's, if they are not the defaults; who restores it is given them."""
+    """The session's limits, unless they are the defaults; a restored session has them."""
 
 
 class SnapshotRestored(Fact, frozen=True, kw_only=True, tag="sandbox.snapshot_restored.v1"):
-    """This life of the session begins with a snapshot's memory, of its own or of another session.
-    It is opened because of this, and ``run``, if it is set, is the first it takes in."""
+    """This generation begins with the memory of a snapshot, from this or from another session. The
+    fact opens the session; ``run``, if set, is its first run."""
 
     snapshot_id: str
     blob: str
     language: Language
     build: str
     after_sequence: Unsigned
-    """What happened in the session up to here is forgotten with it."""
+    """Sequence of the last fact of the session that the restore discards."""
     size_bytes: Unsigned
     asked_by: str
-    """Id of the command that wanted it: sent again, it changes nothing."""
+    """Id of the command that requested the restore; a duplicate of it changes nothing."""
     forked_from: ForkPoint | UnsetType = UNSET
-    """Whose memory it is, where it was taken for this."""
+    """The session and run the memory is from, if the snapshot was made for a fork."""
     forked: ForkedRun | UnsetType = UNSET
-    """Where ``run`` begins."""
+    """Where ``run`` continues another run."""
     request: RunRequest | UnsetType = UNSET
-    """Of ``run``."""
+    """Request of ``run``."""
     request_blob: str | UnsetType = UNSET
-    """As of ``session.input_accepted``."""
+    """See ``session.input_accepted``."""
     limits: SessionLimits | UnsetType = UNSET
-    """The session's from now on, if they are not the defaults."""
+    """The session's limits from now on, unless they are the defaults."""
 
 
 class HistoryRestarted(
     HistoryRestart, frozen=True, kw_only=True, tag="sandbox.history_restarted.v1"
 ):
-    """No memory from before counts."""
+    """All earlier snapshots are void."""
 
 
 SandboxFact = SnapshotKept | SnapshotRestored | HistoryRestarted

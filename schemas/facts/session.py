@@ -1,8 +1,8 @@
-"""Facts of the family ``session``: admission is their only writer.
+"""Facts of the family ``session``, written by admission.
 
-A machine's fact is one per accepted input: its parameters and the name of the row that fired.
-Folding applies the row and never looks at guards again, so rules may change without history
-changing. ``run`` of the envelope is the row's ``run_id`` where it has one.
+A machine writes one fact per accepted input: the input's parameters and the name of the row that
+fired. Folding applies the row and evaluates no guard, so a changed rule leaves history as it is.
+``run`` of the envelope is the row's ``run_id`` where it has one.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionLimits
 
 __all__ = ["SESSION_FACTS", "SessionFact"]
 
-Unsigned = Annotated[int, Meta(ge=0)]
+NonNegative = Annotated[int, Meta(ge=0)]
+"""``Unsigned`` without its upper limit."""
 
 
 class _OfSession(Fact, frozen=True, kw_only=True):
     phase: str = ""
-    """Where the host stands after it: other families follow the host by this and know no rows."""
+    """The host's phase after this fact. Other families follow the host by it."""
 
 
 class _SessionTransition(_OfSession, frozen=True, kw_only=True):
-    """A row of session_lifecycle or session_admission fired."""
+    """A ``TransitionFact`` whose ``phase`` is encoded before its ``row``."""
 
     row: str = ""
     """The row's name in ``machines.md``; empty until the machine has decided."""
@@ -36,7 +37,7 @@ class Initialized(_SessionTransition, frozen=True, kw_only=True, tag="session.in
     """The host exists and is idle."""
 
     language: Language | UnsetType = UNSET
-    """Of the memory it begins with, if it begins with one."""
+    """Language of the memory the session begins with, if any."""
     build: str | UnsetType = UNSET
     """Digest of the guest that made that memory."""
 
@@ -48,7 +49,7 @@ class Registered(_SessionTransition, frozen=True, kw_only=True, tag="session.reg
 
 
 class Unregistered(_SessionTransition, frozen=True, kw_only=True, tag="session.unregistered.v1"):
-    """The host serves no session any more."""
+    """The host serves no session."""
 
     session_id_in: str
 
@@ -59,16 +60,16 @@ class BindingsPrepared(
     """A runtime and its fence token are bound."""
 
     agent_runtime_id: str
-    fence_token: Unsigned
-    generation_in: Unsigned
-    """The row's ``generation``: the runtime's. The envelope's is the session's life."""
+    fence_token: NonNegative
+    generation_in: NonNegative
+    """The row's ``generation``: the runtime's. The envelope's is the session's generation."""
     session_id_in: str
 
 
 class ExecutorEnsured(
     _SessionTransition, frozen=True, kw_only=True, tag="session.executor_ensured.v1"
 ):
-    """Somebody is there to execute: runs may be prepared."""
+    """An executor is available: runs may be prepared."""
 
     session_id_in: str
 
@@ -76,26 +77,26 @@ class ExecutorEnsured(
 class SilentIntentsSet(
     _SessionTransition, frozen=True, kw_only=True, tag="session.silent_intents_set.v1"
 ):
-    """Peer requests with these intents are taken in without waking anybody."""
+    """The session accepts peer requests with these intents without waking an executor."""
 
     session_id_in: str
     intents: tuple[str, ...] = ()
 
 
 class Retired(_SessionTransition, frozen=True, kw_only=True, tag="session.retired.v1"):
-    """No new input; what is queued is still worked off."""
+    """The session accepts no new input and works off its queue."""
 
     session_id_in: str
 
 
 class Reset(_SessionTransition, frozen=True, kw_only=True, tag="session.reset.v1"):
-    """Back to idle, fence and silent intents forgotten."""
+    """The host is idle again; the fence and the silent intents are cleared."""
 
 
 class ExecutorStopRequested(
     _SessionTransition, frozen=True, kw_only=True, tag="session.executor_stop_requested.v1"
 ):
-    """The executor was told to stop; bound ones answer with an exit."""
+    """The executor is asked to stop; a bound executor reports its exit."""
 
     reason: str = ""
 
@@ -107,41 +108,41 @@ class ExecutorExited(
 
 
 class Destroyed(_SessionTransition, frozen=True, kw_only=True, tag="session.destroyed.v1"):
-    """This generation is over. The next input opens another one under the same id."""
+    """This generation is over. The next input opens another one under the same session id."""
 
     session_id_in: str
 
 
 class Recovered(_SessionTransition, frozen=True, kw_only=True, tag="session.recovered.v1"):
-    """The host was taken over after a restart; nothing changed."""
+    """The host was recovered after a restart, unchanged."""
 
 
 class RunInterruptRequested(
     _SessionTransition, frozen=True, kw_only=True, tag="session.run_interrupt_requested.v1"
 ):
-    """The current run was asked to yield and to end at its next boundary."""
+    """The current run is asked to yield and to end at its next boundary."""
 
 
 class BoundaryCancelRequested(
     _SessionTransition, frozen=True, kw_only=True, tag="session.boundary_cancel_requested.v1"
 ):
-    """The current run was asked to end at its next boundary."""
+    """The current run is asked to end at its next boundary."""
 
     reason: str = ""
     now: bool = False
-    """It was asked not to wait for a boundary."""
+    """The run need not reach a boundary first."""
 
 
 class QueuedRunDrained(
     _SessionTransition, frozen=True, kw_only=True, tag="session.queued_run_drained.v1"
 ):
-    """A retired session took up a run that was queued before."""
+    """A retired session started a run from its queue."""
 
     input_id: str | UnsetType = UNSET
 
 
 class WorkIngested(_SessionTransition, frozen=True, kw_only=True, tag="session.work_ingested.v1"):
-    """Work arrived from outside and its admission is to be resolved."""
+    """Work arrived from outside; its admission is still to be resolved."""
 
     runtime_id: str
     work_id: str
@@ -149,16 +150,16 @@ class WorkIngested(_SessionTransition, frozen=True, kw_only=True, tag="session.w
 
 
 class LimitsSet(_OfSession, frozen=True, kw_only=True, tag="session.limits_set.v1"):
-    """Runs of this life that start from now on and name no limits have these."""
+    """The default limits of runs that start later in this generation and name none."""
 
     limits: SessionLimits
 
 
 class InputAccepted(_SessionTransition, frozen=True, kw_only=True, tag="session.input_accepted.v1"):
-    """The session owes this input an end: exactly one terminal fact follows some day.
+    """The session owes this input exactly one terminal fact.
 
     An input announced by its bare id (the handle method) has neither ``request`` nor
-    ``request_blob``: whoever announced it prepares and commits its run by hand.
+    ``request_blob``: the handle's caller prepares and commits its run.
     """
 
     input_id: str
@@ -168,17 +169,17 @@ class InputAccepted(_SessionTransition, frozen=True, kw_only=True, tag="session.
     wake_if_idle: bool = True
     request: RunRequest | UnsetType = UNSET
     request_blob: str | UnsetType = UNSET
-    """Digest of the request in the blob store, where it was too large to stand here; ``request``
-    is then without code and inputs."""
+    """Digest of the request in the blob store, if it is too large for a fact; ``request`` then has
+    no code and no inputs."""
     reply_to: str | UnsetType = UNSET
     reply_waits: bool = False
-    """Whoever is to be told holds the line, and hears of a park, too."""
+    """The client waits for the reply and is also sent an interim reply when the run parks."""
     forked: ForkedRun | UnsetType = UNSET
-    """Its run goes on from the middle of another one."""
+    """Where the run continues another run, if it was forked."""
 
 
 class RunPrepared(_SessionTransition, frozen=True, kw_only=True, tag="session.run_prepared.v1"):
-    """The session is claimed for this run; its turn may start."""
+    """The session is reserved for this run; its turn may start."""
 
     input_id: str | UnsetType = UNSET
 
@@ -188,61 +189,62 @@ class RunCommitted(_SessionTransition, frozen=True, kw_only=True, tag="session.r
 
     input_id: str
     ended_at_sequence: int | UnsetType = UNSET
-    """Where the turn's last fact stands, which has the result; unset: somebody else committed."""
+    """Sequence of the turn's last fact, which has the result; unset if the handle committed the
+    run."""
 
 
 class RunFailed(_SessionTransition, frozen=True, kw_only=True, tag="session.run_failed.v1"):
     """The run's turn failed and the session is free again."""
 
     turn_phase: str | None = None
-    """What admission saw of the turn when it decided, and so ``terminal_cause_kind``."""
+    """The turn's phase when admission decided; it determines ``terminal_cause_kind``."""
     terminal_cause_kind: str | None = None
     ended_at_sequence: int | UnsetType = UNSET
-    """As of ``RunCommitted``."""
+    """See ``RunCommitted``."""
     error: ErrorObject | UnsetType = UNSET
-    """Why, where no fact of a turn says so."""
+    """The reason, if no fact of a turn has it."""
 
 
 class RunRolledBack(
     _SessionTransition, frozen=True, kw_only=True, tag="session.run_rolled_back.v1"
 ):
-    """The run was taken back before it did anything; the session is free again."""
+    """The run was withdrawn before it did anything; the session is free again."""
 
 
 class Recycled(_SessionTransition, frozen=True, kw_only=True, tag="session.recycled.v1"):
-    """The host was recycled: fence and current run forgotten, session kept."""
+    """The host was recycled: fence and current run are cleared, the session stays."""
 
 
 class InputCancelled(_OfSession, frozen=True, kw_only=True, tag="session.input_cancelled.v1"):
-    """A queued input was withdrawn and never starts."""
+    """A queued input was withdrawn and will not start."""
 
     input_id: str
     reason: str = ""
 
 
 class InputRefused(_OfSession, frozen=True, kw_only=True, tag="session.input_refused.v1"):
-    """An accepted input can never start (its session was destroyed or stopped meanwhile)."""
+    """An accepted input cannot start: its session was destroyed or stopped meanwhile."""
 
     input_id: str
     error: ErrorObject
 
 
 class ReplyRequested(_OfSession, frozen=True, kw_only=True, tag="session.reply_requested.v1"):
-    """The same input was sent again and wants its end told to another subject too."""
+    """A duplicate of an accepted input asks for the reply on another subject."""
 
     input_id: str
     reply_to: str
     reply_waits: bool = False
-    """As of ``InputAccepted``."""
+    """See ``InputAccepted``."""
 
 
 class HistoryRestarted(
     HistoryRestart, frozen=True, kw_only=True, tag="session.history_restarted.v1"
 ):
-    """This life of the session is over, whatever it owed. The next input opens another one."""
+    """This generation is over, with everything it owed. The next input opens another one."""
 
     phase: str = ""
-    """As of all facts of sessions: destroyed."""
+    """Destroyed, as every fact of a session has the host's phase."""
 
 
 SessionFact = (

@@ -1,25 +1,19 @@
-"""Facts of the family ``surface``: one per accepted input of a session's surfaces and MCP servers.
+"""Facts of the family ``surface``: a session's tool surfaces and MCP servers.
 
-A fact has the input's parameters and the name of the row that fired; folding applies the row.
+The machines write one fact per accepted input: the input's parameters and the name of the row that
+fired. Folding applies the row.
 """
 
 from __future__ import annotations
 
-from rookery.schemas.envelope import Fact
+from rookery.schemas.envelope import TransitionFact
 from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.surface import ExternalToolSurfaceFailureCause
 
 __all__ = ["SURFACE_FACTS", "SurfaceFact"]
 
 
-class _SurfaceTransition(Fact, frozen=True, kw_only=True):
-    """A row of external_tool_surface or mcp_server_lifecycle fired."""
-
-    row: str = ""
-    """The row's name in ``machines.md``; empty until the machine has decided."""
-
-
-class _OfSurface(_SurfaceTransition, frozen=True, kw_only=True):
+class _OfSurface(TransitionFact, frozen=True, kw_only=True):
     surface_id: str
 
 
@@ -29,13 +23,13 @@ class _Staged(_OfSurface, frozen=True, kw_only=True):
 
 class _Completed(_OfSurface, frozen=True, kw_only=True):
     task_seq: Unsigned
-    """Which job came back."""
+    """Number of the job that ended."""
     lineage_seq: Unsigned
-    """Which staged intent that job was started for."""
+    """Number of the staged intent the job was started for."""
 
 
 class Registered(_OfSurface, frozen=True, kw_only=True, tag="surface.registered.v1"):
-    """The surface is known, whatever becomes of it."""
+    """The surface is registered."""
 
 
 class AddStaged(_Staged, frozen=True, kw_only=True, tag="surface.add_staged.v1"):
@@ -47,58 +41,56 @@ class RemoveStaged(_Staged, frozen=True, kw_only=True, tag="surface.remove_stage
 
 
 class ReloadStaged(_Staged, frozen=True, kw_only=True, tag="surface.reload_staged.v1"):
-    """At a boundary the active surface is to be loaded anew."""
+    """At a boundary the active surface is to be reloaded."""
 
 
 class BoundaryApplied(_OfSurface, frozen=True, kw_only=True, tag="surface.boundary_applied.v1"):
-    """A turn came to a boundary and took up what was staged."""
+    """A turn reached a boundary and applied the staged intent."""
 
     now_ms: Unsigned
     staged_seq: Unsigned
-    """Which staged intent was seen; a newer one would have refused the boundary."""
+    """Number of the staged intent that was applied; a newer one would have refused the boundary."""
     applied_at_turn: Unsigned
 
 
 class PendingSucceeded(_Completed, frozen=True, kw_only=True, tag="surface.pending_succeeded.v1"):
-    """The current job came back with tools: the surface is active and visible."""
+    """The current job ended with tools: the surface is active and visible."""
 
 
 class PendingFailed(_Completed, frozen=True, kw_only=True, tag="surface.pending_failed.v1"):
-    """The current job came back without: the surface is what it was before."""
+    """The current job ended without tools: the surface is as before."""
 
     cause_in: ExternalToolSurfaceFailureCause
-    """The row's ``cause``: what failed. The envelope's is what led to this fact."""
+    """The row's ``cause``: what failed. The envelope's ``cause`` names the causing command."""
 
 
 class CallStarted(_OfSurface, frozen=True, kw_only=True, tag="surface.call_started.v1"):
-    """A call asked for the surface; the row says whether it counts or was rejected."""
+    """A call requested the surface; the row says whether it was admitted or rejected."""
 
 
 class CallFinished(_OfSurface, frozen=True, kw_only=True, tag="surface.call_finished.v1"):
-    """A call that counted is over."""
+    """An admitted call is over."""
 
 
 class RemovalFinalized(_OfSurface, frozen=True, kw_only=True, tag="surface.removal_finalized.v1"):
-    """The removed surface has drained and is gone."""
+    """The surface has no calls left and is removed."""
 
 
 class RemovalForced(_OfSurface, frozen=True, kw_only=True, tag="surface.removal_forced.v1"):
-    """The removed surface is gone, with calls still under way."""
+    """The surface is removed with calls in flight."""
 
 
-class SnapshotAligned(
-    _SurfaceTransition, frozen=True, kw_only=True, tag="surface.snapshot_aligned.v1"
-):
-    """Whoever shows the tools shows those of this epoch."""
+class SnapshotAligned(TransitionFact, frozen=True, kw_only=True, tag="surface.snapshot_aligned.v1"):
+    """The visible list of tools is the one of this epoch."""
 
     epoch: Unsigned
 
 
-class ShutDown(_SurfaceTransition, frozen=True, kw_only=True, tag="surface.shut_down.v1"):
-    """Nothing is staged or applied any more."""
+class ShutDown(TransitionFact, frozen=True, kw_only=True, tag="surface.shut_down.v1"):
+    """The surface set is shut down: intents are neither staged nor applied."""
 
 
-class _OfServer(_SurfaceTransition, frozen=True, kw_only=True):
+class _OfServer(TransitionFact, frozen=True, kw_only=True):
     server_id: str
 
 
@@ -111,7 +103,7 @@ class ServerConnected(_OfServer, frozen=True, kw_only=True, tag="surface.server_
 
 
 class ServerFailed(_OfServer, frozen=True, kw_only=True, tag="surface.server_failed.v1"):
-    """The server could not be reached, or broke."""
+    """The server is unreachable, or failed."""
 
     error: str = ""
 
@@ -125,7 +117,7 @@ class ServerDisconnected(
 class ServerReloadRequested(
     _OfServer, frozen=True, kw_only=True, tag="surface.server_reload_requested.v1"
 ):
-    """The server is to be connected to anew."""
+    """The server is to be reconnected."""
 
 
 SurfaceFact = (

@@ -1,10 +1,9 @@
-"""Facts of the family ``tool``: the concern ``tools`` is their only writer.
+"""Facts of the family ``tool``, written by the decider of tools.
 
-A call is ``requested``, then ``intended``, then it has exactly one outcome: ``completed``,
-``failed``, or, where nobody can know whether it took place, ``recovery_required`` until an operator
-says. One that wants an approval is ``allowed`` before it is intended. One that was turned away
-before anything could happen is ``refused`` and has no other fact, unless its arguments stood in the
-blob store and were looked at after it was ``requested``.
+A call is ``requested``, then ``intended``, and has exactly one outcome: ``completed``, ``failed``,
+or, if its outcome is unknown, ``recovery_required`` until an operator resolves it. A call that
+needs an approval is ``allowed`` before it is intended. A rejected call is ``refused`` and has no
+other fact, unless its arguments were in the blob store and were checked after it was ``requested``.
 ``run`` of the envelope is the call's run.
 """
 
@@ -29,70 +28,71 @@ class _ToolCallFact(Fact, frozen=True, kw_only=True):
 
 
 class Refused(_ToolCallFact, frozen=True, kw_only=True, tag="tool.refused.v1"):
-    """The call was turned away; nothing was executed."""
+    """The call was rejected; nothing was executed."""
 
     name: str
     number: Unsigned
-    """Counts the run's calls from 1."""
+    """Number of the call in its run, from 1."""
     request_digest: str
     error: ToolFault
     status: CallStatus = CallStatus.ERROR
 
 
 class Requested(_ToolCallFact, frozen=True, kw_only=True, tag="tool.requested.v1"):
-    """The call is a good one: the tool is there and takes these arguments."""
+    """The call is valid: the tool exists and accepts these arguments."""
 
     name: str
     surface: str
-    """Whose tool it is: ``local`` for functions of the node, else a worker's name."""
+    """Who serves the tool: ``local`` for functions of the node, else a worker's name."""
     number: Unsigned
     side_effect: SideEffect
     idempotent: bool
     idempotency_key: str
-    """The same however often the call is tried."""
+    """The same for every attempt of the call."""
     schema_digest: str
     request_digest: str
     timeout_ms: Unsigned
     arguments: CallArguments | UnsetType = UNSET
     arguments_blob: str | UnsetType = UNSET
     waits: bool = False
-    """For a place, or for a look at its arguments; else its intent stands beside it."""
+    """The call waits for a slot or for a check of its arguments; otherwise its intent is in the
+    same commit."""
     approval: ApprovalPolicy | UnsetType = UNSET
-    """Set if the call waits for an approval first: which policy wants it."""
+    """The policy that requires an approval of the call, if any."""
 
 
 class Allowed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.allowed.v1"):
-    """The call that waited for an approval may be made, on a grant it has consumed."""
+    """An approval's grant was consumed; the call may be made."""
 
     grant_id: str
 
 
 class IntentRecorded(_ToolCallFact, frozen=True, kw_only=True, tag="tool.intent_recorded.v1"):
-    """The tool is about to be called: from here on it may have been."""
+    """The tool is about to be called: from here on it may have acted."""
 
     attempt: Unsigned
-    """Counts from 1."""
+    """Number of the attempt, from 1."""
     node: str
-    """Which process of which node calls it."""
+    """Node and process that make the call."""
     deadline_at_ms: Unsigned
     grant_id: str = ""
-    """The grant of a call that wanted an approval."""
+    """The grant of a call that needed an approval."""
 
 
 class Completed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.completed.v1"):
-    """The tool has answered."""
+    """The tool returned a value."""
 
     value: Any = None
     value_blob: str | UnsetType = UNSET
-    """Digest of the value in the blob store, where it is too large to stand here."""
+    """Digest of the value in the blob store, if it is too large for a fact."""
     response_digest: str
     duration_ms: Unsigned
     resolved_by: str = ""
-    """The operator who said so, or their command: ``RECOVERY_REQUIRED`` before."""
+    """The operator, or the id of their command, that resolved a call in ``RECOVERY_REQUIRED``."""
 
 
 class Failed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.failed.v1"):
-    """The tool has failed, or its time was up."""
+    """The tool failed, or exceeded its time."""
 
     error: ToolFault
     status: CallStatus
@@ -101,29 +101,29 @@ class Failed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.failed.v1"):
 
 
 class RecoveryRequired(_ToolCallFact, frozen=True, kw_only=True, tag="tool.recovery_required.v1"):
-    """Nobody knows whether the tool has acted, and it may not be called twice unseen."""
+    """It is unknown whether the tool has acted, so the call is not repeated without an operator."""
 
     reason: str
     may_act_until_ms: Unsigned | UnsetType = UNSET
-    """Until then the tool may still act on an attempt that was made, in milliseconds since 1970;
-    unset by older nodes, which means the deadline of the last intent."""
+    """Until when the tool may still act on an earlier attempt, in milliseconds since 1970. Older
+    nodes leave it unset; then the deadline of the last intent applies."""
 
 
 class RetryAllowed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.retry_allowed.v1"):
-    """An operator wants the call tried again, whatever the last attempt did."""
+    """An operator requests another attempt, whatever the last one did."""
 
     resolved_by: str
 
 
 class Withdrawn(_ToolCallFact, frozen=True, kw_only=True, tag="tool.withdrawn.v1"):
-    """The run ended, or its program gave the call up, before the tool was called."""
+    """The run ended, or its program cancelled the call, before the tool was called."""
 
     given_up: bool | UnsetType = UNSET
-    """Set if the program goes on without it."""
+    """Set if the program continues without the call."""
 
 
 class HistoryRestarted(HistoryRestart, frozen=True, kw_only=True, tag="tool.history_restarted.v1"):
-    """No call from before counts, whatever came of it."""
+    """All earlier calls are void, with their outcomes."""
 
 
 CallFact = (

@@ -1,8 +1,9 @@
-"""Facts of the family ``turn``: the concern ``turns`` is their only writer.
+"""Facts of the family ``turn``, written by the decider of turns.
 
-One per accepted input of its four machines: turn_execution, the session's slot for a turn, the
-realtime product turn, the model baseline. Each has the input's parameters and the name of the row
-that fired. ``run`` of the envelope is the row's ``run_id`` where it has one, and then required.
+The family has four machines: turn_execution, the session's slot for a turn, the realtime product
+turn, the model baseline. Each writes one fact per accepted input: the input's parameters and the
+name of the row that fired. ``run`` of the envelope is the row's ``run_id``, required where the row
+has one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.calls import ForkedRun, RequestedCall, RunEnvironment
-from rookery.schemas.envelope import Fact, HistoryRestart
+from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
 from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.turn import (
     ContentShape,
@@ -27,13 +28,9 @@ from rookery.schemas.run import RunRequest, RunResult
 __all__ = ["TURN_FACTS", "TurnFact"]
 
 
-class _TurnTransition(Fact, frozen=True, kw_only=True):
-    """A row of one of the machines fired."""
-
-    row: str = ""
-    """The row's name in ``machines.md``; empty until the machine has decided."""
+class _TurnTransition(TransitionFact, frozen=True, kw_only=True):
     step: Unsigned | UnsetType = UNSET
-    """Of the last fact of a driver's step: its number."""
+    """Number of the driver's step, in the last fact of that step."""
 
 
 class _OfRun(_TurnTransition, frozen=True, kw_only=True):
@@ -45,11 +42,11 @@ class _OfRun(_TurnTransition, frozen=True, kw_only=True):
 
 class _Start(_OfRun, frozen=True, kw_only=True):
     direct: bool = False
-    """Nobody had prepared the session for the run: it is bound until its turn has ended."""
+    """The session was not prepared for the run: it is bound until the turn has ended."""
 
 
 class Started(_Start, frozen=True, kw_only=True, tag="turn.started.v1"):
-    """The run's driver may begin; what the turn before left is forgotten."""
+    """The run's driver may begin; the state of the previous turn is cleared."""
 
     primitive_kind_in: TurnPrimitiveKind
     shape: ContentShape
@@ -57,29 +54,29 @@ class Started(_Start, frozen=True, kw_only=True, tag="turn.started.v1"):
     image_results: bool
     max_retries: Unsigned
     offer: RunEnvironment | UnsetType = UNSET
-    """What the run is given, where a node drives it; unset: somebody outside takes its steps."""
+    """Environment of a run that a node drives; unset if a client takes the turn's steps."""
     request: RunRequest | UnsetType = UNSET
-    """Of a driven run: with its offer all there is to know in order to run it again."""
+    """Request of a driven run: with ``offer`` it suffices to execute the run again."""
     request_blob: str | UnsetType = UNSET
-    """As of ``session.input_accepted``."""
+    """See ``session.input_accepted``."""
     forked: ForkedRun | UnsetType = UNSET
-    """Where it begins, if it goes on from the middle of another run."""
+    """Where the run continues another run, if it was forked."""
 
 
 class ImmediateAppendStarted(
     _Start, frozen=True, kw_only=True, tag="turn.immediate_append_started.v1"
 ):
-    """Something is appended to the conversation and no driver is asked."""
+    """Content is appended to the conversation without a driver."""
 
 
 class ImmediateContextStarted(
     _Start, frozen=True, kw_only=True, tag="turn.immediate_context_started.v1"
 ):
-    """Something is appended to the context and no driver is asked."""
+    """Content is appended to the context without a driver."""
 
 
 class PrimitiveApplied(_TurnTransition, frozen=True, kw_only=True, tag="turn.primitive_applied.v1"):
-    """What was started stands in the conversation; an immediate turn ends with it."""
+    """The started content is in the conversation; an immediate turn ends with it."""
 
 
 # --- turn_execution: steps ------------------------------------------------------------------------
@@ -88,30 +85,30 @@ class PrimitiveApplied(_TurnTransition, frozen=True, kw_only=True, tag="turn.pri
 class ToolCallsReturned(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.tool_calls_returned.v1"
 ):
-    """The driver wants this many tools; with none of them the boundary comes next."""
+    """The driver requests this many tool calls; after none of them the boundary follows."""
 
     tool_count: Unsigned
     calls: tuple[RequestedCall, ...] = ()
-    """What it wants of them, where a node drives the run."""
+    """The requested calls of a run that a node drives."""
 
 
 class TerminalReturned(_TurnTransition, frozen=True, kw_only=True, tag="turn.terminal_returned.v1"):
-    """The driver wants no more tools."""
+    """The driver requests no more tool calls."""
 
 
 class OpsRegistered(_TurnTransition, frozen=True, kw_only=True, tag="turn.ops_registered.v1"):
-    """These operations are under way, in place of any before; the barrier ones are waited for."""
+    """These operations are in flight and replace earlier ones; the turn waits for the barrier's."""
 
     op_refs: tuple[str, ...]
     barrier_ids: tuple[str, ...]
     timer_ms: Unsigned | UnsetType = UNSET
-    """A time of the program's that may come first, where a node drives the run."""
+    """A timer of the program that may fire first, in a run that a node drives."""
 
 
 class OpsBarrierSatisfied(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.ops_barrier_satisfied.v1"
 ):
-    """All operations that were waited for have come to their end: exactly these."""
+    """The operations of the barrier have ended: exactly these."""
 
     operation_ids: tuple[str, ...]
 
@@ -119,15 +116,15 @@ class OpsBarrierSatisfied(
 class ToolCallsResolved(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.tool_calls_resolved.v1"
 ):
-    """The driver has been given the results."""
+    """The driver has the results."""
 
     passed_ms: tuple[Unsigned, ...] | UnsetType = UNSET
-    """Set if the program waited for a time, too: how far its clock went on, each time one came
-    first, and at last with the results."""
+    """Set if the program waited for timers, too: by how much its clock advanced each time a timer
+    fired first, and finally with the results."""
 
 
 class BoundaryApplied(_TurnTransition, frozen=True, kw_only=True, tag="turn.boundary_applied.v1"):
-    """What may only change between two steps has changed; the driver goes on if it may."""
+    """Changes that are allowed only between two steps are applied; the driver may continue."""
 
 
 class BoundaryCompleted(
@@ -137,7 +134,7 @@ class BoundaryCompleted(
 
 
 class CallbackPending(_TurnTransition, frozen=True, kw_only=True, tag="turn.callback_pending.v1"):
-    """The operations are somebody else's to finish, and the turn does not wait for them."""
+    """A client finishes the operations; the turn does not wait for them."""
 
 
 # --- turn_execution: extraction -------------------------------------------------------------------
@@ -146,7 +143,7 @@ class CallbackPending(_TurnTransition, frozen=True, kw_only=True, tag="turn.call
 class ExtractionEntered(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.extraction_entered.v1"
 ):
-    """The driver's answer is to become structured output, with so many more attempts if need be."""
+    """The driver's answer is to become structured output, with this many retries."""
 
     max_retries: Unsigned
 
@@ -154,25 +151,25 @@ class ExtractionEntered(
 class ExtractionStarted(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.extraction_started.v1"
 ):
-    """The driver was asked for structured output."""
+    """The driver is asked for structured output."""
 
 
 class ExtractionValidationPassed(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.extraction_validation_passed.v1"
 ):
-    """The structured output fits its schema."""
+    """The structured output matches its schema."""
 
 
 class ExtractionValidationFailed(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.extraction_validation_failed.v1"
 ):
-    """The structured output does not fit; without attempts left the turn completes without it."""
+    """The structured output does not match; without retries left the turn completes without it."""
 
     error: str
 
 
 class ExtractionFailed(_TurnTransition, frozen=True, kw_only=True, tag="turn.extraction_failed.v1"):
-    """There is no structured output and the turn completes without it."""
+    """The turn completes without structured output."""
 
     error: str
 
@@ -181,7 +178,7 @@ class ExtractionFailed(_TurnTransition, frozen=True, kw_only=True, tag="turn.ext
 
 
 class AttemptFailed(_TurnTransition, frozen=True, kw_only=True, tag="turn.attempt_failed.v1"):
-    """A call to the model failed; another attempt is due after the delay."""
+    """A call to the model failed; a retry is due after the delay."""
 
     failure_kind: LlmRetryFailureKind
     retry_attempt: Unsigned
@@ -197,7 +194,7 @@ class RetryRequested(_TurnTransition, frozen=True, kw_only=True, tag="turn.retry
 
 
 class FatallyFailed(_TurnTransition, frozen=True, kw_only=True, tag="turn.fatally_failed.v1"):
-    """The turn met a failure no other attempt can mend."""
+    """The turn met a failure that a retry does not repair."""
 
     cause_kind: TurnTerminalCauseKind
     error: str
@@ -216,7 +213,7 @@ class BoundaryCancelRequested(
 class CancellationObserved(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.cancellation_observed.v1"
 ):
-    """The driver has stopped because it was told to."""
+    """The driver has stopped because of the cancellation."""
 
 
 class CancelledWithoutRun(
@@ -228,17 +225,17 @@ class CancelledWithoutRun(
 class TurnLimitReached(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.turn_limit_reached.v1"
 ):
-    """The driver has taken all the steps it may."""
+    """The driver has taken its last permitted step."""
 
 
 class BudgetExhausted(_TurnTransition, frozen=True, kw_only=True, tag="turn.budget_exhausted.v1"):
-    """The turn's tokens or tool calls are used up."""
+    """The turn's budget of tokens or tool calls is spent."""
 
 
 class TimeBudgetExceeded(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.time_budget_exceeded.v1"
 ):
-    """The turn's time is used up."""
+    """The turn's time budget is spent."""
 
 
 class _ParkingFact(Fact, frozen=True, kw_only=True):
@@ -246,21 +243,21 @@ class _ParkingFact(Fact, frozen=True, kw_only=True):
 
 
 class Parked(_ParkingFact, frozen=True, kw_only=True, tag="turn.parked.v1"):
-    """The run waits for somebody and nothing of it is held in memory. Not an end."""
+    """The run waits outside of the memory of a node. The run has not ended."""
 
     code: str
-    """What for: ``WAITING_FOR_APPROVAL``, ``RECOVERY_REQUIRED`` ..."""
+    """The reason: ``WAITING_FOR_APPROVAL``, ``RECOVERY_REQUIRED`` ..."""
     snapshot_id: str
     snapshot_blob: str
     """Digest of the program's memory in the blob store."""
     waits_for: tuple[str, ...]
-    """The operations it waits for."""
+    """Ids of the operations the run waits for."""
     split: bool | UnsetType = UNSET
-    """Whether calls of several steps are open: then it goes on when the first has come."""
+    """Whether calls of several steps are open: then the first call that ends resumes the run."""
 
 
 class Unparked(_ParkingFact, frozen=True, kw_only=True, tag="turn.unparked.v1"):
-    """What the run waited for has come; any node may go on with it."""
+    """An outcome the run waited for is committed; any node may resume the run."""
 
 
 # --- turn_execution: ends -------------------------------------------------------------------------
@@ -268,23 +265,23 @@ class Unparked(_ParkingFact, frozen=True, kw_only=True, tag="turn.unparked.v1"):
 
 class _End(_OfRun, frozen=True, kw_only=True):
     result: RunResult | UnsetType = UNSET
-    """Where a node drove the run, and neither if somebody outside did."""
+    """Result of a run that a node drove; otherwise neither this nor ``result_blob`` is set."""
     result_blob: str | UnsetType = UNSET
-    """Digest of the result in the blob store, where it is too large to stand here; ``result`` is
-    then without its value, its streams and its calls."""
+    """Digest of the result in the blob store, if it is too large for a fact; ``result`` then has no
+    value, no streams and no calls."""
     kept: bool = False
-    """Whether what the run did to its session stands; else the session is as it was before."""
+    """Whether the run's changes to its session are valid; otherwise the session is as before."""
 
 
 class Completed(_End, frozen=True, kw_only=True, tag="turn.completed.v1"):
-    """The run's turn is over."""
+    """The run's turn completed."""
 
 
 class Failed(_End, frozen=True, kw_only=True, tag="turn.failed.v1"):
-    """The run's turn is over and did not end well."""
+    """The run's turn failed."""
 
     apply_cause: str | None = None
-    """What the runtime could not apply, where that was it."""
+    """The change the runtime failed to apply, if that was the cause."""
     apply_message: str | None = None
     outcome: TurnTerminalOutcome
     cause_kind: TurnTerminalCauseKind
@@ -292,13 +289,13 @@ class Failed(_End, frozen=True, kw_only=True, tag="turn.failed.v1"):
 
 
 class Cancelled(_End, frozen=True, kw_only=True, tag="turn.cancelled.v1"):
-    """The run's turn is over because somebody wanted it to be."""
+    """The run's turn was cancelled."""
 
 
 class TerminalAcknowledged(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.terminal_acknowledged.v1"
 ):
-    """Whoever waited for the end has seen it; the turn is ready for another."""
+    """The waiting client has seen the end; the next turn may start."""
 
     outcome: TurnTerminalOutcome
 
@@ -307,17 +304,17 @@ class TerminalAcknowledged(
 
 
 class SlotProjected(_TurnTransition, frozen=True, kw_only=True, tag="turn.slot_projected.v1"):
-    """Somebody was told where the slot stands."""
+    """The state of the slot was queried."""
 
 
 class SlotClaimed(_TurnTransition, frozen=True, kw_only=True, tag="turn.slot_claimed.v1"):
-    """The slot is held for a turn, or the claim came after the shutdown."""
+    """The slot is reserved for a turn, or the reservation came after the shutdown."""
 
 
 class SlotClaimAborted(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_claim_aborted.v1"
 ):
-    """The turn the slot was held for does not come."""
+    """The turn the slot was reserved for will not start."""
 
 
 class SlotBegun(_TurnTransition, frozen=True, kw_only=True, tag="turn.slot_begun.v1"):
@@ -329,29 +326,29 @@ class SlotResolved(_TurnTransition, frozen=True, kw_only=True, tag="turn.slot_re
 
 
 class SlotFinalized(_TurnTransition, frozen=True, kw_only=True, tag="turn.slot_finalized.v1"):
-    """The slot's turn is wound up; a deferred shutdown takes place now."""
+    """The slot's turn is cleaned up; a deferred shutdown takes place now."""
 
 
 class SlotInterruptRequested(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_interrupt_requested.v1"
 ):
-    """The slot's turn is to be interrupted; only the first request wakes it."""
+    """The slot's turn is to be interrupted; only the first request wakes the turn."""
 
 
 class SlotShutdownRequested(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_shutdown_requested.v1"
 ):
-    """The slot takes no more turns, at once or when its turn is wound up."""
+    """The slot takes no more turns, now or after its turn is cleaned up."""
 
 
 class SlotDrained(_TurnTransition, frozen=True, kw_only=True, tag="turn.slot_drained.v1"):
-    """Whoever waited for the slot when it shut down has been answered."""
+    """The clients that waited for the slot at its shutdown have a reply."""
 
 
 class SlotTeardownAuthorized(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_teardown_authorized.v1"
 ):
-    """The session may be taken down."""
+    """The session may be destroyed."""
 
 
 class SlotBoundaryCancelAuthorized(
@@ -363,13 +360,13 @@ class SlotBoundaryCancelAuthorized(
 class SlotDispatchResolved(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_dispatch_resolved.v1"
 ):
-    """It was said whether the start may still be dispatched."""
+    """The machine resolved whether the start may still be dispatched."""
 
 
 class SlotDispositionResolved(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_disposition_resolved.v1"
 ):
-    """It was said what the admitted turn does: run its content, go on, or nothing."""
+    """The machine resolved what the admitted turn does: run its content, continue, or nothing."""
 
     execution_kind_present: bool
     execution_kind: ExecutionKind | None = None
@@ -381,7 +378,7 @@ class SlotDispositionResolved(
 class SlotKeepAliveResolved(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_keep_alive_resolved.v1"
 ):
-    """It was said what is kept of the turn's wish for keep-alive."""
+    """The machine resolved the turn's request for keep-alive."""
 
     keep_alive_request: KeepAliveRequest
 
@@ -389,7 +386,7 @@ class SlotKeepAliveResolved(
 class SlotPublicTerminalResolved(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.slot_public_terminal_resolved.v1"
 ):
-    """Somebody was told how the last start ended without a turn."""
+    """The machine reported how the last start ended without a turn."""
 
 
 # --- realtime_product_turn ------------------------------------------------------------------------
@@ -410,25 +407,25 @@ class ProductTurnCommitted(
 class ProductOutputStarted(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.product_output_started.v1"
 ):
-    """The first output of the realtime turn was heard."""
+    """The realtime turn produced its first output."""
 
 
 class ProductTurnInterrupted(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.product_turn_interrupted.v1"
 ):
-    """The output was cut off; the realtime turn goes on."""
+    """The output was interrupted; the realtime turn continues."""
 
 
 class ProductTurnEnded(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.product_turn_ended.v1"
 ):
-    """No realtime turn is in flight any more."""
+    """The session has no realtime turn in flight."""
 
 
 class ProjectionAdvanced(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.projection_advanced.v1"
 ):
-    """The session has moved on from what the realtime side was shown."""
+    """The session has advanced past the projection of the realtime side."""
 
     advanced_at_ms: Unsigned
 
@@ -436,13 +433,13 @@ class ProjectionAdvanced(
 class ProjectionRefreshed(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.projection_refreshed.v1"
 ):
-    """The realtime side was shown the session as of this time."""
+    """The realtime side has the session's projection as of this time."""
 
     observed_ms: Unsigned
 
 
 class ProjectionReset(_TurnTransition, frozen=True, kw_only=True, tag="turn.projection_reset.v1"):
-    """The realtime side starts anew from this time."""
+    """The realtime side starts over at this time."""
 
     baseline_ms: Unsigned
 
@@ -450,33 +447,33 @@ class ProjectionReset(_TurnTransition, frozen=True, kw_only=True, tag="turn.proj
 class ClientInputSubmitted(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.client_input_submitted.v1"
 ):
-    """The client has sent something: a connection that closes now is to be taken up again."""
+    """The client sent input: a connection that closes now is to be resumed."""
 
 
 class MidTurnActivitySeen(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.mid_turn_activity_seen.v1"
 ):
-    """The realtime turn is active: a connection that closes now is to be taken up again."""
+    """The realtime turn is active: a connection that closes now is to be resumed."""
 
 
 class TurnTerminationSeen(
     _TurnTransition, frozen=True, kw_only=True, tag="turn.termination_seen.v1"
 ):
-    """The realtime turn is over: a connection may close, and what was deferred is due."""
+    """The realtime turn is over: a connection may close, and deferred work is due."""
 
 
 # --- model_routing --------------------------------------------------------------------------------
 
 
 class BaselineSet(_TurnTransition, frozen=True, kw_only=True, tag="turn.baseline_set.v1"):
-    """The session's model is this one until something else is asked for."""
+    """The session uses this model until another one is chosen."""
 
     model: str
     realtime_capable: bool
 
 
 class HistoryRestarted(HistoryRestart, frozen=True, kw_only=True, tag="turn.history_restarted.v1"):
-    """The session has begun another life, or will; nothing of an earlier turn counts."""
+    """The session begins a new generation; its earlier turns are void."""
 
 
 TurnFact = (

@@ -1,6 +1,6 @@
-"""Auth leases as they travel: their key, the words of their machine, what is told of them.
+"""Vocabulary of the machine auth_lease: its keys, phases and views.
 
-No credential is ever in here; where it is kept is the vault's. The rules are ``actors/leases``'.
+The structs never contain a credential. ``actors/leases`` has the rules.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SLUG: Final = re.compile(r"[A-Za-z0-9_.-]+\Z")
 
 
 class AuthLeasePhase(StrEnum):
-    """Where a lease stands. Expired is known to the head edition only."""
+    """Phase of a lease. Only the head edition has Expired."""
 
     VALID = "Valid"
     EXPIRING = "Expiring"
@@ -38,7 +38,7 @@ class AuthLeasePhase(StrEnum):
 
 
 class AuthStatusPhase(Variant):
-    """What people are told of a lease."""
+    """Public status of a lease."""
 
     VALID = "valid"
     EXPIRING = "expiring"
@@ -64,11 +64,11 @@ class _Slugs(msgspec.Struct, frozen=True, order=True):
 
 
 class AuthBindingRef(_Slugs, frozen=True, order=True):
-    """Which credentials of which realm something is bound to."""
+    """A set of credentials in a realm."""
 
 
 class LeaseKey(_Slugs, frozen=True, order=True):
-    """Names a lease. ``str`` is ``realm:binding``, or ``realm:binding:profile``."""
+    """Key of a lease. ``str`` is ``realm:binding``, or ``realm:binding:profile``."""
 
     @classmethod
     def from_auth_binding(cls, auth_binding: AuthBindingRef) -> LeaseKey:
@@ -76,7 +76,7 @@ class LeaseKey(_Slugs, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> LeaseKey:
-        """The key that reads ``text``."""
+        """The key that ``text`` spells."""
         parts = text.split(":")
         if len(parts) not in (2, 3):
             raise Refused(
@@ -90,20 +90,20 @@ class LeaseKey(_Slugs, frozen=True, order=True):
 
 
 class AuthLeaseSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A lease as it stands."""
+    """A lease's present state."""
 
     phase: AuthLeasePhase | None = None
-    """``None`` where nothing is known of the key."""
+    """``None`` if no lease has the key."""
     expires_at: int | None = None
     """Unix seconds; ``None`` never expires."""
     credential_present: bool = False
     generation: int = 0
-    """How many credentials were published; survives releases."""
+    """Number of published credentials; a release leaves it."""
     credential_published_at_millis: int | None = None
 
 
 class AuthLeaseTransition(msgspec.Struct, frozen=True):
-    """Which credential was just published, and when."""
+    """The credential that was just published, and its time."""
 
     generation: int
     credential_published_at_millis: int | None = None

@@ -1,7 +1,7 @@
-"""Peers as they travel: what they send each other, how it is classed, how far an exchange has come.
+"""Vocabulary of the peer machines: envelopes, their classification, states of exchanges.
 
-Words and records are the seed's (``machines.md``, section 2); cases without a wire form of their
-own stand under their name. What follows from them is for the concern ``peers`` to say.
+Words and records are the contract's (``machines.md``, section 2); a case without a wire form has
+its name as its word. ``actors/peers`` has the rules.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ __all__ = [
 ]
 
 SUPERVISOR_BRIDGE_INTENT: Final = "supervisor.bridge"
-"""The one request whose sender the transport need not trust."""
+"""The one request that needs no trusted sender."""
 
 
-# --- how exchanges stand --------------------------------------------------------------------------
+# --- states of exchanges --------------------------------------------------------------------------
 
 
 class DrainMode(StrEnum):
-    """For how long the task that drains a session's peer traffic is kept."""
+    """How long the task that drains a session's peer traffic runs."""
 
     TIMED = "Timed"
     ATTACHED_SESSION = "AttachedSession"
@@ -67,7 +67,7 @@ class DrainExitReason(StrEnum):
 
 
 class OutboundPeerRequestState(StrEnum):
-    """How far a request of ours has come; the last three are told and then forgotten."""
+    """State of an outbound request; the last three are reported once and then removed."""
 
     SENT = "Sent"
     ACCEPTED_PROGRESS = "AcceptedProgress"
@@ -84,7 +84,7 @@ class OutboundPeerRequestState(StrEnum):
 
 
 class InboundPeerRequestState(StrEnum):
-    """How far a peer's request to us has come; the last is told and then forgotten."""
+    """State of an inbound request; the last is reported once and then removed."""
 
     RECEIVED = "Received"
     REPLIED = "Replied"
@@ -95,7 +95,7 @@ class InboundPeerRequestState(StrEnum):
 
 
 class InteractionStreamState(StrEnum):
-    """How far a stream of answers has come; all but the first two are told and then forgotten."""
+    """State of a stream of responses; all but the first two are reported once and then removed."""
 
     RESERVED = "Reserved"
     ATTACHED = "Attached"
@@ -111,17 +111,17 @@ class InteractionStreamState(StrEnum):
 
 
 class PeerTerminalDisposition(StrEnum):
-    """How a terminal answer leaves a request."""
+    """State in which a terminal response leaves its request."""
 
     COMPLETED = "Completed"
     FAILED = "Failed"
 
 
-# --- what peers send ------------------------------------------------------------------------------
+# --- envelopes ------------------------------------------------------------------------------------
 
 
 class PeerLifecycleKind(Variant):
-    """What befell a peer. As the intent of a request it means the same."""
+    """A peer's lifecycle event. As the intent of a request it means the same."""
 
     PEER_ADDED = "mob.peer_added"
     PEER_RETIRED = "mob.peer_retired"
@@ -129,7 +129,7 @@ class PeerLifecycleKind(Variant):
 
 
 class TerminalityClass(StrEnum):
-    """Whether an answer is the last one, and which."""
+    """Whether a response is the last one, and with which result."""
 
     PROGRESS = "Progress"
     TERMINAL_COMPLETED = "TerminalCompleted"
@@ -137,7 +137,7 @@ class TerminalityClass(StrEnum):
 
 
 class ResponseStatus(Variant):
-    """What an answer says of the request it answers."""
+    """Status of the request in a response."""
 
     ACCEPTED = "accepted"
     COMPLETED = "completed"
@@ -152,7 +152,7 @@ _TERMINALITY: Final = dict(zip(ResponseStatus, TerminalityClass, strict=True))
 
 
 class PeerIngressEnvelopeKind(StrEnum):
-    """What an envelope is, before anybody has classed it."""
+    """Kind of an envelope before classification."""
 
     MESSAGE = "Message"
     REQUEST = "Request"
@@ -162,31 +162,31 @@ class PeerIngressEnvelopeKind(StrEnum):
 
 
 class _EnvelopeKind(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What an envelope holds, by its kind."""
+    """Content of an envelope, by its kind."""
 
 
 class PeerIngressMessage(_EnvelopeKind, frozen=True, kw_only=True, tag="Message"):
-    """Words that ask for nothing."""
+    """A message without a request."""
 
     body: str
 
 
 class PeerIngressRequest(_EnvelopeKind, frozen=True, kw_only=True, tag="Request"):
-    """Something is asked of us; the envelope's item id is what an answer refers to."""
+    """A request to this session; responses quote the envelope's item id."""
 
     intent: str
     params: Any = None
 
 
 class PeerIngressLifecycle(_EnvelopeKind, frozen=True, kw_only=True, tag="Lifecycle"):
-    """Something befell a peer: ``params["peer"]``, or else the sender."""
+    """A lifecycle event of ``params["peer"]``, or else of the sender."""
 
     kind: PeerLifecycleKind
     params: Any = None
 
 
 class PeerIngressResponse(_EnvelopeKind, frozen=True, kw_only=True, tag="Response"):
-    """An answer to a request of ours."""
+    """A response to a request of this session."""
 
     in_reply_to: str
     status: ResponseStatus
@@ -194,17 +194,17 @@ class PeerIngressResponse(_EnvelopeKind, frozen=True, kw_only=True, tag="Respons
 
 
 class PeerIngressAck(_EnvelopeKind, frozen=True, kw_only=True, tag="Ack"):
-    """The request of ours has arrived."""
+    """A request of this session has arrived."""
 
     in_reply_to: str
 
 
 class PeerIngressEnvelopeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that classification knows of an envelope."""
+    """The fields of an envelope that classification reads."""
 
     item_id: str
     from_peer: str
-    """The sender's label for people; it proves nothing."""
+    """The sender's display label, unauthenticated."""
     from_peer_id: str
     """The sender's id, a UUID."""
     kind: (
@@ -217,17 +217,17 @@ class PeerIngressEnvelopeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerIngressPlainEventFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of the outside world, sent by no peer."""
+    """An event from outside, without a sending peer."""
 
     source_name: str
     body: str = ""
 
 
-# --- how it is classed ----------------------------------------------------------------------------
+# --- classification -------------------------------------------------------------------------------
 
 
 class PeerInputClass(StrEnum):
-    """What an item is to the session it came to."""
+    """Class of an item for the receiving session."""
 
     ACTIONABLE_MESSAGE = "ActionableMessage"
     ACTIONABLE_REQUEST = "ActionableRequest"
@@ -238,14 +238,14 @@ class PeerInputClass(StrEnum):
     PEER_LIFECYCLE_UNWIRED = "PeerLifecycleUnwired"
     PEER_LIFECYCLE_KICKOFF_FAILED = "PeerLifecycleKickoffFailed"
     PEER_LIFECYCLE_KICKOFF_CANCELLED = "PeerLifecycleKickoffCancelled"
-    """In the seed's vocabulary, as the one before; no rule says it."""
+    """Part of the contract, as the previous word; no rule produces it."""
     SILENT_REQUEST = "SilentRequest"
     ACK = "Ack"
     PLAIN_EVENT = "PlainEvent"
 
     @property
     def is_actionable(self) -> bool:
-        """Whether somebody has to act on it."""
+        """Whether the item requires an action."""
         return self not in _INFORMATIONAL
 
 
@@ -259,7 +259,7 @@ _INFORMATIONAL: Final = (
 
 
 class PeerIngressKind(StrEnum):
-    """What an item counts as; notices of a peer's life count as requests."""
+    """Ingress kind of an item; lifecycle notices count as requests."""
 
     MESSAGE = "Message"
     REQUEST = "Request"
@@ -269,14 +269,14 @@ class PeerIngressKind(StrEnum):
 
 
 class PeerIngressAuthDecision(StrEnum):
-    """Whether the transport has to trust the sender."""
+    """Whether the transport must trust the sender."""
 
     REQUIRED = "Required"
     SUPERVISOR_BRIDGE_EXEMPT = "SupervisorBridgeExempt"
 
 
 class PeerIngressClassification(msgspec.Struct, frozen=True, kw_only=True):
-    """What classification found."""
+    """Result of classification."""
 
     input_class: PeerInputClass = msgspec.field(name="class")
     kind: PeerIngressKind
@@ -286,22 +286,22 @@ class PeerIngressClassification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerIngressAdmission(msgspec.Struct, frozen=True, kw_only=True):
-    """An item that was let in."""
+    """An accepted item."""
 
     classification: PeerIngressClassification
     lifecycle_peer: str | None = None
-    """Whom a notice is about."""
+    """The peer a notice concerns."""
     request_id: str | None = None
-    """The request it is, or answers."""
+    """Id of the request that the item is or responds to."""
     rendered_text: str = ""
-    """The item for the session's conversation; a notice has none."""
+    """Text of the item in the session's conversation; empty for a notice."""
 
 
-# --- how answers are shown ------------------------------------------------------------------------
+# --- rendering of responses -----------------------------------------------------------------------
 
 
 class PeerResponseProgressProjectionPhase(Variant):
-    """How far a peer says it has come."""
+    """A peer's progress on a request."""
 
     ACCEPTED = "accepted"
     IN_PROGRESS = "in_progress"
@@ -309,7 +309,7 @@ class PeerResponseProgressProjectionPhase(Variant):
 
 
 class PeerResponseTerminalProjectionStatus(Variant):
-    """How a peer says it ended."""
+    """A peer's result of a request."""
 
     COMPLETED = "completed"
     FAILED = "failed"

@@ -1,7 +1,6 @@
-"""Tool surfaces as they travel: the words of their machine, and what is told of them.
+"""Vocabulary of the machines of tool surfaces, and their views.
 
-The cases without a wire form of their own stand under their name. The rules are
-``actors/surfaces``'.
+A case without a wire form has its name as its word. ``actors/surfaces`` has the rules.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ __all__ = [
 
 
 class ExternalToolSurfaceGlobalPhase(StrEnum):
-    """After a shutdown nothing is staged or applied; what runs may still come to its end."""
+    """After a shutdown no intent is staged or applied; calls in flight may finish."""
 
     OPERATING = "Operating"
     SHUTDOWN = "Shutdown"
 
 
 class ExternalToolSurfaceBaseState(StrEnum):
-    """How far a surface has come."""
+    """State of a surface."""
 
     ABSENT = "Absent"
     ACTIVE = "Active"
     REMOVING = "Removing"
-    """Hidden, and draining: calls under way may finish, new ones are rejected."""
+    """Hidden and draining: calls in flight may finish, new ones are rejected."""
     REMOVED = "Removed"
 
 
 class ExternalToolSurfacePendingOp(StrEnum):
-    """The job that was started for a surface and has not come back."""
+    """The job in flight for a surface."""
 
     NONE = "None"
     ADD = "Add"
@@ -52,7 +51,7 @@ class ExternalToolSurfacePendingOp(StrEnum):
 
 
 class ExternalToolSurfaceStagedOp(StrEnum):
-    """The intent that waits for a boundary."""
+    """The intent staged for the next boundary."""
 
     NONE = "None"
     ADD = "Add"
@@ -61,7 +60,7 @@ class ExternalToolSurfaceStagedOp(StrEnum):
 
 
 class ExternalToolSurfaceDeltaOperation(StrEnum):
-    """What a change to a surface is about."""
+    """Operation of a change to a surface."""
 
     NONE = "None"
     ADD = "Add"
@@ -70,7 +69,7 @@ class ExternalToolSurfaceDeltaOperation(StrEnum):
 
 
 class ExternalToolSurfaceDeltaPhase(StrEnum):
-    """How far a change has come."""
+    """Phase of a change to a surface."""
 
     NONE = "None"
     PENDING = "Pending"
@@ -89,7 +88,7 @@ class ExternalToolSurfaceFailureCause(Variant):
 
 
 class McpServerState(StrEnum):
-    """Where the connection to an MCP server stands."""
+    """State of the connection to an MCP server."""
 
     PENDING_CONNECT = "PendingConnect"
     CONNECTED = "Connected"
@@ -98,7 +97,7 @@ class McpServerState(StrEnum):
 
 
 class SurfaceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One surface as it stands."""
+    """One surface's present state."""
 
     surface_id: str
     base_state: ExternalToolSurfaceBaseState | None = None
@@ -106,7 +105,7 @@ class SurfaceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     staged_op: ExternalToolSurfaceStagedOp = ExternalToolSurfaceStagedOp.NONE
     staged_intent_sequence: int | None = None
     pending_task_sequence: int | None = None
-    """Of the current job; 0 once it came back, ``None`` if there never was one."""
+    """Sequence of the current job; 0 after its end, ``None`` if there was never one."""
     pending_lineage_sequence: int | None = None
     inflight_calls: int = 0
     last_delta_operation: ExternalToolSurfaceDeltaOperation | None = None
@@ -126,4 +125,4 @@ class SurfaceDiagnosticSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_aligned_epoch: int = 0
     has_pending_or_staged: bool = False
     entries: tuple[SurfaceSnapshot, ...] = ()
-    """The known surfaces, by their ids."""
+    """The registered surfaces, by their ids."""

@@ -1,7 +1,7 @@
-"""Words and records of a turn, as facts carry them and snapshots answer them.
+"""Vocabulary of a turn, in facts and in snapshots.
 
-Variants and words are the seed's (``machines.md``, section 2). What follows from them, how failures
-are classed and which retry is due, is for the concern ``turns`` to say.
+Variants and words are the contract's (``machines.md``, section 2). ``actors/turns`` has the rules:
+how failures are classed and which retry is due.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class TurnPhase(StrEnum):
-    """Where a turn stands. Only a new start or an acknowledgement leads out of the last three."""
+    """Phase of a turn. Only a new start or an acknowledgement leaves the last three."""
 
     READY = "Ready"
     APPLYING_PRIMITIVE = "ApplyingPrimitive"
@@ -91,7 +91,7 @@ class TurnPrimitiveKind(StrEnum):
 
 
 class ContentShape(Variant):
-    """What was admitted with a turn; its text is the word on the wire."""
+    """Content admitted with a turn; its text is the word on the wire."""
 
     CONVERSATION = "conversation"
     CONVERSATION_AND_CONTEXT = "conversation+context"
@@ -109,7 +109,7 @@ class ContentShape(Variant):
 
 
 class TurnTerminalOutcome(Variant):
-    """How a turn ended."""
+    """Result of a turn."""
 
     NONE = "none"
     COMPLETED = "completed"
@@ -121,7 +121,7 @@ class TurnTerminalOutcome(Variant):
 
 
 class TurnTerminalCauseKind(Variant):
-    """Why a turn did not end well."""
+    """Cause of a turn's failure or cancellation."""
 
     UNKNOWN = "unknown"
     HOOK_DENIED = "hook_denied"
@@ -138,7 +138,7 @@ class TurnTerminalCauseKind(Variant):
 
 
 class AgentErrorClass(Variant):
-    """What kind of error an agent met."""
+    """Kind of an agent's error."""
 
     LLM = "llm"
     STORE = "store"
@@ -189,7 +189,7 @@ class AsyncOpRef(msgspec.Struct, frozen=True, order=True):
 
 
 class LlmRetryFailureKind(Variant):
-    """Failures of a call to a model that another attempt may mend."""
+    """Failures of a call to a model that allow a retry."""
 
     RATE_LIMITED = "rate_limited"
     NETWORK_TIMEOUT = "network_timeout"
@@ -198,19 +198,19 @@ class LlmRetryFailureKind(Variant):
 
 
 class LlmRetryFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The failure that leads to another attempt."""
+    """The failure that causes a retry."""
 
     provider: str
     kind: LlmRetryFailureKind
     retry_after_ms: int | None = None
-    """How long the provider asked to wait."""
+    """The pause that the provider requested."""
     duration_ms: int | None = None
-    """How long the call had taken when it timed out."""
+    """Duration of the call at its timeout."""
     message: str
 
 
 class LlmRetryPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When the next attempt is due, and how that was found."""
+    """When the next attempt is due, and how the delay was computed."""
 
     attempt: int
     """From 1."""
@@ -223,17 +223,17 @@ class LlmRetryPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class LlmRetrySchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure and what is done about it."""
+    """A failure and its planned retry."""
 
     failure: LlmRetryFailure
     plan: LlmRetryPlan
 
 
 class TurnStateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn for whoever asks: the variables of its machine, with what follows from them."""
+    """A turn's present state: the variables of its machine, and values derived from them."""
 
     active_run_id: str | None = None
-    """The run the turn works for; none once it has ended."""
+    """Run of the turn; none after its end."""
     loop_state: LoopState = LoopState.CALLING_LLM
     turn_phase: TurnPhase = TurnPhase.READY
     primitive_kind: TurnPrimitiveKind | None = None
@@ -242,7 +242,7 @@ class TurnStateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     image_tool_results_enabled: bool = False
     tool_calls_pending: int = 0
     pending_op_refs: tuple[AsyncOpRef, ...] = ()
-    """In the order of their ids."""
+    """In order of their ids."""
     barrier_operation_ids: tuple[str, ...] = ()
     has_barrier_ops: bool = False
     barrier_satisfied: bool = False
@@ -258,21 +258,21 @@ class TurnStateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecutionKind(StrEnum):
-    """What a start of a turn asks for, where it says so."""
+    """The kind of execution that a start of a turn requests, if any."""
 
     CONTENT_TURN = "ContentTurn"
     RESUME_PENDING = "ResumePending"
 
 
 class PendingContinuation(StrEnum):
-    """Whether the session has something to go on with."""
+    """Whether the session has pending work to continue with."""
 
     RUN_PENDING = "RunPending"
     NO_PENDING_BOUNDARY = "NoPendingBoundary"
 
 
 class KeepAliveRequest(StrEnum):
-    """What a start of a turn wants of the runtime's keep-alive."""
+    """The keep-alive that a start of a turn requests of the runtime."""
 
     ENABLE = "Enable"
     DISABLE = "Disable"

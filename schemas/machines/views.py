@@ -1,7 +1,7 @@
-"""What the machines of a concern answer: where the one that was asked stands now.
+"""Views of machines: a machine's present state, as the reply to its handle.
 
-The seed's snapshots are answered with all their fields; machines without one have a view of their
-own. Where a machine keeps many instances, the answer is of the one that was meant.
+A snapshot of the contract is sent with all its fields; other machines have a view of their own. Of
+a machine with many instances the view shows the one in the request.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class RequestedEffect(msgspec.Struct, frozen=True, kw_only=True):
-    """What an accepted input asks of the world, by the names of ``machines.md``."""
+    """An effect that an accepted input requests, by the names of ``machines.md``."""
 
     name: str
     fields: dict[str, Any] = {}
@@ -53,8 +53,8 @@ class RequestedEffect(msgspec.Struct, frozen=True, kw_only=True):
 
 class _View(msgspec.Struct, frozen=True, kw_only=True):
     effects: tuple[RequestedEffect, ...] | None = None
-    """What the input asks for. It is said once: ``None`` where the command changed nothing just
-    now, above all because it is a repeat."""
+    """The input's effects, reported once: ``None`` if the command changed nothing, as a duplicate
+    does."""
 
 
 # --- turns ----------------------------------------------------------------------------------------
@@ -131,28 +131,28 @@ class LeaseView(AuthLeaseSnapshot, frozen=True, kw_only=True):
 
 
 class PeerIngressView(_View, frozen=True, kw_only=True):
-    """What the session lets in depends on; how the item was classed is among the effects."""
+    """State of ingress; the item's classification is among the effects."""
 
     host_phase: str
     silent_intents: tuple[str, ...]
 
 
 class OutboundRequestView(_View, frozen=True, kw_only=True):
-    """A request of ours; without a state once it has ended."""
+    """An outbound request; without a state after its end."""
 
     corr_id: str
     state: OutboundPeerRequestState | None
 
 
 class InboundRequestView(_View, frozen=True, kw_only=True):
-    """A request to us; without a state once it was answered."""
+    """An inbound request; without a state after its response."""
 
     corr_id: str
     state: InboundPeerRequestState | None
 
 
 class InteractionStreamView(_View, frozen=True, kw_only=True):
-    """A stream of answers; without a state once it has ended."""
+    """A stream of responses; without a state after its end."""
 
     corr_id: str
     state: InteractionStreamState | None
@@ -166,7 +166,7 @@ class CommsDrainView(_View, frozen=True, kw_only=True):
 
 
 class SessionContextView(_View, frozen=True, kw_only=True):
-    """When the session's context was last changed."""
+    """Time of the last change to the session's context."""
 
     watermark_ms: int
 
@@ -184,8 +184,8 @@ PeersReply = (
 
 
 class ApprovalView(_View, frozen=True, kw_only=True):
-    """One approval; without a status if there is none of the id. That an input came to nothing is
-    among the effects."""
+    """One approval; without a status if the id is unknown. A rejected input is among the
+    effects."""
 
     approval_id: str
     status: ApprovalStatus | None

@@ -1,9 +1,8 @@
-"""What can go wrong for an agent: the kind, who may mend it, and what it was about.
+"""Errors of the contract: kind, retry and subject of a failure.
 
-Three short forms say only what is missing or violated and imply kind and retry; anything added to
-one makes it ``ClassifiedError``, with what was implied kept. Pascal case is the wire's. The codes
-people meet are in ``errors``; an ``AgentError`` is raised between our own parts and becomes one of
-them at a door.
+Three short forms only say what is missing or violated and imply kind and retry; added context turns
+one into a ``ClassifiedError`` with the implied values. Pascal case is the wire's. Code inside the
+node raises ``AgentError``; the request endpoint maps it to a code of ``errors``.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = [
 
 
 class AgentErrorKind(StrEnum):
-    """What failed."""
+    """The part that failed."""
 
     INVALID_PACKAGE = "InvalidPackage"
     INVALID_STATE_TRANSITION = "InvalidStateTransition"
@@ -56,7 +55,7 @@ class AgentErrorKind(StrEnum):
 
 
 class RetryClassification(StrEnum):
-    """What has to happen before another try makes sense."""
+    """The condition for a retry."""
 
     RETRYABLE = "Retryable"
     NOT_RETRYABLE = "NotRetryable"
@@ -66,7 +65,7 @@ class RetryClassification(StrEnum):
 
 
 class ErrorContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What it was about; every field is written, absent ones as null."""
+    """Subject of an error; every field is written, absent ones as null."""
 
     message: str
     policy_refs: tuple[PolicyRef, ...] = ()
@@ -78,7 +77,7 @@ class ErrorContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CausalIds(msgspec.Struct, frozen=True, kw_only=True):
-    """What led to it; every field is written, absent ones as null."""
+    """Cause of an error; every field is written, absent ones as null."""
 
     run_id: RunId | None = None
     turn_id: TurnId | None = None
@@ -105,7 +104,7 @@ class ClassifiedError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentErrorForm(Tagged, frozen=True, kw_only=True):
-    """An error as it travels."""
+    """An error on the wire."""
 
     missing_required_field: MissingRequiredField | None = None
     contract_violation: StatedError | None = None
@@ -113,7 +112,7 @@ class AgentErrorForm(Tagged, frozen=True, kw_only=True):
     classified: ClassifiedError | None = None
 
     def full(self) -> ClassifiedError:
-        """The classified form, which the short ones imply."""
+        """The classified form, which the short forms imply."""
         match self:
             case AgentErrorForm(missing_required_field=MissingRequiredField(field=field)):
                 return ClassifiedError(
@@ -148,7 +147,7 @@ class AgentErrorForm(Tagged, frozen=True, kw_only=True):
 
 
 class AgentError(Exception):
-    """The one exception of this vocabulary. Two are equal if they say the same."""
+    """The one exception of the contract. Two with the same form are equal."""
 
     def __init__(self, form: AgentErrorForm) -> None:
         super().__init__(form)

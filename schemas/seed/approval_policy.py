@@ -1,7 +1,6 @@
-"""Whether somebody has to be asked, and what happens if nobody can be.
+"""Whether a call needs an approval, and what happens if no dispatcher is available.
 
-Asking itself, waiting and answering are the concern ``approvals``'. The seeds call ``AskPolicy``
-ApprovalPolicy too, which here is a capability's word.
+The contract also calls ``AskPolicy`` ApprovalPolicy, which is a capability's word here.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["AskPolicy", "EscalationPolicy"]
 
 
 class AskPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What is decided before anybody was asked: normally to ask."""
+    """The decision before any approver answers: by default, to ask."""
 
     policy_ref: PolicyRef
     default_decision: PolicyDecision
@@ -42,7 +41,7 @@ class AskPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EscalationPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether an approval can be asked for at all."""
+    """Whether an approval can be requested at all."""
 
     policy_ref: PolicyRef
     dispatcher_required: bool

@@ -1,7 +1,4 @@
-"""What may be shown or captured of content. Raw content needs everybody's consent and a limit.
-
-Redacting and sealing are the concern ``policy``'s; here stands only what is allowed.
-"""
+"""Which content may be shown or captured. Raw content needs all consents, and a limit."""
 
 from __future__ import annotations
 

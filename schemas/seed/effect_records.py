@@ -1,7 +1,7 @@
-"""An act on the outside world, in two records: what is intended, and how it ended.
+"""The two records of an effect on the outside world: its intent and its result.
 
-The intent is journaled before the act and the result after it, under one effect id, so that after a
-crash every act is either known to have ended or known to be in doubt. Neither record acts.
+The intent is journaled before the effect and the result after it, under one effect id. After a
+crash every effect has therefore either a result or an open intent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["EffectIntent", "EffectKind", "EffectResult", "EffectTerminalStatus"]
 
 
 class EffectKind(StrEnum):
-    """Every sort of act there is; a new feature uses one of these."""
+    """All kinds of effects; a new feature uses one of these."""
 
     PROVIDER_REQUEST = "provider_request"
     TOOL_EXECUTION = "tool_execution"
@@ -43,11 +43,11 @@ class EffectTerminalStatus(StrEnum):
     CANCELLED = "cancelled"
     DENIED_BEFORE_EXECUTION = "denied_before_execution"
     UNKNOWN = "unknown"
-    """It may or may not have happened."""
+    """It is unknown whether the effect happened."""
 
 
 class EffectIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is about to be done. With one of the keys a repeat is harmless."""
+    """An effect about to be performed. With one of the keys a repetition is harmless."""
 
     effect_id: EffectId
     kind: EffectKind
@@ -62,12 +62,12 @@ class EffectIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class EffectResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How it ended."""
+    """Result of an effect."""
 
     effect_id: EffectId
     terminal_status: EffectTerminalStatus
     external_operation_id: str | None = None
-    """What the outside calls it."""
+    """Id of the operation in the outside system."""
     reconciliation_ref: str | None = None
     error_ref: str | None = None
     content_refs: tuple[ContentRef, ...] = ()

@@ -1,7 +1,6 @@
-"""Hooks as they travel: the points they hang at, what they may answer, and the record of an answer.
+"""Hooks: the points of a run that call them, their responses, and the records of responses.
 
-What a point allows, whom a hook may change and in which order hooks run are the concern ``hooks``'.
-A record is evidence that an answer was judged and journaled before anything acted on it.
+A record proves that a response was judged and journaled before it took effect.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ RIGHTS_CHECKED: Final = "checked_against_point_and_spec_rights"
 
 
 class HookPoint(StrEnum):
-    """Where in a run hooks are called, in the order they are sorted by."""
+    """The points of a run that call hooks, in sort order."""
 
     RUN_STARTING = "run_starting"
     BEFORE_CONTEXT_ASSEMBLY = "before_context_assembly"
@@ -63,7 +62,7 @@ class HookPoint(StrEnum):
 
 
 class HookResponseClass(StrEnum):
-    """What a hook may answer; the right to answer so has the same word."""
+    """Classes of responses; the right to a response has the same word."""
 
     OBSERVE = "observe"
     INJECT_CONTEXT = "inject_context"
@@ -88,7 +87,7 @@ class HookResponseClass(StrEnum):
 
 
 class HookResponseDecision(StrEnum):
-    """What became of an answer that would change something."""
+    """The decision on a response that would change something."""
 
     ACCEPTED_JOURNALED_BEFORE_APPLY = "accepted_journaled_before_apply"
     REJECTED_MUTATION_RIGHT = "rejected_mutation_right"
@@ -97,7 +96,7 @@ class HookResponseDecision(StrEnum):
 
 
 class _HookEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What a hook record tells."""
+    """Event of a hook record."""
 
 
 class RegisteredHook(_HookEvent, frozen=True, kw_only=True, tag="registered"):
@@ -119,7 +118,7 @@ class TimedOutInvocation(_HookEvent, frozen=True, kw_only=True, tag="timed_out")
     invocation_id: str
     elapsed_ms: int
     failure_policy: str
-    """In Pascal case, unlike in a hook's spec."""
+    """In Pascal case; a hook's spec has another spelling."""
 
 
 class CancelledInvocation(_HookEvent, frozen=True, kw_only=True, tag="cancelled"):
@@ -138,11 +137,11 @@ class ResponseDecision(_HookEvent, frozen=True, kw_only=True, tag="response_deci
     response_class: HookResponseClass
     mutation_right_decision: str = RIGHTS_CHECKED
     target_domain_refs: tuple[EntityRef, ...] = ()
-    """The hook itself if the answer was accepted, nothing if it was not."""
+    """The hook itself if the response was accepted, otherwise empty."""
 
 
 class HookRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened to a hook."""
+    """One event of a hook."""
 
     schema_version: int = HOOK_RECORD_SCHEMA_VERSION
     hook_id: HookId

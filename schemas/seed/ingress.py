@@ -1,4 +1,4 @@
-"""Where an input comes from, in the words of the seed."""
+"""The origin of an input, in the words of the contract."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["InputSource", "WorkOrigin"]
 
 
 class WorkOrigin(StrEnum):
-    """Who gives a session work."""
+    """The origin of a session's work."""
 
     EXTERNAL = "External"
     INTERNAL = "Internal"
@@ -18,7 +18,7 @@ class WorkOrigin(StrEnum):
 
 
 class InputSource(Variant):
-    """By which door an input came."""
+    """The ingress an input came by."""
 
     TCP = "tcp"
     UDS = "uds"
@@ -28,5 +28,5 @@ class InputSource(Variant):
 
     @property
     def work_origin(self) -> WorkOrigin:
-        """Every door leads outside."""
+        """Every ingress is external."""
         return WorkOrigin.EXTERNAL

@@ -1,7 +1,7 @@
-"""How far a run has come, as its journal tells it: lifecycle, checkpoints, doubts, the end.
+"""Payloads of journal records on a run's progress: lifecycle, checkpoints, recovery, the end.
 
-Each of these is a payload of a ``JournalRecord``, told apart by ``type``. A checkpoint only saves
-time, a recovery marker only says what is in doubt; the facts of the session are the truth.
+Each is a payload of a ``JournalRecord``, selected by ``type``. A checkpoint saves time, a recovery
+marker names effects in doubt; the truth is in the facts of the session.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class _Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
-    """What a record holds."""
+    """Payload of a record."""
 
 
 class RunLifecycleRecord(_Payload, frozen=True, kw_only=True, tag="run_lifecycle"):
@@ -66,7 +66,7 @@ class TurnLifecycleRecord(_Payload, frozen=True, kw_only=True, tag="turn_lifecyc
 
 
 class ContextProjectionRecord(_Payload, frozen=True, kw_only=True, tag="context_projection"):
-    """How much of the context a model was shown."""
+    """The part of the context that a model was shown."""
 
     projection_id: ContextProjectionId
     selected_item_count: int
@@ -85,7 +85,7 @@ class ProviderStopReason(StrEnum):
 
 
 class ProviderUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt cost; every field is written, absent ones as null."""
+    """Cost of an attempt; every field is written, absent ones as null."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -117,7 +117,7 @@ class PendingSideEffect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 
 class RunCheckpoint(_Payload, frozen=True, kw_only=True, tag="checkpoint"):
-    """A run as it stood after ``covers_journal_seq``."""
+    """A run's state after ``covers_journal_seq``."""
 
     checkpoint_id: str
     run_id: RunId
@@ -135,7 +135,7 @@ class RunCheckpoint(_Payload, frozen=True, kw_only=True, tag="checkpoint"):
     writer_id: str
 
     def validate_against_latest_seq(self, latest_journal_seq: int) -> None:
-        """Raise if it claims to cover what is not committed."""
+        """Raise if the checkpoint covers uncommitted records."""
         if self.covers_journal_seq > latest_journal_seq:
             raise AgentError.contract_violation(
                 f"checkpoint covers journal sequence {self.covers_journal_seq}, "
@@ -144,7 +144,7 @@ class RunCheckpoint(_Payload, frozen=True, kw_only=True, tag="checkpoint"):
 
 
 class RecoveryMarker(_Payload, frozen=True, kw_only=True, tag="recovery"):
-    """Effects nobody may repeat before somebody has looked."""
+    """Effects that must not be repeated before an operator has checked them."""
 
     unsafe_pending: tuple[PendingSideEffect, ...]
     recovery_reason: str
@@ -152,7 +152,7 @@ class RecoveryMarker(_Payload, frozen=True, kw_only=True, tag="recovery"):
 
 
 class TerminalResultMarker(_Payload, frozen=True, kw_only=True, tag="terminal_result"):
-    """The run has ended; nothing but recovery may follow."""
+    """The run has ended; only recovery may follow."""
 
     effect_id: EffectId
     result_record_id: str

@@ -1,8 +1,7 @@
-"""The fingerprint of a runtime package: all that is in force for a run, as one word.
+"""The fingerprint of a runtime package: one word for everything that is in force for a run.
 
-Key-sorted compact JSON of the snapshot, its lists in canonical order and what is volatile left out,
-under SHA-256 (the contract's, with a golden vector; everything else of ours is SHA3-256). What goes
-into a package is for those who build one to say.
+It is the SHA-256 of key-sorted compact JSON, with lists in canonical order and without volatile
+parts. (The contract has a golden vector for SHA-256; all other digests here are SHA3-256.)
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ RUNTIME_PACKAGE_SCHEMA_VERSION: Final = 1
 RUNTIME_PACKAGE_FINGERPRINT_ALGORITHM: Final = "sha256:runtime-package-canonical-v1"
 
 _EXCLUDED: Final = ("hooks", "volatile")
-"""Hooks count through their sidecars."""
+"""Hooks count by their sidecars."""
 _OPAQUE: Final = ("redacted_payload",)
-"""Somebody else's JSON: its lists keep their order, whatever they are called."""
+"""JSON of other systems: its lists keep their order under any name."""
 
 
 class RuntimePackageFingerprint(TypedText):
@@ -35,7 +34,7 @@ class RuntimePackageFingerprint(TypedText):
 
 
 def package_fingerprint(snapshot: Mapping[str, Any]) -> RuntimePackageFingerprint:
-    """The same for the same package, in whatever order its lists were put together."""
+    """The fingerprint of a package, independent of the order of its lists."""
     preimage = {
         "algorithm": RUNTIME_PACKAGE_FINGERPRINT_ALGORITHM,
         "canonical_schema_version": RUNTIME_PACKAGE_SCHEMA_VERSION,
@@ -48,7 +47,7 @@ def package_fingerprint(snapshot: Mapping[str, Any]) -> RuntimePackageFingerprin
 
 
 def _canonical(value: Any) -> Any:
-    """``value`` with every list whose order means nothing in the one order it has here."""
+    """``value`` with its unordered lists in canonical order."""
     match value:
         case Mapping():
             return {name: _ordered(name, inner) for name, inner in value.items()}

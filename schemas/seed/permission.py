@@ -1,6 +1,6 @@
-"""Permissions: who may use which capability, by grants; what is not granted is denied.
+"""Permissions: which source may use which capability, by grants; the default is to deny.
 
-Checking is a look-up and nothing else. Where the grants come from is the realm's business.
+A check is a look-up. The realm provides the grants.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class CapabilityPermission(StrEnum):
-    """What may be granted."""
+    """The capabilities that a grant may permit."""
 
     FILESYSTEM_READ = "FilesystemRead"
     FILESYSTEM_WRITE = "FilesystemWrite"
@@ -47,7 +47,7 @@ class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PermissionGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """What is decided of this capability for exactly this source, its labels included."""
+    """The decision on this capability for exactly this source, its labels included."""
 
     source: SourceRef
     capability: CapabilityPermission

@@ -1,7 +1,6 @@
-"""What a policy may decide, at which stage, and why. Deny is the default everywhere.
+"""Decisions of policies: their stages, effects and reasons. Deny is the default everywhere.
 
-The wire's words are in Pascal case. Which policy is asked, and what becomes of its decision, is for
-the concern ``policy`` to say; a missing dependency denies instead of being skipped.
+The wire's words are in Pascal case. A missing dependency denies.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ __all__ = [
 
 
 class PolicyStage(StrEnum):
-    """Where on its way something is judged."""
+    """The stage at which a policy decides."""
 
     INPUT = "Input"
     MODEL_INPUT_PROJECTION = "ModelInputProjection"
@@ -72,7 +71,7 @@ class RiskClass(StrEnum):
 
 
 class DispatcherScope(StrEnum):
-    """Who may be asked for an approval."""
+    """The dispatchers that may ask for an approval."""
 
     HOST = "Host"
     SOURCE_SCOPED = "SourceScoped"
@@ -80,7 +79,7 @@ class DispatcherScope(StrEnum):
 
 
 class ApprovalDecisionKind(StrEnum):
-    """What an approver may answer."""
+    """Possible answers of an approver."""
 
     APPROVED = "Approved"
     APPROVED_FOR_SESSION = "ApprovedForSession"
@@ -88,7 +87,7 @@ class ApprovalDecisionKind(StrEnum):
 
 
 class DecisionReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why; every field is written, absent ones as null."""
+    """Reason of a decision; every field is written, absent ones as null."""
 
     code: str
     redacted_summary: str | None = None
@@ -96,7 +95,7 @@ class DecisionReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApprovalRequestSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The approval that would let something through."""
+    """The approval that would change a decision."""
 
     source: SourceRef
     destination: DestinationRef
@@ -109,14 +108,14 @@ class ApprovalRequestSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolRequestModification(msgspec.Struct, frozen=True, kw_only=True):
-    """The request as it may be made."""
+    """The request in its permitted form."""
 
     redacted_summary: str
     policy_refs: tuple[PolicyRef, ...] = ()
 
 
 class ResumePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When to ask again."""
+    """When to evaluate again."""
 
     resume_after_ms: int | None = None
     reason: DecisionReason
@@ -151,7 +150,7 @@ class PolicyDecision(
         "interrupted": "Interrupt",
     },
 ):
-    """What a policy says. Nothing but an allow lets anything through."""
+    """A policy's decision. Only an allow lets a request pass."""
 
     allowed: Reasoned | None = None
     denied: Reasoned | None = None
@@ -174,7 +173,7 @@ class PolicyDecision(
 
     @classmethod
     def default(cls) -> PolicyDecision:
-        """Where nobody has decided."""
+        """The decision if no policy has decided."""
         return cls.deny("policy.default_deny")
 
     @property
@@ -183,7 +182,7 @@ class PolicyDecision(
 
 
 class PolicyOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision with what it was about; every field is written, absent ones as null."""
+    """A decision with its subject; every field is written, absent ones as null."""
 
     stage: PolicyStage
     decision: PolicyDecision
@@ -200,7 +199,7 @@ class PolicyOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def fail_closed(cls, stage: PolicyStage, dependency: MissingDependency) -> PolicyOutcome:
-        """What follows if something needed for the decision is not there."""
+        """The outcome if a dependency of the decision is missing."""
         return cls.denied(stage, dependency.reason_code)
 
     @property
@@ -209,7 +208,7 @@ class PolicyOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MissingDependency(StrEnum):
-    """What a decision needs and the host has not provided."""
+    """A dependency of a decision that the host did not provide."""
 
     POLICY_SNAPSHOT = "PolicySnapshot"
     POLICY_REF = "PolicyRef"

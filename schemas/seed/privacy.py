@@ -1,7 +1,6 @@
-"""How private, how long kept, how trusted: the classes every fact, record and ref carries.
+"""Classes of privacy, retention and trust, carried by every fact, record and ref.
 
-Words only. What follows from a class - what is sealed, redacted, dropped or refused - is decided by
-the concerns that hold the data.
+The owners of the data decide what a class means: what is sealed, redacted, dropped or refused.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ __all__ = ["PrivacyClass", "RetentionClass", "TrustClass"]
 
 
 class PrivacyClass(StrEnum):
-    """Who may see the content itself."""
+    """The readers that may see the content itself."""
 
     PUBLIC = "public"
     INTERNAL = "internal"
@@ -26,7 +25,7 @@ class PrivacyClass(StrEnum):
 
 
 class RetentionClass(StrEnum):
-    """How long something may be kept."""
+    """How long the data may be stored."""
 
     EPHEMERAL = "ephemeral"
     RUN_SCOPED = "run_scoped"
@@ -37,7 +36,7 @@ class RetentionClass(StrEnum):
 
 
 class TrustClass(StrEnum):
-    """Where something came from, as far as that earns it trust."""
+    """The origin of the data, as far as it justifies trust."""
 
     TRUSTED = "trusted"
     SDK_GENERATED = "sdk_generated"

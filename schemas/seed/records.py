@@ -1,8 +1,8 @@
-"""The journal record of the seeds: one thing that happened to a run, with all that finds it again.
+"""The journal record of the contract: one event of a run, with the fields of its index.
 
-Records ride inside facts (field ``record`` of ``approval.*`` and ``hook.*``). Field order is the
-contract. ``event_index`` is what filters look at, never the payload. The seeds know more payloads;
-those of features nobody here has (streams, pools, subagents, extensions ...) have no struct.
+Records are parts of facts (field ``record`` of ``approval.*`` and ``hook.*``). Field order is the
+contract. Filters look at ``event_index``, never at the payload. Payloads of features that Rookery
+does not have (streams, pools, subagents, extensions ...) have no struct.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
 
 JOURNAL_SCHEMA_VERSION: Final = 1
 JOURNAL_BACKED: Final = "journal_backed"
-"""Published only after the journal has it; every record says so."""
+"""The record is published after the journal has it; every record says so."""
 
 
 class JournalRecordKind(StrEnum):
@@ -96,15 +96,15 @@ P = TypeVar("P", bound=msgspec.Struct)
 
 
 class EffectIntentPayload(EffectIntent, frozen=True, tag_field="type", tag="effect_intent"):
-    """An intent as a record holds it: with its ``type`` beside its fields."""
+    """An intent in a record, with ``type`` among its fields."""
 
 
 class EffectResultPayload(EffectResult, frozen=True, tag_field="type", tag="effect_result"):
-    """A result as a record holds it."""
+    """A result in a record."""
 
 
 class HookPayload(HookRecord, frozen=True, tag_field="type", tag="hook"):
-    """What happened to a hook, as a record holds it."""
+    """A hook's event in a record."""
 
 
 JournalRecordPayload: TypeAlias = (
@@ -127,7 +127,7 @@ JournalRecordPayload: TypeAlias = (
 
 
 class EventIndexProjection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a record is found by."""
+    """The fields by which a record is found."""
 
     run_id: RunId
     session_id: SessionId | None = None
@@ -146,7 +146,7 @@ class EventIndexProjection(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
 
 class JournalRecordBase(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a record before its payload."""
+    """The fields of a record apart from its payload."""
 
     journal_seq: int
     record_id: str
@@ -161,7 +161,7 @@ class JournalRecordBase(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     timestamp_millis: int = 0
     runtime_package_fingerprint: str = "runtime.package.fingerprint.test"
-    """The seed's default, and no package's fingerprint: whoever writes a record replaces it."""
+    """The contract's default, which matches no package; writers of records replace it."""
     privacy: PrivacyClass = PrivacyClass.CONTENT_REFS_ONLY
     redaction_policy_id: str = "redaction.default"
     checkpoint_ref: str | None = None
@@ -187,7 +187,7 @@ class JournalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     delivery_semantics: str
     event_index: EventIndexProjection
     timestamp_millis: int
-    """No order follows from it; ``journal_seq`` orders the records of a run."""
+    """Time of the record; ``journal_seq`` orders the records of a run."""
     runtime_package_fingerprint: str
     privacy: PrivacyClass
     content_refs: tuple[ContentRef, ...] = ()

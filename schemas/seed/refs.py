@@ -1,8 +1,8 @@
-"""Refs: labelled names of things, where they come from, where they go and which policy governs.
+"""Refs: labelled names of things, of their sources, destinations and policies.
 
-A ref is evidence and never fetches, delivers or decides anything. Two refs with the same id but
-another kind, trust or privacy are different refs; that is what a self-approval is recognised by.
-Printed alone a ref shows its kind only.
+A ref is evidence: a name without access. Two refs with the same id but another kind, trust or
+privacy are different refs, by which a self-approval is recognised. Printed, a ref shows its kind
+only.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ Id = TypeVar("Id", bound=Identifier)
 
 
 class CorrelationEntry(msgspec.Struct, frozen=True):
-    """One thing by which an outside system finds its own again."""
+    """A key and value by which an outside system finds its own object."""
 
     key: CorrelationKey
     value: CorrelationValue
@@ -145,7 +145,7 @@ class _Ref(msgspec.Struct, Generic[Kind, Id], frozen=True, kw_only=True, omit_de
 
 
 class SourceRef(_Ref[SourceKind, SourceId], frozen=True, kw_only=True, omit_defaults=True):
-    """Where something comes from."""
+    """The source of something."""
 
     trust: TrustClass
     privacy: PrivacyClass
@@ -165,7 +165,7 @@ class SourceRef(_Ref[SourceKind, SourceId], frozen=True, kw_only=True, omit_defa
 class DestinationRef(
     _Ref[DestinationKind, DestinationId], frozen=True, kw_only=True, omit_defaults=True
 ):
-    """Where something goes."""
+    """The destination of something."""
 
     privacy: PrivacyClass
     retention: RetentionClass
@@ -183,7 +183,7 @@ class DestinationRef(
 
 
 class EntityRef(_Ref[EntityKind, EntityRefId], frozen=True, kw_only=True, omit_defaults=True):
-    """The thing a record is about."""
+    """The subject of a record."""
 
     source: SourceRef | None = None
     privacy: PrivacyClass
@@ -211,7 +211,7 @@ class PolicyRef(_Ref[PolicyKind, PolicyId], frozen=True, kw_only=True, omit_defa
 
 
 class LineageRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A chain of things that came from each other."""
+    """A chain of things derived from each other."""
 
     lineage_id: LineageId
     source: SourceRef

@@ -1,7 +1,4 @@
-"""Seed 002: what is asked of a resource and what comes back - a ref, never the bytes.
-
-Which resolver answers for a scheme, and what it may read, is the concern ``resources``'.
-"""
+"""Seed 002: requests for a resource, and their results: a ref instead of the bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _SCHEME: Final = r"[A-Za-z0-9+.-]+"
 
 
 class ResourceScheme(TypedText):
-    """What stands before ``://``; case counts."""
+    """The text before ``://``; case counts."""
 
     __slots__ = ()
 

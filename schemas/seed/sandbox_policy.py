@@ -1,7 +1,6 @@
-"""Where a tool may run: nowhere on the host, behind an adapter that isolates it, or anywhere.
+"""Where a tool may execute: not on the host, in an isolating adapter, or anywhere.
 
-Which adapters there are is the host's to know; here it only matters whether the one that is asked
-for is available.
+The host knows its adapters; the policy only asks whether the named one is available.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = [
 
 
 class HostExecution(StrEnum):
-    """The modes that name no adapter."""
+    """The modes without an adapter."""
 
     DENIED = "DenyHostExecution"
     ALLOWED = "AllowHostExecution"
@@ -46,7 +45,7 @@ SandboxMode = HostExecution | RequireIsolation
 
 
 class NetworkAccess(StrEnum):
-    """The policies that name no host."""
+    """The policies without a list of hosts."""
 
     DISABLED = "Disabled"
     ENABLED = "Enabled"
@@ -54,7 +53,7 @@ class NetworkAccess(StrEnum):
 
 class EgressAllowlist(Tagged, frozen=True, kw_only=True):
     egress_allowlist: tuple[str, ...] | None = None
-    """The only hosts that may be reached."""
+    """The only hosts a tool may reach."""
 
 
 NetworkPolicy = NetworkAccess | EgressAllowlist

@@ -28,12 +28,12 @@ def realm(request: pytest.FixtureRequest) -> Realm:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """Started, and stopped whatever the test did to it."""
+    """A started bus, stopped after the test."""
     with EmbeddedServer(tmp_path / "store") as server:
         yield server
 
 
 @pytest.fixture
 def nats_url(server: EmbeddedServer) -> str:
-    """Token included."""
+    """URL of the server, token included."""
     return server.url

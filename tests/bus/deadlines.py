@@ -1,4 +1,4 @@
-"""Waiting for what must come true, with a deadline instead of a guess how long it takes."""
+"""Waiting for a condition, with a deadline instead of a fixed pause."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def wait_until(condition: Callable[[], T], deadline_s: float = 15.0) -> T:
-    """The first true value of ``condition``; the loop goes on meanwhile."""
+    """The first true value of ``condition``; the loop runs meanwhile."""
     async with asyncio.timeout(deadline_s):
         while not (value := condition()):
             await asyncio.sleep(0.002)

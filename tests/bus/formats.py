@@ -1,4 +1,4 @@
-"""A realm as a version before turns left it: its journal listens to ``ev.>``."""
+"""A realm of a version before terms: its journal listens to ``ev.>``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNKNOWN_THEN = ("subject_transform", "republish")
 
 
 async def make_format_1(connection: Connection, subjects: Subjects) -> None:
-    """Its streams, as they were made then."""
+    """The streams of that version."""
     journal, *others = streams_of(subjects)
     demands = {k: v for k, v in journal.demands.items() if v is not None and k not in _UNKNOWN_THEN}
     config = {"name": journal.name, **demands, "subjects": [subjects.all_facts]}
@@ -27,7 +27,7 @@ async def make_format_1(connection: Connection, subjects: Subjects) -> None:
 async def append_as_format_1(
     connection: Connection, subjects: Subjects, appends: Sequence[AppendRequest]
 ) -> bytes:
-    """Publish as an older node does; the last answer."""
+    """Publish as an older node does; returns the last ack."""
     answer = b""
     for one in appends:
         headers = [

@@ -17,14 +17,14 @@ __all__ = ["DOWN", "UP", "Proxy", "Way", "proxied"]
 
 Way = Literal["up", "down"]
 UP: Way = "up"
-"""Towards the server."""
+"""To the server."""
 DOWN: Way = "down"
-"""Towards the client."""
+"""To the client."""
 WITH_PAYLOAD = (b"PUB ", b"HPUB ", b"MSG ", b"HMSG ")
 
 
 class Proxy:
-    """One listening port; every connection to it is passed on to the server's."""
+    """One listening port; its connections are forwarded to the server."""
 
     def __init__(self, url: str) -> None:
         self._target = urlsplit(url)
@@ -34,35 +34,35 @@ class Proxy:
         self._flows = {UP: asyncio.Event(), DOWN: asyncio.Event()}
         self.release()
         self.watch: Callable[[Way, bytes], None] = lambda _way, _message: None
-        """Sees each message, with its subject and headers, before it goes on; may hold it."""
+        """Receives each message with its subject and headers before it is forwarded; may block."""
         self.swallows: Callable[[bytes], bool] = lambda _body: False
-        """Decides about each message to a client by its body."""
+        """Decides on each message to a client by its body."""
         self.pause_s = 0.0
-        """How long each message to a client takes."""
+        """Delay of each message to a client."""
         self.swallowed: list[bytes] = []
         self.passed: list[bytes] = []
-        """Bodies that went through."""
+        """Forwarded bodies."""
 
     @property
     def url(self) -> str:
-        """The server's, with our port."""
+        """The server's URL with the proxy's port."""
         port = self._listener.sockets[0].getsockname()[1]
         user, _, _ = self._target.netloc.rpartition("@")
         return urlunsplit(self._target._replace(netloc=f"{user}@127.0.0.1:{port}"))
 
     def hold(self, *ways: Way) -> None:
-        """Nothing goes these ways any more, until ``release``; if none is named, nothing reaches a
-        client. The sender is told nothing."""
+        """Hold back these directions until ``release``; by default the one to clients. The sender
+        gets no error."""
         for way in ways or (DOWN,):
             self._flows[way].clear()
 
     def release(self) -> None:
-        """What was held back goes on, in its order."""
+        """Forward what was held back, in order."""
         for flow in self._flows.values():
             flow.set()
 
     def cut(self) -> None:
-        """End all connections; what was held back is lost. New ones are welcome."""
+        """Close all connections and drop what was held back. New ones are accepted."""
         for line in self._lines:
             line.transport.abort()
         self.release()
@@ -119,14 +119,14 @@ class Proxy:
 
 
 async def _messages(reader: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, bytes]]:
-    """Lines of the protocol, each with the payload that follows it, if one does."""
+    """Lines of the protocol, each with its payload, if any."""
     while line := await reader.readline():
         size = int(line.split()[-1]) + 2 if line.upper().startswith(WITH_PAYLOAD) else 0
         yield line, await reader.readexactly(size)
 
 
 async def _through(pump: object, ends: set[asyncio.StreamWriter]) -> None:
-    """One direction; when it ends, so does the other."""
+    """One direction; its end closes the other."""
     try:
         with suppress(OSError, asyncio.IncompleteReadError):
             await pump  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""One realm on either kind of server, for suites that hold for both: buses join and leave it."""
+"""One realm on either kind of server, for suites that test both; buses join and leave it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _POLL_S = 0.02
 
 
 class Realm(Protocol):
-    """What a suite may do to a realm."""
+    """A suite's access to a realm."""
 
     def bus(self) -> AbstractAsyncContextManager[Bus]:
-        """Another member of the realm, started."""
+        """Start another bus on the realm."""
 
     async def elapse(self, seconds: int) -> None:
-        """Let time pass, as far as it does not pass by itself."""
+        """Let time pass, unless it passes by itself."""
 
     async def soon(self, look: Callable[[], Awaitable[T]]) -> T:
-        """What ``look`` finds, as soon as it finds something."""
+        """The first true result of ``look``."""
 
     async def tamper_with_blob(self, digest: str) -> None:
-        """Make the stored bytes other ones."""
+        """Change the stored bytes."""
 
 
 async def soon(look: Callable[[], Awaitable[T]]) -> T:
@@ -69,7 +69,7 @@ class MemoryRealm:
 
 
 class JetStreamRealm:
-    """A real server, reached by the buses and, for what no port may do, by plain nats-py."""
+    """A real server, used by the buses and, for what no port offers, by plain nats-py."""
 
     def __init__(self, store: Path) -> None:
         self.server = EmbeddedServer(store, sync="default")
@@ -84,7 +84,7 @@ class JetStreamRealm:
             await bus.stop()
 
     async def elapse(self, seconds: int) -> None:
-        """It passes by itself; whoever waits for its effects does so with ``soon``."""
+        """Time passes by itself; tests wait for its effects with ``soon``."""
 
     async def soon(self, look: Callable[[], Awaitable[T]]) -> T:
         return await soon(look)
@@ -120,7 +120,7 @@ class JetStreamRealm:
 
 @contextmanager
 def loses_answers(bus: JetStreamBus) -> Iterator[None]:
-    """What is written is stored, but the server's answer never arrives."""
+    """The server stores writes, but its acks never arrive."""
 
     async def lose(answer: Coroutine[Any, Any, Message]) -> Message:
         await answer
@@ -132,7 +132,7 @@ def loses_answers(bus: JetStreamBus) -> Iterator[None]:
 
 @contextmanager
 def stops_writing(bus: JetStreamBus, after: int) -> Iterator[asyncio.Event]:
-    """Only ``after`` writes get through, later ones hang; the event tells of the first of those."""
+    """The first ``after`` writes arrive, later ones hang; the event reports the first of those."""
     hanging = asyncio.Event()
     left = after
 
@@ -153,7 +153,7 @@ def stops_writing(bus: JetStreamBus, after: int) -> Iterator[asyncio.Event]:
 def _writes(
     bus: JetStreamBus, around: Callable[[Coroutine[Any, Any, Message]], Awaitable[Message]]
 ) -> Iterator[None]:
-    """What is asked of the server goes through ``around`` if it writes into a bucket."""
+    """Requests that write into a bucket go through ``around``."""
     connections: list[Any] = [bus.connection, bus.owner_connection]
 
     def through(request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A whole bus: what joining a realm makes, checks and leaves alone."""
+"""A whole bus: what it creates, checks and leaves unchanged when it joins a realm."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_the_server_may_go_away_and_come_back(jetstream: JetStreamRealm) -> None
             await asyncio.sleep(0)
             jetstream.server.start()
             assert await appending == first + 1
-            await soon(connected)  # Appends have a connection of their own, which may be first.
+            await soon(connected)  # Appends have their own connection, which may be first.
 
     asyncio.run(scenario())
 
@@ -191,7 +191,7 @@ def test_what_an_operator_may_change_is_left_changed(jetstream: JetStreamRealm) 
     asyncio.run(scenario())
 
 
-def test_a_full_bucket_says_so(jetstream: JetStreamRealm) -> None:
+def test_a_full_bucket_is_an_error(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         stream = "KV_ROOKERY_default_BLOBS"
         async with jetstream.bus() as bus:
@@ -221,7 +221,7 @@ def test_stock_tools_can_read_a_bucket(jetstream: JetStreamRealm) -> None:
     asyncio.run(scenario())
 
 
-# --- joining --------------------------------------------------------------------------------------
+# --- start ----------------------------------------------------------------------------------------
 
 
 def test_a_server_that_does_not_let_us_in_is_a_coded_refusal(

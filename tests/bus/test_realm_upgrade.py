@@ -1,4 +1,4 @@
-"""A realm of an older version is brought to this format in place, and nothing of it is lost."""
+"""A realm of an older version is upgraded in place, without loss."""
 
 from __future__ import annotations
 

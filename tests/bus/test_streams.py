@@ -1,4 +1,4 @@
-"""Streams are made once and checked ever after: one that would lose data is not used."""
+"""Streams are created once and then checked: a stream that could lose data is refused."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def test_a_stream_whose_subjects_are_taken_is_a_mismatch(server: EmbeddedServer)
         connection = await opened(server)
         other = {"name": "OTHER", "subjects": ["rookery.default.w.>"]}
         await connection.api("STREAM.CREATE.OTHER", other)
-        with pytest.raises(Failed, match=f"STREAM_MISMATCH: stream {JOURNAL.name} cannot be made"):
+        with pytest.raises(
+            Failed, match=f"STREAM_MISMATCH: stream {JOURNAL.name} cannot be created"
+        ):
             await ensure_streams(connection, SPECS)
         await connection.close()
 

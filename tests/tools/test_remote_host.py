@@ -296,7 +296,7 @@ def test_an_attempt_that_was_called_off_is_offered_to_no_other_worker():
             await stage.bus.tool_workers.query_attempt("shop", "c1", 1)
             outcome = await remote.call(context("shop_gate"), DEADLINE_MS)
             assert code(outcome) == "CANCELLED"
-            assert "attempt 1 of the call was called off" in str(outcome.error)
+            assert "attempt 1 of the call was cancelled" in str(outcome.error)
             await remote.call(context("shop_gate", call_id="c2", attempt=3), DEADLINE_MS)
             with pytest.raises(OutcomeUnknown, match="came before"):
                 await remote.call(context("shop_gate", call_id="c2", attempt=2), DEADLINE_MS)

@@ -143,7 +143,7 @@ def test_an_attempt_that_was_late_is_not_begun_after_an_operator_had_it_tried_ag
     crew.answer()
     world.until(lambda: world.kinds()[-1] == "completed")
     late = world.run(MemoryToolWorkers(crew.floor).call(line.jobs[0]))
-    assert late == JobNotStarted("attempt 1 of the call was called off", cancelled=True)
+    assert late == JobNotStarted("attempt 1 of the call was cancelled", cancelled=True)
     assert [job.attempt for job in crew.jobs] == [2]
 
 

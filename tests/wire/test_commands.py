@@ -1,4 +1,4 @@
-"""Commands through a door: JSON or MessagePack in, a struct or a coded refusal out."""
+"""Decoding of commands: JSON or MessagePack to a struct, or an error with a code."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_nested_struct_refuses_a_field_it_does_not_know():
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """Structs in every kind of container a command may have one day."""
+    """Structs in every kind of container that a command may have."""
 
     rows: tuple[SessionLimits, ...] = ()
     named: dict[str, list[SessionLimits]] = {}
@@ -188,7 +188,7 @@ def test_msgpack_that_has_no_json_text_is_refused(value: Any):
     assert refusal(body, content_type=MSGPACK) == "INVALID_ARGUMENT"
 
 
-def test_msgpack_is_read_as_the_json_that_will_stand_in_the_journal():
+def test_msgpack_is_read_as_the_json_of_the_journal():
     inputs = {"bytes": b"xx", "time": datetime(2030, 1, 2, tzinfo=UTC)}
     body = msgspec.msgpack.encode({"inputs": inputs})
     request = decode_command(body, RunRequest, content_type=MSGPACK)

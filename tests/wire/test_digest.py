@@ -1,4 +1,4 @@
-"""Canonical JSON: one text for one value, and nothing that is not JSON gets a digest."""
+"""Canonical JSON: one text per value, and no digest without JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seed 003: what may be asked and answered, and the two records around the asking."""
+"""Seed 003: requests, decisions, and the two records around a dispatch."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_timeout_of_nothing_violates_the_contract():
     assert caught.value.retry is RetryClassification.REPAIR_NEEDED
 
 
-def test_a_request_is_its_own_subject_and_allows_what_it_says():
+def test_a_request_is_its_own_subject_and_lists_its_decisions():
     assert REQUEST.subject_ref() == EntityRef.new(
         EntityKind.APPROVAL_REQUEST, ApprovalRequestId("s.call")
     )
@@ -230,7 +230,7 @@ def test_only_an_approval_releases_the_tool(status: ApprovalTerminalStatus):
 # --- records --------------------------------------------------------------------------------------
 
 
-def test_the_intent_is_recorded_before_anybody_is_asked():
+def test_the_intent_is_recorded_before_the_dispatch():
     record = approval_dispatch_intent_record(BASE, REQUEST)
     subject = {"kind": "approval_request", "id": "s.call", "privacy": "content_refs_only"}
     effect = {"kind": "effect", "id": "effect", "privacy": "content_refs_only"}
@@ -298,7 +298,7 @@ def test_the_result_is_recorded_after_the_asking():
         REQUEST,
         ApprovalLifecycleStatus.TIMED_OUT,
         EffectTerminalStatus.TIMED_OUT,
-        "nobody answered",
+        "no answer came",
     )
     intent = approval_dispatch_intent_record(BASE, REQUEST)
     written, before = json.loads(encode_json(record)), json.loads(encode_json(intent))
@@ -311,7 +311,7 @@ def test_the_result_is_recorded_after_the_asking():
             "effect_result": {
                 "effect_id": "effect",
                 "terminal_status": "timed_out",
-                "redacted_summary": "nobody answered",
+                "redacted_summary": "no answer came",
             },
         },
     }
@@ -332,7 +332,7 @@ def test_the_result_is_recorded_after_the_asking():
         (DeniedRecord(request_id=ApprovalRequestId("a"), reason_code="no"), "denied"),
     ],
 )
-def test_a_step_of_an_approval_stands_beside_its_two_tags(record: Any, record_type: str):
+def test_a_step_of_an_approval_has_two_tags_beside_it(record: Any, record_type: str):
     made = ApprovalRecord.of(record)
     written = json.loads(encode_json(made))
     assert written == {

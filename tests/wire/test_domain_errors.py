@@ -1,4 +1,4 @@
-"""Agent errors: what the short forms imply, what is kept when one grows, and how they travel."""
+"""Agent errors: the short forms, the classified form, and both on the wire."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_classified_error_writes_every_field():
 
 
 @pytest.mark.parametrize("error", [*(row[0] for row in SHORT), TIMEOUT])
-def test_an_error_is_read_back_and_equal_if_it_says_the_same(error: AgentError):
+def test_an_error_round_trips_and_equal_forms_are_equal(error: AgentError):
     form = msgspec.json.decode(
         encode_json(error.form), type=AgentErrorForm, dec_hook=decode_typed_text
     )
@@ -125,7 +125,9 @@ def test_an_error_is_read_back_and_equal_if_it_says_the_same(error: AgentError):
     ],
 )
 def test_an_error_is_exactly_one_of_its_forms(body: str):
-    with pytest.raises(msgspec.ValidationError, match="AgentErrorForm is exactly one of Missing"):
+    with pytest.raises(
+        msgspec.ValidationError, match="AgentErrorForm needs exactly one of Missing"
+    ):
         msgspec.json.decode(body, type=AgentErrorForm, dec_hook=decode_typed_text)
 
 

@@ -74,16 +74,16 @@ def test_external_tool_surface_pending_failure_cause_projects_external_code():
     assert failed.cause_in is cause
     assert str(cause) == "pending_failed"
     assert encode_json(cause) == b'"pending_failed"'
-    told = EmitExternalToolDelta(
+    effect = EmitExternalToolDelta(
         surface_id="alpha",
         operation=ExternalToolSurfaceDeltaOperation.ADD,
         phase=ExternalToolSurfaceDeltaPhase.FAILED,
         cause=cause,
     )
-    assert told.cause is ExternalToolSurfaceFailureCause.PENDING_FAILED
+    assert effect.cause is ExternalToolSurfaceFailureCause.PENDING_FAILED
 
 
-# --- what else seed 000's functions say -----------------------------------------------------------
+# --- further rules of seed 000 --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["_", "a", "_1", "A9", "class", "__x__"])
@@ -115,7 +115,7 @@ def test_a_clock_before_1970_or_beyond_64_bits_is_clamped():
     assert unix_ms(2**90) == U64_MAX
 
 
-def test_a_failed_run_says_its_error_twice():
+def test_a_failed_run_has_its_error_and_one_diagnostic():
     error = ErrorObject(code="C", message="m", hint="h", span=Span(line=2))
     result = RunResult.failed(RunStatus.TIMEOUT, error, "out", Metrics(duration_ms=3))
     assert result == RunResult(
@@ -184,7 +184,7 @@ SOURCE = {"kind": "host", "id": "s", "trust": "host_provided", "privacy": "conte
 POLICY = {"kind": "host", "id": "p"}
 
 
-def test_a_resource_is_asked_for_and_answered_with_a_ref():
+def test_a_resource_is_requested_and_resolved_by_a_ref():
     request = ResourceReadRequest(
         uri="file://a",
         source=SourceRef.new("s"),

@@ -1,4 +1,4 @@
-"""Typed ids: bare strings on the wire, checked both ways, and never seen in a log."""
+"""Typed ids: bare strings on the wire, checked in both directions, absent from logs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_512_bytes_are_the_most_and_bytes_are_counted(text: str, actual: int):
 
 
 @pytest.mark.parametrize("control", ["\x00", "\n", "\x1f", "\x7f", "\x85", "\x9f", "\ud800"])
-def test_a_control_character_is_refused_with_the_byte_it_stands_at(control: str):
+def test_a_control_character_is_refused_with_its_byte_index(control: str):
     with pytest.raises(IdControlCharacter, match=r"at byte 3$") as caught:
         RunId(f"aé{control}b")
     assert caught.value.index == 3

@@ -1,4 +1,4 @@
-"""The fingerprint of a package: the contract's golden vector, and what does not change it.
+"""The fingerprint of a package: the contract's golden vector, and changes without effect.
 
 The vector's package is the canonical one of agent-sdk-core 0.1.0-alpha.4 (MIT or Apache-2.0).
 """
@@ -142,7 +142,7 @@ def test_neither_the_order_of_lists_nor_that_of_keys_counts():
     assert str(package_fingerprint(package)) != GOLDEN
 
 
-def test_lists_in_somebody_elses_json_keep_their_order():
+def test_lists_in_foreign_json_keep_their_order():
     def holding(payload: Any) -> dict[str, Any]:
         return {**PACKAGE, "sidecars": [{**SIDECAR, "redacted_payload": payload}]}
 

@@ -1,4 +1,4 @@
-"""What journal records hold: each payload by its ``type``, hook records, and the words in them."""
+"""Payloads of journal records: each by its ``type``, hook records, and their words."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_the_types_are_the_contracts():
 
 
 HOOK_JSON = {"kind": "hook", "id": "audit", "privacy": "content_refs_only"}
-TOLD: list[tuple[Any, dict[str, Any]]] = [
+HOOK_EVENTS: list[tuple[Any, dict[str, Any]]] = [
     (
         RegisteredHook(spec_hash="h", executor_ref="e", policy_ref=PolicyRef.new("p")),
         {
@@ -198,9 +198,9 @@ TOLD: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("told", "golden"), TOLD)
-def test_a_hook_record_writes_every_field(told: Any, golden: dict[str, Any]):
-    record = HookRecord(hook_id=HookId("audit"), point=HookPoint.BEFORE_TOOL_CALL, payload=told)
+@pytest.mark.parametrize(("event", "golden"), HOOK_EVENTS)
+def test_a_hook_record_writes_every_field(event: Any, golden: dict[str, Any]):
+    record = HookRecord(hook_id=HookId("audit"), point=HookPoint.BEFORE_TOOL_CALL, payload=event)
     written = {
         "schema_version": 1,
         "hook_id": "audit",
@@ -209,7 +209,7 @@ def test_a_hook_record_writes_every_field(told: Any, golden: dict[str, Any]):
     }
     assert json.loads(encode_json(record)) == written
     assert back(record) == record
-    payload = HookPayload(hook_id=record.hook_id, point=record.point, payload=told)
+    payload = HookPayload(hook_id=record.hook_id, point=record.point, payload=event)
     assert json.loads(encode_json(payload)) == {"type": "hook", **written}
     assert back(payload, JournalRecordPayload) == payload
 

@@ -119,7 +119,7 @@ def test_nothing_but_an_allow_counts_as_allowed():
     assert [decision.is_allow for decision, _ in DECISIONS] == [True] + [False] * 5
 
 
-def test_where_nobody_has_decided_the_answer_is_no():
+def test_without_a_decision_the_default_is_to_deny():
     assert PolicyDecision.default() == PolicyDecision.deny("policy.default_deny")
 
 
@@ -226,7 +226,7 @@ def test_the_first_grant_of_the_very_source_and_capability_wins(changes: Any, co
     assert back(granted(**changes)) == granted(**changes)
 
 
-# --- sandbox, asking, content ---------------------------------------------------------------------
+# --- sandbox, approval, content -------------------------------------------------------------------
 
 MISSING = PolicyDecision.deny("sandbox.missing_adapter")
 ISOLATED = RequireIsolation(require_isolation=IsolatedBy(AdapterRef("a")))
@@ -273,13 +273,13 @@ def test_a_case_without_fields_is_a_word_and_one_with_fields_an_object(
     assert back(sandbox) == sandbox
 
 
-def test_an_empty_allowlist_is_a_list_of_nobody():
-    nobody = EgressAllowlist(egress_allowlist=())
-    assert encode_json(nobody) == b'{"EgressAllowlist":[]}'
-    assert back(nobody) == nobody
+def test_an_empty_allowlist_permits_no_host():
+    no_host = EgressAllowlist(egress_allowlist=())
+    assert encode_json(no_host) == b'{"EgressAllowlist":[]}'
+    assert back(no_host) == no_host
 
 
-def test_an_approval_is_asked_for_by_default():
+def test_an_approval_is_requested_by_default():
     outcome = AskPolicy.ask_by_default(POLICY, SPEC).classify()
     assert outcome.decision == PolicyDecision(asked=ApprovalRequired(SPEC))
     assert outcome.policy_refs == (POLICY,)
@@ -287,7 +287,7 @@ def test_an_approval_is_asked_for_by_default():
 
 
 @pytest.mark.parametrize(("required", "available"), list(product([True, False], repeat=2)))
-def test_who_needs_a_dispatcher_and_has_none_is_denied(required: bool, available: bool):
+def test_a_missing_dispatcher_denies(required: bool, available: bool):
     escalation = EscalationPolicy(
         policy_ref=POLICY,
         dispatcher_required=required,

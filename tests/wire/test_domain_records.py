@@ -1,4 +1,4 @@
-"""Journal records: their field order, what each constructor fills in, and payloads by ``type``."""
+"""Journal records: field order, constructors, and payloads by ``type``."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_a_record_rides_inside_a_fact():
 
 
 def common(record: JournalRecord) -> dict[str, Any]:
-    """What every constructor takes over from the base, in the record and in its index."""
+    """Fields that every constructor copies from the base to the record and its index."""
     index = record.event_index
     assert (index.run_id, index.session_id) == (record.run_id, record.session_id)
     assert (index.agent_id, index.turn_id) == (record.agent_id, record.turn_id)
@@ -351,7 +351,7 @@ def test_a_recovery_marker_is_about_its_run():
     )
 
 
-def test_a_feature_record_is_about_what_its_feature_says():
+def test_a_feature_record_has_the_subject_of_its_feature():
     subject, related = hook_entity_ref(HookId("h")), EntityRef.run(RunId("other"))
     record = JournalRecord.feature_record(
         FULL,

@@ -1,4 +1,4 @@
-"""The documents under ``schemas/generated`` say what the code does, and hold together."""
+"""The documents under ``schemas/generated`` match the code and are consistent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_committed_document_is_up_to_date(name: str):
     assert current, "run: python -m rookery.schemas.export"
 
 
-def test_check_says_which_document_drifted_and_writing_mends_it(
+def test_check_names_outdated_documents_and_writing_updates_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(export, "FOLDER", tmp_path / "generated")
@@ -108,7 +108,7 @@ def test_asyncapi_has_a_channel_for_every_subject_a_client_may_use():
     assert addresses == expected
 
 
-def test_every_fact_stands_in_the_message_of_its_family():
+def test_every_fact_is_in_the_message_of_its_family():
     for family, union in export.FAMILIES.items():
         found = set(references(ASYNCAPI["components"]["messages"][f"ev.{family}"]))
         assert {f"#/components/schemas/{name}" for name in wire_names(union)} <= found

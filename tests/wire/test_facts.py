@@ -1,4 +1,4 @@
-"""Facts out of the journal: what is known is read, what is not is refused and never guessed."""
+"""Decoding of facts: known ones are read, unknown ones are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Planted(Fact, frozen=True, kw_only=True, tag="garden.planted.v3"):
 
 
 class Watered(Fact, frozen=True, kw_only=True, tag="garden.watered.v1"):
-    """A fact that never changed."""
+    """A fact with one version."""
 
 
 def rename(raw: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def refusal(codec: FactCodec[Any], body: bytes) -> str:
 
 
 def example(kind: type[Fact]) -> Fact:
-    """A fact with every required field filled in by its type."""
+    """A fact with every required field set by its type."""
     hints = typing.get_type_hints(kind)
     fields = [field for field in msgspec.structs.fields(kind) if field.required]
     raw = {field.encode_name: value(hints[field.name]) for field in fields}
@@ -74,7 +74,7 @@ def example(kind: type[Fact]) -> Fact:
 
 
 def value(hint: Any) -> Any:
-    """Something of the type ``hint``; of an enum its first word."""
+    """A value of the type ``hint``; of an enum, its first word."""
     if isinstance(hint, type) and issubclass(hint, Enum):
         return next(iter(hint))
     if typing.get_origin(hint) is tuple:
@@ -147,7 +147,7 @@ def test_a_newer_version_is_refused_not_guessed(version: int):
     "name",
     ["garden.sold.v1", "planted", "", "garden.planted.v0", "garden.planted.v" + "9" * 5_000, None],
 )
-def test_a_fact_nobody_declared_is_unknown(name: str | None):
+def test_an_undeclared_fact_is_unknown(name: str | None):
     assert refusal(GARDEN, message({"type": name})) == "FACT_UNKNOWN"
     assert refusal(GARDEN, message({"plant": "oak"})) == "FACT_UNKNOWN"
 

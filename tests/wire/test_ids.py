@@ -1,4 +1,4 @@
-"""Ids are functions of what they are given, and what is not an id is refused."""
+"""Ids are functions of their arguments, and malformed ids are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits that make no sense are refused with a hint; facts that hold such are read for ever."""
+"""Limits out of range are refused with a hint; facts with such limits stay readable."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_is_no_whole_number_is_refused_also_when_a_program_made_it(value: A
             check_run_limits(RunRequest(timeout_ms=value))
 
 
-def test_a_fact_with_limits_nobody_would_take_today_is_read():
+def test_a_fact_with_limits_out_of_range_is_read():
     fact = LimitsSet(limits=SessionLimits(memory_mb=0, cpu_ms=-1))
     assert FactCodec[Any](SESSION_FACTS).decode(encode_facts([fact])) == [fact]
 
@@ -72,14 +72,14 @@ def test_what_is_left_out_of_a_change_stays():
         (RunRequest, {"inputs": []}, "$SRV.INFO.rookery"),
     ],
 )
-def test_a_body_that_does_not_fit_is_told_what_would(kind: Any, body: Any, says: str):
+def test_a_mismatching_body_gets_a_hint(kind: Any, body: Any, says: str):
     with pytest.raises(Refused) as caught:
         decode_command(encode_json(body), kind)
     assert says in caught.value.hint
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_every_command_knows_a_hint_for_whatever_is_said_of_it(verb: str):
+def test_every_command_has_a_hint_for_every_mismatch(verb: str):
     kind = COMMANDS[verb]
     for message in ("Expected `object`", "at `$.no.such.place`", "at `$.limits[...]`", "at `$`"):
         assert hint_for(kind, message)

@@ -1,4 +1,4 @@
-"""Wire names are for ever: added, never renamed. The list beside this file is the memory."""
+"""Wire names are permanent: added, never renamed. The list is in ``names.txt``."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ def test_every_fact_defined_is_in_its_family(family: str):
     assert defined == set(wire_names(FAMILIES[family]).values())
 
 
-def test_every_verb_says_what_it_answers():
+def test_every_verb_declares_its_reply():
     assert set(REPLIES) == set(COMMANDS)

@@ -1,4 +1,4 @@
-"""Seed 000 on the wire: every field is written, and every default is the seed's."""
+"""Seed 000 on the wire: every field is written, and every default is the contract's."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_words_of_the_seed_are_the_words_of_the_wire(kind: Any, words: str):
     assert [member.value for member in kind] == words.split()
 
 
-def test_a_diagnostic_of_an_error_says_what_the_error_says():
+def test_a_diagnostic_of_an_error_has_its_code_and_message():
     error = run.ErrorObject(code="C", message="m", hint="h", span=run.Span(line=3))
     assert run.Diagnostic.error(error) == run.Diagnostic(
         severity=run.Severity.ERROR, code="C", message="m", hint="h", span=run.Span(line=3)

@@ -1,4 +1,4 @@
-"""Every public name of seeds 000 to 004 is ours, too, or stands in the list of what is open.
+"""Every public name of seeds 000 to 004 exists here, or is in the list of open ones.
 
 ``seed_names.json`` holds the names and shapes of the seeds, and where ours are. A name is a type, a
 field, a case, a constant, a function or a method. What is compared: fields and their shapes, cases
@@ -209,7 +209,7 @@ def test_an_open_name_is_the_seeds_and_has_no_owner_yet(name: str):
     assert name.split(".")[1] not in present, f"say whose {name} is, it is not open"
 
 
-# --- what stands in the list and is ours ----------------------------------------------------------
+# --- listed names that exist here -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", HERE)

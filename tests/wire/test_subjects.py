@@ -1,4 +1,4 @@
-"""Subjects: what goes into a token comes out again, and the documents name the same addresses."""
+"""Subjects: tokens round-trip, and the documents name the same addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client against plain nats-py that speaks the wire: what it sends, and how it keeps asking."""
+"""The client against plain nats-py as the node: what it sends, and how it repeats requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def _answer(request: Msg, body: Any) -> None:
 
 
 async def _fail(client: Any, subject: str, code: str, message: str, hint: str | None) -> None:
-    """An error as the door words it."""
+    """An error in the request endpoint's format."""
     error = {"code": code, "message": message, "hint": hint, "span": None}
     headers = {"Nats-Service-Error-Code": "400", "Rookery-Code": code}
     await client.publish(subject, json.dumps({"error": error}).encode(), headers=headers)
@@ -39,7 +39,7 @@ async def _fail(client: Any, subject: str, code: str, message: str, hint: str | 
 
 @asynccontextmanager
 async def _node(realm: JetStreamRealm, answering: Answering) -> AsyncIterator[list[Msg]]:
-    """Answers requests as ``answering`` says; the requests it got, in order."""
+    """Answer requests as ``answering`` says; yields the received requests, in order."""
     requests: list[Msg] = []
 
     async def take(request: Msg) -> None:
@@ -56,7 +56,7 @@ def _ids(requests: list[Msg]) -> list[str]:
     return [(request.headers or {})["Nats-Msg-Id"] for request in requests]
 
 
-# --- asking ---------------------------------------------------------------------------------------
+# --- queries --------------------------------------------------------------------------------------
 
 
 def test_a_question_is_answered(jetstream: JetStreamRealm) -> None:
@@ -114,7 +114,7 @@ def test_an_answer_that_is_none_is_a_failure(jetstream: JetStreamRealm, body: by
     asyncio.run(scenario())
 
 
-def test_a_question_nobody_answers_is_repeated_under_its_id(jetstream: JetStreamRealm) -> None:
+def test_a_query_without_a_reply_is_repeated_under_its_id(jetstream: JetStreamRealm) -> None:
     async def answering(request: Msg, number: int) -> None:
         if number == 2:
             await _fail(request._client, request.reply, "NODE_DRAINING", "stopping", None)
@@ -149,7 +149,7 @@ def test_a_question_waits_for_a_node_to_come(jetstream: JetStreamRealm) -> None:
 
 def test_silence_until_the_deadline_is_no_answer(jetstream: JetStreamRealm) -> None:
     async def answering(request: Msg, _: int) -> None:
-        """Say nothing."""
+        """Send no reply."""
 
     async def scenario() -> None:
         async with _node(jetstream, answering), _client(jetstream) as client:
@@ -160,7 +160,7 @@ def test_silence_until_the_deadline_is_no_answer(jetstream: JetStreamRealm) -> N
 
 
 def test_a_question_outlives_the_server(jetstream: JetStreamRealm) -> None:
-    """The node works on it, the server dies before the answer, the same question comes again."""
+    """The node executes it, the server dies before the reply, the same query arrives again."""
 
     async def answering(request: Msg, number: int) -> None:
         if number > 1:
@@ -184,7 +184,7 @@ def test_a_question_outlives_the_server(jetstream: JetStreamRealm) -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_too_large_to_be_asked_is_refused_before_it_is_sent(
+def test_a_request_that_is_too_large_is_refused_before_it_is_sent(
     jetstream: JetStreamRealm,
 ) -> None:
     async def answering(request: Msg, _: int) -> None:
@@ -201,7 +201,7 @@ def test_what_is_too_large_to_be_asked_is_refused_before_it_is_sent(
     asyncio.run(scenario())
 
 
-# --- submitting -----------------------------------------------------------------------------------
+# --- submitted runs -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_a_run_for_no_session_is_refused_before_it_is_sent(
     asyncio.run(scenario())
 
 
-# --- following ------------------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------
 
 
 def _fact(type_: str, run: str | None = None, cause: str = "") -> dict[str, Any]:
@@ -297,7 +297,7 @@ def _fact(type_: str, run: str | None = None, cause: str = "") -> dict[str, Any]
 
 
 async def _write(client: Any, family: str, key: str, *facts: dict[str, Any]) -> None:
-    """As the owner of the key's partition does."""
+    """Append as the owner of the key's partition."""
     subjects, jetstream = Subjects("default"), client.jetstream()
     info = await jetstream.stream_info(subjects.journal_stream)
     turns = terms_in(subjects, {"subjects": info.config.subjects})
@@ -370,8 +370,8 @@ def test_a_handle_follows_its_own_run_to_its_last_fact(jetstream: JetStreamRealm
 # --- without an event loop ------------------------------------------------------------------------
 
 
-def test_everything_can_be_had_without_an_event_loop(jetstream: JetStreamRealm) -> None:
-    """The node's part is played on a loop of its own, as it would be in another process."""
+def test_the_blocking_client_has_every_call(jetstream: JetStreamRealm) -> None:
+    """The node runs on a loop of its own, as in another process."""
 
     async def play(ready: asyncio.Event) -> None:
         async with jetstream.bus(), jetstream.stock() as stock:
@@ -455,7 +455,7 @@ def _client(realm: JetStreamRealm) -> Client:
     return connect(realm.server.url)
 
 
-# --- wrong use ------------------------------------------------------------------------------------
+# --- invalid calls --------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_an_id_or_a_body_is_refused(jetstream: JetStreamRealm) -> None:
@@ -465,11 +465,11 @@ def test_what_cannot_be_an_id_or_a_body_is_refused(jetstream: JetStreamRealm) ->
             client.run(wrong, "1")
         with pytest.raises(Refused, match="INVALID_ARGUMENT: message id 5 must"):
             client.run("s", "1", message_id=wrong)
-        with pytest.raises(Refused, match="INVALID_ARGUMENT: this cannot be put into JSON"):
+        with pytest.raises(Refused, match="INVALID_ARGUMENT: the body has no JSON"):
             client.cancel("s", "r-1", reason="\udcff")
 
 
-def test_a_closed_client_says_so_and_may_be_closed_again(jetstream: JetStreamRealm) -> None:
+def test_a_closed_client_refuses_calls_and_may_be_closed_twice(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         client = Client(jetstream.server.url)
         await client.open()

@@ -1,4 +1,4 @@
-"""Runs as the client words and awaits them, against plain nats-py that plays the node."""
+"""Encoding and awaiting of runs by the client, against plain nats-py as the node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def words(*run: Any, **options: Any) -> dict[str, Any]:
     return found
 
 
-def test_only_what_is_said_is_sent():
+def test_only_given_options_are_sent():
     assert words("1+1") == {"session_id": "s1", "code": "1+1"}
     said = words("1", inputs={"b": 1, "a": [None]}, limits={"cpu_ms": 5}, snapshot=True)
     assert said["inputs"] == {"b": 1, "a": [None]}
@@ -33,7 +33,7 @@ def test_only_what_is_said_is_sent():
     assert words({"code": "1", "validate_only": True}) == {"code": "1", "validate_only": True}
 
 
-def test_options_count_over_what_the_request_says():
+def test_options_override_the_fields_of_the_request():
     request = RunRequest(code="1", timeout_ms=7, limits=SessionLimits(cpu_ms=5))
     said = words(request, timeout_ms=9, language=Language.TYPESCRIPT)
     assert (said["timeout_ms"], said["language"], said["session_id"]) == (9, "typescript", "s1")
@@ -53,7 +53,7 @@ def test_what_is_no_run_is_refused_before_it_is_sent(run: Any):
         words(run)
 
 
-def test_an_answer_is_a_result_or_said_not_to_be_one():
+def test_a_reply_without_a_result_is_an_error():
     assert decode_result(ANSWER) == RunAnswer(result=2, run_id="r-1", session_id="s1")
     assert decode_result({**ANSWER, "field_of_the_future": 1}).result == 2
     with pytest.raises(Refused, match="UNSUPPORTED_FEATURE: the run is committed"):
@@ -62,7 +62,7 @@ def test_an_answer_is_a_result_or_said_not_to_be_one():
         decode_result({"status": "splendid", "run_id": "r-1", "session_id": "s1"})
 
 
-def test_a_run_is_sent_again_under_its_id_until_somebody_answers(jetstream: JetStreamRealm):
+def test_a_run_is_repeated_under_its_id_until_its_reply(jetstream: JetStreamRealm):
     requests: list[Msg] = []
 
     async def play(request: Msg) -> None:
@@ -127,14 +127,14 @@ def test_one_run_may_be_waited_for_longer_than_its_client_waits_for_others(
     asyncio.run(scenario())
 
 
-def test_what_nobody_waits_for_any_more_ends_with_its_client(jetstream: JetStreamRealm):
+def test_requests_without_a_reader_end_with_their_client(jetstream: JetStreamRealm):
     async def scenario() -> None:
         async with jetstream.bus(), Client(jetstream.server.url) as client:
             handle = await client.begin("s1", "1+1")
             waiting = asyncio.create_task(handle.result())
             with pytest.raises(Failed, match="NO_ANSWER"):
                 await handle.result(0.01)
-            assert not waiting.done(), "one who gives up takes the answer from nobody"
+            assert not waiting.done(), "a cancelled reader leaves the reply to the others"
         with pytest.raises(asyncio.CancelledError):
             await waiting
 

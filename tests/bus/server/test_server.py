@@ -1,4 +1,4 @@
-"""The embedded server: ready when started, gone when stopped, and never two on one store."""
+"""The embedded server: ready after its start, gone after its stop, never two on one store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ sys.stdin.read()
 
 @contextmanager
 def owner(store: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process with an embedded server that never stops it, deaf to polite signals."""
+    """Another process with an embedded server that it never stops, ignoring signals."""
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(store)],
         stdin=subprocess.PIPE,
@@ -64,7 +64,7 @@ def owner(store: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def ask(url: str, subject: str, query: object = None) -> dict[str, Any]:
-    """JetStream's answer to one request on a connection of its own."""
+    """JetStream's answer to one request on its own connection."""
 
     async def asked() -> dict[str, Any]:
         connection = Connection(url)
@@ -130,7 +130,7 @@ def test_a_restart_keeps_port_token_and_data(server: EmbeddedServer, end: Any) -
     assert server.url == url
 
 
-def test_a_second_server_on_the_store_is_refused_and_told_how_to_connect(
+def test_a_second_server_on_the_store_is_refused_with_a_hint(
     server: EmbeddedServer,
 ) -> None:
     with pytest.raises(Refused) as refused:
@@ -164,7 +164,7 @@ def test_no_server_outlives_an_owner_killed_with_9(tmp_path: Path) -> None:
         assert server.url == url
 
 
-def test_nobody_is_sent_to_a_server_that_is_about_to_end(tmp_path: Path) -> None:
+def test_a_stopping_server_is_not_announced(tmp_path: Path) -> None:
     place = Store(tmp_path / "store")
     with owner(place.path) as process:
         server = place.running_server()
@@ -200,7 +200,7 @@ def test_a_signal_to_the_owners_group_leaves_the_server_to_him(
         assert find_running(store) == url
 
 
-def test_killing_the_leash_does_not_save_the_server(server: EmbeddedServer) -> None:
+def test_killing_the_parent_guard_does_not_save_the_server(server: EmbeddedServer) -> None:
     leash = subprocess.run(
         ["ps", "-o", "ppid=", "-p", str(server.pid)], capture_output=True, text=True, check=True
     )
@@ -237,7 +237,7 @@ def test_what_is_stored_already_does_not_count_against_a_restart(server: Embedde
     ballast = server.store / "jetstream" / "ballast"
     ballast.parent.mkdir(exist_ok=True)
     with ballast.open("wb") as file:
-        file.truncate(10**13)  # Takes no room, but looks as if it did.
+        file.truncate(10**13)  # A sparse file: large in name only.
     server.restart()
     lines = (server.store / "server.conf").read_text().splitlines()
     limits = [int(line.split()[1]) for line in lines if "max_file_store" in line]
@@ -250,7 +250,7 @@ def test_any_path_may_be_a_store(tmp_path: Path) -> None:
         assert find_running(server.store) == server.url
 
 
-def test_a_port_that_is_taken_is_passed_over_unless_it_was_asked_for(tmp_path: Path) -> None:
+def test_a_taken_port_is_skipped_unless_it_was_configured(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "first") as first:
         port = urlsplit(first.url).port
         assert port
@@ -268,7 +268,7 @@ def test_a_port_that_is_taken_is_passed_over_unless_it_was_asked_for(tmp_path: P
         assert urlsplit(third.url).port == wanted
 
 
-def test_what_the_server_says_about_its_end_is_passed_on(tmp_path: Path) -> None:
+def test_the_last_log_line_of_the_server_is_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "jetstream").write_text("in the way")
     with pytest.raises(Failed, match="ended: Can't start JetStream") as failed:
@@ -296,7 +296,7 @@ def test_the_default_store_is_where_the_system_keeps_data(
 @pytest.mark.parametrize(
     ("says", "complaint"),
     [
-        (None, "no nats-server on the PATH"),
+        (None, "the PATH has no nats-server"),
         ("nats-server: v2.11.9", "2.12 or newer is needed"),
         ("hello", "hello; 2.12"),
     ],

@@ -1,4 +1,4 @@
-"""Bytes named by their digest: one suite for both buses, then deaths midway and a restart."""
+"""Blobs: one suite for both buses, then crashes midway and a restart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _bytes(size: int, seed: int = 0) -> bytes:
     "size",
     [0, 1, CHUNK_BYTES_MAX - 1, CHUNK_BYTES_MAX, CHUNK_BYTES_MAX + 1, 20 * CHUNK_BYTES_MAX + 7],
 )
-def test_what_was_put_is_got_by_anybody_who_knows_its_digest(realm: Realm, size: int) -> None:
+def test_stored_bytes_are_read_by_their_digest(realm: Realm, size: int) -> None:
     async def scenario() -> None:
         data = _bytes(size)
         async with realm.bus() as writer, realm.bus() as reader:
@@ -73,9 +73,7 @@ def test_many_writers_of_the_same_bytes_store_them_once(realm: Realm) -> None:
 
 
 @pytest.mark.parametrize("size", [100, 2 * CHUNK_BYTES_MAX])
-def test_bytes_that_are_not_what_their_name_says_are_never_handed_out(
-    realm: Realm, size: int
-) -> None:
+def test_bytes_with_another_digest_are_never_returned(realm: Realm, size: int) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             digest = await bus.blobs.put(_bytes(size))
@@ -97,7 +95,7 @@ def test_a_blob_whose_writer_died_midway_does_not_exist_until_it_is_put_again(
         data = _bytes(10 * CHUNK_BYTES_MAX)
         digest = digest_bytes(data)
         async with jetstream.bus() as bus:
-            for number in range(1, written + 1):  # In the order a writer goes.
+            for number in range(1, written + 1):  # In a writer's order.
                 start = number * CHUNK_BYTES_MAX
                 subject = f"$KV.ROOKERY_{bus.realm}_BLOBS.{digest}.{number}"
                 await jetstream.publish(subject, data[start : start + CHUNK_BYTES_MAX])

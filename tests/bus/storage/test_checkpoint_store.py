@@ -1,4 +1,4 @@
-"""Parts and the head that names them: one suite for both buses, then deaths midway."""
+"""Checkpoints: one suite for both buses, then crashes midway."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STREAM = "KV_ROOKERY_default_VIEWS"
 LARGE = bytes(2 * CHUNK_BYTES_MAX)
 
 
-def test_a_head_and_the_parts_it_names_are_there_for_everybody(realm: Realm) -> None:
+def test_a_head_and_its_parts_are_visible_to_all_nodes(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as writer, realm.bus() as reader:
             assert await reader.checkpoints.head() is None
@@ -84,7 +84,7 @@ async def revision_of(bus: Any) -> int:
 def test_a_writer_that_dies_midway_leaves_the_old_head_whole_and_the_next_one_cleans_up(
     jetstream: JetStreamRealm, written: int
 ) -> None:
-    """Its writes are four of chunks, and one of the head."""
+    """It writes four chunks and one head."""
 
     async def write(bus: JetStreamBus, after: int) -> None:
         names = [await bus.checkpoints.put(part) for part in (b"small", LARGE)]
@@ -111,7 +111,7 @@ def test_a_writer_that_dies_midway_leaves_the_old_head_whole_and_the_next_one_cl
     asyncio.run(scenario())
 
 
-def test_who_cleans_up_late_takes_nothing_away_from_the_next_writer(
+def test_a_late_cleanup_removes_no_part_of_the_next_writer(
     jetstream: JetStreamRealm,
 ) -> None:
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Exclusive names: one suite for both buses, then what only a real server can do wrong."""
+"""Claims: one suite for both buses, then failures of a real server."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_every_change_raises_the_token_and_disowns_the_one_before(realm: Realm) 
 
 
 def test_renewing_or_seizing_once_more_is_a_retry(realm: Realm) -> None:
-    """Whoever does so has not heard of the first time; anybody else is refused as ever."""
+    """The holder of a lost ack repeats the call; other holders are refused."""
 
     async def scenario() -> None:
         async with realm.bus() as bus:
@@ -118,7 +118,7 @@ def test_renewing_or_seizing_once_more_is_a_retry(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-def test_releasing_frees_the_name_once_and_never_somebody_elses(realm: Realm) -> None:
+def test_a_release_frees_the_name_once_and_only_for_its_holder(realm: Realm) -> None:
     async def scenario() -> None:
         async with realm.bus() as bus:
             mine = await _acquired(bus, "p", "a")
@@ -186,7 +186,7 @@ def test_a_claim_needs_a_name_a_holder_and_a_second_at_least(
 
 
 def test_a_lost_ack_is_recognised_as_ours(jetstream: JetStreamRealm) -> None:
-    """The server stores the write, the answer never comes, and the caller tries again, twice."""
+    """The server stores the write, the ack is lost, and the caller repeats it twice."""
 
     async def scenario() -> None:
         async with jetstream.bus() as bus, jetstream.bus() as other:
@@ -234,7 +234,7 @@ def test_claims_and_their_deadlines_survive_the_server(jetstream: JetStreamRealm
     asyncio.run(scenario())
 
 
-def test_what_others_put_into_the_bucket_is_a_claim_of_nobodys(jetstream: JetStreamRealm) -> None:
+def test_foreign_messages_in_the_bucket_are_free_claims(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             await jetstream.publish(f"$KV.ROOKERY_{bus.realm}_CLAIMS.p", b"hello")

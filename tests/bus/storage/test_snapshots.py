@@ -1,4 +1,4 @@
-"""Shortcuts past the journal: one suite for both buses."""
+"""Entity snapshots: one suite for both buses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker remembers of its calls: rules alone, with time as an argument."""
+"""The worker's record of its calls: pure rules, with time as an argument."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_a_lower_attempt_than_one_seen_is_refused_and_a_higher_one_is_not():
     assert memory.reason_to_refuse(job(1, call="another")) == ""
 
 
-def test_asking_after_an_attempt_that_has_not_begun_calls_it_off():
+def test_a_query_cancels_an_attempt_that_has_not_begun():
     memory = AttemptRegistry(0.0)
     assert memory.query_or_cancel("c", 2, 1.0) == (AttemptState.NOT_STARTED, "")
-    assert "called off" in memory.reason_to_refuse(job(1))
-    assert "called off" in memory.reason_to_refuse(job(2))
+    assert "cancelled" in memory.reason_to_refuse(job(1))
+    assert "cancelled" in memory.reason_to_refuse(job(2))
     assert memory.reason_to_refuse(job(3)) == ""
     memory.query_or_cancel("c", 1, 2.0)
-    assert "called off" in memory.reason_to_refuse(job(2)), "what was called off stays so"
+    assert "cancelled" in memory.reason_to_refuse(job(2)), "a cancelled attempt stays cancelled"
 
 
 def test_asking_after_an_attempt_that_has_begun_calls_nothing_off():
@@ -48,12 +48,12 @@ def test_asking_after_an_attempt_that_has_begun_calls_nothing_off():
     assert memory.reason_to_refuse(job(1)) == ""
 
 
-def test_an_attempt_that_was_declined_counts_as_not_begun():
+def test_a_rejected_attempt_counts_as_not_begun():
     memory = AttemptRegistry(0.0)
     memory.begin(job(1), 1.0)
     memory.end(job(1), AttemptState.NOT_STARTED, 1.0)
     assert memory.query_or_cancel("c", 1, 2.0) == (AttemptState.NOT_STARTED, "")
-    assert "called off" in memory.reason_to_refuse(job(1))
+    assert "cancelled" in memory.reason_to_refuse(job(1))
 
 
 def test_a_job_that_comes_twice_does_not_hide_what_the_first_one_came_to():
@@ -77,13 +77,13 @@ def test_a_call_without_an_id_is_neither_remembered_nor_refused():
     assert memory.reason_to_refuse(job(1, call="")) == ""
 
 
-def test_a_worker_says_how_far_back_it_remembers():
+def test_a_worker_reports_how_far_back_it_remembers():
     memory = AttemptRegistry(100.0, calls_max=2)
     assert memory.retention_ms(103.0) == 3_000
     for number in range(3):
         memory.begin(job(call=f"c{number}"), 110.0 + number)
         memory.end(job(call=f"c{number}"), AttemptState.ENDED, 110.0 + number)
-    assert memory.retention_ms(115.0) == 5_000, "c0 was let go, which ended at 110"
+    assert memory.retention_ms(115.0) == 5_000, "c0, which ended at 110, was evicted"
     assert memory.query_or_cancel("c0", 1, 115.0)[0] is AttemptState.NOT_STARTED
 
 

@@ -1,4 +1,4 @@
-"""Tool workers: one suite for both buses, then what only a real server can do wrong.
+"""Tool workers: one suite for both buses, then failures of a real server.
 
 A node's side (``ToolWorkers``) and a worker's (``WorkerEndpoint``) are always different members of
 the realm.
@@ -52,18 +52,18 @@ JOB = Job(
 )
 
 
-class Hand:
-    """A worker that keeps what it is given, or answers at once."""
+class FakeWorker:
+    """A worker that collects its jobs, or answers at once."""
 
-    def __init__(self, bench: WorkerEndpoint, name: str, *, answers: bool) -> None:
-        self.bench, self.name, self._answers = bench, name, answers
+    def __init__(self, endpoint: WorkerEndpoint, name: str, *, answers: bool) -> None:
+        self.endpoint, self.name, self._answers = endpoint, name, answers
         self.jobs: list[Job] = []
         self.unwanted: list[str] = []
         self._answering: set[asyncio.Task[None]] = set()
 
-    async def open(self, *tools: str) -> Hand:
+    async def open(self, *tools: str) -> FakeWorker:
         served = tuple(ServedTool(capability=Capability(name=t, description="")) for t in tools)
-        await self.bench.open(
+        await self.endpoint.open(
             WorkerCatalogue(worker=self.name, tools=served), self.take, self.unwanted.append
         )
         return self
@@ -71,7 +71,7 @@ class Hand:
     def take(self, job: Job) -> None:
         self.jobs.append(job)
         if self._answers:
-            self._answering.add(asyncio.ensure_future(self.bench.reply(job, self.name.encode())))
+            self._answering.add(asyncio.ensure_future(self.endpoint.reply(job, self.name.encode())))
 
     async def has(self, count: int) -> list[Job]:
         await wait_until(lambda: len(self.jobs) >= count)
@@ -79,24 +79,24 @@ class Hand:
 
 
 @asynccontextmanager
-async def hand(
+async def fake_worker(
     realm: Realm,
     name: str = "anna",
     *tools: str,
     answers: bool = True,
     surface: str = "shop",
-) -> AsyncIterator[Hand]:
-    """Another worker; without a word it leaves."""
+) -> AsyncIterator[FakeWorker]:
+    """Start another worker; it stops without a message."""
     if isinstance(realm, MemoryRealm):
-        bench = MemoryWorkerEndpoint(realm.server.realm("default").worker_registry, surface)
-        yield await Hand(bench, name, answers=answers).open(*(tools or ["price"]))
-        await bench.close()
+        endpoint = MemoryWorkerEndpoint(realm.server.realm("default").worker_registry, surface)
+        yield await FakeWorker(endpoint, name, answers=answers).open(*(tools or ["price"]))
+        await endpoint.close()
         return
     assert isinstance(realm, JetStreamRealm)
     async with connection(realm) as connected:
         blobs = JetStreamBlobs(Bucket(connected, SUBJECTS.blobs_bucket))
-        theirs = NatsWorkerEndpoint(connected, SUBJECTS, blobs, surface)
-        yield await Hand(theirs, name, answers=answers).open(*(tools or ["price"]))
+        endpoint = NatsWorkerEndpoint(connected, SUBJECTS, blobs, surface)
+        yield await FakeWorker(endpoint, name, answers=answers).open(*(tools or ["price"]))
 
 
 @asynccontextmanager
@@ -114,7 +114,7 @@ async def connection(realm: JetStreamRealm) -> AsyncIterator[Connection]:
 
 def test_a_job_comes_whole_and_its_answer_goes_back(realm: Realm) -> None:
     async def scenario() -> None:
-        async with realm.bus() as bus, hand(realm, "anna") as anna:
+        async with realm.bus() as bus, fake_worker(realm, "anna") as anna:
             assert await bus.tool_workers.call(JOB) == JobAnswered(b"anna")
             (job,) = anna.jobs
             assert job.id
@@ -125,7 +125,11 @@ def test_a_job_comes_whole_and_its_answer_goes_back(realm: Realm) -> None:
 
 def test_workers_of_a_surface_share_its_jobs_and_each_job_has_one(realm: Realm) -> None:
     async def scenario() -> None:
-        async with realm.bus() as bus, hand(realm, "anna") as anna, hand(realm, "bert") as bert:
+        async with (
+            realm.bus() as bus,
+            fake_worker(realm, "anna") as anna,
+            fake_worker(realm, "bert") as bert,
+        ):
             ends = await asyncio.gather(*(bus.tool_workers.call(JOB) for _ in range(60)))
             assert sorted(end.body for end in ends if isinstance(end, JobAnswered)) == sorted(
                 [b"anna"] * len(anna.jobs) + [b"bert"] * len(bert.jobs)
@@ -137,9 +141,9 @@ def test_workers_of_a_surface_share_its_jobs_and_each_job_has_one(realm: Realm) 
     asyncio.run(scenario())
 
 
-def test_what_nobody_serves_is_not_begun_and_that_is_said_at_once(realm: Realm) -> None:
+def test_an_unserved_tool_is_reported_as_not_started_at_once(realm: Realm) -> None:
     async def scenario() -> None:
-        async with realm.bus() as bus, hand(realm, "anna", "price"), asyncio.timeout(5):
+        async with realm.bus() as bus, fake_worker(realm, "anna", "price"), asyncio.timeout(5):
             for job in (replace(JOB, tool="cost"), replace(JOB, surface="mill")):
                 end = await bus.tool_workers.call(replace(job, left_ms=60_000))
                 assert isinstance(end, JobNotStarted)
@@ -148,14 +152,14 @@ def test_what_nobody_serves_is_not_begun_and_that_is_said_at_once(realm: Realm) 
     asyncio.run(scenario())
 
 
-def test_a_worker_may_decline_or_say_that_nobody_will_know(realm: Realm) -> None:
+def test_a_worker_may_reject_a_job_or_report_an_unknown_outcome(realm: Realm) -> None:
     async def scenario() -> None:
-        async with realm.bus() as bus, hand(realm, answers=False) as anna:
+        async with realm.bus() as bus, fake_worker(realm, answers=False) as anna:
             first = asyncio.ensure_future(bus.tool_workers.call(JOB))
-            anna.bench.reject((await anna.has(1))[0], "no room")
+            anna.endpoint.reject((await anna.has(1))[0], "no room")
             assert await first == JobNotStarted("no room")
             second = asyncio.ensure_future(bus.tool_workers.call(JOB))
-            anna.bench.report_unknown((await anna.has(2))[1], "leaving")
+            anna.endpoint.report_unknown((await anna.has(2))[1], "leaving")
             assert await second == JobOutcomeUnknown("leaving")
 
     asyncio.run(scenario())
@@ -163,28 +167,28 @@ def test_a_worker_may_decline_or_say_that_nobody_will_know(realm: Realm) -> None
 
 def test_a_job_without_an_answer_is_unknown_soon_after_its_time(realm: Realm) -> None:
     async def scenario() -> None:
-        async with realm.bus() as bus, hand(realm, answers=False) as anna:
+        async with realm.bus() as bus, fake_worker(realm, answers=False) as anna:
             end = await bus.tool_workers.call(replace(JOB, left_ms=50))
-            assert end == JobOutcomeUnknown("no answer came within 50 ms")
+            assert end == JobOutcomeUnknown("no reply within 50 ms")
             await anna.has(1)
 
     asyncio.run(scenario())
 
 
-def test_an_unwanted_job_is_told_to_who_has_it_and_to_nobody_else(realm: Realm) -> None:
+def test_a_cancellation_reaches_only_the_worker_of_the_job(realm: Realm) -> None:
     async def scenario() -> None:
-        async with realm.bus() as bus, hand(realm, answers=False) as anna:
+        async with realm.bus() as bus, fake_worker(realm, answers=False) as anna:
             calls = [
                 asyncio.ensure_future(bus.tool_workers.call(replace(JOB, call_id=f"call-{n}")))
                 for n in range(3)
             ]
             jobs = {job.call_id: job for job in await anna.has(3)}
             bus.tool_workers.cancel("call-1")
-            bus.tool_workers.cancel("nobody's")
+            bus.tool_workers.cancel("unknown-call")
             await wait_until(lambda: anna.unwanted)
             assert anna.unwanted == [jobs["call-1"].id]
             for job in anna.jobs:
-                await anna.bench.reply(job, job.call_id.encode())
+                await anna.endpoint.reply(job, job.call_id.encode())
             assert [await call for call in calls] == [
                 JobAnswered(f"call-{n}".encode()) for n in range(3)
             ]
@@ -192,19 +196,20 @@ def test_an_unwanted_job_is_told_to_who_has_it_and_to_nobody_else(realm: Realm) 
     asyncio.run(scenario())
 
 
-def test_every_worker_tells_its_catalogue_but_those_about_to_leave(realm: Realm) -> None:
+def test_every_worker_sends_its_catalogue_unless_it_drains(realm: Realm) -> None:
     async def scenario() -> None:
         async with (
             realm.bus() as bus,
-            hand(realm, "anna", "price"),
-            hand(realm, "bert", "price", "cost") as bert,
-            hand(realm, "carl", surface="mill"),
+            fake_worker(realm, "anna", "price"),
+            fake_worker(realm, "bert", "price", "cost") as bert,
+            fake_worker(realm, "carl", surface="mill"),
         ):
-            told = [json.loads(one) for one in await bus.tool_workers.catalogues("shop", 10)]
+            catalogues = [json.loads(one) for one in await bus.tool_workers.catalogues("shop", 10)]
             assert {
-                one["worker"]: [tool["capability"]["name"] for tool in one["tools"]] for one in told
+                one["worker"]: [tool["capability"]["name"] for tool in one["tools"]]
+                for one in catalogues
             } == {"anna": ["price"], "bert": ["price", "cost"]}
-            await bert.bench.drain()
+            await bert.endpoint.drain()
             (left,) = await bus.tool_workers.catalogues("shop", 10)
             assert json.loads(left)["worker"] == "anna"
             assert await bus.tool_workers.catalogues("well", 0.1) == []
@@ -217,7 +222,7 @@ def test_the_catalogue_is_waited_for(realm: Realm) -> None:
         async with realm.bus() as bus:
             asked = asyncio.ensure_future(bus.tool_workers.catalogues("shop", 20))
             await asyncio.sleep(0.05)
-            async with hand(realm):
+            async with fake_worker(realm):
                 assert len(await asked) == 1
 
     asyncio.run(scenario())
@@ -225,15 +230,15 @@ def test_the_catalogue_is_waited_for(realm: Realm) -> None:
 
 def test_a_draining_worker_gets_nothing_new_and_finishes_what_it_has(realm: Realm) -> None:
     async def scenario() -> None:
-        async with realm.bus() as bus, hand(realm, "anna", answers=False) as anna:
+        async with realm.bus() as bus, fake_worker(realm, "anna", answers=False) as anna:
             first = asyncio.ensure_future(bus.tool_workers.call(JOB))
             (job,) = await anna.has(1)
-            async with hand(realm, "bert") as bert:
-                await anna.bench.drain()
+            async with fake_worker(realm, "bert") as bert:
+                await anna.endpoint.drain()
                 ends = await asyncio.gather(*(bus.tool_workers.call(JOB) for _ in range(20)))
                 assert ends == [JobAnswered(b"bert")] * 20
                 assert len(bert.jobs) == 20
-            await anna.bench.reply(job, b"finished")
+            await anna.endpoint.reply(job, b"finished")
             assert await first == JobAnswered(b"finished")
             assert anna.jobs == [job]
 
@@ -241,15 +246,15 @@ def test_a_draining_worker_gets_nothing_new_and_finishes_what_it_has(realm: Real
 
 
 def test_nothing_is_lost_between_taking_and_draining(realm: Realm) -> None:
-    """Jobs that are on their way while the worker stops taking are answered or declined."""
+    """Jobs in transit while the worker drains are answered or rejected."""
 
     async def scenario() -> None:
         async with realm.bus() as bus:
             for _ in range(5):
-                async with hand(realm, "anna") as anna:
+                async with fake_worker(realm, "anna") as anna:
                     calls = [asyncio.ensure_future(bus.tool_workers.call(JOB)) for _ in range(50)]
                     await asyncio.sleep(0)
-                    await anna.bench.drain()
+                    await anna.endpoint.drain()
                     ends = await asyncio.gather(*calls)
                     assert len(anna.jobs) == ends.count(JobAnswered(b"anna"))
                     assert not [end for end in ends if isinstance(end, JobOutcomeUnknown)]
@@ -257,19 +262,19 @@ def test_nothing_is_lost_between_taking_and_draining(realm: Realm) -> None:
     asyncio.run(scenario())
 
 
-# --- what only a real server can do ---------------------------------------------------------------
+# --- a real server --------------------------------------------------------------------------------
 
 LARGE = b'"' + b"x" * (3 << 20) + b'"'
 
 
 def test_bodies_above_what_a_message_holds_travel_all_the_same(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
-        async with jetstream.bus() as bus, hand(jetstream, answers=False) as anna:
+        async with jetstream.bus() as bus, fake_worker(jetstream, answers=False) as anna:
             call = asyncio.ensure_future(bus.tool_workers.call(replace(JOB, body=LARGE)))
             (job,) = await anna.has(1)
             assert job.body == LARGE
             assert 0 < job.left_ms <= JOB.left_ms
-            await anna.bench.reply(job, LARGE + b" ")
+            await anna.endpoint.reply(job, LARGE + b" ")
             assert await call == JobAnswered(LARGE + b" ")
 
     asyncio.run(scenario())
@@ -281,12 +286,12 @@ def test_what_is_too_large_for_anything_is_refused_before_and_an_error_after(
     enormous = b"x" * ((64 << 20) + 1)
 
     async def scenario() -> None:
-        async with jetstream.bus() as bus, hand(jetstream, answers=False) as anna:
+        async with jetstream.bus() as bus, fake_worker(jetstream, answers=False) as anna:
             with pytest.raises(Refused, match="PAYLOAD_TOO_LARGE"):
                 await bus.tool_workers.call(replace(JOB, body=enormous))
             call = asyncio.ensure_future(bus.tool_workers.call(JOB))
             (job,) = await anna.has(1)
-            await anna.bench.reply(job, enormous)
+            await anna.endpoint.reply(job, enormous)
             end = await call
             assert isinstance(end, JobAnswered)
             assert json.loads(end.body)["error"]["code"] == "PAYLOAD_TOO_LARGE"
@@ -298,24 +303,24 @@ def test_an_answer_that_cannot_be_sent_in_any_form_is_dropped(jetstream: JetStre
     nowhere = replace(JOB, id="😀" * 1_100)
 
     async def scenario() -> None:
-        async with jetstream.bus() as bus, hand(jetstream) as anna:
-            await anna.bench.reply(nowhere, b"1")
+        async with jetstream.bus() as bus, fake_worker(jetstream) as anna:
+            await anna.endpoint.reply(nowhere, b"1")
             assert await bus.tool_workers.call(JOB) == JobAnswered(b"anna")
 
     asyncio.run(scenario())
 
 
-class Asking(NamedTuple):
-    """A node's side that asks after its jobs all the time."""
+class PollingNode(NamedTuple):
+    """A node's client with a short poll interval."""
 
-    crews: NatsToolWorkers
+    tool_workers: NatsToolWorkers
     connection: Connection
     rounds: list[object]
-    """So often it has."""
+    """The polls so far."""
 
 
 @asynccontextmanager
-async def asking(realm: JetStreamRealm, pulse_s: float = 0.05) -> AsyncIterator[Asking]:
+async def polling_node(realm: JetStreamRealm, pulse_s: float = 0.05) -> AsyncIterator[PollingNode]:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(realm.bus())
         connected = await stack.enter_async_context(connection(realm))
@@ -324,51 +329,51 @@ async def asking(realm: JetStreamRealm, pulse_s: float = 0.05) -> AsyncIterator[
         stack.push_async_callback(crews.close)
         rounds: list[object] = []
         await connected.subscribe("rookery.default.crew.*.health", rounds.extend)
-        yield Asking(crews, connected, rounds)
+        yield PollingNode(crews, connected, rounds)
 
 
 def test_a_worker_that_died_is_noticed_long_before_its_job_is_over(
     jetstream: JetStreamRealm,
 ) -> None:
     async def scenario() -> None:
-        async with asking(jetstream) as node, hand(jetstream, "bert", "cost"):
-            async with hand(jetstream, answers=False) as anna:
-                call = asyncio.ensure_future(node.crews.call(replace(JOB, left_ms=600_000)))
+        async with polling_node(jetstream) as node, fake_worker(jetstream, "bert", "cost"):
+            async with fake_worker(jetstream, answers=False) as anna:
+                call = asyncio.ensure_future(node.tool_workers.call(replace(JOB, left_ms=600_000)))
                 await anna.has(1)
                 await wait_until(lambda: len(node.rounds) > 5)
             async with asyncio.timeout(20):
-                assert await call == JobOutcomeUnknown("the worker anna was lost with it")
+                assert await call == JobOutcomeUnknown("worker anna lost the job")
 
     asyncio.run(scenario())
 
 
-def test_a_worker_that_says_it_runs_a_job_is_waited_for(jetstream: JetStreamRealm) -> None:
+def test_a_job_reported_as_running_is_waited_for(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with (
-            asking(jetstream, 0.01) as node,
-            hand(jetstream, answers=False) as anna,
+            polling_node(jetstream, 0.01) as node,
+            fake_worker(jetstream, answers=False) as anna,
         ):
-            call = asyncio.ensure_future(node.crews.call(JOB))
+            call = asyncio.ensure_future(node.tool_workers.call(JOB))
             (job,) = await anna.has(1)
             await wait_until(lambda: len(node.rounds) > 20)
-            await anna.bench.reply(job, b"at last")
+            await anna.endpoint.reply(job, b"at last")
             assert await call == JobAnswered(b"at last")
 
     asyncio.run(scenario())
 
 
 def test_a_job_outlives_a_restart_of_the_server(jetstream: JetStreamRealm) -> None:
-    """The worker answers while nobody can be reached; the node hears it afterwards."""
+    """The worker answers during an outage; the node receives the answer afterwards."""
 
     async def scenario() -> None:
-        async with asking(jetstream) as node, hand(jetstream, answers=False) as anna:
-            call = asyncio.ensure_future(node.crews.call(replace(JOB, left_ms=60_000)))
+        async with polling_node(jetstream) as node, fake_worker(jetstream, answers=False) as anna:
+            call = asyncio.ensure_future(node.tool_workers.call(replace(JOB, left_ms=60_000)))
             (job,) = await anna.has(1)
             await asyncio.to_thread(jetstream.server.kill)
             await wait_until(lambda: not node.connection.connected)
-            await anna.bench.reply(job, b"said into the void")
-            assert await node.crews.call(JOB) == JobNotStarted(
-                "there is no connection to the server"
+            await anna.endpoint.reply(job, b"said into the void")
+            assert await node.tool_workers.call(JOB) == JobNotStarted(
+                "the node has no connection to the server"
             )
             await asyncio.to_thread(jetstream.server.start)
             assert await call == JobAnswered(b"said into the void")
@@ -378,16 +383,16 @@ def test_a_job_outlives_a_restart_of_the_server(jetstream: JetStreamRealm) -> No
 
 def test_a_cancellation_outlives_a_restart_of_the_server(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
-        async with asking(jetstream) as node, hand(jetstream, answers=False) as anna:
-            call = asyncio.ensure_future(node.crews.call(replace(JOB, left_ms=60_000)))
+        async with polling_node(jetstream) as node, fake_worker(jetstream, answers=False) as anna:
+            call = asyncio.ensure_future(node.tool_workers.call(replace(JOB, left_ms=60_000)))
             (job,) = await anna.has(1)
             await asyncio.to_thread(jetstream.server.kill)
             await wait_until(lambda: not node.connection.connected)
-            node.crews.cancel(JOB.call_id)
+            node.tool_workers.cancel(JOB.call_id)
             await asyncio.to_thread(jetstream.server.start)
             await wait_until(lambda: anna.unwanted)
             assert set(anna.unwanted) == {job.id}
-            anna.bench.report_unknown(job, "as you like")
+            anna.endpoint.report_unknown(job, "as you like")
             assert await call == JobOutcomeUnknown("as you like")
 
     asyncio.run(scenario())
@@ -395,7 +400,7 @@ def test_a_cancellation_outlives_a_restart_of_the_server(jetstream: JetStreamRea
 
 def test_an_answer_that_was_lost_is_sent_again_but_not_for_ever(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
-        async with jetstream.bus(), hand(jetstream), jetstream.stock() as stock:
+        async with jetstream.bus(), fake_worker(jetstream), jetstream.stock() as stock:
             heard: list[bytes] = []
 
             async def hear(message: Any) -> None:
@@ -418,11 +423,15 @@ def test_an_answer_that_was_lost_is_sent_again_but_not_for_ever(jetstream: JetSt
     asyncio.run(scenario())
 
 
-def test_nonsense_is_no_job_and_disturbs_nobody(jetstream: JetStreamRealm) -> None:
+def test_malformed_messages_are_ignored(jetstream: JetStreamRealm) -> None:
     odd = {"Rookery-Left-Ms": "soon", "Rookery-Attempt": "-3", "Rookery-Blob": "no digest"}
 
     async def scenario() -> None:
-        async with jetstream.bus() as bus, hand(jetstream) as anna, jetstream.stock() as stock:
+        async with (
+            jetstream.bus() as bus,
+            fake_worker(jetstream) as anna,
+            jetstream.stock() as stock,
+        ):
             await stock.publish("rookery.default.tool.shop.price", b"{}")
             await stock.publish("rookery.default.tool.shop.price", b"{}", "rookery.default.ev.x.y")
             for what in ("health", "cancel", "catalogue", "other"):

@@ -52,7 +52,7 @@ def test_a_run_that_has_not_ended_says_so_and_one_that_never_began_how_it_ended(
         first = client.submit("past-waits", "await pause(60)", timeout_ms=60_000)
         assert any(fact["type"] == "tool.intent_recorded.v1" for fact in first.events())
         queued = client.submit("past-waits", "1")
-        refuse(client, first.run_id, "it is under way")
+        refuse(client, first.run_id, "it is in progress")
         refuse(client, queued.accepted(PATIENCE_S), "it waits for its session")
         said = shell(driving, False, "runs", "result", first.run_id)
         assert (said.code, said.out) == (3, "")
