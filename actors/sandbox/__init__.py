@@ -28,7 +28,6 @@ from rookery.actors.sandbox.contract import (
     ProgramCall,
     SuspendedRun,
     Tool,
-    ToolFailure,
     ToolResult,
 )
 from rookery.actors.sandbox.python.guest.promised import MODULES as PYTHON_MODULES
@@ -36,6 +35,7 @@ from rookery.actors.sandbox.runtime.factory import answering, open_sandbox
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.actors.sandbox.sessions.recorded_runs import RecordedCall, RecordedRun, ResultBatch
 from rookery.actors.sandbox.sessions.snapshot import Snapshot
+from rookery.schemas.calls import ToolFault
 
 __all__ = [
     "PYTHON_MODULES",
@@ -48,7 +48,7 @@ __all__ = [
     "Snapshot",
     "SuspendedRun",
     "Tool",
-    "ToolFailure",
+    "ToolFault",
     "ToolResult",
     "answering",
     "open_sandbox",

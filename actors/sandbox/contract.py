@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.capability import Capability
 from rookery.schemas.run import (
     ErrorObject,
@@ -48,7 +49,6 @@ __all__ = [
     "StepWaits",
     "SuspendedRun",
     "Tool",
-    "ToolFailure",
     "ToolResult",
     "status_of",
     "suspend",
@@ -117,18 +117,11 @@ class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
     """SHA3-256 of the canonical ``{"args", "kwargs"}``."""
 
 
-class ToolFailure(msgspec.Struct, frozen=True):
-    """A failure as the program sees it: an exception with this code."""
-
-    code: str
-    message: str
-
-
 class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """What came of a call."""
 
     value: Any = None
-    error: ToolFailure | None = None
+    error: ToolFault | None = None
     duration_ms: int = 0
 
 
@@ -181,7 +174,7 @@ class CallReply(msgspec.Struct, frozen=True, kw_only=True):
     """An answer on its way into the guest: a ``value`` or an ``error``."""
 
     value: Any = msgspec.UNSET
-    error: ToolFailure | msgspec.UnsetType = msgspec.UNSET
+    error: ToolFault | msgspec.UnsetType = msgspec.UNSET
 
 
 class ResumeStep(msgspec.Struct, frozen=True, kw_only=True, tag="resume", tag_field="step"):

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rookery.actors.sandbox import ProgramCall, Sandbox, SuspendedRun, ToolFailure, ToolResult
+from rookery.actors.sandbox import ProgramCall, Sandbox, SuspendedRun, ToolFault, ToolResult
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder, write_stderr
 from rookery.actors.sandbox.runtime.factory import open_python_guest
 from rookery.actors.sandbox.runtime.wasm import make_engine
@@ -65,7 +65,7 @@ def answer(call: ProgramCall) -> ToolResult | None:
         return None
     asked = call.args[0]
     if isinstance(asked, str):
-        return ToolResult(error=ToolFailure("QUOTA_EXCEEDED", f"not for {asked}"))
+        return ToolResult(error=ToolFault("QUOTA_EXCEEDED", f"not for {asked}"))
     if asked != 1:
         raise LookupError(str(call.args))
     return ToolResult(1)

@@ -20,7 +20,7 @@ from rookery.actors.sandbox import (
     Sandbox,
     SuspendedRun,
     Tool,
-    ToolFailure,
+    ToolFault,
     ToolResult,
     open_sandbox,
 )
@@ -141,7 +141,7 @@ def world(call: ProgramCall) -> ToolResult:
     """Answers every call, always in the same way: ``add(None)`` and ``fetch(None)`` fail."""
     duration_ms = 5 + call.id
     if call.args[:1] == [None]:
-        failure = ToolFailure("QUOTA_EXCEEDED", "no")
+        failure = ToolFault("QUOTA_EXCEEDED", "no")
         return ToolResult(error=failure, duration_ms=duration_ms)
     answer = FUNCTIONS.get(call.name, lambda *_, **__: "approved")
     return ToolResult(answer(*call.args, **call.kwargs), duration_ms=duration_ms)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolFailure, ToolResult, answering
+from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolFault, ToolResult, answering
 from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import CallStatus, ExternalCallRecord, RunRequest, SideEffect
@@ -15,7 +15,7 @@ from tests.sandbox.session_fixture import ANSWERS, NOW_MS, Stage, later
 
 
 def failing(code: str) -> Any:
-    return lambda _call: ToolResult(error=ToolFailure(code, "as told"))
+    return lambda _call: ToolResult(error=ToolFault(code, "as told"))
 
 
 def test_synchronous_and_awaited_tools_are_functions(stage: Stage):

@@ -19,7 +19,6 @@ from rookery.actors.sandbox.contract import (
     ProgramCall,
     StartStep,
     StepEnded,
-    ToolFailure,
     ToolResult,
 )
 from rookery.actors.sandbox.python.build import GuestCache, Progress, cache_folder, write_stderr
@@ -30,6 +29,7 @@ from rookery.actors.sandbox.runtime.wasm import GuestStopped, make_engine
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.actors.sandbox.typescript.build import JavaScriptBuild
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.run import Language
 
@@ -105,9 +105,9 @@ def answering(functions: dict[str, Callable[..., Any]]) -> CallTool:
         try:
             return ToolResult(functions[call.name](*call.args, **call.kwargs))
         except CodedError as error:
-            return ToolResult(error=ToolFailure(error.code, error.message))
+            return ToolResult(error=ToolFault(error.code, error.message))
         except Exception as error:
-            return ToolResult(error=ToolFailure("TOOL_ERROR", f"{type(error).__name__}: {error}"))
+            return ToolResult(error=ToolFault("TOOL_ERROR", f"{type(error).__name__}: {error}"))
 
     return answer
 

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from rookery.actors.sandbox.contract import CallReply, Tool, ToolFailure
+from rookery.actors.sandbox.contract import CallReply, Tool
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.capability import Capability
 
 __all__ = ["INTROSPECTION", "LIMITS", "ToolDescriptions", "callable_names"]
@@ -119,7 +120,7 @@ def _names_one(args: list[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def _error_reply(code: str, message: str) -> CallReply:
-    return CallReply(error=ToolFailure(code, message))
+    return CallReply(error=ToolFault(code, message))
 
 
 _WRONG_ARGUMENTS: Final = _error_reply(

@@ -26,7 +26,6 @@ from rookery.actors.sandbox.contract import (
     StepWaits,
     SuspendedRun,
     Tool,
-    ToolFailure,
     ToolResult,
     suspend,
 )
@@ -42,6 +41,7 @@ from rookery.actors.sandbox.sessions.run_log import (
     SyncCallEntry,
 )
 from rookery.actors.sandbox.sessions.stopwatch import Stopwatch
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import ErrorObject
 
@@ -247,7 +247,7 @@ class GuestRun:
             return _encode(self._tool_descriptions().reply_to(name, given.args, given.kwargs))
         tool = self.log.tools.get(name)
         if tool is None or tool.awaited:
-            failure = ToolFailure("UNKNOWN_TOOL", f"there is no synchronous tool {name[:80]!r}")
+            failure = ToolFault("UNKNOWN_TOOL", f"there is no synchronous tool {name[:80]!r}")
             return _encode(CallReply(error=failure))
         call = self._new_call(tool, given.args, given.kwargs)
         if self._replaying:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.sandbox.contract import StartStep, Tool, ToolFailure, ToolResult
+from rookery.actors.sandbox.contract import StartStep, Tool, ToolResult
 from rookery.actors.sandbox.runtime.introspection import ToolDescriptions, callable_names
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest, SessionLimits
@@ -26,7 +27,7 @@ class RecordedResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
     value: bytes = b"null"
     """Canonical JSON."""
-    error: ToolFailure | None = None
+    error: ToolFault | None = None
     duration_ms: int = 0
 
     @classmethod
@@ -36,7 +37,7 @@ class RecordedResult(msgspec.Struct, frozen=True, omit_defaults=True):
         try:
             return cls(canonical_json(answer.value), duration_ms=answer.duration_ms)
         except Refused as refusal:
-            failure = ToolFailure("SERIALIZE_ERROR", refusal.message)
+            failure = ToolFault("SERIALIZE_ERROR", refusal.message)
             return cls(error=failure, duration_ms=answer.duration_ms)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import wasmtime
 
-from rookery.actors.sandbox import Outcome, ProgramCall, Sandbox, ToolFailure, ToolResult
+from rookery.actors.sandbox import Outcome, ProgramCall, Sandbox, ToolFault, ToolResult
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest, RunResult, SessionLimits
@@ -30,7 +30,7 @@ KINDS: dict[str, tuple[str, Any]] = {
 def answer_or_fail(call: ProgramCall) -> ToolResult:
     match call.args[0]:
         case 0:
-            return ToolResult(error=ToolFailure("QUOTA_EXCEEDED", "no"))
+            return ToolResult(error=ToolFault("QUOTA_EXCEEDED", "no"))
         case -1:
             raise RuntimeError("a bug of the host")
         case value:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import wasmtime
 
-from rookery.actors.sandbox import Outcome, Sandbox, ToolFailure, ToolResult
+from rookery.actors.sandbox import Outcome, Sandbox, ToolFault, ToolResult
 from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
@@ -32,7 +32,7 @@ KINDS: dict[str, tuple[str, Any]] = {
 
 def answer_or_fail(call: Any) -> ToolResult:
     if call.args[0] == 0:
-        return ToolResult(error=ToolFailure("QUOTA_EXCEEDED", "no"))
+        return ToolResult(error=ToolFault("QUOTA_EXCEEDED", "no"))
     return ToolResult(call.args[0])
 
 

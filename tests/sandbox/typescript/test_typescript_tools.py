@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolFailure, ToolResult
+from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolFault, ToolResult
 from rookery.schemas.digest import digest_json
 from rookery.schemas.run import CallStatus, ExternalCallRecord, Language, RunRequest, SideEffect
 from tests.sandbox.programs import without_time
@@ -14,7 +14,7 @@ from tests.sandbox.session_fixture import ANSWERS, NOW_MS, Stage, later
 
 
 def failing(code: str) -> Any:
-    return lambda _call: ToolResult(error=ToolFailure(code, "as told"))
+    return lambda _call: ToolResult(error=ToolFault(code, "as told"))
 
 
 def test_synchronous_and_awaited_tools_are_functions(ts: Stage):
