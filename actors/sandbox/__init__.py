@@ -30,7 +30,7 @@ from rookery.actors.sandbox.contract import (
     Tool,
     ToolResult,
 )
-from rookery.actors.sandbox.python.guest.promised import MODULES as PYTHON_MODULES
+from rookery.actors.sandbox.python.guest.standard_modules import MODULES as PYTHON_MODULES
 from rookery.actors.sandbox.runtime.factory import answering, open_sandbox
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.actors.sandbox.sessions.recorded_runs import RecordedCall, RecordedRun, ResultBatch

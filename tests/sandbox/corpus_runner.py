@@ -19,7 +19,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rookery.actors.sandbox.python.guest.values import converted
+from rookery.actors.sandbox.python.guest.values import to_evident_json
 from tests.sandbox.session_fixture import FUNCTIONS
 
 __all__ = ["Outcome", "named", "programs"]
@@ -71,7 +71,7 @@ def _run(code: str, names: dict[str, Any]) -> Outcome:
             if end.code:
                 raise
             value = None
-    return Outcome(converted(names.get("result", value)).value, printed.getvalue())
+    return Outcome(to_evident_json(names.get("result", value)).value, printed.getvalue())
 
 
 def _evaluated(part: Any, mode: str, names: dict[str, Any]) -> Any:

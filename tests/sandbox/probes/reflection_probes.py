@@ -115,7 +115,7 @@ _OWN_METHODS: dict[str, tuple[str, End]] = {
     "a very deep one": ("x = ()\nfor _ in range(5000): x = (x,)\nx", OK),
 }
 _FORGE = "import guest.app\nguest.app.encode = lambda _: forged"
-_NO_SESSION = "import guest.app\nguest.app.GUEST.session = None"
+_NO_SESSION = "import guest.app\nguest.app.APP.session = None"
 _FORGED = {
     "a call nobody made": '{"waits": {"calls": [{"id": 1, "name": "secret", "args": [], '
     '"kwargs": {}}], "outstanding": [1]}}',
