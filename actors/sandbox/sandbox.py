@@ -173,10 +173,10 @@ class Sandbox:
         check_session_id(session_id)
         saved = Session.begin(limits, seed, created_ms)
         if base is not None:
-            header, kept = open_snapshot(self._key, base, self.require, None)
+            header, opened = open_snapshot(self._key, base, self.require, None)
             if header.language != language:
                 raise Refused("INVALID_ARGUMENT", f"the snapshot is of a {header.language} session")
-            saved.base, saved.history, build = kept.base, kept.history, header.build
+            saved.base, saved.history, build = opened.base, opened.history, header.build
         saved.history += to_logs(runs)
         self._open(session_id, language, build, tools_by_name(tools), saved, replacing=True)
 

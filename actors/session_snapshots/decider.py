@@ -108,8 +108,8 @@ class SnapshotsDecider:
     def decide(self, state: SnapshotState, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         del now_ms
         match command.body:
-            case RecordSnapshot() as keep:
-                return _record(state, keep)
+            case RecordSnapshot() as record:
+                return _record(state, record)
             case RestoreSnapshot() as restore:
                 return _restore(state, command.key, restore)
         raise Refused("UNKNOWN_VERB", f"no rule for the command {type(command.body).__name__}")
@@ -117,7 +117,7 @@ class SnapshotsDecider:
     def evolve(self, state: SnapshotState, fact: facts.SandboxFact) -> SnapshotState:
         if isinstance(fact, facts.HistoryRestarted):
             return SnapshotState()
-        kept = replace(
+        recorded = replace(
             state,
             generation=fact.generation,
             snapshot_id=fact.snapshot_id,
@@ -127,8 +127,10 @@ class SnapshotsDecider:
             limits=fact.limits,
         )
         if isinstance(fact, facts.SnapshotKept):
-            return kept
-        return replace(kept, asked_by=fact.asked_by, run_id="" if fact.run is UNSET else fact.run)
+            return recorded
+        return replace(
+            recorded, asked_by=fact.asked_by, run_id="" if fact.run is UNSET else fact.run
+        )
 
     def observe(self, state: SnapshotState, fact: SessionFact) -> SnapshotState:
         return replace(state, life=fact.generation, phase=fact.phase or state.phase)
@@ -156,14 +158,14 @@ class SnapshotsDecider:
         return state_codec.decode_state(data, SnapshotState)
 
 
-def _record(state: SnapshotState, keep: RecordSnapshot) -> Sequence[Fact]:
+def _record(state: SnapshotState, record: RecordSnapshot) -> Sequence[Fact]:
     """Record a snapshot, unless it is a duplicate or older than the last one."""
-    late = keep.generation < max(state.generation, state.life)
-    if late or keep.after_sequence < state.after_sequence:
+    is_late = record.generation < max(state.generation, state.life)
+    if is_late or record.after_sequence < state.after_sequence:
         return ()
-    if keep.after_sequence == state.after_sequence and keep.limits == state.limits:
+    if record.after_sequence == state.after_sequence and record.limits == state.limits:
         return ()
-    return (facts.SnapshotKept(**asdict(keep)),)
+    return (facts.SnapshotKept(**asdict(record)),)
 
 
 def _restore(state: SnapshotState, session: str, restore: RestoreSnapshot) -> Sequence[Fact]:

@@ -1,4 +1,4 @@
-"""A session with tools, as the tests talk to it."""
+"""A session with tools, for tests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ANSWERS = answering(FUNCTIONS)
 
 
 def later(*names: str) -> Callable[[ProgramCall], ToolResult | None]:
-    """Answers all calls but those of these names, which wait."""
+    """A ``CallTool`` that suspends at calls of these names."""
     return lambda call: None if call.name in names else ANSWERS(call)
 
 
@@ -103,7 +103,7 @@ class Stage:
         return outcome
 
     def resume(self, *values: Any, **more: Any) -> Outcome:
-        """Answer calls 1, 2 ... with these values."""
+        """Results for calls 1, 2, ..."""
         answers = dict(enumerate((ToolResult(value) for value in values), 1))
         return self.sandbox.resume(self.name, more.pop("answers", answers), **more)
 

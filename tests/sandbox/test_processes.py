@@ -1,4 +1,4 @@
-"""A run that began in one process ends in others, with the same fuel and to the same bytes."""
+"""A run that began in one process ends in another, with the same fuel and the same bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def sleeper(act: str, program: str, snapshot: Path, hash_seed: int) -> subproces
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_killed_process_does_not_matter(sandbox: Sandbox, tmp_path: Path, program: str):
+def test_a_suspended_run_finishes_after_its_process_is_killed(
+    sandbox: Sandbox, tmp_path: Path, program: str
+):
     snapshot = tmp_path / "snapshot"
     first = sleeper("start", program, snapshot, 1)
     assert first.stdout is not None

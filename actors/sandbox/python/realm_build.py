@@ -68,7 +68,7 @@ class RealmBuild:
             if failure.code not in _LOST_CODES:
                 raise
             log.warning(
-                "a guest build is lost; what began with it cannot go on",
+                "guest build lost; its sessions cannot be resumed",
                 extra={"code": failure.code, "build": build},
             )
             return None
@@ -99,7 +99,7 @@ class RealmBuild:
             if failure.code != "CLAIM_LOST":
                 raise
             log.warning(
-                "a guest build is lost; what began with it cannot go on",
+                "guest build lost; its sessions cannot be resumed",
                 extra={"code": failure.code, "build": build},
             )
             return None

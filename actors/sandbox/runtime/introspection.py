@@ -84,13 +84,13 @@ class ToolDescriptions(msgspec.Struct, frozen=True):
     def size_bytes(self) -> int:
         return sum(map(len, self.tools.values()))
 
-    def reply_to(self, asked: str, args: list[Any], kwargs: dict[str, Any]) -> CallReply:
+    def reply_to(self, function: str, args: list[Any], kwargs: dict[str, Any]) -> CallReply:
         """The reply to the function of this name in ``INTROSPECTION``."""
-        if asked == "describe_tool":
+        if function == "describe_tool":
             return self._describe(*args, **kwargs) if _names_one(args, kwargs) else _WRONG_ARGUMENTS
         if args or kwargs:
-            return _error_reply("TYPE_ERROR", f"{asked}() takes no arguments")
-        if asked == "list_tools":
+            return _error_reply("TYPE_ERROR", f"{function}() takes no arguments")
+        if function == "list_tools":
             return CallReply(value=self._all)
         return CallReply(value={**self.policy, "tools": self._all})
 

@@ -163,7 +163,7 @@ class GuestRun:
         return True
 
     def checkpoint(self, image: Image) -> None:
-        """Begin the log anew at ``image``."""
+        """Restart the log at ``image``."""
         self.saved.image = image
         self.saved.tally = self.tally.copy()
         self.log.entries.clear()
@@ -309,8 +309,8 @@ class GuestRun:
 
     def _recorded_result(self, call: ProgramCall) -> RecordedResult:
         entry = self._next_entry()
-        asked = (call.name, call.digest)
-        if not isinstance(entry, SyncCallEntry) or (entry.name, entry.digest) != asked:
+        call_key = (call.name, call.digest)
+        if not isinstance(entry, SyncCallEntry) or (entry.name, entry.digest) != call_key:
             raise _divergence(f"call {call.id} is {call.name}, which differs from the record")
         return entry.told
 
@@ -353,8 +353,8 @@ class GuestRun:
 
     def _replayed_reply(self, resumed: ResumedCall) -> tuple[int, CallReply]:
         open_call = self.tally.open.pop(resumed.id, None)
-        asked = None if open_call is None else (open_call.call.name, open_call.call.digest)
-        if open_call is None or asked != (resumed.name, resumed.digest):
+        call_key = None if open_call is None else (open_call.call.name, open_call.call.digest)
+        if open_call is None or call_key != (resumed.name, resumed.digest):
             raise _divergence(f"call {resumed.id} differs from the record")
         return open_call.number, self._reply(open_call.call, resumed.told)
 

@@ -53,12 +53,12 @@ class RunMeters(msgspec.Struct):
         name = "stderr" if channel == 2 else "stdout"
         if name in self.cut:
             return False
-        kept: bytes = getattr(self, name)
-        room = size_bytes_max - len(kept)
-        if len(text) > room:
-            text = text[:room].decode(errors="ignore").encode()
+        written: bytes = getattr(self, name)
+        free_bytes = size_bytes_max - len(written)
+        if len(text) > free_bytes:
+            text = text[:free_bytes].decode(errors="ignore").encode()
             self.cut += (name,)
-        setattr(self, name, kept + text)
+        setattr(self, name, written + text)
         return name not in self.cut
 
     def record_result(self, call: ProgramCall, result: RecordedResult, tool: Tool) -> None:

@@ -65,15 +65,15 @@ def apply_edits(data: bytes, edits: Iterable[Edit]) -> EditedText:
     for edit in sorted(edits, key=_outermost_first):
         if edit.start < at:
             continue
-        kept = data[at : edit.start].decode()
+        unchanged = data[at : edit.start].decode()
         old = data[edit.start : edit.end].decode()
         new = edit.head
         if old:
             blank = to_blanks(old)
             new += blank[len(edit.head) : len(old) - len(edit.tail)] + edit.tail
-        pieces += (kept, new)
-        here += len(kept) + len(new)
-        there += len(kept) + len(old)
+        pieces += (unchanged, new)
+        here += len(unchanged) + len(new)
+        there += len(unchanged) + len(old)
         if len(new) != len(old):
             stretches += [(here - len(new), there - len(old)), (here, there)]
         at = edit.end

@@ -1,4 +1,4 @@
-"""The fallback: the same programs, run by a component whose memory nobody can reach."""
+"""The fallback: the same programs in a component, which has no images."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fallback(whole: Sandbox, request: pytest.FixtureRequest) -> Iterator[Stage]:
 @pytest.mark.parametrize(
     "broken", [LookupError("no such export"), GuestStopped("RUNTIME_ERROR", "a trap")]
 )
-def test_where_linking_does_not_work_the_component_is_taken(
+def test_the_component_is_used_if_linking_fails(
     engine: wasmtime.Engine,
     cache: GuestCache,
     component: ComponentGuest,
@@ -74,14 +74,14 @@ def test_it_runs_what_the_linked_guest_runs(fallback: Stage, stage: Stage):
 
 
 @pytest.mark.parametrize("name", ["cpu", "wall", "one allocation", "stack", "calls"])
-def test_a_limit_leaves_the_session_at_the_start_of_the_run(fallback: Stage, name: str):
+def test_a_limit_undoes_the_effects_of_the_run(fallback: Stage, name: str):
     source, limits, _, code = LIMITS[name]
     fallback.run(CLOSURES + "x = ['kept']")
     assert fallback.code(f"x.append(c())\n{source}", limits=limits) == code
     assert fallback.value("[x, c(), next(squares)]") == [["kept"], 2, 4]
 
 
-def test_what_wasmtime_tells_in_words_has_its_code_too(fallback: Stage):
+def test_limits_that_wasmtime_reports_as_text_have_their_codes(fallback: Stage):
     deep = "x = []\nfor _ in range(10 ** 5): x = [x]\nrepr(x)"
     patient = {"cpu_ms": 60_000, "wall_ms": 60_000}
     assert fallback.code(deep, limits=patient) == "STACK_OVERFLOW"
@@ -92,7 +92,7 @@ def test_what_wasmtime_tells_in_words_has_its_code_too(fallback: Stage):
     assert outcome.error.message.endswith("wasm `unreachable` instruction executed")
 
 
-def test_a_tool_that_takes_its_time_holds_up_nobody_else(fallback: Stage, whole: Sandbox):
+def test_a_slow_tool_does_not_stop_other_sessions(fallback: Stage, whole: Sandbox):
     asked, finish = threading.Event(), threading.Event()
 
     def slow(_call: ProgramCall) -> ToolResult:
@@ -112,8 +112,8 @@ def test_a_tool_that_takes_its_time_holds_up_nobody_else(fallback: Stage, whole:
         assert held_up.result(60) == 3
 
 
-def test_who_waits_to_be_let_in_waits_no_longer_than_its_limit(fallback: Stage, whole: Sandbox):
-    """Only one of them computes at a time, and the other's clock goes on."""
+def test_a_run_that_waits_for_the_lock_ends_at_its_limit(fallback: Stage, whole: Sandbox):
+    """One component computes at a time; the time of the waiting run counts."""
     asked = threading.Event()
 
     def begun(_call: ProgramCall) -> ToolResult:
@@ -135,7 +135,7 @@ def test_who_waits_to_be_let_in_waits_no_longer_than_its_limit(fallback: Stage, 
     other.end()
 
 
-def test_a_run_sleeps_by_its_record_alone(fallback: Stage, whole: Sandbox):
+def test_a_suspended_run_is_resumed_from_its_log(fallback: Stage, whole: Sandbox):
     fallback.run(CLOSURES)
     awake = Stage(whole, "awake")
     awake.run(CLOSURES)

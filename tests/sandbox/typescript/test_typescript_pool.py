@@ -1,4 +1,4 @@
-"""Both languages in one sandbox: each session speaks its own, and every outcome reaches its own."""
+"""Both languages in one sandbox: every outcome reaches its own session."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_more_sessions_than_instances_come_back_as_they_were(
         assert [stage.value("n") for stage in stages] == [n * n for n in range(6)]
 
 
-def test_nothing_is_compiled_for_those_who_speak_python_only(
+def test_nothing_of_typescript_is_compiled_for_python_sessions(
     engine: wasmtime.Engine, guest: PythonGuest, tmp_path: Path
 ):
     said: list[str] = []
