@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ import wasmtime
 
 from rookery.actors.sandbox import ProgramCall, Sandbox, SuspendedRun, ToolResult
 from rookery.actors.sandbox.python.build import GuestCache
+from rookery.actors.sandbox.python.fallback import component_guest
 from rookery.actors.sandbox.python.fallback.component_guest import ComponentGuest
 from rookery.actors.sandbox.python.link import LinkPlan
 from rookery.actors.sandbox.python.python_guest import PythonGuest
@@ -114,10 +116,10 @@ def test_a_slow_tool_does_not_stop_other_sessions(fallback: Stage, whole: Sandbo
 
 def test_a_run_that_waits_for_the_lock_ends_at_its_limit(fallback: Stage, whole: Sandbox):
     """One component computes at a time; the time of the waiting run counts."""
-    asked = threading.Event()
+    called = threading.Event()
 
     def begun(_call: ProgramCall) -> ToolResult:
-        asked.set()
+        called.set()
         return ToolResult(1)
 
     endless = {"cpu_ms": 60_000, "wall_ms": 60_000}
@@ -127,7 +129,9 @@ def test_a_run_that_waits_for_the_lock_ends_at_its_limit(fallback: Stage, whole:
         computes = pool.submit(
             fallback.code, "add(1)\nwhile True: pass", answer=begun, limits=endless
         )
-        assert asked.wait(60)
+        assert called.wait(60)
+        while not component_guest._component_lock.locked():  # A call releases the lock.
+            time.sleep(0.001)
         assert other.code("1", limits={"wall_ms": 50}) == "TIMEOUT_WALL"
         assert not computes.done()
         whole.cancel(fallback.name)
