@@ -48,13 +48,13 @@ def restore(asked_by: str = "q", **more: Any) -> RestoreSnapshot:
     return RestoreSnapshot(**SNAPSHOT, size_bytes=1, asked_by=asked_by, **more)
 
 
-class Memory:
+class SnapshotEntity:
     """The entity of one session."""
 
     def __init__(self) -> None:
         self.state = SnapshotState()
 
-    def after_session(self, phase: str, generation: int = 1) -> Memory:
+    def after_session(self, phase: str, generation: int = 1) -> SnapshotEntity:
         """Observe a fact of admission."""
         fact = session.ExecutorEnsured(session_id_in="s", phase=phase, generation=generation)
         self.state = CONCERN.observe(self.state, fact)
@@ -72,27 +72,27 @@ class Memory:
 
 
 def test_an_older_snapshot_is_not_recorded():
-    memory = Memory().after_session("Attached")
-    assert len(memory.ask(keep(1, 7))) == 1
-    assert memory.ask(keep(1, 7)) == memory.ask(keep(1, 5)) == ()
-    assert len(memory.ask(keep(1, 8))) == 1
+    entity = SnapshotEntity().after_session("Attached")
+    assert len(entity.ask(keep(1, 7))) == 1
+    assert entity.ask(keep(1, 7)) == entity.ask(keep(1, 5)) == ()
+    assert len(entity.ask(keep(1, 8))) == 1
 
 
 def test_a_snapshot_is_recorded_again_only_with_other_limits():
-    memory, limits = Memory().after_session("Attached"), SessionLimits(cpu_ms=9)
-    memory.ask(keep(1, 7))
-    (repeated,) = memory.ask(replace(keep(1, 7), limits=limits))
-    assert (repeated.limits, memory.state.limits) == (limits, limits)
-    assert memory.ask(replace(keep(1, 7), limits=limits)) == ()
+    entity, limits = SnapshotEntity().after_session("Attached"), SessionLimits(cpu_ms=9)
+    entity.ask(keep(1, 7))
+    (repeated,) = entity.ask(replace(keep(1, 7), limits=limits))
+    assert (repeated.limits, entity.state.limits) == (limits, limits)
+    assert entity.ask(replace(keep(1, 7), limits=limits)) == ()
 
 
 def test_no_snapshot_is_recorded_for_an_ended_generation():
     """It would hide the snapshot that the next generation began with."""
-    memory = Memory().after_session("Destroyed")
-    (begun,) = memory.ask(restore())
-    assert memory.ask(keep(1, 99)) == ()
-    assert (begun.generation, memory.state.generation) == (2, 2)
-    assert Memory().after_session("Attached", 3).ask(keep(2, 99)) == ()
+    entity = SnapshotEntity().after_session("Destroyed")
+    (begun,) = entity.ask(restore())
+    assert entity.ask(keep(1, 99)) == ()
+    assert (begun.generation, entity.state.generation) == (2, 2)
+    assert SnapshotEntity().after_session("Attached", 3).ask(keep(2, 99)) == ()
 
 
 # --- starting from a snapshot ---------------------------------------------------------------------
@@ -101,27 +101,27 @@ def test_no_snapshot_is_recorded_for_an_ended_generation():
 @pytest.mark.parametrize("phase", ["Idle", "Attached", "Running", "Retired", "Stopped"])
 def test_an_open_session_does_not_start_from_a_snapshot(phase: str):
     with pytest.raises(Refused, match="SESSION_IDENTITY_IN_USE"):
-        Memory().after_session(phase).ask(restore())
+        SnapshotEntity().after_session(phase).ask(restore())
 
 
 def test_a_generation_starts_from_one_snapshot_also_before_it_is_open():
-    memory = Memory()
-    memory.ask(restore("first"))
+    entity = SnapshotEntity()
+    entity.ask(restore("first"))
     with pytest.raises(Refused, match="SESSION_IDENTITY_IN_USE"):
-        memory.ask(restore("second"))
-    assert memory.ask(restore("first")) == ()
+        entity.ask(restore("second"))
+    assert entity.ask(restore("first")) == ()
 
 
 def test_a_duplicate_command_is_recognised_after_later_facts():
-    memory = Memory()
-    memory.ask(restore("first"))
-    memory.after_session("Running").ask(keep(1, 9))
-    assert memory.ask(restore("first")) == ()
+    entity = SnapshotEntity()
+    entity.ask(restore("first"))
+    entity.after_session("Running").ask(keep(1, 9))
+    assert entity.ask(restore("first")) == ()
 
 
 def test_a_restore_is_fenced_against_unseen_facts():
-    (begun,) = Memory().ask(restore())
-    (recorded,) = Memory().after_session("Attached").ask(keep(1, 1))
+    (begun,) = SnapshotEntity().ask(restore())
+    (recorded,) = SnapshotEntity().after_session("Attached").ask(keep(1, 1))
     assert (CONCERN.must_be_fenced([begun]), CONCERN.must_be_fenced([recorded])) == (True, False)
 
 

@@ -113,7 +113,7 @@ ROUGH = (
 )
 
 
-class Only:
+class SingleInstanceGuest:
     """A guest with one instance."""
 
     language = Language.PYTHON
@@ -130,7 +130,7 @@ def test_state_outside_the_memory_never_changes(engine: wasmtime.Engine, guest: 
     instance = guest.instance()
     before = instance.state_beside_memory()
     assert len(before) > 400
-    with Sandbox(engine, [Only(guest, instance)], KEY, ready=0) as sandbox:
+    with Sandbox(engine, [SingleInstanceGuest(guest, instance)], KEY, ready=0) as sandbox:
         stage = Stage(sandbox, "rough")
         for code in ROUGH:
             stage.run(code)

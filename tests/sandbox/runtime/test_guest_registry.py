@@ -147,7 +147,7 @@ def test_a_build_that_does_not_work_here_is_refused(tmp_path: Path):
         assert Stage(sandbox, "s").value("1") == 1
 
 
-class Others:
+class OtherBuilds:
     """Other builds of one cache, with a count of those in memory."""
 
     def __init__(self, engine: wasmtime.Engine, cache: GuestCache) -> None:
@@ -175,14 +175,14 @@ class Others:
 
 
 @pytest.fixture
-def others(engine: wasmtime.Engine, cache: GuestCache) -> Iterator[Others]:
-    others = Others(engine, cache)
+def others(engine: wasmtime.Engine, cache: GuestCache) -> Iterator[OtherBuilds]:
+    others = OtherBuilds(engine, cache)
     yield others
     assert others.in_memory == 0
 
 
 def test_only_a_few_other_builds_are_in_memory_at_once(
-    engine: wasmtime.Engine, guest: PythonGuest, others: Others
+    engine: wasmtime.Engine, guest: PythonGuest, others: OtherBuilds
 ):
     with Sandbox(engine, [guest], KEY, ready=1, load=others.load) as sandbox:
         stages = others.sessions(sandbox)
@@ -195,7 +195,7 @@ def test_only_a_few_other_builds_are_in_memory_at_once(
 
 
 def test_an_unused_build_is_released_and_its_sessions_are_restored(
-    engine: wasmtime.Engine, guest: PythonGuest, others: Others
+    engine: wasmtime.Engine, guest: PythonGuest, others: OtherBuilds
 ):
     with Sandbox(engine, [guest], KEY, ready=1, load=others.load, unused_s=0.05) as sandbox:
         stage, waiting, *_ = others.sessions(sandbox)
