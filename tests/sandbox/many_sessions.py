@@ -63,10 +63,10 @@ def answer(call: ProgramCall) -> ToolResult | None:
     """The result of a call, by its argument: a value, a failure, or a bug of the tool."""
     if call.name in ("approve", "write"):
         return None
-    asked = call.args[0]
-    if isinstance(asked, str):
-        return ToolResult(error=ToolFault("QUOTA_EXCEEDED", f"not for {asked}"))
-    if asked != 1:
+    argument = call.args[0]
+    if isinstance(argument, str):
+        return ToolResult(error=ToolFault("QUOTA_EXCEEDED", f"not for {argument}"))
+    if argument != 1:
         raise LookupError(str(call.args))
     return ToolResult(1)
 

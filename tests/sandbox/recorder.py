@@ -191,7 +191,7 @@ class Recorder:
 
     def run(self, code: str, *, known: Batches = (), **request: Any) -> RunResult:
         """From its start, or from where ``known`` ends, to its end."""
-        asked = RunRequest(session_id=self.name, code=code, **request)
+        run_request = RunRequest(session_id=self.name, code=code, **request)
         batches = list(known)
 
         def answer(call: ProgramCall) -> ToolResult | None:
@@ -202,7 +202,9 @@ class Recorder:
             return result
 
         sandbox = self.sandbox
-        future = sandbox.submit(asked, answer=answer, now_ms=self.now_ms, known=batched(known))
+        future = sandbox.submit(
+            run_request, answer=answer, now_ms=self.now_ms, known=batched(known)
+        )
         outcome: Outcome = future.result(60)
         while isinstance(outcome, SuspendedRun):
             results = {call.id: world(call) for call in outcome.calls}
@@ -210,7 +212,7 @@ class Recorder:
             outcome = sandbox.submit_resume(self.name, results, answer=answer).result(60)
         self.last = tuple(batches)
         if sandbox.last_run_kept(self.name):
-            self._write_down(asked)
+            self._write_down(run_request)
         self.now_ms += 1000
         return outcome
 

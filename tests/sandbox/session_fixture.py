@@ -69,8 +69,8 @@ class Stage:
         if limits := request.pop("limits", None):
             request["limits"] = SessionLimits(**limits)
         request.setdefault("language", self.language)
-        asked = RunRequest(session_id=self.name, code=code, **request)
-        return self.sandbox.run(asked, answer=answer, now_ms=now_ms)
+        run_request = RunRequest(session_id=self.name, code=code, **request)
+        return self.sandbox.run(run_request, answer=answer, now_ms=now_ms)
 
     def run(self, code: str, **request: Any) -> RunResult:
         outcome = self.try_run(code, **request)

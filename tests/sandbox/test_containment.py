@@ -111,17 +111,17 @@ def test_no_output_follows_a_truncation(stage: Stage):
 
 def test_a_cancelled_future_does_not_stop_its_run(stage: Stage, sandbox: Sandbox):
     """asyncio cancels a wrapped future when its task is cancelled."""
-    asked, finish = threading.Event(), threading.Event()
+    called, finish = threading.Event(), threading.Event()
 
     def stuck(_call: ProgramCall) -> ToolResult:
-        asked.set()
+        called.set()
         finish.wait(30)
         return ToolResult(1)
 
     limits = SessionLimits(wall_ms=100)
     request = RunRequest(session_id=stage.name, code="add(1)", limits=limits)
     future = sandbox.submit(request, answer=stuck, now_ms=NOW_MS)
-    assert asked.wait(20)
+    assert called.wait(20)
     assert not future.cancel()
     outcome = future.result(20)
     finish.set()

@@ -28,9 +28,9 @@ def fates_in(*ways: str) -> list[dict[str, Fate]]:
         )
         for number, way in enumerate(ways, 1)
     ]
-    said = [process.communicate(timeout=100)[0] for process in processes]
+    outputs = [process.communicate(timeout=100)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(ways)
-    return [msgspec.json.decode(text, type=dict[str, Fate]) for text in said]
+    return [msgspec.json.decode(text, type=dict[str, Fate]) for text in outputs]
 
 
 def test_a_program_produces_the_same_bytes_everywhere():

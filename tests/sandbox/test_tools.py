@@ -159,10 +159,14 @@ def test_direct_calls_of_host_functions_are_checked(stage: Stage):
 )
 def test_a_guest_with_forged_replies_fails_and_calls_no_tool(stage: Stage, reply: str):
     stage.run("import guest.app\nguest.app.encode = lambda _: forged", inputs={"forged": reply})
-    asked: list[ProgramCall] = []
-    outcome = stage.run("1", answer=asked.append)
+    calls_made: list[ProgramCall] = []
+    outcome = stage.run("1", answer=calls_made.append)
     assert outcome.error is not None
-    assert (outcome.status, outcome.error.code, asked) == ("runtime_error", "RUNTIME_ERROR", [])
+    assert (outcome.status, outcome.error.code, calls_made) == (
+        "runtime_error",
+        "RUNTIME_ERROR",
+        [],
+    )
 
 
 def test_duplicate_and_invalid_names_of_tools_are_refused(sandbox: Sandbox):

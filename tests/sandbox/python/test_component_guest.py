@@ -55,13 +55,13 @@ def test_the_component_is_used_if_linking_fails(
     def instantiate(*_: Any) -> None:
         raise broken
 
-    said: list[str] = []
-    assert isinstance(open_python_guest(engine, cache, said.append), PythonGuest)
+    messages: list[str] = []
+    assert isinstance(open_python_guest(engine, cache, messages.append), PythonGuest)
     monkeypatch.setattr(LinkPlan, "instantiate", instantiate)
-    guest = open_python_guest(engine, cache, said.append)
+    guest = open_python_guest(engine, cache, messages.append)
     assert isinstance(guest, ComponentGuest)
     assert guest.build == component.build
-    assert str(broken) in said[-1]
+    assert str(broken) in messages[-1]
 
 
 def test_it_runs_what_the_linked_guest_runs(fallback: Stage, stage: Stage):
@@ -95,17 +95,17 @@ def test_limits_that_wasmtime_reports_as_text_have_their_codes(fallback: Stage):
 
 
 def test_a_slow_tool_does_not_stop_other_sessions(fallback: Stage, whole: Sandbox):
-    asked, finish = threading.Event(), threading.Event()
+    called, finish = threading.Event(), threading.Event()
 
     def slow(_call: ProgramCall) -> ToolResult:
-        asked.set()
+        called.set()
         finish.wait(60)
         return ToolResult(3)
 
     patient = {"wall_ms": 60_000}
     with ThreadPoolExecutor(1) as pool:
         held_up = pool.submit(fallback.value, "add(1)", answer=slow, limits=patient)
-        assert asked.wait(60)
+        assert called.wait(60)
         other = Stage(whole, "other")
         assert other.value("add(1, 1)", limits=patient) == 2
         other.end()

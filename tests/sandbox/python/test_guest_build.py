@@ -43,7 +43,7 @@ def test_concurrent_builders_build_once_and_report_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     builds: list[bool] = []
-    said: list[str] = []
+    messages: list[str] = []
     together = threading.Barrier(4)
 
     def build(stub_wasi: bool) -> bytes:
@@ -52,7 +52,7 @@ def test_concurrent_builders_build_once_and_report_it(
 
     def use() -> None:
         together.wait(20)
-        got.append(GuestCache(tmp_path / "cache", said.append).component(stub_wasi=True))
+        got.append(GuestCache(tmp_path / "cache", messages.append).component(stub_wasi=True))
 
     monkeypatch.setattr(guest_build, "_build", build)
     got: list[bytes] = []
@@ -62,19 +62,19 @@ def test_concurrent_builders_build_once_and_report_it(
     for thread in threads:
         thread.join()
     assert (builds, got) == ([True], [b"a component"] * 4)
-    assert len(said) == 2
-    assert "building the Python guest" in said[0]
-    assert said[1] == "done\n"
+    assert len(messages) == 2
+    assert "building the Python guest" in messages[0]
+    assert messages[1] == "done\n"
 
 
 def test_a_build_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    said: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr(guest_build, "_WORLD", "no-such-world")
     with pytest.raises(Failed) as failed:
-        GuestCache(tmp_path / "cache", said.append).component(stub_wasi=True)
+        GuestCache(tmp_path / "cache", messages.append).component(stub_wasi=True)
     assert failed.value.code == "GUEST_BUILD_FAILED"
     assert "no-such-world" in failed.value.message
-    assert said[-1] == "failed\n"
+    assert messages[-1] == "failed\n"
     assert not list((tmp_path / "cache").rglob("*.wasm"))
 
 
@@ -86,20 +86,20 @@ def test_an_adopted_build_replaces_the_own_one(tmp_path: Path):
 
 
 def test_native_code_of_another_engine_is_compiled_again(tmp_path: Path, engine: wasmtime.Engine):
-    said: list[str] = []
-    cache = GuestCache(tmp_path / "cache", said.append)
+    messages: list[str] = []
+    cache = GuestCache(tmp_path / "cache", messages.append)
     cache.modules(engine, {0: TINY})
     (path,) = (tmp_path / "cache").rglob("*.cwasm")
     compiled = path.read_bytes()
     for bad in (b"", b"nonsense", wasmtime.Module(wasmtime.Engine(), TINY).serialize()):
         path.write_bytes(bad)
-        said.clear()
+        messages.clear()
         assert set(cache.modules(engine, {0: TINY})) == {0}
-        assert "compiling" in said[0]
+        assert "compiling" in messages[0]
         assert path.read_bytes() == compiled
-    said.clear()
+    messages.clear()
     cache.modules(engine, {0: TINY})
-    assert said == []
+    assert messages == []
 
 
 ROUGH = (

@@ -78,10 +78,10 @@ def test_arguments_are_described_in_the_order_they_are_declared_in(shop: Stage):
 
 
 def test_current_policy_lists_files_modules_limits_and_tools(shop: Stage):
-    said = shop.value("open('a', 'w').write('x' * 88)\ncurrent_policy()", limits={"cpu_ms": 999})
-    assert said.pop("modules") == list(PYTHON_MODULES)
-    assert {"socket", "subprocess", "requests"} < set(said.pop("modules_refused"))
-    assert said == {
+    policy = shop.value("open('a', 'w').write('x' * 88)\ncurrent_policy()", limits={"cpu_ms": 999})
+    assert policy.pop("modules") == list(PYTHON_MODULES)
+    assert {"socket", "subprocess", "requests"} < set(policy.pop("modules_refused"))
+    assert policy == {
         "default_permissions": "none",
         "filesystem": "capability_only",
         "network": "capability_only",
@@ -116,10 +116,10 @@ def test_wrong_arguments_raise_an_exception_that_the_program_can_catch(
 
 def test_introspection_is_neither_counted_nor_recorded_as_a_call(shop: Stage):
     """Introspection does not leave the sandbox, so limits and records do not apply."""
-    asked: list[object] = []
+    calls_made: list[object] = []
     code = "for _ in range(100): list_tools(); describe_tool('sell'); current_policy()"
-    outcome = shop.run(code, answer=asked.append, limits={"max_external_calls": 0})
-    assert (outcome.status, outcome.external_calls, asked) == ("ok", (), [])
+    outcome = shop.run(code, answer=calls_made.append, limits={"max_external_calls": 0})
+    assert (outcome.status, outcome.external_calls, calls_made) == ("ok", (), [])
     assert outcome.metrics.external_calls_count == 0
 
 

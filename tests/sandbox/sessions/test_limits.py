@@ -106,10 +106,10 @@ def test_the_calls_within_the_limit_are_made(stage: Stage):
 
 
 def test_no_awaited_call_of_a_batch_beyond_the_limit_is_made(stage: Stage):
-    asked: list[ProgramCall] = []
+    calls_made: list[ProgramCall] = []
     code = "import asyncio\nawait asyncio.gather(*map(fetch, range(9)))"
-    stage.try_run(code, answer=asked.append, limits={"max_external_calls": 8})
-    assert asked == []
+    stage.try_run(code, answer=calls_made.append, limits={"max_external_calls": 8})
+    assert calls_made == []
 
 
 @pytest.mark.parametrize("call", ["add(1)", "await fetch(1)"])

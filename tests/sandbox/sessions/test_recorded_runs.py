@@ -385,10 +385,10 @@ def test_a_run_can_be_cancelled_while_its_session_is_rebuilt(live: Recorder, aga
 def test_a_continued_run_can_be_cancelled_in_a_call(live: Recorder, again: Recorder):
     code = PROGRAMS["synchronous calls"]
     live.run(code)
-    asked, finish = threading.Event(), threading.Event()
+    called, finish = threading.Event(), threading.Event()
 
     def answer(_call: ProgramCall) -> ToolResult:
-        asked.set()
+        called.set()
         finish.wait(30)
         return ToolResult(1)
 
@@ -396,7 +396,7 @@ def test_a_continued_run_can_be_cancelled_in_a_call(live: Recorder, again: Recor
     request = RunRequest(session_id=again.name, code=code)
     known = batched(live.last[:3])
     future = again.sandbox.submit(request, answer=answer, now_ms=again.now_ms, known=known)
-    assert asked.wait(20)
+    assert called.wait(20)
     again.sandbox.cancel(again.name)
     outcome = future.result(20)
     assert isinstance(outcome, RunResult)

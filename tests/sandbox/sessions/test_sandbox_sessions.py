@@ -134,10 +134,10 @@ def test_a_long_history_becomes_an_image_and_nothing_is_lost(stage: Stage):
 
 
 def test_a_running_run_can_be_cancelled(stage: Stage):
-    asked = threading.Event()
+    called = threading.Event()
 
     def answer(call: ProgramCall) -> ToolResult | None:
-        asked.set()
+        called.set()
         return ANSWERS(call)
 
     stage.run("x = 1")
@@ -147,7 +147,7 @@ def test_a_running_run_can_be_cancelled(stage: Stage):
         limits=SessionLimits(cpu_ms=60_000, wall_ms=60_000),
     )
     future = stage.sandbox.submit(request, answer=answer, now_ms=NOW_MS)
-    assert asked.wait(20)
+    assert called.wait(20)
     assert stage.sandbox.cancel(stage.name) is None
     outcome = future.result()
     assert isinstance(outcome, RunResult)
@@ -157,16 +157,16 @@ def test_a_running_run_can_be_cancelled(stage: Stage):
 
 
 def test_a_run_in_a_tool_can_be_cancelled(stage: Stage):
-    asked, finish = threading.Event(), threading.Event()
+    called, finish = threading.Event(), threading.Event()
 
     def answer(_call: ProgramCall) -> ToolResult:
-        asked.set()
+        called.set()
         finish.wait(30)
         return ToolResult(1)
 
     request = RunRequest(session_id=stage.name, code="add(1)")
     future = stage.sandbox.submit(request, answer=answer, now_ms=NOW_MS)
-    assert asked.wait(20)
+    assert called.wait(20)
     stage.sandbox.cancel(stage.name)
     outcome = future.result(20)
     finish.set()

@@ -87,13 +87,13 @@ def test_more_sessions_than_instances_come_back_as_they_were(
 def test_nothing_of_typescript_is_compiled_for_python_sessions(
     engine: wasmtime.Engine, guest: PythonGuest, tmp_path: Path
 ):
-    said: list[str] = []
-    javascript = JavaScriptGuest(engine, GuestCache(tmp_path / "cache", said.append))
+    messages: list[str] = []
+    javascript = JavaScriptGuest(engine, GuestCache(tmp_path / "cache", messages.append))
     with Sandbox(engine, [guest, javascript], KEY, ready=1) as sandbox:
         stage = Stage(sandbox, "python")
         assert stage.value("1 + 1") == 2
         assert sandbox.snapshot(stage.name).id
-    assert said == []
+    assert messages == []
 
 
 def test_sessions_of_both_languages_live_in_one_sandbox(

@@ -178,7 +178,7 @@ def test_a_suspended_run_finishes_after_its_process_is_killed(
     snapshot = tmp_path / "snapshot"
     first = sleeper("start", program, snapshot, 1)
     assert first.stdout is not None
-    said = first.stdout.readline()
+    line = first.stdout.readline()
     os.kill(first.pid, signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
     first.stdout.close()
@@ -192,7 +192,7 @@ def test_a_suspended_run_finishes_after_its_process_is_killed(
     stage.run(CLOSURES)
     code, slow = PROGRAMS[program]
     waiting = stage.wait(code, answer=later(slow))
-    assert said.decode().strip() == str(waiting.calls[0].id)
+    assert line.decode().strip() == str(waiting.calls[0].id)
     here = finished(stage, program)
     stage.end()
     assert here.result.metrics.instructions > 100_000

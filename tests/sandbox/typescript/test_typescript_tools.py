@@ -47,8 +47,8 @@ def test_calls_are_recorded_with_digests_in_the_order_they_end(ts: Stage):
 
 
 def test_calls_made_together_wait_together(ts: Stage):
-    asked: list[ProgramCall] = []
-    waiting = ts.wait("await Promise.all([1, 2, 3].map(n => fetch(n)))", answer=asked.append)
+    calls_made: list[ProgramCall] = []
+    waiting = ts.wait("await Promise.all([1, 2, 3].map(n => fetch(n)))", answer=calls_made.append)
     assert [(call.id, call.name, call.args) for call in waiting.calls] == [
         (n, "fetch", [n]) for n in (1, 2, 3)
     ]
@@ -181,8 +181,12 @@ def test_a_guest_with_forged_replies_fails_and_calls_no_tool(ts: Stage, reply: A
         "let lies = 1; Object.prototype.toJSON = function () { return lies-- > 0 ? forged : this }"
         "\nthrow 1"
     )
-    asked: list[ProgramCall] = []
-    outcome = ts.run(lie, answer=asked.append, inputs={"forged": reply})
+    calls_made: list[ProgramCall] = []
+    outcome = ts.run(lie, answer=calls_made.append, inputs={"forged": reply})
     assert outcome.error is not None
-    assert (outcome.status, outcome.error.code, asked) == ("runtime_error", "RUNTIME_ERROR", [])
+    assert (outcome.status, outcome.error.code, calls_made) == (
+        "runtime_error",
+        "RUNTIME_ERROR",
+        [],
+    )
     assert outcome.error.message != "thrown: 1"

@@ -114,11 +114,11 @@ def _fetch_compiler(folder: Path) -> None:
     flags = ("--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts")
     command = ["npm", "install", *flags, "--fetch-retries=1", "--prefix", str(folder), PACKAGE]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
     except subprocess.TimeoutExpired:
         raise Unavailable("the npm registry does not answer") from None
-    if said.returncode:
-        raise Unavailable(f"npm has no compiler for us: {said.stderr[-300:]}")
+    if done.returncode:
+        raise Unavailable(f"npm has no compiler for us: {done.stderr[-300:]}")
 
 
 class Compiler:
