@@ -87,7 +87,7 @@ class Sandbox:
         rest, submit = self._sessions.suspend_build, self._threads.submit
         self._guests = GuestRegistry(guests, ready, submit, load, rest=rest, unused_s=unused_s)
         self._operations = SessionOperations(key, self._guests, self._sessions)
-        watch = Watchdog(
+        watchdog = Watchdog(
             engine=engine,
             queues=self._queues,
             sessions=self._sessions,
@@ -95,7 +95,7 @@ class Sandbox:
             blocked_max=blocked_max,
             blocked_bytes_max=live_bytes_max,
         )
-        self._ticker = Ticker(watch.tick)
+        self._ticker = Ticker(watchdog.tick)
 
     def __enter__(self) -> Self:
         return self

@@ -96,7 +96,7 @@ def _no_environment(store: JavaScriptStore, count: int, size: int) -> int:
     return 0
 
 
-def _exit(_machine: JavaScriptStore, _code: int) -> None:
+def _exit(_store: JavaScriptStore, _code: int) -> None:
     raise GuestStopped("RUNTIME_ERROR", "the program ended its interpreter")
 
 
@@ -114,4 +114,4 @@ def host_function_for(name: str) -> Callable[..., Any]:
     if found := _HOST_FUNCTIONS.get(name):
         return found
     refusal = _BAD_DESCRIPTOR if name.startswith("fd_") else 0
-    return lambda _machine, *_arguments: refusal
+    return lambda _store, *_arguments: refusal

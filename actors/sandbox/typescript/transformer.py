@@ -121,11 +121,11 @@ def _no_environment(store: WasmStore, count: int, size: int) -> int:
     return 0
 
 
-def _no_operation(_machine: WasmStore, *_arguments: int) -> int:
+def _no_operation(_store: WasmStore, *_arguments: int) -> int:
     return 0
 
 
-def _exit(_machine: WasmStore, _code: int) -> None:
+def _exit(_store: WasmStore, _code: int) -> None:
     raise GuestStopped("RUNTIME_ERROR", "the transformer failed")
 
 
