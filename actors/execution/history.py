@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel.history_restart import last_restart
-from rookery.actors.sandbox.contract import Tool, ToolFailure, ToolResult
+from rookery.actors.sandbox.contract import Tool, ToolResult
 from rookery.actors.sandbox.sessions.recorded_runs import RecordedCall, RecordedRun, ResultBatch
 from rookery.bus.ports import Blobs, Journal, StoredMessage
 from rookery.schemas.calls import CallOutcome, ForkedRun, RequestedCall, RunEnvironment, ToolFault
@@ -253,7 +253,7 @@ class RunHistoryReader:
         if outcome.value_blob is not UNSET:
             value = msgspec.json.decode(await self._blobs.get(outcome.value_blob))
         if isinstance(outcome.error, ToolFault):
-            failure = ToolFailure(outcome.error.code, outcome.error.message)
+            failure = outcome.error
         return ToolResult(value, failure, max(1, outcome.duration_ms))
 
     async def tools(self, environment: RunEnvironment) -> tuple[Tool, ...]:

@@ -1,6 +1,6 @@
-"""The sandbox: programs in WebAssembly that reach the world through tools only, and can sleep.
+"""The sandbox: runs programs in WebAssembly that call tools and can be suspended.
 
-Usable without a bus, a node or a server::
+It works without a bus, a node or a server::
 
     from rookery.actors.sandbox import Tool, answering, open_sandbox
     from rookery.schemas.run import RunRequest
@@ -12,13 +12,13 @@ Usable without a bus, a node or a server::
         request = RunRequest(session_id="shop", code=code, inputs={"guests": 2})
         print(sandbox.run(request, answer=prices, now_ms=0).result)
 
-prints 14. Without ``answer`` the outcome is ``SuspendedRun`` with both calls: ``snapshot`` the
-session, and ``restore`` and ``resume`` it with their answers in another process, whenever they are
-known.
+prints 14. Without ``answer`` the outcome is a ``SuspendedRun`` with both calls: take a ``snapshot``
+of the session; later ``restore`` it, in another process if need be, and ``resume`` it with the
+results.
 
-A Python program may count on ``PYTHON_MODULES`` of the standard library, and finds the rest of what
-is pure Python in it. It has files of its own below ``/work``, in the interpreter's memory. What
-needs a socket, a thread, a process or compiled code is refused before anything runs.
+A Python program can import ``PYTHON_MODULES`` and most other pure-Python modules of the standard
+library. Each session has files below ``/work``, in the interpreter's memory. An import of sockets,
+threads, processes or compiled code is refused before the program runs.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from rookery.actors.sandbox.contract import (
     ProgramCall,
     SuspendedRun,
     Tool,
-    ToolFailure,
     ToolResult,
 )
-from rookery.actors.sandbox.python.guest.promised import MODULES as PYTHON_MODULES
+from rookery.actors.sandbox.python.guest.standard_modules import MODULES as PYTHON_MODULES
 from rookery.actors.sandbox.runtime.factory import answering, open_sandbox
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.actors.sandbox.sessions.recorded_runs import RecordedCall, RecordedRun, ResultBatch
 from rookery.actors.sandbox.sessions.snapshot import Snapshot
+from rookery.schemas.calls import ToolFault
 
 __all__ = [
     "PYTHON_MODULES",
@@ -48,7 +48,7 @@ __all__ = [
     "Snapshot",
     "SuspendedRun",
     "Tool",
-    "ToolFailure",
+    "ToolFault",
     "ToolResult",
     "answering",
     "open_sandbox",

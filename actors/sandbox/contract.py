@@ -1,9 +1,9 @@
-"""What every guest language and everybody who runs programs agree on.
+"""The types between the layers of the sandbox, for all guest languages.
 
-Three layers meet here. A ``Guest`` makes ``Instance``s of one interpreter and knows nothing of
-sessions. A session (``session``) knows runs, limits and what to remember, but no language. A
-``Sandbox`` (``pool``) owns threads and memory. Time, randomness and the outside world are
-arguments everywhere: an instance sees only its ``GuestEnvironment`` and its ``Host``.
+A ``Guest`` makes ``Instance``s of one interpreter. A ``Session`` runs programs in an instance,
+within limits, and records what is needed to run them again. A ``Sandbox`` owns sessions, threads
+and memory. Time, randomness and the outside world are arguments everywhere: an instance reads only
+its ``GuestEnvironment`` and calls only its ``Host``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.capability import Capability
 from rookery.schemas.run import (
     ErrorObject,
@@ -48,7 +49,6 @@ __all__ = [
     "StepWaits",
     "SuspendedRun",
     "Tool",
-    "ToolFailure",
     "ToolResult",
     "status_of",
     "suspend",
@@ -78,10 +78,10 @@ GUEST_CODES: Final = frozenset(STATUS_OF_CODE) - {
     "CANCELLED",
     "EXTERNAL_CALLS_EXCEEDED",
 }
-"""What a guest may say of itself; anything else it says is a ``RUNTIME_ERROR``."""
+"""Codes that a guest may reply with; any other becomes ``RUNTIME_ERROR``."""
 
 LIMIT_CODES: Final = frozenset(("MEMORY_EXCEEDED", "STACK_OVERFLOW"))
-"""Limits a guest notices itself. Uncaught, they put the session back to the start of the run."""
+"""Limits that a guest detects itself. If uncaught, the run leaves no effects on its session."""
 
 
 def status_of(code: str) -> RunStatus:
@@ -96,19 +96,19 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     awaited: bool = False
-    """Whether the program awaits it; calls awaited together go out together."""
+    """Whether the program awaits the call; calls awaited together start together."""
     side_effect: SideEffect = SideEffect.NONE
     schema_digest: str = ""
-    """Of its schemas; a snapshot wants the same tool, not one of the same name."""
+    """Digest of its schemas; a snapshot is restored only with tools of equal digests."""
     capability: Capability | None = None
-    """What programs that ask are told of it, but for the name: they are told this one."""
+    """The description that ``describe_tool`` returns, except for the name, which is ``name``."""
 
 
 class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program asks of the outside world."""
+    """A call of a tool by a program."""
 
     id: int
-    """Counts from 1 in every run, in the order the calls arrive."""
+    """Counts from 1 in each run, in the order of the calls."""
     name: str
     args: list[Any]
     kwargs: dict[str, Any]
@@ -117,41 +117,34 @@ class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
     """SHA3-256 of the canonical ``{"args", "kwargs"}``."""
 
 
-class ToolFailure(msgspec.Struct, frozen=True):
-    """A failure as the program sees it: an exception with this code."""
-
-    code: str
-    message: str
-
-
 class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came of a call."""
+    """The result of a call: a value or an error."""
 
     value: Any = None
-    error: ToolFailure | None = None
+    error: ToolFault | None = None
     duration_ms: int = 0
 
 
 CallTool = Callable[[ProgramCall], ToolResult | None]
-"""Answers a call at once, or says ``None``: not yet. Then the run waits, for as long as it takes,
-without a thread or an instance. It may block; the run's wall time goes on meanwhile."""
+"""Returns the result of a call, or ``None`` to suspend the run. A suspended run needs no thread and
+no instance. The function may block, which counts as wall time of the run."""
 
 
 def suspend(_call: ProgramCall) -> ToolResult | None:
-    """Every call waits for ``resume``."""
+    """Suspend the run at every call, until ``resume``."""
     return None
 
 
-# --- how a run stands --------------------------------------------------------------------------
+# --- outcomes of a run --------------------------------------------------------------------------
 
 
 class SuspendedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that cannot go on without the outside world. Not an end: ``resume`` continues it."""
+    """A run that waits for calls or a timer; ``resume`` continues it."""
 
     calls: tuple[ProgramCall, ...]
-    """All that are open, oldest first. A synchronous one stands alone."""
+    """All open calls, oldest first; exactly one if it is synchronous."""
     timer_ms: int | None = None
-    """The program's next timer: resume with that much ``advance_ms`` if it comes first."""
+    """Until the program's next timer: resume with this ``advance_ms`` if no call ends before."""
 
 
 Outcome = RunResult | SuspendedRun
@@ -166,32 +159,32 @@ class StartStep(msgspec.Struct, frozen=True, kw_only=True, tag="run", tag_field=
     code: str
     inputs: dict[str, Any]
     tools: dict[str, bool]
-    """Name to whether it is awaited."""
+    """By name: whether calls of the tool are awaited."""
     depth: int
 
 
 class CheckStep(msgspec.Struct, frozen=True, kw_only=True, tag="check", tag_field="step"):
-    """Say what is wrong with a source without running any of it."""
+    """Check a source without running it."""
 
     code: str
     tools: dict[str, bool]
 
 
 class CallReply(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer on its way into the guest: a ``value`` or an ``error``."""
+    """The reply to a call, for the guest: a ``value`` or an ``error``."""
 
     value: Any = msgspec.UNSET
-    error: ToolFailure | msgspec.UnsetType = msgspec.UNSET
+    error: ToolFault | msgspec.UnsetType = msgspec.UNSET
 
 
 class ResumeStep(msgspec.Struct, frozen=True, kw_only=True, tag="resume", tag_field="step"):
-    """Feed answers to a waiting run, in the order they arrived."""
+    """Resume a suspended run with replies, in the order of their arrival."""
 
     replies: list[tuple[int, CallReply]]
 
 
 class StepEnded(msgspec.Struct, frozen=True):
-    """The program is over: a value, or an error it did not catch."""
+    """The program ended with a value or an uncaught error."""
 
     value: Any = None
     error: ErrorObject | None = None
@@ -200,11 +193,11 @@ class StepEnded(msgspec.Struct, frozen=True):
 
 
 class StepStopped(StepEnded, frozen=True):
-    """The guest was stopped; its instance is spent, and with it what the run did to the session."""
+    """The host stopped the guest: its instance is unusable, and the effects of the run are lost."""
 
 
 class AwaitedCall(msgspec.Struct, frozen=True):
-    """An awaited call as the guest tells it, under a number of its own."""
+    """An awaited call in a guest's reply, with the guest's own number."""
 
     id: int
     name: str
@@ -213,10 +206,10 @@ class AwaitedCall(msgspec.Struct, frozen=True):
 
 
 class StepWaits(msgspec.Struct, frozen=True):
-    """The program waits for these calls."""
+    """The program waits for calls or a timer."""
 
     calls: list[AwaitedCall]
-    """Those not told before."""
+    """Calls that no earlier step reported."""
     outstanding: list[int]
     timer_s: float | None = None
 
@@ -225,7 +218,7 @@ Step = StepEnded | StepWaits
 
 
 class GuestEnvironment(msgspec.Struct):
-    """The whole world as a guest perceives it: chance and time. Part of every snapshot."""
+    """Randomness and time of a guest, derived from a seed. Part of every snapshot."""
 
     seed: bytes = b""
     drawn: int = 0
@@ -236,7 +229,7 @@ class GuestEnvironment(msgspec.Struct):
         return shake_256(self.seed + self.drawn.to_bytes(8)).digest(count)
 
     def read_clock_ns(self) -> int:
-        """Never the same twice, so that programs that wait for time to pass see it pass."""
+        """Read the clock; each reading advances it, so a loop that waits for time ends."""
         self.clock_ns += 1000
         return self.clock_ns
 
@@ -248,31 +241,31 @@ class GuestEnvironment(msgspec.Struct):
 
 
 class Image(msgspec.Struct, frozen=True):
-    """An instance at rest: what differs from a pristine one, and its surroundings."""
+    """A suspended instance: the pages that differ from a new instance, and its environment."""
 
     memory: bytes
     surroundings: GuestEnvironment
 
 
 class Host(Protocol):
-    """What an instance may ask while it is in a step. All may raise ``GuestStopped``."""
+    """The functions that an instance may call during a step. All may raise ``GuestStopped``."""
 
     def call(self, name: str, arguments: bytes) -> bytes:
-        """A synchronous tool call: the ``{"args", "kwargs"}`` as JSON, a ``CallReply`` as JSON."""
+        """Make a synchronous call: ``{"args", "kwargs"}`` and the ``CallReply`` are JSON."""
 
     def emit(self, channel: int, text: bytes) -> bool:
-        """Output on channel 1 (stdout) or 2 (stderr). Whether more is wanted."""
+        """Write to channel 1 (stdout) or 2 (stderr); returns whether to emit more."""
 
     def watch(self) -> None:
-        """Called every few milliseconds: enforces what a guest cannot be trusted to."""
+        """Enforce the limits; called every few milliseconds."""
 
 
 class Instance(Protocol):
-    """One interpreter. Used by one thread at a time."""
+    """One interpreter, used by one thread at a time."""
 
-    surroundings: GuestEnvironment
+    environment: GuestEnvironment
     fuel_used: int
-    """By the last step."""
+    """Fuel of the last step."""
 
     @property
     def memory_bytes(self) -> int: ...
@@ -280,14 +273,14 @@ class Instance(Protocol):
     def limit_memory(self, size_bytes: int) -> None: ...
 
     def step(self, request: bytes, host: Host) -> Step:
-        """Work off one encoded ``StartStep``, ``ResumeStep`` or ``CheckStep``. ``GuestStopped``
-        means that this instance is spent."""
+        """Execute one encoded ``StartStep``, ``ResumeStep`` or ``CheckStep``. After
+        ``GuestStopped`` this instance is unusable."""
 
     def image(self) -> Image | None:
-        """Between steps; ``None`` if this kind of instance cannot be taken out of its thread."""
+        """The memory between two steps; ``None`` if this kind of instance has no images."""
 
     def load(self, image: Image, /) -> None:
-        """Into a pristine instance only."""
+        """Load an image into a new instance."""
 
     def close(self) -> None: ...
 
@@ -299,11 +292,11 @@ class Guest(Protocol):
 
     @property
     def build(self) -> str:
-        """Digest of what runs; images fit the build they were taken from and no other."""
+        """Digest of the build; an image fits only the build that it was taken from."""
 
     @property
     def start(self) -> int:
-        """Checksum of the memory that every instance begins with, and from which images are told:
-        the host has had a hand in it. 0 where there are no images."""
+        """Checksum of a new instance's memory, which images are relative to. It depends on the
+        host, too. 0 if the guest has no images."""
 
     def instance(self) -> Instance: ...

@@ -1,4 +1,4 @@
-"""The end of a run as the ``RunResult`` everybody knows."""
+"""Builds the ``RunResult`` of a run from its last step and its meters."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rookery.schemas.run import (
 __all__ = ["refused_result", "result_of"]
 
 _HINTS = {
-    "SYNTAX_ERROR": "the parser gave up there; what is wrong may stand before it",
-    "TOOL_ERROR": "describe_tool(NAME) says what a tool takes; a program may catch its failures",
+    "SYNTAX_ERROR": "the parser failed there; the mistake may be before it",
+    "TOOL_ERROR": "describe_tool(NAME) shows what a tool takes; a program can catch its errors",
     "TIMEOUT_WALL": "ask for less at a time, or raise wall_ms",
     "TIMEOUT_CPU": "compute less at a time, or raise cpu_ms",
     "MEMORY_EXCEEDED": "hold less at a time, or raise memory_mb",
@@ -32,7 +32,7 @@ _HINTS = {
 
 
 def refused_result(refusal: Refused) -> RunResult:
-    """A request no guest saw."""
+    """The result of a request that was refused before its run began."""
     error = ErrorObject(code=refusal.code, message=refusal.message, hint=refusal.hint or None)
     return RunResult(
         status=RunStatus.VALIDATION_ERROR, error=error, diagnostics=(Diagnostic.error(error),)
@@ -42,7 +42,6 @@ def refused_result(refusal: Refused) -> RunResult:
 def result_of(
     ended: StepEnded, tally: RunMeters, stopwatch: Stopwatch, limits: SessionLimits
 ) -> RunResult:
-    """Status, streams, diagnostics, records and metrics."""
     error, diagnostics = ended.error, []
     if error is not None:
         hint = error.hint or _HINTS.get(error.code)

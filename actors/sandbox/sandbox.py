@@ -1,8 +1,8 @@
-"""The sandbox: sessions of any number, threads of a few, instances of as many as memory allows.
+"""The face of the sandbox: creates, runs, snapshots and destroys sessions.
 
-Owns what may be asked of it, and brings that into the order of its sessions: every method may be
-called from any thread, and those of one session take turns. What is done in a session then is
-``session_work``'s, which are live is ``sessions``'s, and what takes too long is ended by ``watch``.
+Every method may be called from any thread; the jobs of one session run one after the other.
+``SessionOperations`` executes the jobs, ``SessionRegistry`` decides which sessions have an
+instance, and ``Watchdog`` ends jobs that exceed their time.
 """
 
 from __future__ import annotations
@@ -48,15 +48,14 @@ __all__ = ["Sandbox"]
 
 _MIB = 1 << 20
 WAITING_THREADS_MAX: Final = 64
-"""Calls of event loops that are waited for at once."""
+"""Calls of ``in_thread`` that may wait at the same time."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Sandbox:
-    """Runs programs in sessions. ``key`` seals snapshots: who has it can make a session say
-    anything."""
+    """Runs programs in sessions. ``key`` seals snapshots: a holder of the key can forge them."""
 
     def __init__(
         self,
@@ -72,10 +71,10 @@ class Sandbox:
         load: LoadGuest = no_other_builds,
         unused_s: float = UNUSED_S,
     ) -> None:
-        """Instances of the first guest are made before anybody asks, of others after the first run.
-        ``load`` finds those of other builds; they go when no run was on them for ``unused_s``.
-        ``threads_max`` is of those that work: up to ``blocked_max`` more stand still in the
-        calls of their programs, as long as these hold no more than ``live_mb_max``, too."""
+        """Instances of the first guest are made in advance, of other guests after their first run.
+        ``load`` finds guests of other builds, which are released when unused for ``unused_s``.
+        ``threads_max`` counts threads at work; up to ``blocked_max`` more may be blocked in calls
+        of tools, as long as their instances use no more than ``live_mb_max``."""
         self._key = key
         self._threads = GuestThreads(threads_max or max(8, 4 * (os.cpu_count() or 1)))
         self._queues = SessionQueues(self._threads)
@@ -88,7 +87,7 @@ class Sandbox:
         rest, submit = self._sessions.suspend_build, self._threads.submit
         self._guests = GuestRegistry(guests, ready, submit, load, rest=rest, unused_s=unused_s)
         self._operations = SessionOperations(key, self._guests, self._sessions)
-        watch = Watchdog(
+        watchdog = Watchdog(
             engine=engine,
             queues=self._queues,
             sessions=self._sessions,
@@ -96,7 +95,7 @@ class Sandbox:
             blocked_max=blocked_max,
             blocked_bytes_max=live_bytes_max,
         )
-        self._ticker = Ticker(watch.tick)
+        self._ticker = Ticker(watchdog.tick)
 
     def __enter__(self) -> Self:
         return self
@@ -105,11 +104,11 @@ class Sandbox:
         self.close()
 
     def close(self) -> None:
-        """Sessions end with the sandbox; what should outlive it was snapshotted."""
+        """End all sessions and threads. A session without a snapshot is lost."""
         self._closed = True
         sessions = self._sessions.all()
-        for lane, _ in sessions:
-            lane.cancel()
+        for queue, _ in sessions:
+            queue.cancel()
         self._threads.close()
         self._ticker.close()
         self._waiting_threads.shutdown(wait=False)
@@ -118,23 +117,23 @@ class Sandbox:
         self._guests.close()
 
     async def in_thread(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """``call``, which may wait for the sandbox, from an event loop and not on asyncio's own
-        threads: the sandbox may wait for a build, which that loop may be fetching, and what has
-        come is digested on those. None of them may be waiting for the build meanwhile."""
+        """Run ``call``, which may wait for the sandbox, on the sandbox's threads instead of
+        asyncio's: the sandbox may wait for a build that this event loop fetches with the help of
+        asyncio's threads, which must not be blocked meanwhile."""
         loop = asyncio.get_running_loop()
         try:
             called = loop.run_in_executor(self._waiting_threads, partial(call, *args, **kwargs))
-        except RuntimeError:  # It takes no more work.
+        except RuntimeError:  # The executor is shut down.
             raise _closed_error() from None
         return await called
 
     @property
     def builds(self) -> dict[Language, str]:
-        """What new sessions of this sandbox begin with, and stay on."""
+        """The guest builds that new sessions begin with."""
         return self._guests.own
 
     def require(self, language: Language, build: str, start: int = 0) -> None:
-        """``SNAPSHOT_FOREIGN_BUILD`` unless sessions of this build can go on here."""
+        """Raise ``SNAPSHOT_FOREIGN_BUILD`` unless this sandbox can run sessions of the build."""
         self._guests.require(language, build, start)
 
     # --- sessions ---------------------------------------------------------------------------
@@ -149,7 +148,7 @@ class Sandbox:
         tools: Iterable[Tool] = (),
         limits: SessionLimits = SessionLimits(),  # noqa: B008 - frozen.
     ) -> None:
-        """A new session. All its randomness comes from ``seed``."""
+        """Create a session. All its randomness comes from ``seed``."""
         check_session_id(session_id)
         check_limits(limits)
         saved = Session.begin(limits, seed, now_ms)
@@ -168,47 +167,47 @@ class Sandbox:
         base: bytes | None = None,
         runs: Sequence[RecordedRun] = (),
     ) -> None:
-        """A session as its record tells of it: the snapshot ``base``, without a run that waits in
-        it, or else the session as it was created with ``build``, if it is given; and the runs after
-        that. They are run again when the session is next used. An existing one is replaced."""
+        """Rebuild a session from the journal: from the snapshot ``base``, without its suspended
+        run, or from its creation with ``build``, and then ``runs``, which are repeated when the
+        session is next used. Replaces an existing session of that id."""
         check_session_id(session_id)
         saved = Session.begin(limits, seed, created_ms)
         if base is not None:
-            header, kept = open_snapshot(self._key, base, self.require, None)
+            header, opened = open_snapshot(self._key, base, self.require, None)
             if header.language != language:
                 raise Refused("INVALID_ARGUMENT", f"the snapshot is of a {header.language} session")
-            saved.base, saved.history, build = kept.base, kept.history, header.build
+            saved.base, saved.history, build = opened.base, opened.history, header.build
         saved.history += to_logs(runs)
         self._open(session_id, language, build, tools_by_name(tools), saved, replacing=True)
 
     def build_of(self, session_id: str) -> str:
-        """What the session began with, and stays on."""
+        """The guest build of the session, fixed when it begins."""
         return self._sessions.find(session_id)[1].build
 
     def last_run_kept(self, session_id: str) -> bool:
-        """Whether the run that ended last left its effects on the session: then it is one of the
-        ``runs`` to reopen it with. One that was refused, stopped or cancelled did not."""
+        """Whether the last run left its effects on the session: then ``rebuild`` must repeat it.
+        A run that was refused, stopped or cancelled leaves none."""
         return self._sessions.find(session_id)[1].last_run_kept
 
     def destroy(self, session_id: str) -> None:
-        """Forget a session; a run of it is cancelled."""
-        lane, session = self._sessions.remove(session_id)
-        lane.cancel()
-        self._submit(lane, partial(self._operations.drop_instance, session)).result()
+        """Remove a session and cancel its run."""
+        queue, session = self._sessions.remove(session_id)
+        queue.cancel()
+        self._submit(queue, partial(self._operations.drop_instance, session)).result()
 
     def sessions(self) -> list[SessionMeta]:
         return [session.meta() for _, session in self._sessions.all()]
 
     @property
     def suspended_bytes(self) -> int:
-        """What the sessions hold that have no instance: images, and logs of runs."""
+        """Memory of the suspended sessions: images and logs of runs."""
         return self._sessions.suspended_bytes
 
     def eviction_candidates(
         self, resting_bytes_max: int, spared: Callable[[str], bool]
     ) -> list[str]:
-        """The sessions that rest for longest, as many as hold what is beyond this; without those
-        that are ``spared``. To destroy them is for who can bring them back."""
+        """The sessions suspended for longest that hold the memory above this limit, without those
+        that are ``spared``. The caller destroys them if it can rebuild them later."""
         return self._sessions.eviction_candidates(resting_bytes_max, spared)
 
     # --- runs -------------------------------------------------------------------------------
@@ -233,12 +232,12 @@ class Sandbox:
         tools: Iterable[Tool] | None = None,
         known: Sequence[ResultBatch] = (),
     ) -> Future[Outcome]:
-        """Start a run. Calls are answered by ``answer``, or else the run waits for ``resume``.
-        ``tools`` replaces what the session offers from this run on. ``known`` is what a run that
-        was interrupted had been told: it is told that again, and goes on from there."""
+        """Start a run. ``answer`` returns results of calls, or the run is suspended until
+        ``resume``. ``tools`` replaces the session's tools from this run on. ``known`` has the
+        results that an interrupted run had received: the run is repeated with them."""
         if request.validate_only:
             return cast("Future[Outcome]", self._check(request, tools))
-        lane, session = self._sessions.find(request.session_id)
+        queue, session = self._sessions.find(request.session_id)
         offered = None if tools is None else tools_by_name(tools)
         work = partial(
             self._operations.run,
@@ -249,7 +248,7 @@ class Sandbox:
             now_ms=now_ms,
             known=to_entries(known),
         )
-        return self._submit(lane, work)
+        return self._submit(queue, work)
 
     def resume(
         self,
@@ -272,40 +271,40 @@ class Sandbox:
         advance_ms: int = 0,
         answer: CallTool = suspend,
     ) -> Future[Outcome]:
-        """Continue a waiting run with answers by call id, or with time that passed."""
-        lane, session = self._sessions.find(session_id)
+        """Continue a suspended run with results by call id, or with time that passed."""
+        queue, session = self._sessions.find(session_id)
         return self._submit(
-            lane, partial(self._operations.resume, session, answers, advance_ms, answer)
+            queue, partial(self._operations.resume, session, answers, advance_ms, answer)
         )
 
     def cancel(self, session_id: str) -> RunResult | None:
-        """End the session's run, at work, in a tool or waiting. The outcome of one at work tells
-        of it; that of a waiting one is returned here."""
-        lane, session = self._sessions.find(session_id)
-        lane.cancel()
+        """Cancel the session's run. Returns the result of a suspended run; the caller of a
+        running one gets it as its outcome."""
+        queue, session = self._sessions.find(session_id)
+        queue.cancel()
         result: RunResult | None = self._submit(
-            lane, partial(self._operations.cancel, session)
+            queue, partial(self._operations.cancel, session)
         ).result()
         return result
 
     def validate(self, request: RunRequest, tools: Iterable[Tool] = ()) -> RunResult:
-        """What is wrong with a request, without running any of it or touching its session."""
+        """Check a request without running it or changing its session."""
         return self._check(request, tools).result()
 
     # --- snapshots --------------------------------------------------------------------------
 
     def snapshot(self, session_id: str, *, limits: SessionLimits | UnsetType = UNSET) -> Snapshot:
-        """The session as it stands, waiting run included. ``limits`` are for whoever restores it
-        elsewhere, and mean nothing here."""
-        lane, session = self._sessions.find(session_id)
+        """Seal the session, including a suspended run. ``limits`` enter the header of the
+        snapshot for the caller that restores it."""
+        queue, session = self._sessions.find(session_id)
         work = partial(self._operations.seal, session, limits)
-        taken: Snapshot = self._submit(lane, work).result()
+        taken: Snapshot = self._submit(queue, work).result()
         return taken
 
     def restore(
         self, data: bytes, *, tools: Iterable[Tool] = (), session_id: str | None = None
     ) -> str:
-        """Bring a session back, under its own id or another; an existing one is replaced."""
+        """Restore a session under its own id or another; replaces an existing session."""
         offered = tools_by_name(tools)
         header, saved = open_snapshot(self._key, data, self.require, offered)
         target = check_session_id(session_id or header.session_id)
@@ -331,10 +330,10 @@ class Sandbox:
         session = Session(session_id, (language, found), tools, saved, take)
         self._sessions.add(session)
 
-    def _submit(self, lane: SessionQueue, work: SessionJobWork) -> Future[Any]:
+    def _submit(self, queue: SessionQueue, work: SessionJobWork) -> Future[Any]:
         if self._closed:
             raise _closed_error()
-        future = self._queues.submit(lane, work)
+        future = self._queues.submit(queue, work)
         self._ticker.wake()
         return future
 

@@ -1,4 +1,4 @@
-"""What can be said of a request before any guest sees it. The source is the guest's to check."""
+"""Checks of a request that need no guest; a guest checks the source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ __all__ = ["check_new_request", "check_request", "limits_in_force", "tools_by_na
 
 
 def limits_in_force(request: RunRequest, session: SessionLimits) -> SessionLimits:
-    """The request's over the session's, for this run only; ``timeout_ms`` replaces ``wall_ms``."""
+    """The limits of one run: those of the request, else of the session; ``timeout_ms`` replaces
+    ``wall_ms``."""
     limits = request.limits or session
     if request.timeout_ms is None:
         return limits
@@ -27,7 +28,7 @@ def limits_in_force(request: RunRequest, session: SessionLimits) -> SessionLimit
 
 
 def check_request(request: RunRequest) -> None:
-    """Refuse what could not travel into a guest as it is, or could do nothing there."""
+    """Refuse a request that cannot be passed to a guest."""
     check_session_id(request.session_id)
     check_run_limits(request)
     try:
@@ -50,15 +51,15 @@ def check_request(request: RunRequest) -> None:
 
 
 def check_new_request(request: RunRequest) -> None:
-    """Refuse also what the language cannot read. Only of what nobody has accepted yet: a run on
-    record is run again as it was."""
+    """Refuse names that are keywords, too. For new requests only: a recorded run is repeated
+    unchanged."""
     check_request(request)
     for name in request.inputs:
         if request.language is Language.PYTHON and iskeyword(name):
             raise Refused(
                 "INVALID_ARGUMENT",
                 f"{name!r} cannot be the name of an input",
-                hint="it is a word of Python's own, and so no variable",
+                hint="it is a keyword of Python; choose another name",
             )
 
 

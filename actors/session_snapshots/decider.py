@@ -1,8 +1,7 @@
-"""The family ``sandbox`` as the kernel sees it: where sessions' memories were kept.
+"""The decider of the family ``sandbox``: records the snapshots of sessions.
 
-A life of a session may begin with a memory only while nothing of that life stands. Whether it does
-is admission's to say, from whose facts it is followed; the commit is fenced against those it has
-not seen. What is in a snapshot, and when one is worth keeping, is not known here.
+A session generation may start from a snapshot only if it has no facts yet. The decider knows this
+from admission's facts; its commit is fenced against facts that it has not observed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = ["RecordSnapshot", "RestoreSnapshot", "SnapshotState", "SnapshotsDecid
 
 
 class RecordSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Put on record that a session's memory is in the blob store."""
+    """Record that a snapshot of a session is in the blob store."""
 
     generation: int
     snapshot_id: str
@@ -41,7 +40,7 @@ class RecordSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Begin the session, or its next life, with a snapshot's memory, and perhaps with a run."""
+    """Start the session's next generation from a snapshot, and optionally with a run."""
 
     snapshot_id: str
     blob: str
@@ -58,21 +57,21 @@ class RestoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotState(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a session's memory was kept last, and where the session stands."""
+    """The last snapshot of a session, and the phase of the session."""
 
     generation: int = 0
-    """The life it was kept in."""
+    """The generation of the snapshot."""
     snapshot_id: str = ""
     blob: str = ""
     size_bytes: int = 0
     after_sequence: int = 0
     limits: SessionLimits | UnsetType = UNSET
     asked_by: str = ""
-    """The command with which that life began, if it began with a memory."""
+    """The command that started this generation from a snapshot, if one did."""
     run_id: str = ""
-    """The run it then began with."""
+    """The run that the generation started with."""
     life: int = 1
-    """The session's present one."""
+    """The session's present generation."""
     phase: str = INITIALIZING
 
 
@@ -89,23 +88,23 @@ class SnapshotsDecider(Decider):
     def effects_when_damaged(
         self, key: str, command: Command[Any], error: CodedError
     ) -> Sequence[Effect]:
-        """Whoever needs the memory is told when it is read."""
+        """None: the reader of the snapshot gets the error."""
         del key, command, error
         return ()
 
     def decide(self, state: SnapshotState, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         del now_ms
         match command.body:
-            case RecordSnapshot() as keep:
-                return _record(state, keep)
+            case RecordSnapshot() as record:
+                return _record(state, record)
             case RestoreSnapshot() as restore:
                 return _restore(state, command.key, restore)
-        raise Refused("UNKNOWN_VERB", f"nothing to keep in {type(command.body).__name__}")
+        raise Refused("UNKNOWN_VERB", f"no rule for the command {type(command.body).__name__}")
 
     def evolve(self, state: SnapshotState, fact: facts.SandboxFact) -> SnapshotState:
         if isinstance(fact, facts.HistoryRestarted):
             return SnapshotState()
-        kept = replace(
+        recorded = replace(
             state,
             generation=fact.generation,
             snapshot_id=fact.snapshot_id,
@@ -115,8 +114,10 @@ class SnapshotsDecider(Decider):
             limits=fact.limits,
         )
         if isinstance(fact, facts.SnapshotKept):
-            return kept
-        return replace(kept, asked_by=fact.asked_by, run_id="" if fact.run is UNSET else fact.run)
+            return recorded
+        return replace(
+            recorded, asked_by=fact.asked_by, run_id="" if fact.run is UNSET else fact.run
+        )
 
     def observe(self, state: SnapshotState, fact: SessionFact) -> SnapshotState:
         return replace(state, life=fact.generation, phase=fact.phase or state.phase)
@@ -125,15 +126,14 @@ class SnapshotsDecider(Decider):
         return any(isinstance(fact, facts.SnapshotRestored) for fact in decided)
 
 
-def _record(state: SnapshotState, keep: RecordSnapshot) -> Sequence[Fact]:
-    """What comes late, of a life that is over or of an earlier moment, is worth nothing; nor is
-    what is known."""
-    late = keep.generation < max(state.generation, state.life)
-    if late or keep.after_sequence < state.after_sequence:
+def _record(state: SnapshotState, record: RecordSnapshot) -> Sequence[Fact]:
+    """Record a snapshot, unless it is a duplicate or older than the last one."""
+    is_late = record.generation < max(state.generation, state.life)
+    if is_late or record.after_sequence < state.after_sequence:
         return ()
-    if keep.after_sequence == state.after_sequence and keep.limits == state.limits:
+    if record.after_sequence == state.after_sequence and record.limits == state.limits:
         return ()
-    return (facts.SnapshotKept(**asdict(keep)),)
+    return (facts.SnapshotKept(**asdict(record)),)
 
 
 def _restore(state: SnapshotState, session: str, restore: RestoreSnapshot) -> Sequence[Fact]:
@@ -143,8 +143,8 @@ def _restore(state: SnapshotState, session: str, restore: RestoreSnapshot) -> Se
     if state.phase not in (INITIALIZING, DESTROYED) or state.generation >= life:
         raise Refused(
             "SESSION_IDENTITY_IN_USE",
-            f"there is a session {session}",
-            hint="choose another id, or have it replaced",
+            f"session {session} exists already",
+            hint="choose another id, or replace the session",
         )
     return (
         facts.SnapshotRestored(

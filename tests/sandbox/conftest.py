@@ -1,4 +1,4 @@
-"""One guest a test process, built once for the user; sandboxes and sessions as tests want them."""
+"""Fixtures: one guest a test process, built once for the user; sandboxes and sessions."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def guest(engine: wasmtime.Engine, cache: GuestCache) -> PythonGuest:
 
 @pytest.fixture(scope="session")
 def sandbox(engine: wasmtime.Engine, guest: PythonGuest) -> Iterator[Sandbox]:
-    """Shared by tests that leave each other's sessions alone."""
+    """A sandbox shared by tests, each with its own sessions."""
     with Sandbox(engine, [guest], KEY) as sandbox:
         yield sandbox
 
 
 @pytest.fixture
 def stage(sandbox: Sandbox, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """A session of its own for every test."""
+    """A session for one test."""
     stage = Stage(sandbox, f"s{abs(hash(request.node.nodeid))}")
     yield stage
     stage.end()
@@ -60,7 +60,7 @@ def ts_sandbox(engine: wasmtime.Engine, javascript_guest: JavaScriptGuest) -> It
 
 @pytest.fixture
 def ts(ts_sandbox: Sandbox, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """A TypeScript session of its own for every test."""
+    """A TypeScript session for one test."""
     name = f"t{abs(hash(request.node.nodeid))}"
     stage = Stage(ts_sandbox, name, language=Language.TYPESCRIPT)
     yield stage

@@ -1,7 +1,7 @@
 """``python -m tests.sandbox.corpus_runner FOLDER`` runs programs of a corpus in CPython itself.
 
-A corpus is text files of programs, each under a line ``#### its name``; ``---- next run`` is where
-a session goes on. Prints JSON: every run's value in the form results have, and its stdout.
+A corpus is text files of programs, each after a line ``#### its name``; ``---- next run`` separates
+the runs of a session. Prints JSON: the result and the stdout of every run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rookery.actors.sandbox.python.guest.values import converted
+from rookery.actors.sandbox.python.guest.values import to_evident_json
 from tests.sandbox.session_fixture import FUNCTIONS
 
 __all__ = ["Outcome", "named", "programs"]
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
 
 
 def programs(folder: Path) -> dict[str, list[str]]:
-    """Name to its runs."""
+    """The runs of each program, by name."""
     found: dict[str, list[str]] = {}
     for path in sorted(folder.glob("*.txt")):
         for part in path.read_text(encoding="utf-8").split("#### ")[1:]:
@@ -40,8 +40,8 @@ def programs(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def named(told: dict[str, list[list[Any]]]) -> dict[str, list[Outcome]]:
-    return {name: [Outcome(*run) for run in runs] for name, runs in told.items()}
+def named(outcomes: dict[str, list[list[Any]]]) -> dict[str, list[Outcome]]:
+    return {name: [Outcome(*run) for run in runs] for name, runs in outcomes.items()}
 
 
 def _main_module() -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _run(code: str, names: dict[str, Any]) -> Outcome:
             if end.code:
                 raise
             value = None
-    return Outcome(converted(names.get("result", value)).value, printed.getvalue())
+    return Outcome(to_evident_json(names.get("result", value)).value, printed.getvalue())
 
 
 def _evaluated(part: Any, mode: str, names: dict[str, Any]) -> Any:
@@ -83,16 +83,16 @@ def _evaluated(part: Any, mode: str, names: dict[str, Any]) -> Any:
 
 
 def main(folder: Path) -> None:
-    told: dict[str, list[Outcome]] = {}
+    outcomes: dict[str, list[Outcome]] = {}
     for name, runs in programs(folder).items():
         with tempfile.TemporaryDirectory() as own:
             os.chdir(own)
             sys.path[0:0] = [own]
             names = _main_module()
-            told[name] = [_run(code, names) for code in runs]
+            outcomes[name] = [_run(code, names) for code in runs]
             sys.path.remove(own)
             os.chdir("/")
-    sys.stdout.write(json.dumps(told))
+    sys.stdout.write(json.dumps(outcomes))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Many sessions on few threads, ending in every way there is: each outcome must be its own
-session's, to the words of the error, and each session must remember its own runs and no others.
+"""Many sessions on few threads, with every kind of end: each outcome must belong to its session,
+to the words of the error, and each session must have the effects of its own runs only.
 ``python -m tests.sandbox.many_sessions [SECONDS]``: 200 sessions on 8 threads, for a minute.
 """
 
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rookery.actors.sandbox import ProgramCall, Sandbox, SuspendedRun, ToolFailure, ToolResult
+from rookery.actors.sandbox import ProgramCall, Sandbox, SuspendedRun, ToolFault, ToolResult
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder, write_stderr
 from rookery.actors.sandbox.runtime.factory import open_python_guest
 from rookery.actors.sandbox.runtime.wasm import make_engine
@@ -27,13 +27,13 @@ LIMITS = SessionLimits(cpu_ms=60, wall_ms=2_000, max_external_calls=8, memory_mb
 
 
 class Kind(NamedTuple):
-    """A program, and how its run must end."""
+    """A program and the expected end of its run."""
 
     source: str
     code: str | None = None
     kept: bool = True
-    """Whether what it did to its session stays."""
-    tells: bool = False
+    """Whether the run leaves its effects on its session."""
+    names_run: bool = False
     """Whether the error's message names its run."""
 
 
@@ -42,14 +42,14 @@ KINDS: dict[str, Kind] = {
     "awaited": Kind("import asyncio\n[run, sum(await asyncio.gather(*map(fetch, [1] * 4))) - 3]"),
     "a wait": Kind("[run, await approve(run)]"),
     "a wait in the middle": Kind("[run, write(run)]"),
-    "own error": Kind("raise ValueError(run)", "RUNTIME_ERROR", tells=True),
-    "tool error": Kind("add(run)", "TOOL_ERROR", tells=True),
-    "awaited tool error": Kind("await fetch(run)", "TOOL_ERROR", tells=True),
-    "no tool": Kind("nobody(run)", "UNKNOWN_TOOL"),
+    "own error": Kind("raise ValueError(run)", "RUNTIME_ERROR", names_run=True),
+    "tool error": Kind("add(run)", "TOOL_ERROR", names_run=True),
+    "awaited tool error": Kind("await fetch(run)", "TOOL_ERROR", names_run=True),
+    "no tool": Kind("absent(run)", "UNKNOWN_TOOL"),
     "no source": Kind("1 +", "SYNTAX_ERROR"),
     "no JSON": Kind("result = {run}", "RESULT_NOT_SERIALIZABLE"),
-    "host bug": Kind("add(-1, run)", "RUNTIME_ERROR", kept=False, tells=True),
-    "awaited host bug": Kind("await fetch([run])", "RUNTIME_ERROR", kept=False, tells=True),
+    "host bug": Kind("add(-1, run)", "RUNTIME_ERROR", kept=False, names_run=True),
+    "awaited host bug": Kind("await fetch([run])", "RUNTIME_ERROR", kept=False, names_run=True),
     "dead": Kind("import inspect\ninspect.os._exit(0)", "RUNTIME_ERROR", kept=False),
     "crash": Kind("import inspect\ninspect.os.abort()", "RUNTIME_ERROR", kept=False),
     "cpu": Kind("while True: pass", "TIMEOUT_CPU", kept=False),
@@ -60,19 +60,19 @@ KINDS: dict[str, Kind] = {
 
 
 def answer(call: ProgramCall) -> ToolResult | None:
-    """By what it is asked: a value, the failure of a tool, or a bug of its own."""
+    """The result of a call, by its argument: a value, a failure, or a bug of the tool."""
     if call.name in ("approve", "write"):
         return None
-    asked = call.args[0]
-    if isinstance(asked, str):
-        return ToolResult(error=ToolFailure("QUOTA_EXCEEDED", f"not for {asked}"))
-    if asked != 1:
+    argument = call.args[0]
+    if isinstance(argument, str):
+        return ToolResult(error=ToolFault("QUOTA_EXCEEDED", f"not for {argument}"))
+    if argument != 1:
         raise LookupError(str(call.args))
     return ToolResult(1)
 
 
 class Crowd:
-    """The sessions, what each must remember, and whose outcome was not its own."""
+    """The sessions, their expected effects, and the wrong outcomes."""
 
     def __init__(self, sandbox: Sandbox, sessions: int, seed: int) -> None:
         self._sandbox, self._chance = sandbox, random.Random(seed)
@@ -87,16 +87,17 @@ class Crowd:
             self._run(name, "kept = []", "")
 
     def work(self, threads: int, more: Callable[[int], bool]) -> None:
-        """On so many threads, as long as ``more(runs begun)``; then ask all what they remember."""
+        """Run on these threads while ``more(runs begun)``; then check the effects of all
+        sessions."""
         workers = [threading.Thread(target=self._work, args=(more,)) for _ in range(threads)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
         for name, kept in self._kept.items():
-            told = self._run(name, "kept", "")
-            if not isinstance(told, RunResult) or told.result != kept:
-                self.wrong.append(f"{name} remembers {told}, and not {kept}")
+            effects = self._run(name, "kept", "")
+            if not isinstance(effects, RunResult) or effects.result != kept:
+                self.wrong.append(f"{name} has {effects} instead of {kept}")
 
     def _work(self, more: Callable[[int], bool]) -> None:
         while (taken := self._take(more)) is not None:
@@ -119,19 +120,19 @@ class Crowd:
             return name, f"<{name}.{self._runs}>", kind
 
     def _one(self, name: str, run: str, kind: str) -> None:
-        source, code, kept, tells = KINDS[kind]
+        source, code, kept, names_run = KINDS[kind]
         outcome = self._run(name, f"print(run)\nkept.append(run)\n{source}", run)
         if isinstance(outcome, SuspendedRun):
             (call,) = outcome.calls
-            given = {call.id: ToolResult(1 if call.args == [run] else call.args)}
-            outcome = self._sandbox.resume(name, given, answer=answer)
+            results = {call.id: ToolResult(1 if call.args == [run] else call.args)}
+            outcome = self._sandbox.resume(name, results, answer=answer)
         assert isinstance(outcome, RunResult), outcome
         error = outcome.error
-        told = (error and error.code, outcome.result, outcome.stdout)
+        end = (error and error.code, outcome.result, outcome.stdout)
         ran = code != "SYNTAX_ERROR"
-        if told != (code, None if code else [run, 1], f"{run}\n" if ran else ""):
-            self.wrong.append(f"{run} {kind}: {told}")
-        if tells and (error is None or run not in error.message):
+        if end != (code, None if code else [run, 1], f"{run}\n" if ran else ""):
+            self.wrong.append(f"{run} {kind}: {end}")
+        if names_run and (error is None or run not in error.message):
             self.wrong.append(f"{run} {kind}: {error}")
         if kept and ran:
             self._kept[name].append(run)

@@ -1,5 +1,5 @@
-"""A process that runs the varied programs and says what came of them, to the last byte. ``python -m
-tests.sandbox.program_runner WAY``: the way is what happens to a session between its runs.
+"""A process that runs the varied programs and prints their results, to the last byte. ``python -m
+tests.sandbox.program_runner WAY``: the way decides what happens to a session between its runs.
 """
 
 from __future__ import annotations
@@ -42,33 +42,33 @@ _OFFERED = {tool.name: tool for tool in TOOLS}
 
 
 class Fate(msgspec.Struct):
-    """All there is to know of a program's run, but how long it took."""
+    """All results of a program's runs, except for durations."""
 
     result: RunResult
     snapshots: list[str]
-    """One whenever it waited, and one at its end."""
+    """One outcome for each suspension and one for the end."""
 
 
 def answer(call: ProgramCall) -> ToolResult | None:
-    """What was recorded, however long it took; ``approve`` waits."""
+    """The results of calls, with fixed durations; ``approve`` suspends the run."""
     if call.name == "approve":
         return None
     return ToolResult(call.id, duration_ms=1)
 
 
 def stay(_stage: Stage) -> None:
-    """The instance is the one it was."""
+    """The session stays in its instance."""
 
 
 def sleep(stage: Stage) -> None:
-    """The session comes back from its own bytes."""
+    """The session is restored from its snapshot."""
     data = stage.sandbox.snapshot(stage.name).data
     stage.end()
     stage.sandbox.restore(data, tools=TOOLS)
 
 
 def fail(stage: Stage) -> None:
-    """The session comes back by running its runs again."""
+    """The session is rebuilt by repeating its runs."""
     assert stage.code(_ENDLESS[stage.language], limits={"cpu_ms": 20})
 
 
@@ -82,16 +82,16 @@ def fate(sandbox: Sandbox, code: str, language: Language, way: Callable[[Stage],
     outcome, snapshots = stage.try_run(code, answer=answer), []
     while isinstance(outcome, SuspendedRun):
         snapshots.append(timeless(stage))
-        told = {call.id: ToolResult("yes", duration_ms=1) for call in outcome.calls}
-        outcome = stage.resume(answers=told, answer=answer)
+        results = {call.id: ToolResult("yes", duration_ms=1) for call in outcome.calls}
+        outcome = stage.resume(answers=results, answer=answer)
     snapshots.append(timeless(stage))
     stage.end()
     return Fate(without_time(outcome), snapshots)
 
 
 def timeless(stage: Stage) -> str:
-    """The snapshot's name, without what the stopwatch of a waiting run has measured so far, and
-    without the session's past, which may be kept as runs or as the image they came to."""
+    """The id of the snapshot without measured times, and without the session's history, which may
+    be logs or an image."""
     data = stage.sandbox.snapshot(stage.name).data
     header, saved = open_snapshot(KEY, data, stage.sandbox.require, _OFFERED)
     if saved.turn is not None:

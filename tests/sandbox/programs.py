@@ -1,4 +1,4 @@
-"""Programs that look at everything that could differ, and wait for the world in between."""
+"""Programs that read everything that could differ between processes, and that suspend between."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PROGRAMS = {"awaited": (AWAITS, "approve"), "synchronous": (CALLS, "write")}
 
 
 def without_time(result: Any) -> RunResult:
-    """All of a result but how long it took."""
+    """A result without its durations."""
     assert isinstance(result, RunResult)
     records = tuple(msgspec.structs.replace(r, duration_ms=0) for r in result.external_calls)
     metrics = msgspec.structs.replace(result.metrics, duration_ms=0)

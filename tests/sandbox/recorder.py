@@ -1,6 +1,6 @@
-"""Drives runs as a node does, and writes down what a node's facts tell of them.
+"""Drives runs as a node does, and records what a node's facts record.
 
-``python -m tests.sandbox.recorder`` reads such runs, and says what their session has become.
+``python -m tests.sandbox.recorder`` reads such runs and prints the state of the rebuilt session.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rookery.actors.sandbox import (
     Sandbox,
     SuspendedRun,
     Tool,
-    ToolFailure,
+    ToolFault,
     ToolResult,
     open_sandbox,
 )
@@ -111,8 +111,8 @@ try: await asyncio.gather(fetch(1), fetch(None))
 except RuntimeError as e: seen.append(e.code)
 seen
 """,
-    "a tool error nobody catches": "y = 1\nawait fetch(1)\nledger.book(y)\nadd(None)",
-    "an exception nobody catches": "ledger.book('before'); add(1)\n1/0",
+    "an uncaught tool error": "y = 1\nawait fetch(1)\nledger.book(y)\nadd(None)",
+    "an uncaught exception": "ledger.book('before'); add(1)\n1/0",
     "a result that is no JSON": "ledger.book(add(1))\nobject()",
     "a source that is wrong": "x = = 1",
     "classes": """
@@ -141,7 +141,7 @@ def world(call: ProgramCall) -> ToolResult:
     """Answers every call, always in the same way: ``add(None)`` and ``fetch(None)`` fail."""
     duration_ms = 5 + call.id
     if call.args[:1] == [None]:
-        failure = ToolFailure("QUOTA_EXCEEDED", "no")
+        failure = ToolFault("QUOTA_EXCEEDED", "no")
         return ToolResult(error=failure, duration_ms=duration_ms)
     answer = FUNCTIONS.get(call.name, lambda *_, **__: "approved")
     return ToolResult(answer(*call.args, **call.kwargs), duration_ms=duration_ms)
@@ -191,26 +191,28 @@ class Recorder:
 
     def run(self, code: str, *, known: Batches = (), **request: Any) -> RunResult:
         """From its start, or from where ``known`` ends, to its end."""
-        asked = RunRequest(session_id=self.name, code=code, **request)
+        run_request = RunRequest(session_id=self.name, code=code, **request)
         batches = list(known)
 
         def answer(call: ProgramCall) -> ToolResult | None:
             if call.awaited or self.parks:
                 return None
-            told = world(call)
-            batches.append((_recorded(call, told),))
-            return told
+            result = world(call)
+            batches.append((_recorded(call, result),))
+            return result
 
         sandbox = self.sandbox
-        future = sandbox.submit(asked, answer=answer, now_ms=self.now_ms, known=batched(known))
+        future = sandbox.submit(
+            run_request, answer=answer, now_ms=self.now_ms, known=batched(known)
+        )
         outcome: Outcome = future.result(60)
         while isinstance(outcome, SuspendedRun):
-            told = {call.id: world(call) for call in outcome.calls}
-            batches.append(tuple(_recorded(call, told[call.id]) for call in outcome.calls))
-            outcome = sandbox.submit_resume(self.name, told, answer=answer).result(60)
+            results = {call.id: world(call) for call in outcome.calls}
+            batches.append(tuple(_recorded(call, results[call.id]) for call in outcome.calls))
+            outcome = sandbox.submit_resume(self.name, results, answer=answer).result(60)
         self.last = tuple(batches)
         if sandbox.last_run_kept(self.name):
-            self._write_down(asked)
+            self._write_down(run_request)
         self.now_ms += 1000
         return outcome
 
@@ -237,9 +239,9 @@ def batched(batches: Batches) -> tuple[ResultBatch, ...]:
     return tuple(ResultBatch(calls=calls) for calls in batches)
 
 
-def _recorded(call: ProgramCall, told: ToolResult) -> RecordedCall:
+def _recorded(call: ProgramCall, result: ToolResult) -> RecordedCall:
     return RecordedCall(
-        number=call.id, name=call.name, digest=call.digest, awaited=call.awaited, answer=told
+        number=call.id, name=call.name, digest=call.digest, awaited=call.awaited, answer=result
     )
 
 

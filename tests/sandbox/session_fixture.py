@@ -1,4 +1,4 @@
-"""A session with tools, as the tests talk to it."""
+"""A session with tools, for tests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ANSWERS = answering(FUNCTIONS)
 
 
 def later(*names: str) -> Callable[[ProgramCall], ToolResult | None]:
-    """Answers all calls but those of these names, which wait."""
+    """A ``CallTool`` that suspends at calls of these names."""
     return lambda call: None if call.name in names else ANSWERS(call)
 
 
@@ -69,8 +69,8 @@ class Stage:
         if limits := request.pop("limits", None):
             request["limits"] = SessionLimits(**limits)
         request.setdefault("language", self.language)
-        asked = RunRequest(session_id=self.name, code=code, **request)
-        return self.sandbox.run(asked, answer=answer, now_ms=now_ms)
+        run_request = RunRequest(session_id=self.name, code=code, **request)
+        return self.sandbox.run(run_request, answer=answer, now_ms=now_ms)
 
     def run(self, code: str, **request: Any) -> RunResult:
         outcome = self.try_run(code, **request)
@@ -103,7 +103,7 @@ class Stage:
         return outcome
 
     def resume(self, *values: Any, **more: Any) -> Outcome:
-        """Answer calls 1, 2 ... with these values."""
+        """Results for calls 1, 2, ..."""
         answers = dict(enumerate((ToolResult(value) for value in values), 1))
         return self.sandbox.resume(self.name, more.pop("answers", answers), **more)
 

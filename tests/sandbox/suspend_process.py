@@ -1,5 +1,5 @@
-"""A process that runs a program until it waits, says so, and hopes to be killed; and one that goes
-on. ``python -m tests.sandbox.suspend_process start|finish PROGRAM SNAPSHOT``.
+"""A process that runs a program until it is suspended and then waits to be killed; and a process
+that resumes it. ``python -m tests.sandbox.suspend_process start|finish PROGRAM SNAPSHOT``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.sandbox.session_fixture import KEY, TOOLS, Stage, later
 
 
 class Report(msgspec.Struct):
-    """What must be the same in every process."""
+    """The results that must be equal in every process."""
 
     result: RunResult
     snapshot_id: str
@@ -43,7 +43,7 @@ def finish(program: str, snapshot: Path) -> None:
 
 
 def finished(stage: Stage, program: str) -> Report:
-    """Answer the call the program waits for, and see what has become of the session."""
+    """Resume the program with the result of its call, and read the state of the session."""
     _, slow = PROGRAMS[program]
     number = {"approve": 7, "write": 21}[slow]
     outcome = stage.resume(answers={number: ToolResult("yes", duration_ms=3)}, answer=later())

@@ -1,4 +1,4 @@
-"""What a host, a tool or a hostile guest does wrong stays where it happened."""
+"""A mistake of a host, a tool or a hostile guest affects only its own run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rookery.schemas.run import RunRequest, RunResult, SessionLimits
 from tests.sandbox.session_fixture import ANSWERS, KEY, NOW_MS, TOOLS, Stage, later
 
 LARGE = 2**70
-"""No binary format of ours holds it; JSON does."""
+"""JSON holds it; msgpack does not."""
 
 
 @pytest.mark.parametrize("call", ["add(1)", "await fetch(1)"])
@@ -34,14 +34,16 @@ def test_a_bug_of_the_host_ends_the_run_and_nothing_else(
 
 
 @pytest.mark.parametrize("call", ["add(1)", "await fetch(1)"])
-def test_an_answer_of_the_wrong_type_is_a_bug_of_the_host(stage: Stage, call: str):
-    wrong: Any = lambda _call: 5  # noqa: E731 - what no type checker would let through.
+def test_a_result_of_the_wrong_type_is_a_bug_of_the_host(stage: Stage, call: str):
+    wrong: Any = lambda _call: 5  # noqa: E731 - a wrong type on purpose.
     assert stage.code(call, answer=wrong) == "RUNTIME_ERROR"
     assert stage.value("1") == 1
 
 
-def test_what_was_told_stays_told_whatever_becomes_of_the_value(stage: Stage, sandbox: Sandbox):
-    """A tool may answer with something it goes on using."""
+def test_a_replay_has_the_recorded_result_after_the_value_was_changed(
+    stage: Stage, sandbox: Sandbox
+):
+    """A tool may change the value after it returned it."""
     rows = [1]
     stage.run("seen = add(1)", answer=lambda _call: ToolResult(rows))
     rows.append(2)
@@ -57,7 +59,7 @@ def test_what_was_told_stays_told_whatever_becomes_of_the_value(stage: Stage, sa
     ("code", "number"),
     [("add(large)\n[large, write(large)]", 2), ("[large, await approve(large)]", 1)],
 )
-def test_a_run_that_waits_with_integers_of_any_size_can_be_kept(
+def test_a_suspended_run_with_integers_of_any_size_can_be_snapshotted(
     stage: Stage, sandbox: Sandbox, code: str, number: int
 ):
     def answer(call: ProgramCall) -> ToolResult | None:
@@ -101,25 +103,25 @@ def test_a_stream_that_is_full_does_not_silence_the_other(stage: Stage):
     assert (outcome.status, warning.code) == ("ok", "STDOUT_EXCEEDED")
 
 
-def test_nothing_follows_where_a_stream_was_cut(stage: Stage):
-    """A program that ignores being told so still gets no more through than before the gap."""
+def test_no_output_follows_a_truncation(stage: Stage):
+    """A program that ignores the reply of ``emit`` still adds no output after the gap."""
     code = "import wit_world\nfor text in ('aé', 'é', 'b'): wit_world.emit(1, text)"
     assert stage.run(code, limits={"max_stdout_bytes": 4}).stdout == "aé"
 
 
-def test_a_future_nobody_wants_any_more_still_ends_its_run(stage: Stage, sandbox: Sandbox):
-    """Whoever wraps the future for asyncio cancels it by cancelling a task."""
-    asked, finish = threading.Event(), threading.Event()
+def test_a_cancelled_future_does_not_stop_its_run(stage: Stage, sandbox: Sandbox):
+    """asyncio cancels a wrapped future when its task is cancelled."""
+    called, finish = threading.Event(), threading.Event()
 
     def stuck(_call: ProgramCall) -> ToolResult:
-        asked.set()
+        called.set()
         finish.wait(30)
         return ToolResult(1)
 
     limits = SessionLimits(wall_ms=100)
     request = RunRequest(session_id=stage.name, code="add(1)", limits=limits)
     future = sandbox.submit(request, answer=stuck, now_ms=NOW_MS)
-    assert asked.wait(20)
+    assert called.wait(20)
     assert not future.cancel()
     outcome = future.result(20)
     finish.set()
@@ -137,8 +139,8 @@ def test_a_refused_run_changes_nothing_of_what_the_session_offers(stage: Stage, 
     assert stage.value("add(1, b=2)") == 3
 
 
-def test_two_sandboxes_of_one_process_keep_apart(engine: wasmtime.Engine, guest: PythonGuest):
-    """Also where a tool of one runs a program of the other, and both are of one engine."""
+def test_two_sandboxes_of_one_process_are_separate(engine: wasmtime.Engine, guest: PythonGuest):
+    """A tool of one sandbox runs a program of the other, on the same engine."""
     with (
         Sandbox(engine, [guest], KEY, ready=1) as one,
         Sandbox(engine, [guest], b"2", ready=1) as two,
@@ -168,7 +170,7 @@ def test_a_tool_may_run_programs_of_its_own_sandbox(sandbox: Sandbox, stage: Sta
         other.end()
 
 
-def test_closing_ends_runs_in_tools_runs_at_work_and_runs_in_line(
+def test_closing_ends_runs_in_tools_running_runs_and_queued_runs(
     engine: wasmtime.Engine, guest: PythonGuest
 ):
     finish = threading.Event()
@@ -193,7 +195,7 @@ def test_closing_ends_runs_in_tools_runs_at_work_and_runs_in_line(
     finish.set()
 
 
-def test_a_session_evicted_in_its_wait_wakes_up_once(engine: wasmtime.Engine, guest: PythonGuest):
+def test_an_evicted_suspended_session_is_restored_once(engine: wasmtime.Engine, guest: PythonGuest):
     with Sandbox(engine, [guest], KEY, live_max=1, ready=1) as sandbox:
         first, second = Stage(sandbox, "first"), Stage(sandbox, "second")
         first.run("x = ['first']")

@@ -1,5 +1,5 @@
-"""The same program, answers and seed come to the same fuel and the same bytes: in every process,
-whatever its hash seed, and whatever became of the session's instance in between.
+"""The same program, results and seed produce the same fuel and the same bytes: in every process,
+with any hash seed, and with any change of the session's instance in between.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def fates_in(*ways: str) -> list[dict[str, Fate]]:
-    """Each way in a process of its own, all at the same time."""
+    """Each way in its own process, all at the same time."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.sandbox.program_runner", way],
@@ -28,12 +28,12 @@ def fates_in(*ways: str) -> list[dict[str, Fate]]:
         )
         for number, way in enumerate(ways, 1)
     ]
-    said = [process.communicate(timeout=100)[0] for process in processes]
+    outputs = [process.communicate(timeout=100)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(ways)
-    return [msgspec.json.decode(text, type=dict[str, Fate]) for text in said]
+    return [msgspec.json.decode(text, type=dict[str, Fate]) for text in outputs]
 
 
-def test_a_program_comes_to_the_same_bytes_everywhere():
+def test_a_program_produces_the_same_bytes_everywhere():
     """One test of all programs, so that the processes are started once."""
     first, *others = fates_in(*WAYS)
     for language in Language:
@@ -44,6 +44,6 @@ def test_a_program_comes_to_the_same_bytes_everywhere():
         for other in others:
             assert other[name] == fate, name
     failed = [name for name, fate in first.items() if fate.result.error is not None]
-    assert failed == [f"{language}: an error nobody catches" for language in Language]
+    assert failed == [f"{language}: an uncaught error" for language in Language]
     waited = [name for name, fate in first.items() if len(fate.snapshots) > 1]
     assert waited == [name for name in first if "wait" in name.replace("awaited", "")]

@@ -1,4 +1,4 @@
-"""The example in the package's docstring runs, and says what it says it says."""
+"""The example in the package's docstring runs and prints the documented number."""
 
 from __future__ import annotations
 

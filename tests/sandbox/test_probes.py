@@ -1,4 +1,4 @@
-"""Programs that attack: each ends as the list says, touches nothing, and harms no other session."""
+"""Probes: each ends as listed, changes nothing outside, and affects no other session."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = {
     "source",
 }  # fmt: skip
 OUTSIDE = {"environment", "file", "network", "sleep"}
-"""What a guest has of its host's; the fallback's differs only in who answers."""
+"""The probes of host functions; the fallback has another implementation of these."""
 PATIENCE_MS = 20_000
 """Enough for any machine: ``python -m tests.sandbox.probes`` measures how late probes end."""
 
@@ -61,7 +61,7 @@ def test_there_are_probes_of_every_kind_and_no_two_are_the_same():
 
 
 @pytest.mark.parametrize("probe", PYTHON + TYPESCRIPT, ids=lambda probe: probe.id[:60])
-def test_a_probe_ends_as_listed_and_harms_nobody(shooting: Range, probe: Probe):
+def test_a_probe_ends_as_listed_and_harms_no_other_session(shooting: Range, probe: Probe):
     shot = shooting.shoot(probe)
     assert shot.faults == []
     assert shot.late_ms < PATIENCE_MS
@@ -80,9 +80,7 @@ def shooting_the_fallback(
     [probe for probe in COMPONENT if probe.kind in OUTSIDE],
     ids=lambda probe: probe.id[:60],
 )
-def test_the_fallback_reaches_no_more_and_waits_for_nobody(
-    shooting_the_fallback: Range, probe: Probe
-):
+def test_probes_end_as_listed_in_the_fallback(shooting_the_fallback: Range, probe: Probe):
     shot = shooting_the_fallback.shoot(probe)
     assert shot.faults == []
     assert shot.late_ms < PATIENCE_MS
@@ -104,9 +102,7 @@ def taken(sandbox: Sandbox) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("change", FOREIGN)
-def test_a_snapshot_that_is_not_ours_is_refused_before_use(
-    sandbox: Sandbox, taken: bytes, change: str
-):
+def test_a_tampered_snapshot_is_refused_before_use(sandbox: Sandbox, taken: bytes, change: str):
     changed = FOREIGN[change](taken)
     assert changed != taken
     with pytest.raises(Refused) as refused:
@@ -116,7 +112,7 @@ def test_a_snapshot_that_is_not_ours_is_refused_before_use(
 
 
 @pytest.mark.parametrize("change", HOSTILE)
-def test_a_memory_that_lies_about_itself_is_refused_when_it_is_loaded(
+def test_a_memory_image_with_wrong_sizes_is_refused_when_it_is_loaded(
     sandbox: Sandbox, taken: bytes, change: str
 ):
     hostile = sealed_with(sandbox, taken, HOSTILE[change])

@@ -1,4 +1,4 @@
-"""A run that began in one process ends in others, with the same fuel and to the same bytes."""
+"""A run that began in one process ends in another, with the same fuel and the same bytes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ def sleeper(act: str, program: str, snapshot: Path, hash_seed: int) -> subproces
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_killed_process_does_not_matter(sandbox: Sandbox, tmp_path: Path, program: str):
+def test_a_suspended_run_finishes_after_its_process_is_killed(
+    sandbox: Sandbox, tmp_path: Path, program: str
+):
     snapshot = tmp_path / "snapshot"
     first = sleeper("start", program, snapshot, 1)
     assert first.stdout is not None
-    said = first.stdout.readline()
+    line = first.stdout.readline()
     os.kill(first.pid, signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
     first.stdout.close()
@@ -44,7 +46,7 @@ def test_a_killed_process_does_not_matter(sandbox: Sandbox, tmp_path: Path, prog
     stage.run(CLOSURES)
     code, slow = PROGRAMS[program]
     waiting = stage.wait(code, answer=later(slow))
-    assert said.decode().strip() == str(waiting.calls[0].id)
+    assert line.decode().strip() == str(waiting.calls[0].id)
     here = finished(stage, program)
     stage.end()
     assert here.result.metrics.instructions > 1_000_000

@@ -1,6 +1,6 @@
-"""Programs as models write them: in the sandbox they come to what CPython itself makes of them.
+"""Programs as models write them have the same results in the sandbox as in CPython.
 
-CPython runs them in a process of its own, which gives every program an empty folder.
+CPython runs them in another process, which gives every program an empty folder.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PROGRAMS = programs(CORPUS)
 
 @pytest.fixture(scope="session")
 def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
-    """What CPython makes of all of them."""
-    told = subprocess.run(
+    """The results of all programs in CPython."""
+    output = subprocess.run(
         [sys.executable, "-m", "tests.sandbox.corpus_runner", str(CORPUS)],
         stdout=subprocess.PIPE,
         check=True,
@@ -30,7 +30,7 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]
         env={"PYTHONHASHSEED": "0", "TZ": "UTC", "TMPDIR": str(tmp_path_factory.mktemp("native"))},
         cwd=Path(__file__).parents[2],
     ).stdout
-    return named(json.loads(told))
+    return named(json.loads(output))
 
 
 def test_the_corpus_is_large_enough():
@@ -38,7 +38,7 @@ def test_the_corpus_is_large_enough():
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_comes_to_what_cpython_makes_of_it(
+def test_a_program_has_the_same_results_as_in_cpython(
     stage: Stage, native: dict[str, list[Outcome]], name: str
 ):
     for code, expected in zip(PROGRAMS[name], native[name], strict=True):

@@ -1,4 +1,4 @@
-"""Tools as the program sees them, and calls as the record tells of them."""
+"""Tools as the program sees them, and the records of calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolFailure, ToolResult, answering
+from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolFault, ToolResult, answering
 from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import CallStatus, ExternalCallRecord, RunRequest, SideEffect
@@ -15,7 +15,7 @@ from tests.sandbox.session_fixture import ANSWERS, NOW_MS, Stage, later
 
 
 def failing(code: str) -> Any:
-    return lambda _call: ToolResult(error=ToolFailure(code, "as told"))
+    return lambda _call: ToolResult(error=ToolFault(code, "as requested"))
 
 
 def test_synchronous_and_awaited_tools_are_functions(stage: Stage):
@@ -65,27 +65,25 @@ def test_a_tools_failure_is_an_exception_with_its_code(
         f"try:\n    {call}\nexcept {kind} as e:\n    caught = [str(e), e.code, e.message]\ncaught"
     )
     outcome = stage.run(source, answer=failing(code))
-    assert outcome.result == [f"{code}: as told", code, "as told"]
+    assert outcome.result == [f"{code}: as requested", code, "as requested"]
     (record,) = outcome.external_calls
     assert (record.status, record.response_digest) == (status, None)
     assert record.error is not None
-    assert (record.error.code, record.error.message) == (code, "as told")
+    assert (record.error.code, record.error.message) == (code, "as requested")
 
 
 @pytest.mark.parametrize("call", ["add(1)", "await fetch(1)"])
-def test_a_failure_nobody_catches_is_a_tool_error_that_keeps_the_inner_code(
-    stage: Stage, call: str
-):
+def test_an_uncaught_failure_is_a_tool_error_that_names_the_inner_code(stage: Stage, call: str):
     outcome = stage.run(f"x = 1\n{call}", answer=failing("PERMISSION_DENIED"))
     assert outcome.error is not None
     assert (outcome.status, outcome.error.code) == ("runtime_error", "TOOL_ERROR")
-    assert outcome.error.message == "PERMISSION_DENIED: as told"
+    assert outcome.error.message == "PERMISSION_DENIED: as requested"
     assert outcome.error.span is not None
     assert outcome.error.span.line == 2
     assert stage.value("x") == 1
 
 
-def test_what_a_handler_raises_reaches_the_program(stage: Stage):
+def test_an_error_of_a_tool_reaches_the_program(stage: Stage):
     assert "ZeroDivisionError" in stage.value(
         "try: add(1)\nexcept RuntimeError as e: text = str(e)\ntext",
         answer=_answering_add(lambda _n: 1 / 0),
@@ -112,7 +110,7 @@ def test_arguments_that_are_not_json_are_refused_inside_and_not_recorded(
     assert (outcome.result, outcome.external_calls) == ("refused", ())
 
 
-def test_an_answer_that_is_not_json_is_a_failure_with_a_code(stage: Stage):
+def test_a_result_that_is_not_json_is_a_failure_with_a_code(stage: Stage):
     source = "try: add(1)\nexcept RuntimeError as e: code = e.code\ncode"
     assert stage.value(source, answer=lambda _call: ToolResult(float("inf"))) == "SERIALIZE_ERROR"
     assert stage.value(source, answer=lambda _call: ToolResult(object())) == "SERIALIZE_ERROR"
@@ -137,8 +135,8 @@ def test_tools_come_and_go_from_run_to_run(sandbox: Sandbox, stage: Stage):
     assert sandbox.run(kept, now_ms=NOW_MS, answer=ANSWERS).result == "UNKNOWN_TOOL"
 
 
-def test_a_guest_that_talks_to_the_host_directly_gets_no_further(stage: Stage):
-    """The bindings are within reach of a hostile program; what they reach is checked here."""
+def test_direct_calls_of_host_functions_are_checked(stage: Stage):
+    """A hostile program can call the bindings of the guest; the host checks their arguments."""
     direct = "import wit_world, json\nwit_world.call_tool(%r, %r)"
     assert "UNKNOWN_TOOL" in stage.value(direct % ("secret", '{"args": [], "kwargs": {}}'))
     assert "UNKNOWN_TOOL" in stage.value(direct % ("fetch", '{"args": [], "kwargs": {}}'))
@@ -151,7 +149,7 @@ def test_a_guest_that_talks_to_the_host_directly_gets_no_further(stage: Stage):
     [
         '{"waits": {"calls": [{"id": 1, "name": "secret", "args": [], "kwargs": {}}], '
         '"outstanding": [1]}}',
-        '{"error": {"code": "CANCELLED", "message": "somebody else did"}}',
+        '{"error": {"code": "CANCELLED", "message": "forged"}}',
         '{"value": 1e999}',
         '{"value": ' + "[" * 5000 + "]" * 5000 + "}",
         "[]",
@@ -159,22 +157,26 @@ def test_a_guest_that_talks_to_the_host_directly_gets_no_further(stage: Stage):
     ],
     ids=["call", "code", "infinity", "nesting", "shape", "nothing"],
 )
-def test_a_guest_that_lies_fails_and_calls_nobody(stage: Stage, reply: str):
+def test_a_guest_with_forged_replies_fails_and_calls_no_tool(stage: Stage, reply: str):
     stage.run("import guest.app\nguest.app.encode = lambda _: forged", inputs={"forged": reply})
-    asked: list[ProgramCall] = []
-    outcome = stage.run("1", answer=asked.append)
+    calls_made: list[ProgramCall] = []
+    outcome = stage.run("1", answer=calls_made.append)
     assert outcome.error is not None
-    assert (outcome.status, outcome.error.code, asked) == ("runtime_error", "RUNTIME_ERROR", [])
+    assert (outcome.status, outcome.error.code, calls_made) == (
+        "runtime_error",
+        "RUNTIME_ERROR",
+        [],
+    )
 
 
-def test_two_tools_of_one_name_or_a_name_that_is_none_are_refused(sandbox: Sandbox):
+def test_duplicate_and_invalid_names_of_tools_are_refused(sandbox: Sandbox):
     for tools in ([Tool(name="a"), Tool(name="a")], [Tool(name="a.b")], [Tool(name="")]):
         with pytest.raises(Refused) as refused:
             sandbox.create("tools", tools=tools, seed=b"", now_ms=NOW_MS)
         assert refused.value.code == "INVALID_TOOL_NAME"
 
 
-def test_calls_a_program_gave_up_leave_the_pending_list(stage: Stage):
+def test_cancelled_calls_leave_the_pending_list(stage: Stage):
     code = "import asyncio\ntry: await asyncio.wait_for(fetch(1), 2)\nexcept TimeoutError: pass\n"
     waiting = stage.wait(code + "await approve('x')", answer=later("fetch", "approve"))
     assert [call.name for call in waiting.calls] == ["fetch"]
@@ -185,7 +187,7 @@ def test_calls_a_program_gave_up_leave_the_pending_list(stage: Stage):
     assert outcome.result == "yes"
 
 
-def test_answers_arrive_in_any_order_and_number(stage: Stage):
+def test_results_arrive_in_any_order_and_number(stage: Stage):
     code = """
 import asyncio
 seen = []

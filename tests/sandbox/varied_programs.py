@@ -1,4 +1,4 @@
-"""Sixty programs that between them use what could differ from process to process."""
+"""Sixty programs that use what could differ between processes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PROGRAMS: dict[str, str] = {
     "exceptions": "try: {}['x']\nexcept KeyError as e: r = repr(e)\nr",
     "a traceback": "import traceback\ndef f(): 1 / 0\ntry: f()\nexcept Exception:\n"
     "    t = traceback.format_exc()\nt",
-    "an error nobody catches": "x = 'before'\n[][1]",
+    "an uncaught error": "x = 'before'\n[][1]",
     "exception groups": "n = 0\ntry: raise ExceptionGroup('g', [ValueError(1)])\n"
     "except* ValueError as e: n = len(e.exceptions)\nn",
     "classes": "class A:\n    def __init__(self): self.x = [1]\n    def __lt__(self, o): return 1\n"

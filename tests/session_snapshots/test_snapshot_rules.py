@@ -1,4 +1,4 @@
-"""When a session may begin with a memory, what is kept of it, and what admission makes of it."""
+"""The rules of session snapshots: recording one, starting from one, and admission's part."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def restore(asked_by: str = "q", **more: Any) -> RestoreSnapshot:
     return RestoreSnapshot(**SNAPSHOT, size_bytes=1, asked_by=asked_by, **more)
 
 
-class Memory:
+class SnapshotEntity:
     """The entity of one session."""
 
     def __init__(self) -> None:
         self.state = SnapshotState()
 
-    def told(self, phase: str, generation: int = 1) -> Memory:
-        """Admission has gone on."""
+    def after_session(self, phase: str, generation: int = 1) -> SnapshotEntity:
+        """Observe a fact of admission."""
         fact = session.ExecutorEnsured(session_id_in="s", phase=phase, generation=generation)
         self.state = CONCERN.observe(self.state, fact)
         return self
@@ -68,64 +68,64 @@ class Memory:
         return facts
 
 
-# --- what is kept ---------------------------------------------------------------------------------
+# --- recording ------------------------------------------------------------------------------------
 
 
-def test_what_is_kept_goes_forward():
-    memory = Memory().told("Attached")
-    assert len(memory.ask(keep(1, 7))) == 1
-    assert memory.ask(keep(1, 7)) == memory.ask(keep(1, 5)) == ()
-    assert len(memory.ask(keep(1, 8))) == 1
+def test_an_older_snapshot_is_not_recorded():
+    entity = SnapshotEntity().after_session("Attached")
+    assert len(entity.ask(keep(1, 7))) == 1
+    assert entity.ask(keep(1, 7)) == entity.ask(keep(1, 5)) == ()
+    assert len(entity.ask(keep(1, 8))) == 1
 
 
-def test_the_same_memory_is_kept_again_only_with_other_limits():
-    memory, limits = Memory().told("Attached"), SessionLimits(cpu_ms=9)
-    memory.ask(keep(1, 7))
-    (anew,) = memory.ask(replace(keep(1, 7), limits=limits))
-    assert (anew.limits, memory.state.limits) == (limits, limits)
-    assert memory.ask(replace(keep(1, 7), limits=limits)) == ()
+def test_a_snapshot_is_recorded_again_only_with_other_limits():
+    entity, limits = SnapshotEntity().after_session("Attached"), SessionLimits(cpu_ms=9)
+    entity.ask(keep(1, 7))
+    (repeated,) = entity.ask(replace(keep(1, 7), limits=limits))
+    assert (repeated.limits, entity.state.limits) == (limits, limits)
+    assert entity.ask(replace(keep(1, 7), limits=limits)) == ()
 
 
-def test_nothing_is_kept_of_a_life_that_is_over():
-    """It would hide the memory with which the next one began."""
-    memory = Memory().told("Destroyed")
-    (begun,) = memory.ask(restore())
-    assert memory.ask(keep(1, 99)) == ()
-    assert (begun.generation, memory.state.generation) == (2, 2)
-    assert Memory().told("Attached", 3).ask(keep(2, 99)) == ()
+def test_no_snapshot_is_recorded_for_an_ended_generation():
+    """It would hide the snapshot that the next generation began with."""
+    entity = SnapshotEntity().after_session("Destroyed")
+    (begun,) = entity.ask(restore())
+    assert entity.ask(keep(1, 99)) == ()
+    assert (begun.generation, entity.state.generation) == (2, 2)
+    assert SnapshotEntity().after_session("Attached", 3).ask(keep(2, 99)) == ()
 
 
-# --- what is given --------------------------------------------------------------------------------
+# --- starting from a snapshot ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("phase", ["Idle", "Attached", "Running", "Retired", "Stopped"])
-def test_a_session_that_is_there_is_not_given_a_memory(phase: str):
+def test_an_open_session_does_not_start_from_a_snapshot(phase: str):
     with pytest.raises(Refused, match="SESSION_IDENTITY_IN_USE"):
-        Memory().told(phase).ask(restore())
+        SnapshotEntity().after_session(phase).ask(restore())
 
 
-def test_a_life_is_given_one_memory_also_before_it_is_open():
-    memory = Memory()
-    memory.ask(restore("first"))
+def test_a_generation_starts_from_one_snapshot_also_before_it_is_open():
+    entity = SnapshotEntity()
+    entity.ask(restore("first"))
     with pytest.raises(Refused, match="SESSION_IDENTITY_IN_USE"):
-        memory.ask(restore("second"))
-    assert memory.ask(restore("first")) == ()
+        entity.ask(restore("second"))
+    assert entity.ask(restore("first")) == ()
 
 
-def test_a_command_sent_again_is_recognised_when_the_session_has_gone_on():
-    memory = Memory()
-    memory.ask(restore("first"))
-    memory.told("Running").ask(keep(1, 9))
-    assert memory.ask(restore("first")) == ()
+def test_a_duplicate_command_is_recognised_after_later_facts():
+    entity = SnapshotEntity()
+    entity.ask(restore("first"))
+    entity.after_session("Running").ask(keep(1, 9))
+    assert entity.ask(restore("first")) == ()
 
 
-def test_a_memory_is_given_only_if_nothing_else_moved():
-    (begun,) = Memory().ask(restore())
-    (kept,) = Memory().told("Attached").ask(keep(1, 1))
-    assert (CONCERN.must_be_fenced([begun]), CONCERN.must_be_fenced([kept])) == (True, False)
+def test_a_restore_is_fenced_against_unseen_facts():
+    (begun,) = SnapshotEntity().ask(restore())
+    (recorded,) = SnapshotEntity().after_session("Attached").ask(keep(1, 1))
+    assert (CONCERN.must_be_fenced([begun]), CONCERN.must_be_fenced([recorded])) == (True, False)
 
 
-# --- what admission makes of it -------------------------------------------------------------------
+# --- admission ------------------------------------------------------------------------------------
 
 
 def given(generation: int = 1, **fork: Any) -> Command[SnapshotRestored]:
@@ -146,14 +146,14 @@ NEW = Admission(meta=SessionMeta(id="s"))
 OPENED = ["Initialized", "Registered", "ExecutorEnsured"]
 
 
-def test_a_session_is_opened_by_its_memory():
+def test_a_session_opens_with_its_snapshot():
     state, kinds = admitted(NEW, given())
     assert kinds == OPENED
     assert (state.host.phase, state.meta.language) == ("Attached", Language.TYPESCRIPT)
     assert admitted(state, given())[1] == []
 
 
-def test_its_limits_come_with_a_memory_also_if_an_input_was_quicker():
+def test_limits_of_a_snapshot_apply_also_after_an_earlier_input():
     limits = SessionLimits(cpu_ms=9)
     state, kinds = admitted(NEW, given(limits=limits))
     assert (kinds, state.meta.limits) == ([*OPENED, "LimitsSet"], limits)
@@ -163,7 +163,7 @@ def test_its_limits_come_with_a_memory_also_if_an_input_was_quicker():
     assert admitted(quicker, given(2, limits=limits))[1] == [], "of a life that is not this one"
 
 
-def test_a_destroyed_session_begins_its_next_life():
+def test_a_destroyed_session_begins_its_next_generation():
     state, _ = admitted(NEW, given())
     destroy = HandleInput(input="Destroy", params={"session_id_in": "s"})
     for fact in handle_input(state, command(destroy), now_ms=1, turn=NO_TURN):
@@ -188,7 +188,7 @@ def test_a_forked_run_is_prepared_with_the_session():
     )
 
 
-def test_a_fork_waits_its_turn_behind_an_input_that_was_quicker():
+def test_a_forked_run_is_queued_behind_an_earlier_input():
     state, _ = admitted(NEW, given())
     fork = given(run="new", forked=FORKED, request=RunRequest(session_id="s"))
     state, _ = admitted(state, given(run="first", forked=FORKED, request=RunRequest()))

@@ -1,9 +1,9 @@
-"""Builds the Python guest on first use and keeps it, so that the second use finds it.
+"""Builds the Python guest at first use and caches it.
 
-Owns the cache directory: one folder a build, keyed by everything the build depends on; native code
-beside it. The directory is private, because native code is run as it lies there. Builders in other
-processes are waited for, and nothing half-written is ever visible. What was not used for long goes
-(``kept_files``), so an old build is here for a month and in a realm's blob store for good.
+The cache directory has one folder a build, named after a digest of the build's inputs, and folders
+of native code. It is private to the user, because native code in it is executed. One process builds
+and the others wait; files are written atomically. ``FileCache`` removes a build that was unused for
+30 days; the realm's blob store has it for good.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Progress = Callable[[str], None]
 _GUEST_FOLDER: Final = Path(__file__).with_name("guest")
 _WORLD = "sandbox"
 _ZONES_FILE: Final = "system/zones.json"
-"""Where the guest looks for them (``guest/system/zones.py``)."""
+"""The file that ``guest/system/zones.py`` reads."""
 _COMPONENTIZE = "import componentize_py; componentize_py.script()"
 
 
@@ -48,7 +48,7 @@ def write_stderr(text: str) -> None:
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where this user's builds are kept."""
+    """The folder of this user's builds."""
     root = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "~"), ".cache")
     return Path(root).expanduser() / "rookery" / "sandbox"
 
@@ -62,7 +62,7 @@ class GuestCache:
         if status.st_uid != os.getuid() or status.st_mode & 0o022:
             raise Refused(
                 "CONFIG_INVALID",
-                f"{folder} holds native code, so nobody else may own it or write into it",
+                f"{folder} holds native code, so no other user may own it or write to it",
                 hint=f"chmod 700 {folder}",
             )
         self._folder, self._progress = folder, progress
@@ -70,7 +70,7 @@ class GuestCache:
         self._adopted: Path | None = None
 
     def component(self, *, stub_wasi: bool) -> bytes:
-        """The guest as a component; ``stub_wasi`` for the form whose modules can be linked."""
+        """The guest as a component; with ``stub_wasi`` its modules can be linked."""
         if stub_wasi and self._adopted is not None:
             return self._adopted.read_bytes()
         key = source_key(stub_wasi=stub_wasi)
@@ -83,16 +83,16 @@ class GuestCache:
         return path.read_bytes()
 
     def adopt(self, component: bytes) -> None:
-        """Use a build that was made elsewhere from the same sources: snapshots travel only
-        between nodes that run the same build, and no two builds are the same. This cache gives no
-        other from now on; those of other processes, which may serve other realms, do not change."""
+        """Use a build of the same sources from another node: snapshots move only between nodes
+        that run the same build, and no two builds are equal. This object uses it from now on;
+        other processes, which may serve other realms, do not change."""
         key = source_key(stub_wasi=True)
         path = self._adopted_build(key, sha3_256(component).hexdigest())
         self._files.write(path, component)
         self._adopted = path
 
     def adopt_stored(self, build: str) -> bool:
-        """``adopt`` the build of this digest if it is here; whether it is."""
+        """``adopt`` the build of this digest if the cache has it; returns whether it has."""
         key = source_key(stub_wasi=True)
         for path in (self._adopted_build(key, build), self._own_build(key)):
             if self._files.lock(path) and sha3_256(path.read_bytes()).hexdigest() == build:
@@ -101,17 +101,17 @@ class GuestCache:
         return False
 
     def store(self, piece: bytes) -> None:
-        """Have a build at hand, of any language, for sessions that began with it."""
+        """Store a build, of any language, for sessions that began with it."""
         path = self._folder / "kept" / f"{sha3_256(piece).hexdigest()}.build"
         if not self._files.lock(path):
             self._files.write(path, piece)
 
     def find(self, build: str) -> bytes | None:
-        """The build of this digest, whatever it was made from and whoever uses it."""
+        """The build of this digest, of any sources."""
         named = [*self._folder.glob("kept/*.build"), *self._folder.glob("*/*.wasm")]
         for path in named:
             if path.stem in (build, "guest"):
-                with suppress(FileNotFoundError):  # Somebody prunes.
+                with suppress(FileNotFoundError):  # Another process pruned it.
                     piece = path.read_bytes()
                     if sha3_256(piece).hexdigest() == build and self._files.lock(path):
                         return piece
@@ -120,7 +120,7 @@ class GuestCache:
     def modules(
         self, engine: wasmtime.Engine, sources: Mapping[int, bytes], language: str = "Python"
     ) -> dict[int, wasmtime.Module]:
-        """Core modules as native code, compiled unless code that fits is there."""
+        """Core modules as native code, compiled if the cache has no fitting code."""
         paths = {number: self._native_path(source) for number, source in sources.items()}
         found = {number: self._load(engine, path) for number, path in paths.items()}
         if None in found.values():
@@ -139,7 +139,7 @@ class GuestCache:
             try:
                 return Component.deserialize_file(engine, str(path))
             except wasmtime.WasmtimeError:
-                pass  # Of another engine: compiled anew below.
+                pass  # Of another engine: compiled again below.
         with self._locked("native"), self._report("compiling the Python guest"):
             component = Component(engine, source)
             self._files.write(path, bytes(component.serialize()))
@@ -156,7 +156,7 @@ class GuestCache:
         return self._folder / f"native-{version('wasmtime')}" / f"{name}.cwasm"
 
     def _load(self, engine: wasmtime.Engine, path: Path) -> wasmtime.Module | None:
-        """``None`` if there is none, or one of another engine or processor."""
+        """Load native code; ``None`` if it is missing, or of another engine or processor."""
         if not self._files.lock(path):
             return None
         try:
@@ -166,7 +166,7 @@ class GuestCache:
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[IO[str]]:
-        """One process at a time; the lock ends with its holder, however that ends."""
+        """Lock between processes; the lock ends with its holder."""
         with (self._folder / f"{name}.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield file
@@ -187,7 +187,7 @@ def _source_files() -> list[Path]:
 
 
 def source_key(*, stub_wasi: bool) -> str:
-    """Everything a build depends on, in one word."""
+    """A digest of all inputs of a build."""
     made_with = [version(package) for package in ("componentize-py", "tzdata")]
     digest = sha3_256(f"{made_with} {stub_wasi}".encode())
     for path in _source_files():
@@ -205,7 +205,7 @@ def _zones() -> str:
 
 
 def _build(stub_wasi: bool) -> bytes:
-    """Builds are not reproducible: one build is made, kept, and known by its digest."""
+    """Build the guest. Builds are not reproducible; each is known by its digest."""
     with tempfile.TemporaryDirectory(prefix="rookery-guest-") as scratch:
         program = Path(scratch, "guest")
         for path in _source_files():
@@ -220,6 +220,6 @@ def _build(stub_wasi: bool) -> bytes:
         command += ["-p", scratch, "guest.start", "-o", built]
         done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
         if done.returncode:
-            said = done.stderr.partition("Stack backtrace")[0].strip()
-            raise Failed("GUEST_BUILD_FAILED", f"componentize-py failed: {said[-2000:]}")
+            stderr = done.stderr.partition("Stack backtrace")[0].strip()
+            raise Failed("GUEST_BUILD_FAILED", f"componentize-py failed: {stderr[-2000:]}")
         return built.read_bytes()

@@ -1,7 +1,6 @@
-"""Reads the parts of a component binary that say how its core modules are put together.
+"""Reads how the core modules of a component binary are linked.
 
-Owns the binary format as far as componentize-py 0.25 uses it, and refuses everything else. What
-the parts mean is ``link``'s to say.
+It reads the part of the binary format that componentize-py 0.25 uses and refuses everything else.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ _INSTANCE = 0x12
 
 
 class CoreExport(NamedTuple):
-    """Something a core instance exports."""
+    """An export of a core instance."""
 
     instance: int
     name: str
 
 
 class Lowered(NamedTuple):
-    """An import of the component, as its modules call it."""
+    """An import of the component, lowered for its modules."""
 
     name: str
 
 
 class Resource(NamedTuple):
-    """A function that handles resources; a guest without resources has none it calls."""
+    """A function on resources; a guest that uses no resources never calls it."""
 
     kind: int
 
@@ -61,7 +60,7 @@ class ModuleInstance(NamedTuple):
 
 
 class ExportBag(NamedTuple):
-    """An instance made of things that exist already: name to (sort, index)."""
+    """An instance made of existing items: name to (sort, index)."""
 
     exports: dict[str, tuple[str, int]]
 
@@ -90,19 +89,19 @@ class Layout:
 
 
 class ModuleFacts(NamedTuple):
-    """What linking must know of a core module."""
+    """The properties of a core module that linking needs."""
 
     imports: tuple[tuple[str, str], ...]
     owns_memory_or_table: bool
     hidden_mutable_globals: int
-    """State that no snapshot could reach."""
+    """Mutable globals that are not exported, so that snapshots cannot include them."""
     mutable_globals: tuple[str, ...]
     tables: tuple[str, ...]
-    """By the names they are exported under."""
+    """The names under which tables are exported."""
 
 
 class BinaryReader:
-    """LEB128 and names over a slice of bytes."""
+    """Reads LEB128 numbers and names from bytes."""
 
     def __init__(self, data: bytes, at: int = 0, end: int | None = None) -> None:
         self.data, self.at, self.end = data, at, len(data) if end is None else end
@@ -232,7 +231,7 @@ _SECTIONS = {2: _core_instance, 6: _alias, 8: _canonical, 10: _import}
 
 
 def read_module(module: bytes) -> ModuleFacts:
-    """Imports, what it owns, and how much mutable state it hides."""
+    """Read the properties of a core module."""
     imports: list[tuple[str, str, int]] = []
     mutable: list[bool] = []
     exports: list[tuple[str, int, int]] = []

@@ -1,9 +1,9 @@
-"""Files of a cache: written whole, locked while somebody uses them, removed when nobody does.
+"""The files of a cache: written atomically, locked while in use, removed when unused.
 
-The rule: a file no process has used for 30 days is removed when the next one is written. A process
-that uses a file holds it, which marks it as used today and locks it until the process ends; a file
-that is held is never removed, however old. Only files in folders of the cache count: the locks of
-builders lie beside those, empty, and stay, for somebody may be about to wait for one.
+Each write removes the files that no process has used for 30 days. A process that uses a file sets
+its time and locks it until the process ends; a locked file is never removed. Only files in folders
+of the cache are removed: the empty lock files of builders are beside the folders and stay, because
+another process may be about to wait for one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["UNUSED_S_MAX", "FileCache"]
 UNUSED_S_MAX: Final = 30 * 86_400
 
 _locks: dict[tuple[int, int], int] = {}
-"""Device and inode of a file this process uses, to the descriptor that locks it. Whatever was
-loaded from the file lives as long as the process may, so nothing is ever let go."""
+"""By device and inode of each file that this process uses: the descriptor that locks it. Native
+code from a file may be in use until the process ends, so no lock is ever released."""
 
 
 class FileCache:
@@ -31,7 +31,7 @@ class FileCache:
         self._folder = folder
 
     def lock(self, path: Path) -> bool:
-        """Use a file: until this process ends it is not removed. Whether it is there."""
+        """Lock a file against removal until this process ends; returns whether it exists."""
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -39,7 +39,7 @@ class FileCache:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         os.utime(descriptor)
         status = os.fstat(descriptor)
-        if not status.st_nlink:  # Removed before the lock was ours.
+        if not status.st_nlink:  # Removed before this process locked it.
             os.close(descriptor)
             return False
         if _locks.setdefault((status.st_dev, status.st_ino), descriptor) != descriptor:
@@ -47,7 +47,7 @@ class FileCache:
         return True
 
     def write(self, path: Path, data: bytes) -> None:
-        """All of it or nothing, also after a power cut; held from then on."""
+        """Write a file atomically, also across a power cut, and lock it."""
         path.parent.mkdir(mode=0o700, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent)
         with os.fdopen(descriptor, "wb") as file:
@@ -60,7 +60,7 @@ class FileCache:
 
     def _prune(self, now_s: float) -> None:
         for path in self._folder.glob("*/*"):
-            with suppress(FileNotFoundError):  # Somebody else prunes, too.
+            with suppress(FileNotFoundError):  # Another process prunes, too.
                 if now_s - path.stat().st_mtime > UNUSED_S_MAX:
                     _remove_unless_locked(path)
 

@@ -1,8 +1,7 @@
-"""Puts the core modules of the Python guest together by hand, so that its memory can be reached.
+"""Links the core modules of the Python guest, so that the host can access its memory.
 
-A component as such gives no access to linear memory, and without it no session could sleep. Owns
-the order of instantiation and where each import comes from; what the host answers is ``wasi``'s
-and ``python_guest``'s.
+A component gives no access to linear memory, which images of sessions need. This module plans the
+order of instantiation and the source of each import.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from rookery.schemas.errors import Failed
 __all__ = ["HOST", "HostFunction", "LinkPlan", "LinkedGuest"]
 
 HOST = "host"
-"""The module name of what the guest's world imports; a stubbed WASI interface has its number."""
+"""The module name for imports of the guest's world; a stubbed WASI interface has its number."""
 
 
 class HostFunction(NamedTuple):
-    """A function the host must define."""
+    """A function that the host must define."""
 
     module: str
     name: str
 
 
 class ImportSource(NamedTuple):
-    """Where an import comes from: an instance, or else a module of the host."""
+    """The source of an import: an instance, else a module of the host."""
 
     instance: int | None
     module: bytes
@@ -61,7 +60,7 @@ class LinkedGuest(NamedTuple):
 
 
 class LinkPlan:
-    """Made once a process from a component; instantiates it in any number of machines."""
+    """The plan of one component; it instantiates the component in any number of stores."""
 
     def __init__(self, component: bytes) -> None:
         self._layout = read_layout(component)
@@ -69,10 +68,10 @@ class LinkPlan:
         self._facts = [read_module(module) for module in self.modules]
         self.used = sorted(i for i, facts in enumerate(self._facts) if not _is_stub(facts))
         if any(self._facts[i].hidden_mutable_globals for i in self.used):
-            raise Failed("GUEST_BUILD_FAILED", "a module hides state no snapshot could reach")
+            raise Failed("GUEST_BUILD_FAILED", "a module has state that snapshots cannot include")
 
     def bind(self, modules: dict[int, wasmtime.Module]) -> None:
-        """Work the plan out, now that the types of all imports are known."""
+        """Complete the plan with the compiled modules, which have the types of all imports."""
         self._modules = modules
         self.host_functions: dict[HostFunction, Any] = {}
         self._steps = list(self._plan())
@@ -81,47 +80,47 @@ class LinkPlan:
         self._after = self._found("func", lift.options["post_return"])
         self._allocate = self._found("func", lift.options["realloc"])
         self._memory = self._found("memory", lift.options["memory"])
-        self.modules.clear()  # Their native code has taken their place.
+        self.modules.clear()  # Their native code replaces them.
 
-    def instantiate(self, machine: WasmStore, linker: Linker) -> LinkedGuest:
+    def instantiate(self, store: WasmStore, linker: Linker) -> LinkedGuest:
         instances: dict[int, Any] = {}
         for number, module, sources in self._steps:
             imports = Externs(len(sources))
             for place, (instance, host_module, name) in enumerate(sources):
                 if instance is None:
-                    linker.fetch(machine, host_module, name, imports, place)
+                    linker.fetch(store, host_module, name, imports, place)
                 else:
-                    machine.fetch(instances[instance], name, imports, place)
-            instances[number] = machine.instantiate(self._modules[module], imports)
+                    store.fetch(instances[instance], name, imports, place)
+            instances[number] = store.instantiate(self._modules[module], imports)
 
         def export(source: CoreExport) -> Extern:
             found = Externs(1)
-            machine.fetch(instances[source.instance], source.name.encode(), found, 0)
+            store.fetch(instances[source.instance], source.name.encode(), found, 0)
             return found.first
 
         stack_pointer = CoreExport(self._memory.instance, "__stack_pointer")
-        machine.use(export(self._memory), export(stack_pointer))
+        store.use(export(self._memory), export(stack_pointer))
         return LinkedGuest(
             instances,
-            PreparedFunction(machine, export(self._serve), 2, 1),
-            PreparedFunction(machine, export(self._after), 1, 0),
-            PreparedFunction(machine, export(self._allocate), 4, 1),
+            PreparedFunction(store, export(self._serve), 2, 1),
+            PreparedFunction(store, export(self._after), 1, 0),
+            PreparedFunction(store, export(self._allocate), 4, 1),
         )
 
     def state_beside_memory(
-        self, machine: WasmStore, linked: LinkedGuest
+        self, store: WasmStore, linked: LinkedGuest
     ) -> dict[tuple[int, str], int]:
-        """All there is: values of mutable globals and sizes of tables. For a snapshot to hold
-        everything, none of it may ever change, but for the stack pointer within a step."""
+        """All state outside the memory: values of mutable globals and sizes of tables. Snapshots
+        require that it never changes, except for the stack pointer within a step."""
         found = {}
         for number, module, _ in self._steps:
             facts, extern = self._facts[module], Externs(1)
             for names, read in (
-                (facts.mutable_globals, machine.value),
-                (facts.tables, machine.length),
+                (facts.mutable_globals, store.value),
+                (facts.tables, store.length),
             ):
                 for name in names:
-                    machine.fetch(linked.instances[number], name.encode(), extern, 0)
+                    store.fetch(linked.instances[number], name.encode(), extern, 0)
                     found[number, name] = read(extern.first)
         return found
 
@@ -152,7 +151,7 @@ class LinkPlan:
         return isinstance(entry, ModuleInstance) and entry.module not in self._modules
 
     def _field(self, instance: int, name: str) -> CoreExport | Lowered:
-        """Follow aliases down to a module's export or to an import of the component."""
+        """Resolve aliases to a module's export or to an import of the component."""
         entry = self._layout.instances[instance]
         if isinstance(entry, ExportBag):
             return self._item(*entry.exports[name])
@@ -164,7 +163,7 @@ class LinkPlan:
             return item
         if isinstance(item, CoreExport):
             return self._field(item.instance, item.name)
-        raise Failed("GUEST_BUILD_FAILED", "the guest handles resources, which cannot be linked")
+        raise Failed("GUEST_BUILD_FAILED", "the guest uses resources, which cannot be linked")
 
     def _found(self, sort: str, index: int) -> CoreExport:
         item = self._item(sort, index)
@@ -173,5 +172,5 @@ class LinkPlan:
 
 
 def _is_stub(facts: ModuleFacts) -> bool:
-    """A module of ``--stub-wasi`` that only traps: the host answers in its place."""
+    """Whether this is a module of ``--stub-wasi``, which traps; the host replaces it."""
     return not facts.imports and not facts.owns_memory_or_table

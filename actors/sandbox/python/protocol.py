@@ -1,4 +1,4 @@
-"""The words between host and guest, as JSON. What a guest says is checked: it may be hostile."""
+"""Reads the JSON replies of a guest and validates them, because a guest may be hostile."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["read_step"]
 
 
 class _StepReply(msgspec.Struct):
-    """Exactly one of the three."""
+    """Has exactly one of ``value``, ``error`` and ``waits``."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
     error: ErrorObject | None = None
     waits: StepWaits | None = None
     kind: ResultKind | UnsetType = UNSET
-    """Guests of before do not say it."""
+    """Unset in replies of older builds."""
     cut: bool | UnsetType = UNSET
 
 
@@ -27,15 +27,15 @@ _decode = msgspec.json.Decoder(_StepReply).decode
 
 
 def read_step(reply: bytes) -> Step:
-    """The step a guest's reply tells of."""
+    """The step in a guest's reply."""
     try:
-        said = _decode(reply)
-        if said.waits is not None:
-            return said.waits
-        if said.error is None:
-            return StepEnded(msgspec.json.decode(said.value), kind=said.kind, cut=said.cut)
+        decoded = _decode(reply)
+        if decoded.waits is not None:
+            return decoded.waits
+        if decoded.error is None:
+            return StepEnded(msgspec.json.decode(decoded.value), kind=decoded.kind, cut=decoded.cut)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise GuestStopped("RUNTIME_ERROR", f"the guest's reply is unreadable: {error}") from None
-    if said.error.code not in GUEST_CODES:
-        return StepEnded(error=msgspec.structs.replace(said.error, code="RUNTIME_ERROR"))
-    return StepEnded(error=said.error)
+    if decoded.error.code not in GUEST_CODES:
+        return StepEnded(error=msgspec.structs.replace(decoded.error, code="RUNTIME_ERROR"))
+    return StepEnded(error=decoded.error)

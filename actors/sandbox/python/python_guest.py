@@ -1,7 +1,6 @@
-"""The Python guest, linked from core modules: its memory is in reach, so its sessions can sleep.
+"""The Python guest, linked from core modules, so that its instances have images.
 
-Owns one linked build and the way a step travels in and out of it. Sessions, limits and what the
-host answers to tool calls are not its business.
+It holds one linked build and passes the requests and replies of steps through the guest's memory.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from rookery.schemas.run import Language
 __all__ = ["PythonGuest", "PythonInstance", "SilentHost"]
 
 _MEMORY_BYTES_MAX = 4 << 30
-"""Until a run brings its own limit: an image is loaded before."""
+"""The limit until a run sets its own; an image is loaded before that."""
 _WARM_UP = msgspec.json.encode(CheckStep(code="1 + 1", tools={}))
 
 
 class SilentHost:
-    """A host for programs that ask nothing and say nothing."""
+    """A host for programs without tools and output."""
 
     def call(self, name: str, _arguments: bytes) -> bytes:
-        raise GuestStopped("RUNTIME_ERROR", f"nobody answers {name} here")
+        raise GuestStopped("RUNTIME_ERROR", f"there is no tool {name}")
 
     def emit(self, _channel: int, _text: bytes) -> bool:
         return False
@@ -44,12 +43,12 @@ class SilentHost:
 
 
 class PythonGuest:
-    """Once a process and build: the modules, the host functions and the pristine memory."""
+    """One build in a process: modules, host functions and the memory of a new instance."""
 
     language = Language.PYTHON
 
     def __init__(self, engine: wasmtime.Engine, cache: GuestCache, component: bytes = b"") -> None:
-        """The own build, or the one that is given."""
+        """``component`` is another build than the own one."""
         component = component or cache.component(stub_wasi=True)
         self.build = sha3_256(component).hexdigest()
         self.engine = engine
@@ -67,18 +66,18 @@ class PythonGuest:
         return self.pristine.checksum
 
     def new_store(self) -> PythonStore:
-        """One that has been in its memory already: pages every run writes to are its own before
-        anybody waits for it."""
-        machine = PythonStore(self)
-        machine.serve(_WARM_UP, SilentHost())
-        return machine
+        """A store that has executed a step, so that the pages that every run writes are already
+        copied."""
+        store = PythonStore(self)
+        store.serve(_WARM_UP, SilentHost())
+        return store
 
     def instance(self) -> PythonInstance:
         return PythonInstance(self)
 
 
 class PythonStore(GuestStore):
-    """A store with the guest in it, as host functions see it."""
+    """A store with a linked guest, for host functions."""
 
     host: Host
 
@@ -116,23 +115,23 @@ class PythonInstance(ImageInstance[PythonStore]):
             self.fuel_used = self._wasm_store.fuel_used
 
     def state_beside_memory(self) -> dict[tuple[int, str], int]:
-        """What an image does not hold, and must not need to."""
+        """The state that an image lacks; it must never change."""
         return self._guest.plan.state_beside_memory(self._wasm_store, self._wasm_store.linked)
 
 
-def _call_tool(machine: PythonStore, name: int, name_length: int, *rest: int) -> None:
+def _call_tool(store: PythonStore, name: int, name_length: int, *rest: int) -> None:
     arguments, length, result = rest
-    called = machine.read(name, name_length).decode(errors="replace")
-    reply = machine.host.call(called, machine.read(arguments, length))
-    machine.write(result, struct.pack("<II", machine.allocate_bytes(reply), len(reply)))
+    called = store.read(name, name_length).decode(errors="replace")
+    reply = store.host.call(called, store.read(arguments, length))
+    store.write(result, struct.pack("<II", store.allocate_bytes(reply), len(reply)))
 
 
-def _emit(machine: PythonStore, channel: int, text: int, length: int) -> int:
-    return machine.host.emit(channel, machine.read(text, length))
+def _emit(store: PythonStore, channel: int, text: int, length: int) -> int:
+    return store.host.emit(channel, store.read(text, length))
 
 
-def _pass_time(machine: PythonStore, duration_ns: int) -> None:
-    machine.surroundings.advance_clock(duration_ns)
+def _pass_time(store: PythonStore, duration_ns: int) -> None:
+    store.environment.advance_clock(duration_ns)
 
 
 _WORLD_FUNCTIONS: dict[str, Any] = {"call-tool": _call_tool, "emit": _emit, "pass-time": _pass_time}

@@ -1,12 +1,12 @@
 """One build of the Python guest for a realm: the first node makes it, the others fetch it.
 
-Builds are not reproducible, and a snapshot fits the build it was taken from and no other. So the
-build is a blob, and one claim, named after the sources, says which: while a node builds it holds
-the claim for seconds at a time, empty; then it turns the claim into one that names the blob, for
-good. Lock and pointer are one name that is compared and swapped, so a realm never has two builds,
-whoever sleeps through the end of a claim. Loading what was agreed on is ``python_guest``'s.
+Builds are not reproducible, and a snapshot fits only the build that it was taken from. So the build
+is a blob, and a claim, named after the sources, names the blob. While a node builds, it holds the
+claim with an empty value for seconds at a time; then it writes the blob's name into the claim, for
+good. Lock and pointer are one name with compare-and-swap, so a realm never has two builds, even if
+a node sleeps past the end of its claim.
 
-The component that runs where linking does not work is not shared: it has no images to share.
+The component of the fallback is not shared, because it has no images.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["RealmBuild"]
 log = logging.getLogger(__name__)
 
 _BUILDING_S: Final = 15
-"""A builder that died is waited for this long."""
+"""The time to live of a builder's claim: another node builds after it."""
 _RENEW_S = 5.0
 _POLL_S = 0.25
 _LOST_CODES: Final = ("BLOB_NOT_FOUND", "BLOB_CORRUPT")
@@ -34,42 +34,41 @@ _PERMANENT_S: Final = 10 * 365 * 86_400
 
 
 class RealmBuild:
-    """A node's part in it. ``holder`` names this process among those of the realm."""
+    """Finds or makes the realm's build. ``holder`` names this process in the realm."""
 
     def __init__(self, cache: GuestCache, blobs: Blobs, claims: Claims, holder: str) -> None:
         self._cache, self._blobs, self._claims, self._holder = cache, blobs, claims, holder
         self._name = f"guest.python.{source_key(stub_wasi=True)}"
 
     async def agree(self) -> str:
-        """The realm's build: from now on the cache gives this one. Its digest.
+        """Make the cache use the realm's build, and return its digest.
 
-        To be called on the bus's loop, once, before the guest is loaded; what takes long is done
-        on other threads. Waits while another node builds. Without a server it fails, as every
-        request does, and a cache nobody calls this for builds for itself.
+        Call it once on the bus's loop, before the guest is loaded; slow work runs on other
+        threads. It waits while another node builds, and fails without a server.
         """
         while True:
-            standing = await self._current_claim()
-            if standing is None or not standing.value:
+            current = await self._current_claim()
+            if current is None or not current.value:
                 mine = await self._claims.acquire(self._name, self._holder, _BUILDING_S)
             else:
-                build = standing.value.decode()
+                build = current.value.decode()
                 if await self._adopt(build):
                     return build
-                mine = await self._claims.take_from_dead(standing, self._holder, _BUILDING_S)
+                mine = await self._claims.take_from_dead(current, self._holder, _BUILDING_S)
             if mine is None:
                 await asyncio.sleep(_POLL_S)
             elif (published := await self._publish(mine)) is not None:
                 return published
 
     async def fetch(self, build: str) -> bytes | None:
-        """A build of the realm's past, or of nodes that are newer; ``None`` if it is lost."""
+        """An older or newer build of the realm; ``None`` if its blob is lost."""
         try:
             return await self._blobs.get(build)
         except Failed as failure:
             if failure.code not in _LOST_CODES:
                 raise
             log.warning(
-                "a guest build is lost; what began with it cannot go on",
+                "guest build lost; its sessions cannot be resumed",
                 extra={"code": failure.code, "build": build},
             )
             return None
@@ -79,7 +78,7 @@ class RealmBuild:
         return next((claim for claim in claims if claim.name == self._name), None)
 
     async def _adopt(self, build: str) -> bool:
-        """``False`` if the blob is lost or damaged: then the realm needs another build."""
+        """Make the cache use this build; ``False`` if the blob is lost or damaged."""
         if await asyncio.to_thread(self._cache.adopt_stored, build):
             return True
         component = await self.fetch(build)
@@ -89,17 +88,18 @@ class RealmBuild:
         return True
 
     async def _publish(self, mine: Claim) -> str | None:
-        """Build, store, and have the claim say so; ``None`` if it was lost meanwhile."""
-        async with self._renewal(mine) as kept:
+        """Build, store the blob and write its name into the claim; ``None`` if the claim was
+        lost."""
+        async with self._renewal(mine) as renewed:
             component = await asyncio.to_thread(self._cache.component, stub_wasi=True)
             build = await self._blobs.put(component)
         try:
-            await self._claims.renew(kept[-1], _PERMANENT_S, build.encode())
+            await self._claims.renew(renewed[-1], _PERMANENT_S, build.encode())
         except Failed as failure:
             if failure.code != "CLAIM_LOST":
                 raise
             log.warning(
-                "a guest build is lost; what began with it cannot go on",
+                "guest build lost; its sessions cannot be resumed",
                 extra={"code": failure.code, "build": build},
             )
             return None
@@ -107,24 +107,24 @@ class RealmBuild:
 
     @asynccontextmanager
     async def _renewal(self, claim: Claim) -> AsyncIterator[list[Claim]]:
-        """The claim, renewed as long as this takes, as a list that ends with its newest form."""
-        kept = [claim]
-        renewing = asyncio.create_task(self._renew(kept))
+        """Renew a claim during the block; the last item of the list is its newest form."""
+        renewed = [claim]
+        renewing = asyncio.create_task(self._renew(renewed))
         try:
-            yield kept
+            yield renewed
         except BaseException:
-            with suppress(Failed):  # It ends by itself, only later.
-                await self._claims.release(kept[-1])
+            with suppress(Failed):  # The claim expires anyway.
+                await self._claims.release(renewed[-1])
             raise
         finally:
             renewing.cancel()
             await asyncio.wait([renewing])
 
-    async def _renew(self, kept: list[Claim]) -> None:
+    async def _renew(self, renewed: list[Claim]) -> None:
         while True:
             await asyncio.sleep(_RENEW_S)
             try:
-                kept[:] = [await self._claims.renew(kept[-1], _BUILDING_S)]
+                renewed[:] = [await self._claims.renew(renewed[-1], _BUILDING_S)]
             except Failed as failure:
                 if failure.code == "CLAIM_LOST":
-                    return  # Seen again, and acted on, when the build is done.
+                    return  # ``_publish`` handles the loss after the build.

@@ -1,8 +1,8 @@
-"""What the host answers to the guest's WASI: seeded, repeatable, and no resource behind any of it.
+"""The host functions of WASI for the guest: seeded, repeatable and without resources of the host.
 
-There is no file, no network, no environment and no real time in here. A question that has a
-harmless answer gets it, so that the program sees an exception instead of a dead interpreter;
-what is left stops the guest. Handles are numbers without meaning: nothing is kept open.
+There is no file, network, environment or real time. A function with a harmless reply returns it, so
+that the program gets an exception instead of a trap; all others stop the guest. Handles are numbers
+without meaning.
 """
 
 from __future__ import annotations
@@ -27,100 +27,101 @@ _HANDLES_MAX = 1024
 
 
 class WasiStore(Protocol):
-    """The machine of a guest, as far as WASI needs it."""
+    """The part of a guest's store that WASI needs."""
 
-    surroundings: GuestEnvironment
+    environment: GuestEnvironment
 
     def read(self, pointer: int, length: int) -> bytes: ...
     def write(self, pointer: int, data: bytes) -> None: ...
     def allocate_bytes(self, data: bytes) -> int:
-        """Memory of the guest's own, with ``data`` in it."""
+        """Allocate memory in the guest and write ``data`` to it."""
 
     def emit(self, channel: int, text: bytes) -> bool: ...
 
 
 def _refuse_more(count: int, most: int) -> None:
-    """libc asks for little at a time; who asks for more wants to keep the host busy."""
+    """Refuse requests larger than those of libc: they only burden the host."""
     if not 0 <= count <= most:
-        raise GuestStopped("RUNTIME_ERROR", f"the guest asked its host for {count} at a time")
+        message = f"the guest requested {count} at a time; the limit is {most}"
+        raise GuestStopped("RUNTIME_ERROR", message)
 
 
-def _nothing(asker: WasiStore, result: int) -> None:
-    asker.write(result, bytes(8))
+def _nothing(store: WasiStore, result: int) -> None:
+    store.write(result, bytes(8))
 
 
-def _ignored(_asker: WasiStore, *_arguments: int) -> None:
+def _ignored(_store: WasiStore, *_arguments: int) -> None:
     pass
 
 
-def _handle(_asker: WasiStore, *_arguments: int) -> int:
+def _handle(_store: WasiStore, *_arguments: int) -> int:
     return _HANDLE
 
 
-def _denied(asker: WasiStore, *arguments: int) -> None:
-    asker.write(arguments[-1], _ACCESS_DENIED)
+def _denied(store: WasiStore, *arguments: int) -> None:
+    store.write(arguments[-1], _ACCESS_DENIED)
 
 
-def _random_bytes(asker: WasiStore, count: int, result: int) -> None:
+def _random_bytes(store: WasiStore, count: int, result: int) -> None:
     _refuse_more(count, _RANDOM_BYTES_MAX)
-    data = asker.surroundings.random_bytes(count)
-    asker.write(result, struct.pack("<II", asker.allocate_bytes(data), len(data)))
+    data = store.environment.random_bytes(count)
+    store.write(result, struct.pack("<II", store.allocate_bytes(data), len(data)))
 
 
-def _now(asker: WasiStore) -> int:
-    return asker.surroundings.read_clock_ns()
+def _now(store: WasiStore) -> int:
+    return store.environment.read_clock_ns()
 
 
-def _wall_clock(asker: WasiStore, result: int) -> None:
-    asker.write(result, struct.pack("<QI", *divmod(_now(asker), 10**9)))
+def _wall_clock(store: WasiStore, result: int) -> None:
+    store.write(result, struct.pack("<QI", *divmod(_now(store), 10**9)))
 
 
-def _resolution(_asker: WasiStore) -> int:
+def _resolution(_store: WasiStore) -> int:
     return 1000
 
 
-def _wall_resolution(asker: WasiStore, result: int) -> None:
-    asker.write(result, struct.pack("<QI", 0, 1000))
+def _wall_resolution(store: WasiStore, result: int) -> None:
+    store.write(result, struct.pack("<QI", 0, 1000))
 
 
-def _wait_for(asker: WasiStore, duration_ns: int) -> int:
-    """Time passes when it is asked for; whoever waits for it afterwards need not."""
-    asker.surroundings.advance_clock(duration_ns)
+def _wait_for(store: WasiStore, duration_ns: int) -> int:
+    """Advance the clock when the guest subscribes; a later wait returns at once."""
+    store.environment.advance_clock(duration_ns)
     return _HANDLE
 
 
-def _poll(asker: WasiStore, _handles: int, count: int, result: int) -> None:
+def _poll(store: WasiStore, _handles: int, count: int, result: int) -> None:
     _refuse_more(count, _HANDLES_MAX)
     ready = struct.pack(f"<{count}I", *range(count))
-    asker.write(result, struct.pack("<II", asker.allocate_bytes(ready), count))
+    store.write(result, struct.pack("<II", store.allocate_bytes(ready), count))
 
 
-def _stdout(_asker: WasiStore) -> int:
+def _stdout(_store: WasiStore) -> int:
     return _STDOUT
 
 
-def _stderr(_asker: WasiStore) -> int:
+def _stderr(_store: WasiStore) -> int:
     return _STDERR
 
 
-def _read_nothing(asker: WasiStore, _handle: int, _count: int, result: int) -> None:
-    asker.write(result, _CLOSED)
+def _read_nothing(store: WasiStore, _handle: int, _count: int, result: int) -> None:
+    store.write(result, _CLOSED)
 
 
-def _may_write(asker: WasiStore, _handle: int, result: int) -> None:
-    asker.write(result, struct.pack("<QQ", 0, _WRITE_BYTES_MAX))
+def _may_write(store: WasiStore, _handle: int, result: int) -> None:
+    store.write(result, struct.pack("<QQ", 0, _WRITE_BYTES_MAX))
 
 
-def _write(asker: WasiStore, handle: int, data: int, count: int, result: int) -> None:
-    asker.emit(handle, asker.read(data, count))
-    asker.write(result, _WRITTEN)
+def _write(store: WasiStore, handle: int, data: int, count: int, result: int) -> None:
+    store.emit(handle, store.read(data, count))
+    store.write(result, _WRITTEN)
 
 
-def _flush(asker: WasiStore, _handle: int, result: int) -> None:
-    asker.write(result, _WRITTEN)
+def _flush(store: WasiStore, _handle: int, result: int) -> None:
+    store.write(result, _WRITTEN)
 
 
-def _exit(_asker: WasiStore, *_arguments: int) -> None:
+def _exit(_store: WasiStore, *_arguments: int) -> None:
     raise GuestStopped("RUNTIME_ERROR", "the program ended its interpreter")
 
 
@@ -157,15 +158,15 @@ _HOST_FUNCTIONS: dict[tuple[str, int], Callable[..., Any]] = {
 
 
 def host_function_for(name: str, parameters: int) -> Callable[..., Any]:
-    """The answer to a WASI function, known by its name and its number of core parameters."""
-    if answer := _HOST_FUNCTIONS.get((name, parameters)):
-        return answer
+    """The host function for a WASI function of this name and number of core parameters."""
+    if function := _HOST_FUNCTIONS.get((name, parameters)):
+        return function
     if name.startswith("[resource-drop]"):
         return _ignored
     if name.startswith("create-") or name == "resolve-addresses":
         return _denied
 
-    def stop(_asker: WasiStore, *_arguments: int) -> None:
+    def stop(_store: WasiStore, *_arguments: int) -> None:
         raise GuestStopped("UNSUPPORTED_FEATURE", f"the sandbox has no {name}")
 
     return stop

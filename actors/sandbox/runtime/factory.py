@@ -1,7 +1,7 @@
-"""Opens a sandbox: engine, cache, guests, and the proof that what was linked by hand works.
+"""Opens a sandbox: engine, cache and guests, each after a self-test.
 
-A build that is not this machine's own is looked for in the cache, then asked for by its digest; it
-has to pass the same test. It speaks with the host of today, as every build before and after it.
+A build other than the own one comes from the cache or from ``fetch``, by its digest, and must pass
+the same self-test.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from rookery.actors.sandbox.contract import (
     ProgramCall,
     StartStep,
     StepEnded,
-    ToolFailure,
     ToolResult,
 )
 from rookery.actors.sandbox.python.build import GuestCache, Progress, cache_folder, write_stderr
@@ -30,6 +29,7 @@ from rookery.actors.sandbox.runtime.wasm import GuestStopped, make_engine
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.actors.sandbox.typescript.build import JavaScriptBuild
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.run import Language
 
@@ -40,13 +40,13 @@ _SELF_TEST_PROGRAMS: Final = {
     Language.TYPESCRIPT: "let n: number = 41; function more(): number { return n + 1 }",
 }
 FetchBuild = Callable[[str], bytes | None]
-"""The build of this digest, from wherever builds are published; ``None`` if it is not there."""
+"""Fetches the build of this digest from where builds are published; ``None`` if missing."""
 
 
 def open_sandbox(
     key: bytes, cache: GuestCache | None = None, fetch: FetchBuild = lambda _build: None
 ) -> Sandbox:
-    """A sandbox of this machine. The first one of a user builds the guest, some 20 s."""
+    """Open a sandbox. The first one of a user builds the guest, which takes some 20 s."""
     engine = make_engine()
     cache = cache or GuestCache(cache_folder(os.environ))
     guests: list[Guest] = [
@@ -61,12 +61,12 @@ def open_sandbox(
 
 
 def open_python_guest(engine: wasmtime.Engine, cache: GuestCache, progress: Progress) -> Guest:
-    """The linked guest, or the component where linking does not work: slower to resume."""
+    """The linked guest, or the component if linking fails; that one resumes more slowly."""
     try:
         guest = PythonGuest(engine, cache)
         _self_test(guest)
     except (Failed, GuestStopped, LookupError, wasmtime.WasmtimeError) as error:
-        progress(f"rookery: the Python guest cannot be linked ({error}); running it whole\n")
+        progress(f"rookery: the Python guest cannot be linked ({error}); using the component\n")
         return ComponentGuest(engine, cache)
     return guest
 
@@ -74,7 +74,7 @@ def open_python_guest(engine: wasmtime.Engine, cache: GuestCache, progress: Prog
 def _other_guest(
     engine: wasmtime.Engine, cache: GuestCache, fetch: FetchBuild, language: Language, build: str
 ) -> Guest:
-    """What sessions began with that are to go on here."""
+    """The guest of another build, for sessions that began with it."""
     piece = cache.find(build)
     if piece is None:
         piece = fetch(build)
@@ -93,27 +93,27 @@ def _other_guest(
         raise Refused(
             "SNAPSHOT_FOREIGN_BUILD",
             f"the {language} guest {build[:16]} does not work here: {error}",
-            hint=f"go on with it on a node whose own guest build is {build}",
+            hint=f"continue the session on a node whose own guest build is {build}",
         ) from None
     return guest
 
 
 def answering(functions: dict[str, Callable[..., Any]]) -> CallTool:
-    """Answers calls with plain functions; what they raise, the program can catch."""
+    """Answer calls by plain functions; a program can catch the errors that they raise."""
 
     def answer(call: ProgramCall) -> ToolResult:
         try:
             return ToolResult(functions[call.name](*call.args, **call.kwargs))
         except CodedError as error:
-            return ToolResult(error=ToolFailure(error.code, error.message))
+            return ToolResult(error=ToolFault(error.code, error.message))
         except Exception as error:
-            return ToolResult(error=ToolFailure("TOOL_ERROR", f"{type(error).__name__}: {error}"))
+            return ToolResult(error=ToolFault("TOOL_ERROR", f"{type(error).__name__}: {error}"))
 
     return answer
 
 
 def _self_test(guest: PythonGuest | JavaScriptGuest) -> None:
-    """State must survive being taken out of one instance and put into another."""
+    """Check that an image carries the state of one instance into another."""
     first, second = guest.instance(), guest.instance()
     beside = first.state_beside_memory if isinstance(first, PythonInstance) else dict
     try:

@@ -1,9 +1,8 @@
-"""The guests of a sandbox: its own builds, and others as long as sessions are on them.
+"""The guests of a sandbox: its own builds, and other builds while sessions use them.
 
-New sessions are given an own build. What was made with another one goes on with that: it is loaded
-when it is first wanted, and let go when no run was on it for a while, or when too many others are
-wanted at once. Whoever stands on it rests then, as an image. Where a build comes from, and whether
-it works here, is ``opening``'s to say.
+A new session begins with an own build. A session of another build continues with that build: the
+registry loads it at first use and releases it when it was unused for a while, or when too many
+other builds are loaded. The sessions of a released build are suspended.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from rookery.schemas.run import Language
 __all__ = ["OTHERS_MAX", "UNUSED_S", "GuestRegistry", "LoadGuest", "no_other_builds"]
 
 OTHERS_MAX: Final = 2
-"""In memory at once; each takes some 50 MB and 0.2 s to load once it is native code."""
+"""Other builds in memory at once; each takes some 50 MB, and 0.2 s to load as native code."""
 UNUSED_S: Final = 60.0
 _READY_COUNT: Final = 1
-"""Instances that wait for a run, of a build no new session is given."""
+"""Instances of another build that are made in advance."""
 
 Submit = Callable[[Callable[[], None]], None]
 LoadGuest = Callable[[Language, str], Guest]
-"""The guest of a build; ``SNAPSHOT_FOREIGN_BUILD`` if it is nowhere to be had."""
+"""Loads the guest of a build; raises ``SNAPSHOT_FOREIGN_BUILD`` if the build is missing."""
 
 
 def no_other_builds(language: Language, build: str) -> Guest:
-    """Load builds where nobody has any."""
+    """The ``LoadGuest`` of a sandbox without other builds."""
     raise Refused(
         "SNAPSHOT_FOREIGN_BUILD",
-        f"the session began with the {language} guest {build[:16]}, which is nowhere to be had",
+        f"the session began with the {language} guest {build[:16]}, which was not found",
         hint=f"bring a node back to this realm that has the guest build {build}",
     )
 
 
 class GuestRegistry:
-    """Called on any thread. Loading may take long, and others are loaded one after the other."""
+    """Owns the instance pools of all builds. Thread-safe; loads one other build at a time."""
 
     def __init__(
         self,
@@ -53,13 +52,13 @@ class GuestRegistry:
         rest: Callable[[str], None],
         unused_s: float,
     ) -> None:
-        """``rest``: whatever session stands on this build is to give its instance away."""
+        """``rest`` suspends all sessions of a build."""
         self._own = {guest.language: InstancePool(guest, ready, submit) for guest in guests}
         self._submit, self._load, self._suspend_build, self._unused_s = submit, load, rest, unused_s
         self._others: OrderedDict[str, InstancePool] = OrderedDict()
-        """The one used last at the end."""
+        """In the order of use."""
         self._recently_used: set[str] = set()
-        """Those used since the timer went off last."""
+        """Builds that were used since the timer fired last."""
         self._lock, self._loading = threading.Lock(), threading.Lock()
         self._timer: threading.Timer | None = None
         self._closed = False
@@ -67,11 +66,11 @@ class GuestRegistry:
 
     @property
     def own(self) -> dict[Language, str]:
-        """What new sessions are given."""
-        return {language: shelf.guest.build for language, shelf in self._own.items()}
+        """The builds that new sessions begin with."""
+        return {language: pool.guest.build for language, pool in self._own.items()}
 
     def pool(self, language: Language, build: str = "") -> InstancePool:
-        """Instances of a build, or of the own one, and somebody is about to use them."""
+        """The instance pool of a build, by default of the own one. Counts as a use of the build."""
         own = self._own.get(language)
         if own is not None and build in ("", own.guest.build):
             return own
@@ -87,42 +86,42 @@ class GuestRegistry:
             )
 
     def start(self, language: Language, build: str) -> int:
-        """What images of the build are told from."""
+        """The checksum of a new instance's memory, which images of the build are relative to."""
         return self.pool(language, build).guest.start
 
     def require(self, language: Language, build: str, start: int) -> None:
-        """``Refused`` unless the build is to be had, and its instances begin as they did where
-        ``start`` was noted."""
+        """Raise ``Refused`` unless the build can be loaded and its new instances have the checksum
+        ``start``."""
         if start and self.start(language, build) != start:
             raise Refused(
                 "SNAPSHOT_FOREIGN_BUILD",
-                f"instances of the {language} guest {build[:16]} begin otherwise here",
-                hint="go on with it on a node of the version that took the snapshot",
+                f"instances of the {language} guest {build[:16]} begin with other memory here",
+                hint="restore it on a node of the version that took the snapshot",
             )
         self.pool(language, build)
 
     def instance(self, language: Language, build: str) -> Instance:
-        """An instance for a session that is on this build."""
+        """An instance for a session of this build."""
         return self.pool(language, build).acquire()
 
     def mark_used(self, language: Language, build: str) -> None:
-        """A run was on this build: make up for the instance that it may have taken."""
+        """Refill the pool after a run, which may have taken an instance."""
         own = self._own.get(language)
-        shelf = own if own is not None and own.guest.build == build else self._find_used(build)
-        if shelf is not None:
-            shelf.fill()
-        else:  # It was let go while the run was under way.
+        pool = own if own is not None and own.guest.build == build else self._find_used(build)
+        if pool is not None:
+            pool.fill()
+        else:  # The build was released during the run.
             self._suspend_build(build)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            shelves = [*self._own.values(), *self._others.values()]
+            pools = [*self._own.values(), *self._others.values()]
             self._others.clear()
             if self._timer is not None:
                 self._timer.cancel()
-        for shelf in shelves:
-            shelf.close()
+        for pool in pools:
+            pool.close()
 
     def _find_used(self, build: str) -> InstancePool | None:
         with self._lock:
@@ -131,18 +130,18 @@ class GuestRegistry:
                 self._recently_used.add(build)
             return found
 
-    def _add_pool(self, shelf: InstancePool) -> InstancePool:
+    def _add_pool(self, pool: InstancePool) -> InstancePool:
         with self._lock:
-            self._others[shelf.guest.build] = shelf
-            self._recently_used.add(shelf.guest.build)
+            self._others[pool.guest.build] = pool
+            self._recently_used.add(pool.guest.build)
             crowded = list(self._others)[:-OTHERS_MAX]
             self._start_timer()
         for build in crowded:
             self._release(build)
-        return shelf
+        return pool
 
     def _start_timer(self) -> None:
-        """There is a timer exactly while there are others."""
+        """Start the timer if other builds are loaded."""
         if self._timer is None and self._others and not self._closed:
             self._timer = threading.Timer(self._unused_s, self._release_unused)
             self._timer.daemon = True

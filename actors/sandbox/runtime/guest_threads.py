@@ -1,8 +1,7 @@
-"""Threads that run guests, and the beat that keeps them within their limits.
+"""The threads that run guests.
 
-A thread that stands still in a tool is made up for meanwhile. It can be lost to one that never
-returns: it is replaced, and when it comes back after all it finds its work done by somebody else
-and ends. The beat stands still while nothing runs.
+While a thread is blocked in a tool, an extra thread may run. If the tool never returns, the thread
+is replaced; if it returns after that, the thread exits.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ThreadWork = Callable[[], None]
 
 
 class GuestThreads:
-    """Up to so many threads at work, made when they are first needed."""
+    """Up to ``count_max`` threads at work, started when needed."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -39,21 +38,21 @@ class GuestThreads:
             self._provide_threads()
 
     def replace(self, thread: threading.Thread) -> None:
-        """Do without a thread that is stuck; another may take its place."""
+        """Release a thread that is stuck; another may be started instead."""
         with self._changed:
             self._threads.discard(thread)
             self._provide_threads()
 
     def allow_extra(self, threads: Collection[threading.Thread]) -> None:
-        """These stand still just now, and as many others may work meanwhile. When they go on,
-        threads end as they come to the end of what they do, until there are no more than may be."""
+        """Allow one extra thread for each of these blocked ones. When these continue, threads exit
+        after their present work until the limit holds again."""
         with self._changed:
             self._blocked_count = len(self._threads.intersection(threads))
             self._provide_threads(len(self._queue))
             self._changed.notify(max(self._excess, 0))
 
     def close(self) -> None:
-        """Returns when all threads that are not lost have ended."""
+        """Wait until all threads have ended, except for replaced ones."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -64,7 +63,7 @@ class GuestThreads:
 
     @property
     def _excess(self) -> int:
-        """How many threads there are beyond those there may be."""
+        """The number of threads above the limit."""
         return len(self._threads) - self._count_max - self._blocked_count
 
     def _provide_threads(self, count_max: int = 1) -> None:
@@ -85,7 +84,7 @@ class GuestThreads:
             while me in self._threads:
                 if self._excess > 0:
                     self._threads.discard(me)
-                    self._provide_threads()  # Whoever woke this one up may need another.
+                    self._provide_threads()  # The work that woke this thread may need another.
                     break
                 if self._queue:
                     return self._queue.popleft()
@@ -98,7 +97,7 @@ class GuestThreads:
 
 
 def _big_thread(run: Callable[[], None]) -> threading.Thread:
-    """The stack size of threads is a setting of the process: it is changed for a moment only."""
+    """Start a thread with a large stack. The stack size is a setting of the process."""
     with _stack_size_lock:
         before = threading.stack_size(THREAD_STACK_BYTES)
         try:

@@ -1,7 +1,7 @@
-"""Interpreters that are their linear memory: what the guests of such have in common.
+"""Instances whose whole state is their linear memory.
 
-The memory can be taken out as an image, and laid over another instance of the same build. What a
-step is, and how the program gets in and out, is the guest's.
+The memory can be saved as an image and loaded into another instance of the same build. Subclasses
+implement the steps.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["GuestStore", "ImageInstance"]
 
 
 class GuestStore(WasmStore):
-    """One that sees a clock and chance of its own."""
+    """A store with its own clock and randomness."""
 
     def __init__(self, engine: wasmtime.Engine, memory_bytes_max: int) -> None:
         super().__init__(engine, memory_bytes_max)
-        self.surroundings = GuestEnvironment()
+        self.environment = GuestEnvironment()
 
 
 M = TypeVar("M", bound=GuestStore)
@@ -32,26 +32,26 @@ M_co = TypeVar("M_co", bound=GuestStore, covariant=True)
 class ImageGuest(Protocol[M_co]):
     @property
     def pristine(self) -> Pristine:
-        """The memory every instance begins with."""
+        """The memory of a new instance."""
 
     def new_store(self) -> M_co: ...
 
 
 class ImageInstance(Generic[M]):
-    """One interpreter of a build."""
+    """One interpreter of a build, with images."""
 
     def __init__(self, guest: ImageGuest[M]) -> None:
-        self._guest = guest  # Its host functions are there as long as this may call them.
+        self._guest = guest  # Keeps its host functions alive.
         self._wasm_store = guest.new_store()
         self.fuel_used = 0
 
     @property
-    def surroundings(self) -> GuestEnvironment:
-        return self._wasm_store.surroundings
+    def environment(self) -> GuestEnvironment:
+        return self._wasm_store.environment
 
-    @surroundings.setter
-    def surroundings(self, value: GuestEnvironment) -> None:
-        self._wasm_store.surroundings = value
+    @environment.setter
+    def environment(self, value: GuestEnvironment) -> None:
+        self._wasm_store.environment = value
 
     @property
     def memory_bytes(self) -> int:
@@ -62,11 +62,11 @@ class ImageInstance(Generic[M]):
 
     def image(self) -> Image:
         memory = dirty_pages(self._wasm_store, self._guest.pristine)
-        return Image(memory, self.surroundings.copy())
+        return Image(memory, self.environment.copy())
 
     def load(self, image: Image) -> None:
         apply_pages(self._wasm_store, image.memory)
-        self.surroundings = image.surroundings.copy()
+        self.environment = image.surroundings.copy()
 
     def close(self) -> None:
         self._wasm_store.close()

@@ -1,7 +1,7 @@
-"""Ready instances of one guest: taking one is instant, making one is not.
+"""Instances of one guest that are made in advance, because making one is slow.
 
-Owns the few instances that only ever check sources, too: nothing runs in them, so they serve
-everybody, until one is stopped or has grown.
+A few instances only check sources. No program runs in them, so all requests share them; an instance
+that was stopped or has grown is closed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHECKER_BYTES_MAX = 32 << 20
 
 
 class InstancePool:
-    """``fill`` it when nobody waits: making an instance holds up everything else for a while."""
+    """The pool of one guest. Call ``fill`` after a run: making an instance delays other work."""
 
     def __init__(
         self, guest: Guest, count: int, submit: Callable[[Callable[[], None]], None]
@@ -50,13 +50,13 @@ class InstancePool:
         except IndexError:
             return self.guest.instance()
 
-    def check(self, turn: GuestRun) -> StepEnded:
-        """Drive a turn of ``check_turn``."""
+    def check(self, run: GuestRun) -> StepEnded:
+        """Drive a run of ``check_run``."""
         try:
             instance = self._checkers.popleft()
         except IndexError:
             instance = self.acquire()
-        step = drive_to_stop(turn, instance)
+        step = drive_to_stop(run, instance)
         assert isinstance(step, StepEnded)
         if isinstance(step, StepStopped) or instance.memory_bytes > _CHECKER_BYTES_MAX:
             instance.close()
@@ -74,7 +74,7 @@ class InstancePool:
 
     @staticmethod
     def check_run(code: str, tools: Mapping[str, Tool], limits: SessionLimits) -> GuestRun:
-        """A turn that finds out what is wrong with a source."""
+        """A run that only checks a source."""
         check = CheckStep(code=code, tools=callable_names(tools))
         program = msgspec.json.encode(check)
         log = RunLog(program=program, limits=limits, tools={}, now_ns=0, entries=[])
@@ -83,7 +83,7 @@ class InstancePool:
     def _add_instance(self) -> None:
         try:
             instance = self.guest.instance()
-        except Exception:  # Whoever takes one makes it, and is told the reason.
+        except Exception:  # ``acquire`` makes an instance, too, and raises the error.
             with self._lock:
                 self._filling = False
             return

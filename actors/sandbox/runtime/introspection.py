@@ -1,13 +1,12 @@
-"""What a program can find out by itself: ``list_tools``, ``describe_tool`` and ``current_policy``.
+"""The functions by which a program inspects its tools: ``list_tools``, ``describe_tool`` and
+``current_policy``.
 
-Every program of every language has these three synchronous functions; the host answers them from
-the tools the run started with. They are no calls in the sense of limits and records: those count
-and tell of what leaves the sandbox, and here nothing does. So they cost no call, ask nobody, can
-be answered in a session that may make none, and need no name in a snapshot's set of tools.
+Every program of every language has these synchronous functions. The host answers them from the
+tools of the run. They do not leave the sandbox, so they are neither counted nor recorded as calls,
+and a snapshot does not list them as tools.
 
-What a program was told is part of what its run was given. A run that asks keeps the whole
-catalogue in its log, once however often it asks, and a replay reads it there: whatever a newer
-version would say, the program hears what it heard.
+The replies are part of a run's input. A run that uses them stores all descriptions in its log, and
+a replay reads them there: so a replay under a newer version gets the same replies.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from rookery.actors.sandbox.contract import CallReply, Tool, ToolFailure
+from rookery.actors.sandbox.contract import CallReply, Tool
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.capability import Capability
 
 __all__ = ["INTROSPECTION", "LIMITS", "ToolDescriptions", "callable_names"]
@@ -32,7 +32,7 @@ _POLICY: Final = {
 
 
 def _capability(name: str, description: str, answer: str, *texts: str) -> Capability:
-    """``texts`` are the names of its arguments."""
+    """``texts`` are the names of the arguments, all of type string."""
     arguments = {
         "type": "object",
         "properties": {text: {"type": "string"} for text in texts},
@@ -53,25 +53,25 @@ INTROSPECTION: Final[Mapping[str, Capability]] = {
         _capability("current_policy", "What the sandbox allows beside its tools.", "object"),
     )
 }
-"""In the order they are listed in, behind the tools of the host."""
+"""In the order of the list, after the tools of the host."""
 
 
 LIMITS: Final = "current limits"
-"""What a guest calls to tell its program the limits of the run; no tool can have this name."""
+"""The call by which a guest reads the limits of the run; it is not a valid name of a tool."""
 
 
 def callable_names(tools: Mapping[str, Tool]) -> dict[str, bool]:
-    """Every name a program can call, to whether it is awaited."""
+    """By name of each callable: whether its calls are awaited."""
     offered = {name: tool.awaited for name, tool in sorted(tools.items())}
     return offered | dict.fromkeys(INTROSPECTION, False)
 
 
 class ToolDescriptions(msgspec.Struct, frozen=True):
-    """What a run's program is told, word for word."""
+    """The encoded replies to a run's program."""
 
     tools: dict[str, bytes]
-    """Name to the JSON of its capability, in the order they are listed in. The order of keys is
-    the declaration's: positional arguments are bound by it."""
+    """By name: the JSON of the capability, in the order of the list. Keys are in the order of the
+    declaration, which binds positional arguments."""
     policy: dict[str, str]
 
     @classmethod
@@ -84,13 +84,13 @@ class ToolDescriptions(msgspec.Struct, frozen=True):
     def size_bytes(self) -> int:
         return sum(map(len, self.tools.values()))
 
-    def reply_to(self, asked: str, args: list[Any], kwargs: dict[str, Any]) -> CallReply:
-        """``asked`` is one of ``INTROSPECTION``."""
-        if asked == "describe_tool":
+    def reply_to(self, function: str, args: list[Any], kwargs: dict[str, Any]) -> CallReply:
+        """The reply to the function of this name in ``INTROSPECTION``."""
+        if function == "describe_tool":
             return self._describe(*args, **kwargs) if _names_one(args, kwargs) else _WRONG_ARGUMENTS
         if args or kwargs:
-            return _error_reply("TYPE_ERROR", f"{asked}() takes no arguments")
-        if asked == "list_tools":
+            return _error_reply("TYPE_ERROR", f"{function}() takes no arguments")
+        if function == "list_tools":
             return CallReply(value=self._all)
         return CallReply(value={**self.policy, "tools": self._all})
 
@@ -106,7 +106,7 @@ class ToolDescriptions(msgspec.Struct, frozen=True):
 
 
 def _to_capability(tool: Tool) -> Capability:
-    """Under the name programs call it by, which a surface may have made longer."""
+    """The capability under the tool's name in programs, which a surface may have prefixed."""
     declared = tool.capability
     if declared is None:
         return Capability(name=tool.name, description="", side_effect=tool.side_effect)
@@ -119,7 +119,7 @@ def _names_one(args: list[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def _error_reply(code: str, message: str) -> CallReply:
-    return CallReply(error=ToolFailure(code, message))
+    return CallReply(error=ToolFault(code, message))
 
 
 _WRONG_ARGUMENTS: Final = _error_reply(

@@ -1,6 +1,6 @@
-"""The memory of a guest as the pages in which it differs from a pristine one of the same build.
+"""Images of a guest's memory: the pages that differ from a new instance of the same build.
 
-Compressed as soon as it is taken: images are what is kept of thousands of idle sessions.
+Images are compressed at once, because thousands of suspended sessions hold one each.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Pristine:
-    """The memory every instance of a build begins with."""
+    """The memory of a new instance of a build."""
 
-    def __init__(self, machine: WasmStore) -> None:
-        self.size = machine.size
-        self._bytes = ctypes.create_string_buffer(machine.read(0, self.size), self.size)
+    def __init__(self, store: WasmStore) -> None:
+        self.size = store.size
+        self._bytes = ctypes.create_string_buffer(store.read(0, self.size), self.size)
         self.address = ctypes.addressof(self._bytes)
 
     @cached_property
     def checksum(self) -> int:
-        """An image fits no memory that begins otherwise. Nobody is kept from lying: seals do."""
+        """Rejects images of other memory. It does not detect forgery; a snapshot's MAC does."""
         return zlib.crc32(self._bytes)
 
 
-def dirty_pages(machine: WasmStore, pristine: Pristine) -> bytes:
-    """Header (size, stack pointer, count), the pages' numbers, the pages."""
-    address, size = machine.address, machine.size
+def dirty_pages(store: WasmStore, pristine: Pristine) -> bytes:
+    """An image: header (size, stack pointer, count), page numbers, pages."""
+    address, size = store.address, store.size
     numbers: list[int] = []
     for block in range(0, size, PAGE_BYTES):
         known = block < pristine.size
@@ -50,33 +50,33 @@ def dirty_pages(machine: WasmStore, pristine: Pristine) -> bytes:
                 for at in range(0, PAGE_BYTES, _GRAIN_BYTES)
                 if _memcmp(address + block + at, before + at, _GRAIN_BYTES)
             ]
-    head = _HEAD.pack(size, machine.stack_pointer, len(numbers))
+    head = _HEAD.pack(size, store.stack_pointer, len(numbers))
     pages = [
         ctypes.string_at(address + first * _GRAIN_BYTES, count * _GRAIN_BYTES)
-        for first, _, count in _stretches(numbers)
+        for first, _, count in _page_runs(numbers)
     ]
     return zlib.compress(b"".join([head, struct.pack(f"<{len(numbers)}I", *numbers), *pages]), 1)
 
 
-def apply_pages(machine: WasmStore, image: bytes) -> None:
-    """Into a pristine machine only: pages that are not in ``image`` stay as they are."""
-    image = _decompressed(image, machine.memory_bytes_max)
+def apply_pages(store: WasmStore, image: bytes) -> None:
+    """Load an image into a new store: pages that ``image`` lacks are unchanged."""
+    image = _decompressed(image, store.memory_bytes_max)
     size, stack_pointer, count = _HEAD.unpack_from(image)
     begin = _HEAD.size + 4 * count
     numbers = struct.unpack_from(f"<{count}I", image, _HEAD.size)
     if numbers and (numbers[-1] + 1) * _GRAIN_BYTES > size:
         raise Refused("SNAPSHOT_CORRUPT", "the memory image names pages outside its memory")
-    machine.grow_to(size)
-    address = machine.address
+    store.grow_to(size)
+    address = store.address
     source = (ctypes.cast(ctypes.c_char_p(image), ctypes.c_void_p).value or 0) + begin
-    for first, at, length in _stretches(numbers):
+    for first, at, length in _page_runs(numbers):
         size_bytes = length * _GRAIN_BYTES
         ctypes.memmove(address + first * _GRAIN_BYTES, source + at * _GRAIN_BYTES, size_bytes)
-    machine.stack_pointer = stack_pointer
+    store.stack_pointer = stack_pointer
 
 
 def _decompressed(image: bytes, size_bytes_max: int) -> bytes:
-    """No more than it says it is, and no more pages than it says its memory has."""
+    """Decompress an image, checking its size and its number of pages against its header."""
     inflate = zlib.decompressobj()
     try:
         head = inflate.decompress(image, _HEAD.size)
@@ -91,8 +91,8 @@ def _decompressed(image: bytes, size_bytes_max: int) -> bytes:
     raise Refused("SNAPSHOT_CORRUPT", "the memory image does not have the size it names")
 
 
-def _stretches(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """First page, its place in ``numbers``, and how many follow each other."""
+def _page_runs(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Runs of consecutive pages: first page, its index in ``numbers``, and length."""
     start = 0
     for i in range(1, len(numbers) + 1):
         if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:

@@ -11,10 +11,10 @@ TICK_S = 0.01
 
 
 class Ticker:
-    """Calls ``strike`` a hundred times a second while there is something to watch."""
+    """Calls ``tick`` a hundred times a second, from ``wake`` until it returns false."""
 
-    def __init__(self, strike: Callable[[], bool]) -> None:
-        self._tick = strike
+    def __init__(self, tick: Callable[[], bool]) -> None:
+        self._tick = tick
         self._awake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="sandbox-beat", daemon=True)
         self._thread.start()

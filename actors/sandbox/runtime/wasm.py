@@ -1,9 +1,9 @@
-"""The one module that knows wasmtime's C API: stores, prepared calls, host functions, traps.
+"""The only module that uses wasmtime's C API: stores, prepared calls, host functions, traps.
 
-wasmtime-py keeps one module-global slot for the exception of a host function, which threads share.
-So host functions are C callbacks of our own: what one wants to say goes into its machine's
-``stopped``, the guest sees a bare trap, and no Python exception ever crosses WebAssembly.
-Every pointer that comes from a guest is checked against its memory before it is followed.
+wasmtime-py has one slot for the exception of a host function, which all threads share. So this
+module defines host functions as C callbacks: an exception goes into ``stopped`` of its store, the
+guest gets a trap, and no Python exception crosses WebAssembly. Every pointer from a guest is
+checked against the size of its memory.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 THREAD_STACK_BYTES: Final = 16 << 20
-"""What a thread that runs guests needs: the wasm stack is a part of it."""
+"""Stack of a thread that runs guests; it includes the wasm stack."""
 
 PAGE_BYTES: Final = 1 << 16
 
 _PIECE_BYTES = 2 << 20
-"""What an interpreter asks for at a time: where less is left, it ends itself for want of memory."""
+"""The step in which an interpreter allocates: with less left it aborts, out of memory."""
 
 _WASM_STACK_BYTES = 2 << 20  # CPython traps with the default; above this Engine() aborts.
 _OUT_OF_STACK = "nest calls and data less deep; a higher max_stack_depth does not help here"
@@ -53,11 +53,11 @@ Extern = Any
 """A ``wasmtime_extern_t``; its class is private to wasmtime-py."""
 
 _running = threading.local()
-"""``machine``: whose store this thread is in."""
+"""``store``: the ``WasmStore`` that this thread executes."""
 
 
 class GuestStopped(Exception):
-    """The guest did not return: this machine is spent."""
+    """The guest did not return: its store is unusable."""
 
     def __init__(self, code: str, message: str, hint: str | None = None) -> None:
         super().__init__(f"{code}: {message}")
@@ -69,32 +69,32 @@ def make_engine() -> wasmtime.Engine:
     config.consume_fuel = True
     config.epoch_interruption = True
     config.max_wasm_stack = _WASM_STACK_BYTES
-    config.memory_reservation = _RESERVED_BYTES  # All a guest can address: it never moves, so
-    config.memory_may_move = False  # where it begins is asked once.
+    config.memory_reservation = _RESERVED_BYTES  # All that a guest can address: so memory
+    config.memory_may_move = False  # never moves, and its address is read once.
     return wasmtime.Engine(config)
 
 
 class Externs:
-    """Functions, memories, tables and globals in a row, as modules want their imports."""
+    """An array of functions, memories, tables and globals, for the imports of a module."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.array = (ffi.wasmtime_extern_t * max(count, 1))()
         self.first: Extern = self.array[0]
 
-    def at(self, place: int) -> Any:
-        return byref(self.first, place * _EXTERN_BYTES)
+    def at(self, index: int) -> Any:
+        return byref(self.first, index * _EXTERN_BYTES)
 
 
 class WasmStore:
-    """One store: instances that share a memory, a fuel meter, and the thread that is in it."""
+    """A wasmtime store: instances that share a memory, a fuel meter and a thread."""
 
     def __init__(self, engine: wasmtime.Engine, memory_bytes_max: int) -> None:
         self.store = wasmtime.Store(engine)
         self.context = self.store._context()
         self.stopped: GuestStopped | None = None
         self.watch: Callable[[], None] = _nothing
-        """Asked at every epoch tick while the guest runs; may raise ``GuestStopped``."""
+        """Called at every epoch tick while the guest runs; may raise ``GuestStopped``."""
         self.limit_memory(memory_bytes_max)
         self.refuel()
         ffi.wasmtime_store_epoch_deadline_callback(self.store.ptr(), _on_tick, None, _no_finalizer)
@@ -105,7 +105,7 @@ class WasmStore:
         self.memory_bytes_max = size_bytes
 
     def refuel(self) -> None:
-        """Count from here."""
+        """Reset the fuel meter."""
         self.store.set_fuel(_FUEL)
 
     @property
@@ -113,20 +113,20 @@ class WasmStore:
         return _FUEL - self.store.get_fuel()
 
     def enter(self) -> None:
-        """This thread is in this store until it enters another."""
-        _running.machine = self
+        """Mark this store as the one that this thread executes."""
+        _running.store = self
 
     def reason(self, error: str, code: wasmtime.TrapCode | None) -> GuestStopped:
-        """Why the guest did not return: what a host function said, or else what wasmtime says."""
-        said, self.stopped = self.stopped, None
-        if said is not None:
-            return said
+        """Why the guest did not return: the exception of a host function, else wasmtime's error."""
+        stopped, self.stopped = self.stopped, None
+        if stopped is not None:
+            return stopped
         if code is wasmtime.TrapCode.STACK_OVERFLOW:
             text = "the interpreter itself ran out of stack"
             return GuestStopped("STACK_OVERFLOW", text, hint=_OUT_OF_STACK)
         free_bytes = self.memory_bytes_max - self.size
-        gave_up = code is wasmtime.TrapCode.UNREACHABLE and free_bytes < _PIECE_BYTES
-        if gave_up or free_bytes < PAGE_BYTES:
+        aborted = code is wasmtime.TrapCode.UNREACHABLE and free_bytes < _PIECE_BYTES
+        if aborted or free_bytes < PAGE_BYTES:
             return GuestStopped("MEMORY_EXCEEDED", "the interpreter ran out of memory")
         what = code.name.lower().replace("_", " ") if code else error.partition("\n")[0]
         return GuestStopped("RUNTIME_ERROR", f"the interpreter stopped: {what or 'a trap'}")
@@ -144,27 +144,27 @@ class WasmStore:
             raise wasmtime.WasmtimeError("a module trapped while it was instantiated")
         return instance
 
-    def fetch(self, instance: Any, name: bytes, into: Externs, place: int) -> None:
-        """Put what ``instance`` exports under ``name`` where it is wanted."""
+    def fetch(self, instance: Any, name: bytes, into: Externs, index: int) -> None:
+        """Copy the export ``name`` of ``instance`` into an array of imports."""
         if not ffi.wasmtime_instance_export_get(
-            self.context, byref(instance), name, len(name), into.at(place)
+            self.context, byref(instance), name, len(name), into.at(index)
         ):
             raise LookupError(f"the guest exports no {name.decode()}")
 
     def value(self, extern: Extern) -> int:
-        """Of a global."""
+        """The value of a global."""
         return int(wasmtime.Global._from_raw(extern.of.global_).value(self.store))
 
     def set_value(self, extern: Extern, value: int) -> None:
-        """Of a global."""
+        """Set the value of a global."""
         wasmtime.Global._from_raw(extern.of.global_).set_value(self.store, value)
 
     def length(self, extern: Extern) -> int:
-        """Of a table."""
+        """The length of a table."""
         return int(wasmtime.Table._from_raw(extern.of.table).size(self.store))
 
     def use(self, memory: Extern, stack_pointer: Extern | None = None) -> None:
-        """What the state of a guest consists of; one whose state is not kept needs no pointer."""
+        """Set the memory and the stack pointer of the guest; only images need the pointer."""
         self._memory = memory.of.memory
         data = ffi.wasmtime_memory_data(self.context, byref(self._memory))
         self.address = _address(data)
@@ -214,10 +214,10 @@ class WasmStore:
 
 
 class PreparedFunction:
-    """An exported function of ``i32`` parameters, called without building anything anew."""
+    """An exported function of ``i32`` parameters, with a reused buffer for its arguments."""
 
-    def __init__(self, machine: WasmStore, function: Extern, parameters: int, results: int) -> None:
-        self._wasm_store, self._function = machine, function.of.func
+    def __init__(self, store: WasmStore, function: Extern, parameters: int, results: int) -> None:
+        self._wasm_store, self._function = store, function.of.func
         slots = max(parameters, results, 1)
         self._layout = struct.Struct("<" + _SLOT["i32"] * parameters)
         self._returns = bool(results)
@@ -226,29 +226,29 @@ class PreparedFunction:
 
     def __call__(self, *arguments: int) -> int:
         self._layout.pack_into(self._buffer, 0, *arguments)
-        machine = self._wasm_store
-        machine.enter()
+        store = self._wasm_store
+        store.enter()
         trap = ctypes.POINTER(ffi.wasm_trap_t)()
         error = ffi.wasmtime_func_call_unchecked(
-            machine.context, byref(self._function), *self._slots, byref(trap)
+            store.context, byref(self._function), *self._slots, byref(trap)
         )
         if error or trap:
-            raise _reason(machine, error, trap)
+            raise _reason(store, error, trap)
         return int(_I32.unpack_from(self._buffer)[0]) if self._returns else 0
 
 
 class Linker:
-    """Host functions, defined once a process and found by every machine."""
+    """Host functions, defined once a process and imported by every store."""
 
     def __init__(self, engine: wasmtime.Engine) -> None:
         self._linker = wasmtime.Linker(engine)
         self._callbacks: list[Any] = []
 
     def define(self, module: bytes, name: bytes, kind: Any, function: Callable[..., Any]) -> None:
-        """``function(machine, *integers)``; it may raise ``GuestStopped``."""
+        """Define ``function(store, *integers)``; it may raise ``GuestStopped``."""
         types = [str(parameter) for parameter in kind.params], [str(r) for r in kind.results]
         callback = _callback(function, *types)
-        self._callbacks.append(callback)  # ctypes frees what nobody holds.
+        self._callbacks.append(callback)  # Otherwise ctypes frees it.
         error = ffi.wasmtime_linker_define_func_unchecked(
             self._linker.ptr(),
             ctypes.create_string_buffer(module),
@@ -264,37 +264,39 @@ class Linker:
             raise wasmtime.WasmtimeError._from_ptr(error)
 
     def fetch(
-        self, machine: WasmStore, module: bytes, name: bytes, into: Externs, place: int
+        self, store: WasmStore, module: bytes, name: bytes, into: Externs, index: int
     ) -> None:
-        """Put a host function where it is wanted."""
+        """Copy a host function into an array of imports."""
         if not ffi.wasmtime_linker_get(
             self._linker.ptr(),
-            machine.context,
+            store.context,
             module,
             len(module),
             name,
             len(name),
-            into.at(place),
+            into.at(index),
         ):
             raise LookupError(f"the host defines no {name.decode()}")
 
 
 def _callback(function: Callable[..., Any], parameters: list[str], results: list[str]) -> Any:
-    """A C function over raw slots: arguments come, and a result goes, in the same place."""
-    given = struct.Struct("<" + "".join(_SLOT[kind] for kind in parameters))
+    """A C function over raw slots, which hold the arguments and then the result."""
+    arguments_layout = struct.Struct("<" + "".join(_SLOT[kind] for kind in parameters))
     returned = struct.Struct({"i32": "<i", "i64": "<q"}[results[0]]) if results else None
 
     def called(_data: Any, _caller: Any, slots: int, _count: int) -> int:
-        machine = _running.machine
+        store = _running.store
         try:
-            value = function(machine, *given.unpack(ctypes.string_at(slots, given.size)))
-            machine.enter()  # The function may have been in another store.
+            value = function(
+                store, *arguments_layout.unpack(ctypes.string_at(slots, arguments_layout.size))
+            )
+            store.enter()  # The function may have entered another store.
             if returned is not None:
                 ctypes.memmove(slots, returned.pack(value), returned.size)
         except GuestStopped as stopped:
-            machine.stopped = stopped
+            store.stopped = stopped
         except BaseException as bug:
-            machine.stopped = GuestStopped("RUNTIME_ERROR", f"a host function failed: {bug!r}")
+            store.stopped = GuestStopped("RUNTIME_ERROR", f"a host function failed: {bug!r}")
         else:
             return 0
         return _address(ffi.wasmtime_trap_new(b"host", 4))
@@ -303,11 +305,11 @@ def _callback(function: Callable[..., Any], parameters: list[str], results: list
 
 
 def _tick(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
-    machine = _running.machine
+    store = _running.store
     try:
-        machine.watch()
+        store.watch()
     except GuestStopped as stopped:
-        machine.stopped = stopped
+        store.stopped = stopped
         return _address(ffi.wasmtime_error_new(b"host"))
     delta[0] = 1
     kind[0] = _CONTINUE
@@ -335,7 +337,7 @@ _on_tick = ctypes.CFUNCTYPE(
 )(_tick)
 
 
-def _reason(machine: WasmStore, error: Any, trap: Any) -> GuestStopped:
+def _reason(store: WasmStore, error: Any, trap: Any) -> GuestStopped:
     text = str(wasmtime.WasmtimeError._from_ptr(error)) if error else ""
     code = None
     if trap:
@@ -343,4 +345,4 @@ def _reason(machine: WasmStore, error: Any, trap: Any) -> GuestStopped:
         if ffi.wasmtime_trap_code(trap, byref(number)):
             code = wasmtime.TrapCode(number.value)
         ffi.wasm_trap_delete(trap)
-    return machine.reason(text, code)
+    return store.reason(text, code)

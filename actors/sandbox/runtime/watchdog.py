@@ -1,7 +1,7 @@
-"""The watch over runs: what takes too long is ended, and who stands still keeps nobody from work.
+"""Ends runs that exceed their time, and allows extra threads for those that are blocked in tools.
 
-Struck a hundred times a second while anything runs. Guests look at their own time then; a run that
-is lost in a tool is ended here, without its thread. What its end comes to is the session's.
+The watchdog ticks a hundred times a second while a job runs. At a tick each running guest checks
+its limits; the watchdog ends a run whose time is over in a tool, and replaces its thread.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ class Watchdog:
     threads: GuestThreads
     blocked_max: int
     blocked_bytes_max: int
-    """So many threads, whose instances hold so much, are made up for while they stand still."""
+    """Limits on the blocked threads that an extra thread is allowed for: count, and memory of their
+    instances."""
 
     def tick(self) -> bool:
-        """One beat; whether there is anything to watch."""
+        """Check all running jobs; returns whether there are any."""
         self.engine.increment_epoch()
         running = self.queues.running()
         blocked, held_bytes = [], 0
-        for job, lane in running:
-            if (turn := job.guest_run) is None or turn.blocking_call is None:
+        for job, queue in running:
+            if (run := job.guest_run) is None or run.blocking_call is None:
                 continue
-            if turn.stopwatch.wall_is_over or turn.cancelled:
-                self._abandon_job(job, lane, turn)
+            if run.stopwatch.wall_is_over or run.cancelled:
+                self._abandon_job(job, queue, run)
                 continue
-            held_bytes += turn.held_bytes
+            held_bytes += run.held_bytes
             if job.thread is not None and held_bytes <= self.blocked_bytes_max:
                 blocked.append(job.thread)
         self.threads.allow_extra(blocked[: self.blocked_max])
         return bool(running)
 
-    def _abandon_job(self, job: SessionJob, lane: SessionQueue, turn: GuestRun) -> None:
+    def _abandon_job(self, job: SessionJob, queue: SessionQueue, run: GuestRun) -> None:
         if job.own_result():
-            assert lane.session is not None
-            turn.abandoned = True
-            outcome = lane.session.abandon_thread(turn)
-            self.sessions.mark_used(lane.session)
+            assert queue.session is not None
+            run.abandoned = True
+            outcome = queue.session.abandon_thread(run)
+            self.sessions.mark_used(queue.session)
             self.queues.detach(job)
             job.future.set_result(outcome)

@@ -1,8 +1,8 @@
-"""One run on its way through an instance: what the guest asks is answered from the log first.
+"""Drives one run in an instance, from its log first and then with the outside world.
 
-The same code drives a run for the first time, continues it, and runs it again. A turn never touches
-its session: whoever drives it decides what its end means. Entries behind the cursor are replayed
-with every digest checked; beyond the log's end the outside world is asked and the log grows.
+The same code starts a run, continues it and repeats it. While the log has entries, calls get their
+recorded results and every digest is checked; after that the host is called and the log grows. A
+``GuestRun`` does not change its session: ``Session`` decides what the last step means.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from rookery.actors.sandbox.contract import (
     StepWaits,
     SuspendedRun,
     Tool,
-    ToolFailure,
     ToolResult,
     suspend,
 )
@@ -42,6 +41,7 @@ from rookery.actors.sandbox.sessions.run_log import (
     SyncCallEntry,
 )
 from rookery.actors.sandbox.sessions.stopwatch import Stopwatch
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import ErrorObject
 
@@ -54,7 +54,7 @@ _encode = msgspec.json.encode
 
 
 class CallSuspended(GuestStopped):
-    """A synchronous call must wait. Its instance is spent; the log is not."""
+    """A synchronous call must wait. The instance is unusable; the log continues."""
 
     def __init__(self, call: ProgramCall) -> None:
         super().__init__("SUSPENDED", f"{call.name} is not answered yet")
@@ -70,13 +70,13 @@ _arguments = msgspec.json.Decoder(_Arguments).decode
 
 
 class SavedRun(msgspec.Struct):
-    """A turn without its process."""
+    """A run as a snapshot stores it."""
 
     log: RunLog
     tally: RunMeters
-    """As it stood where the log begins."""
+    """The meters where the log begins."""
     image: Image | None = None
-    """Of the place where the log begins, if that is not the start of the run."""
+    """The memory where the log begins, if that is not the start of the run."""
     waiting: SuspendedRun | None = None
     wall_ns: int = 0
     cpu_ns: int = 0
@@ -84,28 +84,28 @@ class SavedRun(msgspec.Struct):
 
 
 class GuestRun:
-    """Implements ``Host`` for the instance it is in."""
+    """A run and the ``Host`` of its instance."""
 
     def __init__(
         self, saved: SavedRun, answer: CallTool = suspend, *, recorded: bool = False
     ) -> None:
-        """``recorded``: it came to its end before, so no limit of time can end it now."""
+        """``recorded``: the run ended before, so the limits of time do not apply."""
         self.saved, self.log, self._answer = saved, saved.log, answer
         self._is_complete_record = recorded
         self.tally = saved.tally.copy()
         self.stopwatch = Stopwatch(saved.log.limits)
         self.stopwatch.wall_ns, self.stopwatch.cpu_ns = saved.wall_ns, saved.cpu_ns
         self.size_bytes = len(saved.log.program)
-        """What remembering this run costs, roughly."""
+        """The approximate memory for its log."""
         self.cancelled = False
         self.abandoned = False
         self.blocked_by: GuestRun | None = None
-        """The run that cannot begin before this one was run again."""
+        """The run that waits until this one is repeated."""
         self.blocking_call: ProgramCall | None = None
-        """The call the outside world is busy with; the guest stands still."""
+        """The call that the guest's thread is blocked in."""
         self.listed_tools = False
         self.held_bytes = 0
-        """The guest's memory, as it stands still."""
+        """The guest's memory while it is blocked in a call."""
         self._instance: Instance | None = None
         self._cursor = self._recorded_count = 0
         self._is_started = saved.image is not None
@@ -115,7 +115,7 @@ class GuestRun:
     # --- driving ----------------------------------------------------------------------------
 
     def drive(self, instance: Instance) -> Step:
-        """Until the program ends or waits for something nobody answers now."""
+        """Execute steps until the program ends or is suspended."""
         self._recorded_count = len(self.log.entries)
         self._instance = instance
         self.stopwatch.begin()
@@ -131,7 +131,7 @@ class GuestRun:
         return step
 
     def resume(self, answers: Mapping[int, ToolResult], advance_ms: int, answer: CallTool) -> None:
-        """Take these answers into the log; ``drive`` then feeds them to the program."""
+        """Append results to the log; ``drive`` then passes them to the program."""
         waiting = self.saved.waiting
         assert waiting is not None
         self._answer = answer
@@ -142,10 +142,10 @@ class GuestRun:
                 raise Refused("INPUT_NOT_FOUND", f"the run does not wait for call {number}")
         if any(not call.awaited for call in waiting.calls):
             if not answers:
-                raise Refused("INVALID_ARGUMENT", "a synchronous call goes on with its answer only")
+                raise Refused("INVALID_ARGUMENT", "a synchronous call needs its result")
             (call,) = waiting.calls
-            told = RecordedResult.of(answers[call.id])
-            self.log.entries.append(SyncCallEntry(call.name, call.digest, told))
+            result = RecordedResult.of(answers[call.id])
+            self.log.entries.append(SyncCallEntry(call.name, call.digest, result))
         else:
             fed = [_resumed_call(calls[i], RecordedResult.of(a)) for i, a in answers.items()]
             self.log.entries.append(ResumeEntry(fed, advance_ms))
@@ -154,7 +154,7 @@ class GuestRun:
         self._resumed_wait, self.saved.waiting = waiting, None
 
     def undo_resume(self) -> bool:
-        """As if ``resume`` had not been called; whether it had."""
+        """Undo the last ``resume``; returns whether there was one."""
         if self._resumed_wait is None:
             return False
         self.log.entries.pop()
@@ -163,7 +163,7 @@ class GuestRun:
         return True
 
     def checkpoint(self, image: Image) -> None:
-        """From here on this turn begins where ``image`` was taken."""
+        """Restart the log at ``image``."""
         self.saved.image = image
         self.saved.tally = self.tally.copy()
         self.log.entries.clear()
@@ -186,7 +186,7 @@ class GuestRun:
         return self._cursor < self._recorded_count
 
     def _next_entry(self) -> LogEntry:
-        """Time counts from where the recorded part of the run ends."""
+        """The next entry of the log. Time counts from the end of the recorded part."""
         entry = self.log.entries[self._cursor]
         self._cursor += 1
         if self._cursor == self._recorded_count:
@@ -195,10 +195,10 @@ class GuestRun:
         return entry
 
     def _next_request(self, instance: Instance, step: Step | None) -> bytes | None:
-        surroundings = instance.surroundings
+        environment = instance.environment
         if not self._is_started:
             self._is_started = True
-            surroundings.advance_clock(self.log.now_ns - surroundings.clock_ns)
+            environment.advance_clock(self.log.now_ns - environment.clock_ns)
             return self.log.program
         if step is not None and not isinstance(step, StepWaits):
             return None
@@ -208,8 +208,8 @@ class GuestRun:
             self.log.entries.append(ResumeEntry(calls))
         entry = self._next_entry()
         if not isinstance(entry, ResumeEntry):
-            raise _divergence("the program waits where it went on before")
-        surroundings.advance_clock(entry.advance_ms * _NS_PER_MS)
+            raise _divergence("the program waits where the recorded run continued")
+        environment.advance_clock(entry.advance_ms * _NS_PER_MS)
         replies = [self._replayed_reply(call) for call in entry.calls]
         if entry.whole and self.tally.open:
             raise _divergence("the program waits for more calls than were recorded")
@@ -229,12 +229,12 @@ class GuestRun:
             if not self.tally.open:
                 raise GuestStopped("RUNTIME_ERROR", "the program waits for nothing")
         elif self._replaying:
-            raise _divergence("the program ended where it went on before")
+            raise _divergence("the program ended where the recorded run continued")
         else:
             self._drop_calls(list(self.tally.open))
         return step
 
-    # --- what the guest asks ----------------------------------------------------------------
+    # --- the host of the instance -----------------------------------------------------------
 
     def call(self, name: str, arguments: bytes) -> bytes:
         try:
@@ -247,22 +247,22 @@ class GuestRun:
             return _encode(self._tool_descriptions().reply_to(name, given.args, given.kwargs))
         tool = self.log.tools.get(name)
         if tool is None or tool.awaited:
-            failure = ToolFailure("UNKNOWN_TOOL", f"there is no synchronous tool {name[:80]!r}")
+            failure = ToolFault("UNKNOWN_TOOL", f"there is no synchronous tool {name[:80]!r}")
             return _encode(CallReply(error=failure))
         call = self._new_call(tool, given.args, given.kwargs)
         if self._replaying:
-            told = self._recorded_result(call)
+            result = self._recorded_result(call)
         else:
-            told = self._call_tool(call)
-            self.log.entries.append(SyncCallEntry(name, call.digest, told))
+            result = self._call_tool(call)
+            self.log.entries.append(SyncCallEntry(name, call.digest, result))
             self._cursor += 1
-        return _encode(self._reply(call, told))
+        return _encode(self._reply(call, result))
 
     def emit(self, channel: int, text: bytes) -> bool:
         return self.tally.emit(channel, text, self.log.limits.max_stdout_bytes)
 
     def watch(self) -> None:
-        """What was recorded ended before its limits, so only new work can break them."""
+        """Enforce the limits on new work; the recorded part was within them."""
         waits_cancelled = self.blocked_by is not None and self.blocked_by.cancelled
         if self.cancelled or self.abandoned or waits_cancelled:
             raise GuestStopped("CANCELLED", "the run was cancelled")
@@ -272,11 +272,11 @@ class GuestRun:
     # --- calls ------------------------------------------------------------------------------
 
     def _tool_descriptions(self) -> ToolDescriptions:
-        """As the program was told before, or as the run's tools are now."""
+        """The descriptions of the log, or of the run's tools if the log has none."""
         self.listed_tools = True
         if self.log.catalogue is None:
             if self._replaying or self._is_complete_record:
-                raise _divergence("the program asks for its tools, which it did not before")
+                raise _divergence("the program lists its tools, and the recorded run did not")
             self.log.catalogue = ToolDescriptions.of(self.log.tools)
             self.size_bytes += self.log.catalogue.size_bytes
         return self.log.catalogue
@@ -309,35 +309,35 @@ class GuestRun:
 
     def _recorded_result(self, call: ProgramCall) -> RecordedResult:
         entry = self._next_entry()
-        asked = (call.name, call.digest)
-        if not isinstance(entry, SyncCallEntry) or (entry.name, entry.digest) != asked:
-            raise _divergence(f"call {call.id} is {call.name}, and not what was recorded")
+        call_key = (call.name, call.digest)
+        if not isinstance(entry, SyncCallEntry) or (entry.name, entry.digest) != call_key:
+            raise _divergence(f"call {call.id} is {call.name}, which differs from the record")
         return entry.told
 
     def _call_tool(self, call: ProgramCall) -> RecordedResult:
-        """The run's time goes on meanwhile; when it is over, somebody else ends the run."""
+        """Call the host. This counts as time of the run; the watchdog ends the run after it."""
         self.stopwatch.enter_host()
         if self._instance is not None:
             self.held_bytes = self._instance.memory_bytes
         self.blocking_call = call
         try:
             answer = self._answer(call)
-            told = None if answer is None else RecordedResult.of(answer)
+            result = None if answer is None else RecordedResult.of(answer)
         except BaseException as bug:
             raise GuestStopped("RUNTIME_ERROR", f"a host function failed: {bug!r}") from None
         finally:
             self.blocking_call = None
             duration_ms = self.stopwatch.leave_host()
         if self.abandoned:
-            raise GuestStopped("CANCELLED", "the run ended before this answer")
-        if told is None:
+            raise GuestStopped("CANCELLED", "the run ended before this result")
+        if result is None:
             raise CallSuspended(call)
         if self.stopwatch.wall_is_over:
             self.tally.record_timeout(call, self.log.tools[call.name])
             self.stopwatch.check()
-        if not told.duration_ms and duration_ms:
-            return msgspec.structs.replace(told, duration_ms=duration_ms)
-        return told
+        if not result.duration_ms and duration_ms:
+            return msgspec.structs.replace(result, duration_ms=duration_ms)
+        return result
 
     def _immediate_results(self) -> list[ResumedCall]:
         answered = []
@@ -353,23 +353,23 @@ class GuestRun:
 
     def _replayed_reply(self, resumed: ResumedCall) -> tuple[int, CallReply]:
         open_call = self.tally.open.pop(resumed.id, None)
-        asked = None if open_call is None else (open_call.call.name, open_call.call.digest)
-        if open_call is None or asked != (resumed.name, resumed.digest):
-            raise _divergence(f"call {resumed.id} is not what was recorded")
+        call_key = None if open_call is None else (open_call.call.name, open_call.call.digest)
+        if open_call is None or call_key != (resumed.name, resumed.digest):
+            raise _divergence(f"call {resumed.id} differs from the record")
         return open_call.number, self._reply(open_call.call, resumed.told)
 
-    def _reply(self, call: ProgramCall, told: RecordedResult) -> CallReply:
-        self.size_bytes += len(told.value)
-        self.tally.record_result(call, told, self.log.tools[call.name])
-        if told.error is not None:
-            return CallReply(error=told.error)
-        return CallReply(value=msgspec.Raw(told.value))
+    def _reply(self, call: ProgramCall, result: RecordedResult) -> CallReply:
+        self.size_bytes += len(result.value)
+        self.tally.record_result(call, result, self.log.tools[call.name])
+        if result.error is not None:
+            return CallReply(error=result.error)
+        return CallReply(value=msgspec.Raw(result.value))
 
 
-def drive_to_stop(turn: GuestRun, instance: Instance) -> Step | CallSuspended:
-    """``drive``, with every way to stop as a value. Changes nothing but the turn."""
+def drive_to_stop(run: GuestRun, instance: Instance) -> Step | CallSuspended:
+    """``drive``, but a suspension or a stop is returned instead of raised."""
     try:
-        return turn.drive(instance)
+        return run.drive(instance)
     except CallSuspended as suspended:
         return suspended
     except GuestStopped as stopped:
@@ -379,8 +379,8 @@ def drive_to_stop(turn: GuestRun, instance: Instance) -> Step | CallSuspended:
         return StepStopped(error=ErrorObject(code=code, message=message, hint=hint))
 
 
-def _resumed_call(call: ProgramCall, told: RecordedResult) -> ResumedCall:
-    return ResumedCall(call.id, call.name, call.digest, told)
+def _resumed_call(call: ProgramCall, result: RecordedResult) -> ResumedCall:
+    return ResumedCall(call.id, call.name, call.digest, result)
 
 
 def _divergence(message: str) -> GuestStopped:

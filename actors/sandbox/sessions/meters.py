@@ -1,5 +1,6 @@
-"""What comes out of a run while it goes on: output, call records, meters. All of it comes out the
-same when the run is replayed, but for durations, which are recorded with the answers.
+"""Output, call records and meters of a run.
+
+A replay produces the same ones; it reads the durations from the log.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _STATUSES = {"PERMISSION_DENIED": CallStatus.DENIED, "TIMEOUT_TOOL": CallStatus.
 
 
 class PendingAwait(msgspec.Struct, frozen=True):
-    """An awaited call nobody answered yet, and the guest's own number for it."""
+    """An open awaited call and the guest's number for it."""
 
     number: int
     call: ProgramCall
 
 
 class RunMeters(msgspec.Struct):
-    """Copied where a run can be taken up again."""
+    """The meters of a run; copied where the run can be resumed."""
 
     stdout: bytes = b""
     stderr: bytes = b""
@@ -47,38 +48,39 @@ class RunMeters(msgspec.Struct):
         return msgspec.structs.replace(self, records=list(self.records), open=dict(self.open))
 
     def emit(self, channel: int, text: bytes, size_bytes_max: int) -> bool:
-        """Keep what fits, in whole characters, and nothing after a gap. Whether more may come."""
+        """Append what fits, in whole characters, and then nothing more; returns whether to emit
+        more."""
         name = "stderr" if channel == 2 else "stdout"
         if name in self.cut:
             return False
-        kept: bytes = getattr(self, name)
-        room = size_bytes_max - len(kept)
-        if len(text) > room:
-            text = text[:room].decode(errors="ignore").encode()
+        written: bytes = getattr(self, name)
+        free_bytes = size_bytes_max - len(written)
+        if len(text) > free_bytes:
+            text = text[:free_bytes].decode(errors="ignore").encode()
             self.cut += (name,)
-        setattr(self, name, kept + text)
+        setattr(self, name, written + text)
         return name not in self.cut
 
-    def record_result(self, call: ProgramCall, told: RecordedResult, tool: Tool) -> None:
-        """A call that came to its end."""
+    def record_result(self, call: ProgramCall, result: RecordedResult, tool: Tool) -> None:
+        """Record a call that ended."""
         status, error = CallStatus.OK, None
-        if told.error is not None:
-            status = _STATUSES.get(told.error.code, CallStatus.ERROR)
-            error = ErrorObject(code=told.error.code, message=told.error.message)
+        if result.error is not None:
+            status = _STATUSES.get(result.error.code, CallStatus.ERROR)
+            error = ErrorObject(code=result.error.code, message=result.error.message)
         self.records.append(
             ExternalCallRecord(
                 name=call.name,
                 side_effect=tool.side_effect,
-                duration_ms=told.duration_ms,
+                duration_ms=result.duration_ms,
                 status=status,
                 request_digest=call.digest,
-                response_digest=None if error else digest_bytes(told.value),
+                response_digest=None if error else digest_bytes(result.value),
                 error=error,
             )
         )
 
     def record_dropped(self, call: ProgramCall, tool: Tool) -> None:
-        """A call that its program did not wait for to the end."""
+        """Record a call that its program stopped waiting for."""
         text = f"the program went on without {call.name}"
         self.records.append(
             ExternalCallRecord(
@@ -91,7 +93,7 @@ class RunMeters(msgspec.Struct):
         )
 
     def record_timeout(self, call: ProgramCall, tool: Tool) -> None:
-        """A call that was under way when the run's time was over."""
+        """Record a call that was open when the run's time was over."""
         self.records.append(
             ExternalCallRecord(
                 name=call.name,
@@ -103,5 +105,5 @@ class RunMeters(msgspec.Struct):
 
 
 def call_digest(args: list[Any], kwargs: dict[str, Any]) -> str:
-    """The arguments were read from JSON, so they have a canonical form."""
+    """The digest of arguments that were read from JSON."""
     return digest_bytes(_canonical({"args": args, "kwargs": kwargs}))

@@ -1,8 +1,7 @@
-"""What is done in sessions, each time by the one thread that has the session.
+"""The jobs of sessions: run, resume, cancel, snapshot, check.
 
-Every method here is the work of a job: it ends the job, if that is still its to end, and leaves
-the session such that the next job may begin. Who works when is ``jobs``'s, and what a step of a run
-means for its session is the session's.
+Each method is the work of a job, executed by one thread at a time for a session. It sets the result
+of the job, unless the watchdog has done so, and leaves the session ready for the next job.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ __all__ = ["SessionOperations"]
 
 
 class SessionOperations:
-    """``key`` seals snapshots."""
+    """Executes jobs on sessions; ``key`` seals snapshots."""
 
     def __init__(self, key: bytes, builds: GuestRegistry, sessions: SessionRegistry) -> None:
         self._key, self._guests, self._sessions = key, builds, sessions
@@ -79,11 +78,11 @@ class SessionOperations:
         self._drive(session, job, session.resume(answers, advance_ms, answer))
 
     def cancel(self, session: Session, job: SessionJob) -> None:
-        """A run that waits; one at work has ended by now."""
+        """Cancel a suspended run; a running one has ended before this job."""
         result = None
-        if (turn := session.guest_run) is not None:
-            turn.cancelled = True
-            result = session.cancel(turn)
+        if (run := session.guest_run) is not None:
+            run.cancelled = True
+            result = session.cancel(run)
             self._sessions.mark_used(session)
         job.finish(result)
 
@@ -97,37 +96,37 @@ class SessionOperations:
         job.finish(None)
 
     def check(self, request: RunRequest, offered: Mapping[str, Tool], job: SessionJob) -> None:
-        """Of no session: what is wrong with the request."""
+        """Check a request, without a session."""
         try:
             check_new_request(request)
             limits = limits_in_force(request, SessionLimits())
-            shelf = self._guests.pool(request.language)
+            pool = self._guests.pool(request.language)
         except Refused as refusal:
             job.finish(refused_result(refusal))
             return
-        turn = job.guest_run = shelf.check_run(request.code, offered, limits)
-        step = shelf.check(turn)
-        job.finish(result_of(step, turn.tally, turn.stopwatch, limits))
+        run = job.guest_run = pool.check_run(request.code, offered, limits)
+        step = pool.check(run)
+        job.finish(result_of(step, run.tally, run.stopwatch, limits))
 
-    def _drive(self, session: Session, job: SessionJob, turn: GuestRun) -> None:
-        job.guest_run = turn
+    def _drive(self, session: Session, job: SessionJob, run: GuestRun) -> None:
+        job.guest_run = run
         instance: Instance | None = None
         step: Step | CallSuspended
         try:
             instance = session.ensure_instance()
-            step = drive_to_stop(turn, instance)
+            step = drive_to_stop(run, instance)
         except CancelledDuringReplay as stopped:
             step = StepStopped(error=ErrorObject(code=stopped.code, message=stopped.message))
         except BaseException:
             if job.own_result():
-                session.undo_step(turn)
+                session.undo_step(run)
             raise
         if not job.own_result():
             if instance is not None:
                 instance.close()
             return
-        outcome = session.on_step(turn, step)
-        if turn.saved.return_snapshot and _is_ok(outcome):
+        outcome = session.on_step(run, step)
+        if run.saved.return_snapshot and _is_ok(outcome):
             outcome = msgspec.structs.replace(outcome, snapshot_id=self._sealed(session).id)
         job.future.set_result(outcome)
         if session.checkpoint_is_due:
@@ -152,7 +151,7 @@ def _refusal(request: RunRequest, session: Session) -> RunResult | None:
     try:
         check_request(request)
         if request.language != session.language:
-            text = f"session {session.id} speaks {session.language}"
+            text = f"session {session.id} runs {session.language}"
             raise Refused("UNSUPPORTED_FEATURE", text, hint="run it in another session")
     except Refused as refusal:
         return refused_result(refusal)

@@ -1,8 +1,7 @@
-"""The order of work in a session: one job at a time, however many threads there are.
+"""The queue of jobs of each session: one job runs at a time.
 
-Owns the queue of every session and the claim on a job's end, which exactly one of two may make:
-the thread that works on it, or the beat that finds the job's time over while a tool keeps that
-thread. What a job does is ``session_work``'s.
+Exactly one thread may set the result of a job: the thread that executes it, or the watchdog, when
+the job's time is over while its thread is blocked in a tool.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ __all__ = ["SessionJob", "SessionJobWork", "SessionQueue", "SessionQueues"]
 
 
 class SessionJob:
-    """Something to be done in a session, and the promise of what comes of it."""
+    """A job of a session and the future of its result."""
 
     def __init__(self, work: SessionJobWork) -> None:
         self.work = work
         self.future: Future[Any] = Future()
-        self.future.set_running_or_notify_cancel()  # It ends by what the run comes to, only.
+        self.future.set_running_or_notify_cancel()  # Only its run ends it.
         self.thread: threading.Thread | None = None
         self.cancelled = False
         self._guest_run: GuestRun | None = None
@@ -38,9 +37,9 @@ class SessionJob:
         return self._guest_run
 
     @guest_run.setter
-    def guest_run(self, turn: GuestRun) -> None:
-        self._guest_run = turn
-        turn.cancelled |= self.cancelled
+    def guest_run(self, run: GuestRun) -> None:
+        self._guest_run = run
+        run.cancelled |= self.cancelled
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -48,7 +47,7 @@ class SessionJob:
             self._guest_run.cancelled = True
 
     def own_result(self) -> bool:
-        """Whether the end of this job is this thread's to make."""
+        """Whether this thread may set the result; the first thread that calls this may."""
         with self._lock:
             self._owner = self._owner or threading.current_thread()
             return self._owner is threading.current_thread()
@@ -59,7 +58,7 @@ class SessionJob:
 
 
 SessionJobWork = Callable[[SessionJob], None]
-"""It gives its job's future a result, once it has claimed the end."""
+"""The function of a job; it sets the future's result if ``own_result`` is true."""
 
 
 class SessionQueue:
@@ -71,25 +70,25 @@ class SessionQueue:
         self.running: SessionJob | None = None
 
     def cancel(self) -> None:
-        """The job at work, and those that wait for it."""
+        """Cancel the running job and the waiting ones."""
         for job in (self.running, *self.waiting):
             if job is not None:
                 job.cancel()
 
 
 class SessionQueues:
-    """All lanes of a sandbox over one set of threads."""
+    """All queues of a sandbox over one set of threads."""
 
     def __init__(self, workers: GuestThreads) -> None:
         self._threads = workers
         self._lock = threading.Lock()
         self._running: dict[SessionJob, SessionQueue] = {}
 
-    def submit(self, lane: SessionQueue, work: SessionJobWork) -> Future[Any]:
+    def submit(self, queue: SessionQueue, work: SessionJobWork) -> Future[Any]:
         job = SessionJob(work)
         with self._lock:
-            lane.waiting.append(job)
-            self._start_next(lane)
+            queue.waiting.append(job)
+            self._start_next(queue)
         return job.future
 
     def running(self) -> list[tuple[SessionJob, SessionQueue]]:
@@ -97,15 +96,15 @@ class SessionQueues:
             return list(self._running.items())
 
     def detach(self, job: SessionJob) -> None:
-        """The job's thread is stuck in it: its lane goes on without."""
+        """Replace the thread of a stuck job, and start the next job of its queue."""
         if job.thread is not None:
             self._threads.replace(job.thread)
         self._on_done(job)
 
-    def _start_next(self, lane: SessionQueue) -> None:
-        if lane.running is None and lane.waiting:
-            job = lane.running = lane.waiting.popleft()
-            self._running[job] = lane
+    def _start_next(self, queue: SessionQueue) -> None:
+        if queue.running is None and queue.waiting:
+            job = queue.running = queue.waiting.popleft()
+            self._running[job] = queue
             self._threads.submit(lambda: self._run(job))
 
     def _run(self, job: SessionJob) -> None:
@@ -119,7 +118,7 @@ class SessionQueues:
 
     def _on_done(self, job: SessionJob) -> None:
         with self._lock:
-            lane = self._running.pop(job, None)
-            if lane is not None:
-                lane.running = None
-                self._start_next(lane)
+            queue = self._running.pop(job, None)
+            if queue is not None:
+                queue.running = None
+                self._start_next(queue)

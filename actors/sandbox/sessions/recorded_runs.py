@@ -1,10 +1,9 @@
-"""Runs as a journal tells of them, made into the logs a session is run again from.
+"""Converts runs as the journal records them into the logs that rebuild a session.
 
-What entered a program is all there is to record: its request, the tools it was offered, what its
-calls were told, and how far its time had gone on where it waited for a time, too. Everything else -
-chance, sleeping, which calls go out together - comes out of the program and its guest again. Owns
-what a record must look like; that the program still asks for what is in it is found out when it is
-run again.
+A record holds all inputs of a program: its request, its tools, the results of its calls, and the
+time that passed while it waited for a timer. Randomness, sleeping and the grouping of calls follow
+from the program and its guest build. This module checks the form of a record; the replay checks
+that the program makes the recorded calls.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = ["RecordedCall", "RecordedRun", "ResultBatch", "to_entries", "to_logs"
 
 
 class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call, and what its program was told."""
+    """A call and its result."""
 
     number: int
     """The call's ``id``."""
@@ -42,31 +41,31 @@ class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What was answered together: one synchronous call, or calls of one ``Waiting``, in the order
-    of their numbers - which is the order in which ``resume`` was given their answers."""
+    """The results of one ``resume``: of one synchronous call, or of awaited calls in the order of
+    their numbers, which is the order of their results."""
 
     calls: tuple[RecordedCall, ...] = ()
-    """None, if a time of the program's came first."""
+    """Empty if a timer of the program fired first."""
     passed_ms: tuple[int, ...] = ()
-    """The ``advance_ms`` of ``resume``: of those without answers, and of the one with these."""
+    """Each ``advance_ms`` of ``resume``: first those without results, then the one with these."""
     whole: bool = True
-    """No other call was open."""
+    """Whether no other call was open."""
 
 
 class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that came to its end and left its effects on the session."""
+    """A run that ended and left its effects on the session."""
 
     request: RunRequest
     limits: SessionLimits
-    """Of its session, then."""
+    """The limits of its session at that time."""
     tools: tuple[Tool, ...]
-    """As they were offered, with what was told of them."""
+    """The tools of the run, with their descriptions."""
     now_ms: int
     batches: tuple[ResultBatch, ...] = ()
 
 
 def to_logs(runs: Iterable[RecordedRun]) -> list[RunLog]:
-    """Runs that were offered the same share one description of it."""
+    """The logs of these runs; runs with equal tools share the descriptions."""
     history: list[RunLog] = []
     tools: dict[str, Tool] = {}
     catalogue = ToolDescriptions.of(tools)
@@ -81,8 +80,8 @@ def to_logs(runs: Iterable[RecordedRun]) -> list[RunLog]:
 
 
 def to_entries(batches: Iterable[ResultBatch]) -> list[LogEntry]:
-    """Every call is answered before the program goes on, so the numbers have no gaps - until it
-    has gone on without some of them."""
+    """The log entries of these batches. The numbers of calls have no gaps, unless the program
+    continued without some of its calls."""
     entries: list[LogEntry] = []
     known: set[int] = set()
     gaps = False
@@ -92,7 +91,7 @@ def to_entries(batches: Iterable[ResultBatch]) -> list[LogEntry]:
         expected = list(range(len(known) + 1, len(known) + len(numbers) + 1))
         if (numbers != expected and not gaps) or not known.isdisjoint(numbers):
             last = max(known, default=0)
-            raise Failed("REPLAY_DIVERGED", f"after call {last} the record goes on with {numbers}")
+            raise Failed("REPLAY_DIVERGED", f"after call {last} the record has calls {numbers}")
         *waited, last = batch.passed_ms or (0,)
         entries += [ResumeEntry([], advance_ms) for advance_ms in waited]
         entries.append(_to_entry(batch, last))
@@ -102,11 +101,13 @@ def to_entries(batches: Iterable[ResultBatch]) -> list[LogEntry]:
 
 def _to_entry(batch: ResultBatch, advance_ms: int) -> LogEntry:
     calls = batch.calls
-    told = [RecordedResult.of(call.answer) for call in calls]
+    results = [RecordedResult.of(call.answer) for call in calls]
     if all(call.awaited for call in calls):
-        fed = [ResumedCall(c.number, c.name, c.digest, t) for c, t in zip(calls, told, strict=True)]
+        fed = [
+            ResumedCall(c.number, c.name, c.digest, t) for c, t in zip(calls, results, strict=True)
+        ]
         return ResumeEntry(fed, advance_ms, whole=batch.whole)
     if len(calls) > 1:
         numbers = [call.number for call in calls]
-        raise Failed("REPLAY_DIVERGED", f"calls {numbers} cannot have been answered together")
-    return SyncCallEntry(calls[0].name, calls[0].digest, told[0])
+        raise Failed("REPLAY_DIVERGED", f"calls {numbers} are in one batch: one is synchronous")
+    return SyncCallEntry(calls[0].name, calls[0].digest, results[0])

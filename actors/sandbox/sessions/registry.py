@@ -1,8 +1,8 @@
-"""The sessions of a sandbox: which there are, which of them are live, and which rest.
+"""The sessions of a sandbox: live ones, with an instance, and suspended ones.
 
-Those used last keep their instance, as long as these are not too many and do not take too much
-memory. The others rest, as an image or as the logs of their runs; how, is the session's to say.
-None is forgotten here: who can bring sessions back may ask which have rested for longest.
+The sessions used last are live, up to a number and an amount of memory; the registry suspends the
+others. It never removes a session on its own: a caller that can rebuild sessions reads
+``eviction_candidates`` and destroys those.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["SessionRegistry"]
 
 
 class SessionRegistry:
-    """Called on any thread; what is said of a session, on the one that has it."""
+    """Thread-safe; ``mark_used`` is called by the thread that executes the session's job."""
 
-    def __init__(self, lanes: SessionQueues, *, live_max: int, live_bytes_max: int) -> None:
-        self._queues, self._live_max, self._live_bytes_max = lanes, live_max, live_bytes_max
+    def __init__(self, queues: SessionQueues, *, live_max: int, live_bytes_max: int) -> None:
+        self._queues, self._live_max, self._live_bytes_max = queues, live_max, live_bytes_max
         self._lock = threading.Lock()
         self._all: dict[str, tuple[SessionQueue, Session]] = {}
         self._live: OrderedDict[str, int] = OrderedDict()
-        """What their instances take, in bytes; the one used last at the end."""
+        """Memory of each instance in bytes, in the order of use."""
         self._suspended: OrderedDict[str, int] = OrderedDict()
-        """All others, and what they hold, in bytes; the one that rests for longest first."""
+        """Memory of each suspended session in bytes, the longest suspended first."""
         self.suspended_bytes = 0
 
     def get(self, session_id: str) -> tuple[SessionQueue, Session] | None:
@@ -61,7 +61,7 @@ class SessionRegistry:
         return found
 
     def mark_used(self, session: Session) -> None:
-        """Keep the sessions used last; let the others rest."""
+        """Count a use of the session, and suspend sessions beyond the limits."""
         resting = []
         with self._lock:
             self._update(session)
@@ -74,11 +74,11 @@ class SessionRegistry:
         self._suspend_all(resting)
 
     def suspend_build(self, build: str) -> None:
-        """The build is let go: no session keeps an instance of it."""
+        """Suspend all sessions of a build that is released."""
         with self._lock:
             resting = [
-                (lane, session)
-                for lane, session in map(self._all.__getitem__, self._live)
+                (queue, session)
+                for queue, session in map(self._all.__getitem__, self._live)
                 if session.build == build
             ]
             for _, session in resting:
@@ -88,7 +88,7 @@ class SessionRegistry:
     def eviction_candidates(
         self, resting_bytes_max: int, spared: Callable[[str], bool]
     ) -> list[str]:
-        """Those that rest for longest, as many as hold what is too much."""
+        """The longest suspended sessions whose memory exceeds the limit."""
         found = []
         with self._lock:
             excess_bytes = self.suspended_bytes - resting_bytes_max
@@ -101,8 +101,8 @@ class SessionRegistry:
         return found
 
     def _suspend_all(self, sessions: Iterable[tuple[SessionQueue, Session]]) -> None:
-        for lane, session in sessions:
-            self._queues.submit(lane, partial(self._suspend, session))
+        for queue, session in sessions:
+            self._queues.submit(queue, partial(self._suspend, session))
 
     def _suspend(self, session: Session, job: SessionJob) -> None:
         session.suspend()
@@ -111,7 +111,7 @@ class SessionRegistry:
         job.finish(None)
 
     def _update(self, session: Session) -> None:
-        """It was something else before, or held something else."""
+        """Count the session as live or suspended, with its present memory."""
         found = self._all.get(session.id)
         if found is None or found[1] is not session:
             return

@@ -1,7 +1,7 @@
-"""What a run was given, in the order it was given: enough to run it again to the same bytes.
+"""The inputs of a run, in their order: repeated with them, a run produces the same bytes.
 
-A log holds everything that entered the guest from outside and nothing that came out of it. Digests
-of what the program asked make a replay stop where the program would ask something else.
+A log holds everything that enters the guest, and of its calls only digests: a replay stops where a
+call differs from the recorded one.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.sandbox.contract import StartStep, Tool, ToolFailure, ToolResult
+from rookery.actors.sandbox.contract import StartStep, Tool, ToolResult
 from rookery.actors.sandbox.runtime.introspection import ToolDescriptions, callable_names
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest, SessionLimits
@@ -21,12 +22,12 @@ _NS_PER_MS = 1_000_000
 
 
 class RecordedResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An answer as the program is told it, now and in every replay: whoever gave it may go on
-    changing the value it holds."""
+    """A result of a call as the program receives it, now and in every replay. It is encoded, so
+    the caller may change the value later."""
 
     value: bytes = b"null"
     """Canonical JSON."""
-    error: ToolFailure | None = None
+    error: ToolFault | None = None
     duration_ms: int = 0
 
     @classmethod
@@ -36,12 +37,12 @@ class RecordedResult(msgspec.Struct, frozen=True, omit_defaults=True):
         try:
             return cls(canonical_json(answer.value), duration_ms=answer.duration_ms)
         except Refused as refusal:
-            failure = ToolFailure("SERIALIZE_ERROR", refusal.message)
+            failure = ToolFault("SERIALIZE_ERROR", refusal.message)
             return cls(error=failure, duration_ms=answer.duration_ms)
 
 
 class SyncCallEntry(msgspec.Struct, frozen=True, tag="call"):
-    """A synchronous call and its answer."""
+    """A synchronous call and its result."""
 
     name: str
     digest: str
@@ -56,19 +57,19 @@ class ResumedCall(msgspec.Struct, frozen=True):
 
 
 class ResumeEntry(msgspec.Struct, frozen=True, tag="resume"):
-    """Answers to awaited calls, in their order of arrival, after the program's time went on."""
+    """Results of awaited calls in the order of arrival, after the clock was advanced."""
 
     calls: list[ResumedCall]
     advance_ms: int = 0
     whole: bool = False
-    """By its record no other call was open."""
+    """Whether no other call was open, according to the record."""
 
 
 LogEntry = SyncCallEntry | ResumeEntry
 
 
 class RunLog(msgspec.Struct):
-    """One run, from its start or from the image its session holds of its middle."""
+    """The log of a run, from its start or from the image of a suspended run."""
 
     program: bytes
     limits: SessionLimits
@@ -76,13 +77,13 @@ class RunLog(msgspec.Struct):
     now_ns: int
     entries: list[LogEntry]
     catalogue: ToolDescriptions | None = None
-    """What the program was told of its tools, once it asked."""
+    """The descriptions of tools, if the program used them."""
 
     @classmethod
     def of(
         cls, request: RunRequest, limits: SessionLimits, tools: dict[str, Tool], now_ms: int
     ) -> RunLog:
-        """A run that is about to begin, within these ``limits``."""
+        """The log of a new run."""
         program = StartStep(
             code=request.code,
             inputs=request.inputs,
@@ -93,17 +94,19 @@ class RunLog(msgspec.Struct):
 
     @property
     def size_bytes(self) -> int:
-        """What remembering this run costs, roughly."""
-        told = sum(len(told.value) for entry in self.entries for told in _results(entry))
-        return len(self.program) + told
+        """The approximate memory of the log."""
+        results_bytes = sum(
+            len(result.value) for entry in self.entries for result in _results(entry)
+        )
+        return len(self.program) + results_bytes
 
     @property
     def waited_ms(self) -> int:
-        """How long its calls took, by what was recorded of them."""
+        """The recorded time of all calls."""
         return sum(map(_waited_ms, self.entries))
 
     def ended(self) -> RunLog:
-        """Nothing is described any more after a run's end: a replay tells what was told."""
+        """The log without descriptions of tools, which only ``catalogue`` needs after the end."""
         tools = {name: replace(tool, capability=None) for name, tool in self.tools.items()}
         return replace(self, tools=tools)
 
@@ -113,7 +116,7 @@ def _results(entry: LogEntry) -> list[RecordedResult]:
 
 
 def _waited_ms(entry: LogEntry) -> int:
-    """Who says how far the program's time went on says how long it was."""
+    """The time of one entry: its ``advance_ms``, else its longest call."""
     if isinstance(entry, ResumeEntry) and entry.advance_ms:
         return entry.advance_ms
-    return max((told.duration_ms for told in _results(entry)), default=0)
+    return max((result.duration_ms for result in _results(entry)), default=0)

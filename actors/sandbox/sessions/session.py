@@ -1,9 +1,8 @@
-"""One session: what it remembers of its runs, and how it comes back to where it stood.
+"""One session: an image of its interpreter and the logs of the runs since.
 
-A session is an image of its interpreter and the logs of the runs since. Its live instance is only
-a shortcut: whenever it is lost - to a limit, a crash, or eviction - the image is loaded again and
-the logs are run again. So a limit costs nothing while it is kept. Not thread-safe: the pool lets
-one thread at a time in.
+The instance is only a shortcut: when it is lost, to a limit, a crash or eviction, the session loads
+the image into a new instance and repeats the logged runs. So limits cost nothing until a run
+exceeds one. Not thread-safe: ``SessionQueues`` runs one job of a session at a time.
 """
 
 from __future__ import annotations
@@ -52,16 +51,16 @@ _REPLAY_RUNS_MAX = 100
 _REPLAY_BYTES_MAX = 1 << 20
 _SUSPEND_NS_MAX = 5 * _NS_PER_MS
 _SUSPEND_BYTES_MAX = 32 << 10
-"""What is run again as fast as an image is loaded, and takes a tenth of its room."""
+"""Logs below these are repeated as fast as an image is loaded, and take a tenth of its memory."""
 _HELD_BYTES = 4 << 10
 _LOG_BYTES = 2 << 10
-"""A session and a log of it, without what these hold in bytes."""
+"""The fixed memory of a session and of a log."""
 _PRISTINE = b""
-"""An image without memory: the guest as it was built."""
+"""The memory of an image of a new instance."""
 
 
 class CancelledDuringReplay(GuestStopped):
-    """A run was cancelled before its session was back."""
+    """A run was cancelled while its session was being rebuilt."""
 
 
 class Session:
@@ -73,7 +72,8 @@ class Session:
         saved: SavedSession,
         make_instance: Callable[[], Instance],
     ) -> None:
-        """``guest``: the build it began with, and stays on; ``make_instance`` makes one of it."""
+        """``guest``: language and build of the session; ``make_instance`` makes one of this
+        build."""
         self.id, (self.language, self.build), self.tools = session_id, guest, dict(tools)
         self.limits, self.created_at = saved.limits, saved.created_at
         begun_ns = max((log.now_ns for log in saved.history), default=0)
@@ -81,27 +81,27 @@ class Session:
         self.instance: Instance | None = None
         self.guest_run: GuestRun | None = None
         self.last_run_kept = False
-        """Whether the run that ended last left its effects."""
+        """Whether the last run left its effects."""
         if saved.turn is not None:
             self.guest_run = GuestRun(saved.turn)
         self._base, self._history = saved.base, saved.history
         self._replay_ns, self._replay_bytes = 0, sum(log.size_bytes for log in saved.history)
         self._has_partial_log = False
-        """Whether the last log begins in the middle of its run: then only an image will do."""
+        """Whether the last log begins in the middle of its run, so that it cannot be repeated."""
         self._make_instance = make_instance
 
     @staticmethod
     def begin(limits: SessionLimits, seed: bytes, now_ms: int) -> SavedSession:
         """A session before its first run."""
-        surroundings = GuestEnvironment(seed=seed, clock_ns=now_ms * _NS_PER_MS)
-        return SavedSession(limits, now_ms, Image(_PRISTINE, surroundings), [])
+        environment = GuestEnvironment(seed=seed, clock_ns=now_ms * _NS_PER_MS)
+        return SavedSession(limits, now_ms, Image(_PRISTINE, environment), [])
 
     # --- a run ------------------------------------------------------------------------------
 
     def start(
         self, request: RunRequest, answer: CallTool, now_ms: int, known: list[LogEntry]
     ) -> GuestRun:
-        """``known`` is what the run was told before it was interrupted."""
+        """``known`` has the results that the run received before it was interrupted."""
         if self.guest_run is not None:
             raise Refused("GUARD_REJECTED", f"session {self.id} has a run that waits for answers")
         log = RunLog.of(request, limits_in_force(request, self.limits), self.tools, now_ms)
@@ -123,49 +123,49 @@ class Session:
         self.guest_run.resume(answers, advance_ms, answer)
         return self.guest_run
 
-    def on_step(self, turn: GuestRun, step: Step | CallSuspended) -> Outcome:
-        """What a driven turn means for the session."""
+    def on_step(self, run: GuestRun, step: Step | CallSuspended) -> Outcome:
+        """Apply the last step of a run to the session."""
         if isinstance(step, CallSuspended):
             self.drop_instance()
-            turn.saved.waiting = SuspendedRun(calls=(step.call,))
-            return turn.saved.waiting
+            run.saved.waiting = SuspendedRun(calls=(step.call,))
+            return run.saved.waiting
         if isinstance(step, StepWaits):
-            turn.saved.waiting = turn.suspended_run(step)
-            return turn.saved.waiting
+            run.saved.waiting = run.suspended_run(step)
+            return run.saved.waiting
         self.guest_run = None
         limit = step.error is not None and step.error.code in LIMIT_CODES
         if limit or isinstance(step, StepStopped):
             self.drop_instance()
         else:
             self.last_run_kept = True
-            self._history.append(turn.log)
-            self._replay_ns += turn.stopwatch.cpu_ns
-            self._replay_bytes += turn.size_bytes
-            self._has_partial_log |= turn.saved.image is not None
-        return result_of(step, turn.tally, turn.stopwatch, turn.log.limits)
+            self._history.append(run.log)
+            self._replay_ns += run.stopwatch.cpu_ns
+            self._replay_bytes += run.size_bytes
+            self._has_partial_log |= run.saved.image is not None
+        return result_of(step, run.tally, run.stopwatch, run.log.limits)
 
-    def undo_step(self, turn: GuestRun) -> None:
-        """The run could not even be driven: it waits as before, or never began."""
+    def undo_step(self, run: GuestRun) -> None:
+        """Undo a run that could not be driven: it is suspended as before, or never began."""
         self.drop_instance()
-        if not turn.undo_resume():
+        if not run.undo_resume():
             self.guest_run = None
 
-    def abandon_thread(self, turn: GuestRun) -> RunResult:
-        """End a run whose thread is lost to a tool: what that thread holds is not ours any more."""
+    def abandon_thread(self, run: GuestRun) -> RunResult:
+        """End a run whose thread is stuck in a tool; the instance stays with that thread."""
         self.instance = None
-        if (call := turn.blocking_call) is not None:
-            turn.tally.record_timeout(call, turn.log.tools[call.name])
-        return self.cancel(turn)
+        if (call := run.blocking_call) is not None:
+            run.tally.record_timeout(call, run.log.tools[call.name])
+        return self.cancel(run)
 
-    def cancel(self, turn: GuestRun) -> RunResult:
-        """End a run from outside; the session is back at its start."""
+    def cancel(self, run: GuestRun) -> RunResult:
+        """End a run; it leaves no effects on the session."""
         self.guest_run = None
         self.drop_instance()
-        wall_ms = turn.log.limits.wall_ms
+        wall_ms = run.log.limits.wall_ms
         error = ErrorObject(code="TIMEOUT_WALL", message=f"the run took longer than {wall_ms} ms")
-        if turn.cancelled:
+        if run.cancelled:
             error = ErrorObject(code="CANCELLED", message="the run was cancelled")
-        return result_of(StepStopped(error=error), turn.tally, turn.stopwatch, turn.log.limits)
+        return result_of(StepStopped(error=error), run.tally, run.stopwatch, run.log.limits)
 
     def meta(self) -> SessionMeta:
         return SessionMeta(
@@ -179,7 +179,7 @@ class Session:
     # --- instances --------------------------------------------------------------------------
 
     def ensure_instance(self) -> Instance:
-        """An instance that stands where the session, or its waiting run, stands."""
+        """The instance with the state of the session, or of its suspended run."""
         if self.instance is not None:
             return self.instance
         instance = self._make_instance()
@@ -201,7 +201,7 @@ class Session:
             self.instance = None
 
     def suspend(self) -> None:
-        """Let the instance go; all it knows is remembered otherwise."""
+        """Release the instance; its state is in the logs or in an image."""
         short = self._replay_ns <= _SUSPEND_NS_MAX and self._replay_bytes <= _SUSPEND_BYTES_MAX
         if self._has_partial_log or not short:
             self.checkpoint()
@@ -215,12 +215,12 @@ class Session:
 
     @property
     def held_bytes(self) -> int:
-        """What it takes while it rests, roughly. Read on any thread."""
+        """The approximate memory of the session while suspended. Thread-safe."""
         held_bytes = _HELD_BYTES + len(self._history) * _LOG_BYTES
         held_bytes += len(self._base.memory) + self._replay_bytes
-        if (turn := self.guest_run) is not None:
-            image = turn.saved.image
-            held_bytes += turn.size_bytes + (0 if image is None else len(image.memory))
+        if (run := self.guest_run) is not None:
+            image = run.saved.image
+            held_bytes += run.size_bytes + (0 if image is None else len(image.memory))
         return held_bytes
 
     @property
@@ -233,7 +233,7 @@ class Session:
         )
 
     def checkpoint(self) -> None:
-        """Remember the interpreter itself instead of the runs that led to it."""
+        """Replace the logs by an image of the interpreter."""
         if self._history and self.guest_run is None:
             image = self.ensure_instance().image()
             if image is not None:
@@ -241,20 +241,20 @@ class Session:
                 self._replay_ns = self._replay_bytes = 0
 
     def save(self) -> SavedSession:
-        """All of it. A waiting run goes to rest, for it may take long; else the instance stays."""
-        turn = None
+        """The whole session. Releases the instance of a suspended run, which may wait long."""
+        run = None
         if self.guest_run is not None:
             self.suspend()
-            turn = self.guest_run.save()
+            run = self.guest_run.save()
         self.checkpoint()
         history = [log.ended() for log in self._history]
-        return SavedSession(self.limits, self.created_at, self._base, history, turn)
+        return SavedSession(self.limits, self.created_at, self._base, history, run)
 
     def _load_base(self, instance: Instance) -> None:
         if self._base.memory:
             instance.load(self._base)
         else:
-            instance.surroundings = self._base.surroundings.copy()
+            instance.environment = self._base.surroundings.copy()
 
     def _replay_history(self, instance: Instance) -> None:
         stopwatch = Stopwatch(self.limits)
@@ -265,17 +265,17 @@ class Session:
         self._replay_ns = stopwatch.cpu_ns
 
     def _replay_run(self, log: RunLog, instance: Instance) -> None:
-        turn = GuestRun(SavedRun(log, RunMeters()), recorded=True)
-        turn.blocked_by = self.guest_run
+        run = GuestRun(SavedRun(log, RunMeters()), recorded=True)
+        run.blocked_by = self.guest_run
         try:
-            step = turn.drive(instance)
+            step = run.drive(instance)
         except GuestStopped as stopped:
             if stopped.code == "CANCELLED":
                 raise CancelledDuringReplay(stopped.code, stopped.message) from None
             raise Failed("REPLAY_DIVERGED", f"a recorded run stopped: {stopped}") from None
         if not isinstance(step, StepEnded):
-            raise Failed("REPLAY_DIVERGED", "a recorded run waits for a call it never made")
+            raise Failed("REPLAY_DIVERGED", "a recorded run waits for an unrecorded call")
         if step.error is not None and step.error.code in LIMIT_CODES:
-            raise Failed("REPLAY_DIVERGED", f"a recorded run ended by a limit: {step.error.code}")
-        if not turn.listed_tools:
-            log.catalogue = None  # A record has one for every run; snapshots need not.
+            raise Failed("REPLAY_DIVERGED", f"a recorded run exceeded a limit: {step.error.code}")
+        if not run.listed_tools:
+            log.catalogue = None  # Recorded runs all have one; a snapshot does not need it.

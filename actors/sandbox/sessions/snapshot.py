@@ -1,8 +1,7 @@
-"""A session as sealed bytes. Nothing in them is used before their MAC is checked.
+"""A session as sealed bytes; nothing is read from them before their MAC is checked.
 
-Layout: magic; header, body and memories, each behind its length; MAC over all of it. Header and
-body are JSON, which holds integers of any size, as calls and answers do. Owns which snapshots are
-refused, and by which code; what is in the body is the session's.
+Layout: magic; header, body and memories, each after its length; MAC over all. Header and body are
+JSON, because calls and results contain integers of any size.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _LENGTH_BYTES = 4
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides whether the body may be opened here."""
+    """The data that decides whether this sandbox may restore the snapshot."""
 
     version: int
     session_id: str
@@ -48,13 +47,13 @@ class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
     tools: dict[str, str]
     """Name to schema digest."""
     limits: SessionLimits | UnsetType = UNSET
-    """Of the realm's session, if not the defaults; those in the body are the sandbox's own."""
+    """The limits of the realm's session, if not the defaults; the body has the sandbox's."""
     start: int = 0
-    """Checksum of the memory that instances of the build began with; 0 in older snapshots."""
+    """Checksum of the memory of a new instance; 0 in older snapshots."""
 
 
 class SavedSession(msgspec.Struct):
-    """What a session consists of: an image, the runs since, and a run that waits."""
+    """A session: an image, the logs of the runs since, and a suspended run."""
 
     limits: SessionLimits
     created_at: int
@@ -64,7 +63,7 @@ class SavedSession(msgspec.Struct):
 
 
 class Snapshot(NamedTuple):
-    """Content-addressed: the same state has the same id."""
+    """A sealed session; its id is a digest of its bytes."""
 
     id: str
     data: bytes
@@ -86,12 +85,13 @@ def seal(key: bytes, header: SnapshotHeader, saved: SavedSession) -> Snapshot:
     mac = hmac.new(key, _MAGIC, _MAC)
     for piece in measured:
         mac.update(piece)
-    data = b"".join([_MAGIC, *measured, mac.digest()])  # Once: it may be of hundreds of megabytes.
+    # Copied once, because it may have hundreds of megabytes.
+    data = b"".join([_MAGIC, *measured, mac.digest()])
     return Snapshot(snapshot_id(data), data)
 
 
 def resealed(key: bytes, new_key: bytes, data: bytes) -> bytes:
-    """The snapshot for those who have the other key."""
+    """The snapshot, sealed with another key."""
     read_header(key, data)
     sealed = data[:-_MAC_BYTES]
     return sealed + hmac.digest(new_key, sealed, _MAC)
@@ -104,22 +104,22 @@ def relabelled(key: bytes, data: bytes, **changed: Any) -> Snapshot:
 
 
 def read_header(key: bytes, data: bytes) -> SnapshotHeader:
-    """The header of a snapshot that is ours."""
+    """Check the MAC and the version, and read the header."""
     sealed, mac = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
     if not hmac.compare_digest(hmac.digest(key, sealed, _MAC), mac):
         raise Refused(
             "SNAPSHOT_CORRUPT",
             "the snapshot was damaged, or sealed with another key",
-            hint="every realm has its own: name the one it was taken in",
+            hint="every realm has its own key: name the realm in which it was taken",
         )
     if not sealed.startswith(_MAGIC):
-        raise Refused("SNAPSHOT_CORRUPT", "these bytes are no snapshot")
+        raise Refused("SNAPSHOT_CORRUPT", "these bytes are not a snapshot")
     head = next(_parts(sealed))
     version = msgspec.json.decode(head, type=_Version).version
     if version != SNAPSHOT_VERSION:
         raise Refused(
             "SNAPSHOT_VERSION_MISMATCH",
-            f"the snapshot has version {version}, and this reads {SNAPSHOT_VERSION}",
+            f"the snapshot has version {version}, and this node reads {SNAPSHOT_VERSION}",
         )
     return msgspec.json.decode(head, type=SnapshotHeader)
 
@@ -130,9 +130,8 @@ def open_snapshot(
     require: Callable[[Language, str, int], None],
     tools: Mapping[str, Tool] | None,
 ) -> tuple[SnapshotHeader, SavedSession]:
-    """Refused unless it is whole, of this version, of a guest build that is to be had (``require``
-    says so), and all tools that its session knew are offered again, with the same schemas - if it
-    is to go on with these."""
+    """Open a snapshot. Raises ``Refused`` if it is damaged, of another version, of a guest build
+    that ``require`` refuses, or if ``tools`` lacks one of its tools with the same schema."""
     header = read_header(key, data)
     require(header.language, header.build, header.start)
     if tools is not None:
@@ -143,8 +142,8 @@ def open_snapshot(
 def _require_tools(known: Mapping[str, str], tools: Mapping[str, Tool]) -> None:
     for name, digest in known.items():
         if name not in tools or tools[name].schema_digest != digest:
-            how = "with another schema" if name in tools else "no more"
-            raise Refused("SNAPSHOT_CAPABILITY_MISMATCH", f"tool {name!r} is offered {how}")
+            how = "has another schema now" if name in tools else "is not offered any more"
+            raise Refused("SNAPSHOT_CAPABILITY_MISMATCH", f"tool {name!r} {how}")
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -156,7 +155,7 @@ def _read_body(sealed: bytes) -> SavedSession:
     try:
         saved = msgspec.json.decode(body, type=SavedSession)
     except msgspec.MsgspecError as error:
-        raise Refused("SNAPSHOT_CORRUPT", f"the snapshot is of another make: {error}") from None
+        raise Refused("SNAPSHOT_CORRUPT", f"the snapshot is unreadable: {error}") from None
     saved.base = _with_memory(saved.base, memory)
     if saved.turn is not None and saved.turn.image is not None:
         saved.turn.image = _with_memory(saved.turn.image, *more)

@@ -1,7 +1,7 @@
-"""What a run has used of the time it was given: wall time, and the guest's time on its thread.
+"""The time that a run has used: wall time, and CPU time of the guest.
 
-The one place of the sandbox that reads clocks, and what they say never reaches a guest. A run may
-use several threads one after the other, so what was used is carried along.
+This is the only module of the sandbox that reads clocks; a guest never sees the readings. A run may
+use several threads one after the other, so the used time is part of its state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NS_PER_MS = 1_000_000
 
 
 class Stopwatch:
-    """Runs between ``begin`` and ``end``, both on the thread that works."""
+    """Measures between ``begin`` and ``end``, which the same thread calls."""
 
     def __init__(self, limits: SessionLimits) -> None:
         self._wall_ns_max = limits.wall_ms * _NS_PER_MS
@@ -45,21 +45,21 @@ class Stopwatch:
         self.cpu_ns += time.thread_time_ns() - self._cpu_began_ns
 
     def enter_host(self) -> None:
-        """The guest stands still: the thread works for somebody else."""
+        """Stop counting CPU time: the guest's thread executes a host function."""
         self.cpu_ns += time.thread_time_ns() - self._cpu_began_ns
         self._host_began_ns = time.perf_counter_ns()
 
     def leave_host(self) -> int:
-        """How many milliseconds that took."""
+        """Count CPU time again; returns the milliseconds since ``enter_host``."""
         self._cpu_began_ns = time.thread_time_ns()
         return (time.perf_counter_ns() - self._host_began_ns) // _NS_PER_MS
 
     def count_wall(self, duration_ms: int) -> None:
-        """Tool time that passed outside."""
+        """Add the time of calls that were made while the run was suspended."""
         self.wall_ns += duration_ms * _NS_PER_MS
 
     def check(self) -> None:
-        """While the guest works."""
+        """Raise ``GuestStopped`` if the time is over."""
         if self.wall_is_over:
             used = self._wall_ns_max // _NS_PER_MS
             raise GuestStopped("TIMEOUT_WALL", f"the run took longer than {used} ms")

@@ -1,9 +1,9 @@
-"""A build of the TypeScript guest, in one piece that is named by its digest and can be sent.
+"""A build of the TypeScript guest as one piece of bytes, named by its digest.
 
-Bound are the engine, the transformer, the prelude in the engine's memory and its parts, and the
-edition of what is made of a source before the engine sees it: histories are kept as sources, and
-the same source has to come to the same program. That part of it is the host's and cannot be sent,
-so a node goes on with builds of the editions it has. All other code of the host may change.
+It holds the engine, the transformer, the prelude with its parts, and the edition of the translation
+from TypeScript: histories are stored as sources, and the same source must translate to the same
+program. The translation is code of the host, so a node can only run builds of the editions that it
+has. All other code of the host may change.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = ["JavaScriptBuild"]
 
 
 class JavaScriptBuild(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defaults=True):
-    """What decides how a program goes."""
+    """All that decides how a program executes."""
 
     edition: int
     engine: bytes
     transformer: bytes
     prelude: str
     parts: dict[str, str] = {}
-    """Of the prelude, read when they are needed; edition 1 had none."""
+    """Parts of the prelude, evaluated when needed; edition 1 had none."""
 
     @staticmethod
     def installed() -> JavaScriptBuild:
-        """As it was installed."""
+        """The build of the installed files."""
         return JavaScriptBuild(
             edition=EDITION,
             engine=engine_bytes(),
@@ -44,16 +44,16 @@ class JavaScriptBuild(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit
 
     @staticmethod
     def read(piece: bytes) -> JavaScriptBuild:
-        """``GUEST_BUILD_FAILED`` if this host cannot go on with it."""
+        """Decode a build; raises ``GUEST_BUILD_FAILED`` if this host cannot run it."""
         try:
             build = msgspec.msgpack.decode(piece, type=JavaScriptBuild)
         except msgspec.MsgspecError as error:
-            raise Failed("GUEST_BUILD_FAILED", f"no build of TypeScript: {error}") from None
+            raise Failed("GUEST_BUILD_FAILED", f"not a TypeScript build: {error}") from None
         if build.edition not in EDITIONS:
             raise Failed(
                 "GUEST_BUILD_FAILED",
-                f"its programs were made by edition {build.edition} of the translation; this host "
-                f"has {sorted(EDITIONS)} only",
+                f"the build needs edition {build.edition} of the translation; this host has "
+                f"{sorted(EDITIONS)} only",
             )
         return build
 

@@ -1,7 +1,7 @@
-"""Static checks before anything runs: what is blocked here could never work, and says so early.
+"""Static checks of a program: they report early what cannot work in the sandbox.
 
-They are advice to the author, not the wall: the wall is WebAssembly. Only syntax counts, so words
-inside string literals are never flagged.
+The checks advise the author; WebAssembly isolates the program. They look at syntax only, so text in
+a string literal is never reported.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _ENGINE_LACKS = {
 
 
 class Violation(NamedTuple):
-    """Where the program asks for what it cannot have."""
+    """A place in the source that uses what the sandbox does not have."""
 
     start_byte: int
     end_byte: int
@@ -72,9 +72,9 @@ def first_violation(
     modules: Iterable[Node] | None = None,
     types: Spans | None = None,
 ) -> Violation | None:
-    """The first one in the order of the source. A tool may have any name. ``modules`` are the
-    statements that want a module; without, all are that import or export. Nothing is wrong within
-    ``types``: they do not run."""
+    """The first violation in the order of the source. A tool may have any name. ``modules`` are
+    the statements that need a module, by default all imports and exports. Text within ``types`` is
+    ignored, because types do not run."""
     found = ask(_PATTERNS, root)
     if found and types is not None:
         found = {name: [n for n in nodes if not types.contain(n)] for name, nodes in found.items()}

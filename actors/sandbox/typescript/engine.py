@@ -1,7 +1,6 @@
-"""QuickJS as the quickjs-rs wheel ships it, driven through the functions its module exports.
+"""The JavaScript engine: QuickJS of the quickjs-rs wheel, called through its module's exports.
 
-Owns handles, strings on their way in and out, and how many frames a program may have. Knows neither
-TypeScript nor sessions.
+It manages handles, strings and the number of stack frames that a program may use.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ from rookery.schemas.errors import Failed
 __all__ = ["JavaScriptEngine", "JavaScriptStore", "engine_bytes", "parts", "prelude"]
 
 _MEMORY_BYTES_MAX = 4 << 30
-"""Until a run brings its own limit: an image is loaded before."""
+"""The limit until a run sets its own; an image is loaded before that."""
 _SCRATCH_BYTES = 64
 _FRAMES_OFFSET = 32
-"""In the scratch: the number of frames left."""
+"""Offset of the number of frames left, in the scratch memory."""
 _STACK_BYTES: Final = (1 << 20) - 0x5A3D
-"""The engine is told so once, to see where it keeps it. What it does not do is heed it."""
+"""Set once, to find the address at which the engine stores it; the engine does not enforce it."""
 _STACK_TOP_BYTES = 1 << 12
-"""How far from where it begins the stack may be when the engine looks for its top."""
+"""The distance between the start of the stack and the top that the engine reads."""
 _OWN_FRAMES = 1000
-"""For what the prelude does beside the program."""
+"""Frames for the prelude's own work."""
 _SIX_FRAMES = "(function nest(n) { if (n) nest(n - 1) })(5)"
 _SHORT_BYTES = 4096
-"""Texts up to here travel through a place of their own, longer ones through one made for them."""
+"""Texts up to this length use a fixed buffer, longer ones an allocated one."""
 _SCRIPT_NAME: Final = b"eval_script"
-"""What the engine calls every source it is given; the place in its memory where that stands."""
+"""The engine's name for every source; this module finds its address in memory."""
 _PRELUDE_NAME: Final = b"rookery-api"
 _RUN_NAME: Final = "run-%07d"
 _HOST_CALLS_1 = tuple(name for name in HOST_CALLS if name != "part")
-"""What the prelude of edition 1 may ask: its memory begins as it did."""
+"""Host functions of the prelude of edition 1, so that its initial memory does not change."""
 _METHODS = ("begin", "watch", "settle", "pump", "fire", "refuse")
 _OK = 0
 _word = struct.Struct("<i")
@@ -55,28 +54,28 @@ def engine_bytes() -> bytes:
 
 
 def prelude() -> str:
-    """One function of the host, kept as two files."""
+    """The source of the prelude, made of two files."""
     folder = Path(__file__).with_name("guest_js")
     text, session = ((folder / name).read_text() for name in ("text.js", "session.js"))
     return f"({session})({{plain: ({text})(), ...__host}})"
 
 
 def parts() -> dict[str, str]:
-    """What the prelude asks for when a program first needs it: functions of their own, by name."""
+    """By name: the parts of the prelude that are evaluated when a program first needs them."""
     folder = Path(__file__).with_name("guest_js")
     files = {path.stem: path for path in sorted(folder.glob("*.js"))}
     return {name: files[name].read_text() for name in files if name not in ("session", "text")}
 
 
 class EngineAddresses(NamedTuple):
-    """Where the engine keeps in its memory what it lets nobody set."""
+    """Addresses in the engine's memory of values that it has no function to set."""
 
     script_name: int
     stack_limit: int
 
 
 class JavaScriptEngine:
-    """Once a process: the module and its host functions."""
+    """The module and its host functions, once a process."""
 
     addresses: EngineAddresses | None = None
 
@@ -105,7 +104,7 @@ class JavaScriptEngine:
 
 
 class JavaScriptStore(GuestStore):
-    """A store with the engine in it, and the prelude in the engine."""
+    """A store with an engine that has evaluated the prelude."""
 
     host: Host
 
@@ -125,7 +124,7 @@ class JavaScriptStore(GuestStore):
         self._boot(engine.prelude)
 
     def prove_limits(self) -> None:
-        """On a machine that does nothing else: whether the frames of programs are counted."""
+        """Check that the engine counts frames; the store is unusable after that."""
         for frames, fits in ((7, True), (6, False)):  # The script itself has one.
             self.frames_left = frames
             status, _ = self._evaluate("eval_code", _SIX_FRAMES)
@@ -134,42 +133,42 @@ class JavaScriptStore(GuestStore):
 
     @property
     def frames_left(self) -> int:
-        """Kept where the engine counts them: in memory, so a run that sleeps takes it along."""
+        """The number of frames left. It is in the guest's memory, so an image includes it."""
         return int(_word.unpack(self.read(self._frames_at, 4))[0])
 
     @frames_left.setter
     def frames_left(self, frames: int) -> None:
         self.write(self._frames_at, _word.pack(frames))
 
-    # --- what a step is made of -----------------------------------------------------------------
+    # --- parts of a step ------------------------------------------------------------------------
 
     def call_method(self, method: str, *texts: str) -> str:
-        """What a method of the prelude says."""
+        """Call a method of the prelude with texts; returns its text."""
         with self._prelude_frames():
             handles = [self.text(text) for text in texts]
             handle = self._call_prelude(method, handles)
-            for given in handles:
-                self._call_export("free_value", given)
+            for argument in handles:
+                self._call_export("free_value", argument)
             return self._consume_text(handle)
 
     def call_with_handle(self, method: str, handle: int) -> str:
-        """The same with a value, which is given away."""
+        """Call a method of the prelude with a value, and free the value."""
         with self._prelude_frames():
-            told = self._call_prelude(method, [handle])
+            result = self._call_prelude(method, [handle])
         self._call_export("free_value", handle)
-        return self._consume_text(told)
+        return self._consume_text(result)
 
     def run_timer(self) -> None:
-        """The timer that is due: the program's work, and counted."""
+        """Run the timer that is due; its frames count as the program's."""
         self._call_export("free_value", self._call_prelude("fire", []))
 
     def evaluate(self, code: str) -> tuple[bool, int]:
-        """Whether it could begin, and its promise; or else its error."""
+        """Start a program: true and its promise, or false and its error."""
         status, handle = self._evaluate("eval_async", code)
         return (True, handle) if status == _OK else (False, self._last_exception())
 
     def compile(self, code: str) -> int | None:
-        """The error of a program that cannot run; nothing of it runs."""
+        """Compile a program without running it; returns its error, if any."""
         status, handle = self._evaluate("eval_code", f"(async()=>{{{code}\n}})")
         if status != _OK:
             return self._last_exception()
@@ -177,12 +176,12 @@ class JavaScriptStore(GuestStore):
         return None
 
     def run_jobs(self) -> None:
-        """All jobs there are."""
+        """Run all pending jobs of the engine."""
         self._call_export("execute_pending_jobs")
 
     @property
     def script_name(self) -> str:
-        """Of the source that was evaluated last. Kept where the engine keeps it: in memory."""
+        """The name of the last evaluated source. It is in the guest's memory."""
         return self.read(self._name_at, len(_SCRIPT_NAME)).decode(errors="replace")
 
     def name_next_script(self) -> None:
@@ -214,7 +213,7 @@ class JavaScriptStore(GuestStore):
 
     @contextmanager
     def _prelude_frames(self) -> Iterator[None]:
-        """What the prelude does for a program does not count as the program's."""
+        """Give the prelude its own frames; they do not count as the program's."""
         left, self.frames_left = self.frames_left, _OWN_FRAMES
         yield
         self.frames_left = left
@@ -236,9 +235,9 @@ class JavaScriptStore(GuestStore):
         )
         if status != _OK:
             if method == "refuse" and self.size > self.memory_bytes_max // 2:
-                raise GuestStopped("MEMORY_EXCEEDED", "there is no memory left to say what failed")
-            said = self._consume_text(self._describe_error()) if method != "refuse" else ""
-            raise GuestStopped("RUNTIME_ERROR", f"the engine failed in {method}: {said[:200]}")
+                raise GuestStopped("MEMORY_EXCEEDED", "there is no memory to describe the error")
+            error = self._consume_text(self._describe_error()) if method != "refuse" else ""
+            raise GuestStopped("RUNTIME_ERROR", f"the engine failed in {method}: {error[:200]}")
         return self._output_handle()
 
     def _describe_error(self) -> int:
@@ -253,12 +252,12 @@ class JavaScriptStore(GuestStore):
         return self._output_handle()
 
     def _output_handle(self) -> int:
-        """The handle the last call wrote."""
+        """The handle that the last call returned."""
         return int(_word.unpack(self.read(self._scratch, 4))[0])
 
     @contextmanager
     def _bytes(self, data: bytes) -> Iterator[tuple[int, int]]:
-        """Not freed if the engine stops: then it is spent."""
+        """Copy bytes into the guest for the block. Not freed if the engine stops."""
         pointer = self._call_export("qjs_alloc", len(data))
         if not pointer and data:
             text = f"{len(data)} bytes for the program do not fit into its memory"
@@ -297,8 +296,8 @@ class JavaScriptStore(GuestStore):
         if status != _OK:
             raise Failed("GUEST_BUILD_FAILED", "the prelude of the JavaScript guest failed")
         self._methods = {name: self._get(session, name) for name in _METHODS}
-        _, forgotten = self._evaluate("eval_code", "delete globalThis.__host")
-        for handle in (world, session, forgotten):
+        _, deleted = self._evaluate("eval_code", "delete globalThis.__host")
+        for handle in (world, session, deleted):
             self._call_export("free_value", handle)
 
     def _count_frames(self, stack_limit_at: int) -> None:
@@ -312,7 +311,7 @@ class JavaScriptStore(GuestStore):
         self._externs.append(counting)
 
     def _find_addresses(self) -> EngineAddresses:
-        """Looked for once: at this point of its life one machine is as the other."""
+        """Search the memory once: all new stores are equal at this point."""
         if self._engine.addresses is None:
             memory = self.read(0, self.size)
             limits = self._stack_limits(memory)
@@ -323,7 +322,7 @@ class JavaScriptStore(GuestStore):
         return self._engine.addresses
 
     def _stack_limits(self, memory: bytes) -> list[int]:
-        """One stands behind the size of the stack and the top of it, and is not in force."""
+        """Addresses of a zero limit that follows the stack's size and its top."""
         found = []
         for at in _occurrences(memory, struct.pack("<I", _STACK_BYTES)):
             _, top, limit = struct.unpack_from("<3I", memory, at)

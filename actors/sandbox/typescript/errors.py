@@ -1,7 +1,7 @@
-"""What the engine says of an error, in words everybody knows: a code, a message, an exact span.
+"""Reads the replies of the engine, and converts errors to code, message and span.
 
-The engine counts lines and columns in what it evaluated; the spans told of are in the program's
-own source, and only of the present run.
+The engine counts lines and columns in the evaluated script; the spans are in the program's own
+source of the present run.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ _UNKNOWN = re.compile(r"^ReferenceError: (\S{1,200}) is not defined$")
 
 
 class EngineReply(msgspec.Struct):
-    """A value, an error, or what the run waits for."""
+    """A value, an error, or the calls that the run waits for."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
     error: ErrorObject | None = None
     waits: StepWaits | None = None
     kind: ResultKind | UnsetType = UNSET
     cut: bool | UnsetType = UNSET
-    """Of a value; preludes of before do not say it."""
+    """Of a value; unset in replies of older preludes."""
     stack: str = ""
     source: str = ""
-    """Of the run the error ended; the rest goes with an error, too."""
+    """The source of the run that ended with this error; ``stack`` belongs to errors, too."""
 
 
 _decode = msgspec.json.Decoder(EngineReply).decode
 
 
 def read_reply(reply: str) -> EngineReply:
-    """What the prelude said. A hostile program may speak in its place."""
+    """Decode a reply. A hostile program may have forged it."""
     try:
         return _decode(reply)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise _unreadable(error) from None
 
 
-def to_step(said: EngineReply, script: Script | None, script_name: str) -> Step:
-    """The step it tells of; ``script`` is what ran, for an error's span."""
-    if said.waits is not None:
-        return said.waits
-    if said.error is None:
+def to_step(reply: EngineReply, script: Script | None, script_name: str) -> Step:
+    """The step in a reply; ``script`` is the executed script, for the span of an error."""
+    if reply.waits is not None:
+        return reply.waits
+    if reply.error is None:
         try:
-            return StepEnded(msgspec.json.decode(said.value), kind=said.kind, cut=said.cut)
+            return StepEnded(msgspec.json.decode(reply.value), kind=reply.kind, cut=reply.cut)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise _unreadable(error) from None
-    code, message, hint, _ = msgspec.structs.astuple(said.error)
+    code, message, hint, _ = msgspec.structs.astuple(reply.error)
     code = code if code in GUEST_CODES else "RUNTIME_ERROR"
-    span = None if script is None else _span(said, script, script_name)
+    span = None if script is None else _span(reply, script, script_name)
     if code == "SYNTAX_ERROR":
         message = message.removeprefix("SyntaxError: ")
         if script is not None:
@@ -69,23 +69,23 @@ def to_step(said: EngineReply, script: Script | None, script_name: str) -> Step:
 
 
 def _line(span: Span, source: str) -> Span:
-    """The engine knows the line of what it cannot compile, and not the place in it."""
+    """The span of a whole line: the engine reports only the line of a syntax error."""
     text = source.split("\n")[span.line - 1].rstrip()
     start = len(text) - len(text.lstrip())
     return Span(line=span.line, column=start + 1, end_line=span.line, end_column=len(text) + 1)
 
 
-def _span(said: EngineReply, script: Script, script_name: str) -> Span | None:
-    """The innermost place of the present source. Of a name nobody knows the engine tells where the
-    expression around it began."""
-    for name, line, column in _STACK_FRAME.findall(said.stack):
+def _span(reply: EngineReply, script: Script, script_name: str) -> Span | None:
+    """The innermost frame in the present source. For an unknown name the engine reports the start
+    of the enclosing expression, so the name is searched from there."""
+    for name, line, column in _STACK_FRAME.findall(reply.stack):
         if name == script_name:
-            place = offset_of(script.text, int(line) - 1, int(column))
-            if said.error is not None and (unknown := _UNKNOWN.search(said.error.message)):
+            position = offset_of(script.text, int(line) - 1, int(column))
+            if reply.error is not None and (unknown := _UNKNOWN.search(reply.error.message)):
                 word = re.compile(rf"(?<![\w$]){re.escape(unknown[1])}(?![\w$])")
-                found = word.search(script.text, place)
-                place = found.start() if found else place
-            return script.span(place)
+                found = word.search(script.text, position)
+                position = found.start() if found else position
+            return script.span(position)
     return None
 
 

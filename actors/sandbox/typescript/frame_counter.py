@@ -1,13 +1,12 @@
-"""The JavaScript engine, made to count the frames of a program as they come and go.
+"""Changes the JavaScript engine's module so that it counts the stack frames of a program.
 
-QuickJS limits the bytes of its stack, and where it was built for WebAssembly not even these; a
-function of many variables takes six times the bytes of a small one, so bytes say nothing of depth.
-Owns one change to the engine's module: its calls of the interpreter's loop go through a function of
-ours. Where no frame is left that one raises the engine's own limit of bytes for as long as the call
-takes, so that the engine itself refuses it, with the error every program can catch.
+QuickJS limits the bytes of its stack, and its WebAssembly build not even these. Bytes do not
+measure depth: a function with many variables uses six times the bytes of a small one. So calls of
+the interpreter's loop go through an added function. If no frame is left, that function sets the
+engine's limit of bytes for the duration of the call, so that the engine refuses the call with an
+error that the program can catch.
 
-Refuses a module that is not of the shape expected. Whether frames are counted right is for the
-engine's first machine to prove.
+A module of an unexpected shape is refused. ``prove_limits`` of the engine tests the counting.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from rookery.schemas.errors import Failed
 __all__ = ["FRAMES_AT", "STACK_LIMIT_AT", "count_frames"]
 
 FRAMES_AT: Final = "frames_at"
-"""The global that says where in memory the number of frames left stands."""
+"""The global with the address of the number of frames left."""
 STACK_LIMIT_AT: Final = "stack_limit_at"
-"""The global that says where the engine keeps its own limit."""
+"""The global with the address of the engine's own limit."""
 
 _HEADER_BYTES = 8
 _TYPES, _IMPORTS, _FUNCTIONS, _GLOBALS, _EXPORTS, _CODE = 1, 2, 3, 6, 7, 10
@@ -30,8 +29,8 @@ _I32, _I64 = 0x7F, 0x7E
 _LOOP_TYPE = bytes((0x60, 7, _I32, _I64, _I64, _I64, _I32, _I32, _I32, 1, _I64))
 """``JS_CallInternal(context, function, this, new.target, count, arguments, flags)``."""
 _PADDED_BYTES = 5
-"""Of a function's number in a call, as the linker leaves it: with the opcode before it these bytes
-stand nowhere else."""
+"""Length of a function's number in a call, padded by the linker: so, after the opcode, the bytes
+are unambiguous."""
 
 _IF, _IF_I32, _ELSE, _END, _RETURN = b"\x04\x40", b"\x04\x7f", b"\x05", b"\x0b", b"\x0f"
 _CALL, _LOCAL_GET, _LOCAL_SET, _GLOBAL_GET = b"\x10", b"\x20", b"\x21", b"\x23"
@@ -40,17 +39,17 @@ _EQZ, _EQ, _LT_S, _I64_GT_U = b"\x45", b"\x46", b"\x48", b"\x56"
 _ADD, _AND, _I32_WRAP = b"\x6a", b"\x71", b"\xa7"
 
 _FUNCTION, _FLAGS, _RESULT = 1, 6, 7
-"""Of the loop's parameters, and the variable behind them."""
+"""Indices of the loop's parameters, and of the variable after them."""
 _OBJECTS_FROM = -(1 << 32) - 1
-"""A value above it, unsigned, is an object; what goes on with a frame brings the frame instead."""
+"""A value above it, unsigned, is an object; a call that resumes a frame passes the frame."""
 _CLASS = b"\x2f\x01\x06"
-"""``i32.load16_u offset=6``: where an object says of what class it is."""
+"""``i32.load16_u offset=6``: loads the class of an object."""
 _HAS_CODE, _RESUMES_FRAME = 13, 4
-"""The class of functions with code of their own; the flag of a call that goes on with a frame."""
+"""The class of functions with bytecode; the flag of a call that resumes a frame."""
 
 
 def count_frames(module: bytes) -> bytes:
-    """The engine with two more globals to tell it where to count."""
+    """The engine's module with the counting function and its two globals."""
     sections = dict(_sections(module))
     imported = _count(sections[_IMPORTS])
     bodies = _bodies(sections[_CODE])
@@ -77,8 +76,8 @@ def count_frames(module: bytes) -> bytes:
 
 
 def _counting_body(loop: int, frames_at: int, limit_at: int) -> bytes:
-    """Its body. A frame is the program's if what is called is a function with code, or goes on with
-    a frame that was left; whatever else is called is the engine's own and has none."""
+    """The body of the counting function. A frame counts if the callee is a function with bytecode
+    or a resumed frame; other callees are the engine's own functions."""
     function = _LOCAL_GET + _number(_FUNCTION)
     is_object = function + _I64_CONST + _signed(_OBJECTS_FROM) + _I64_GT_U
     has_code = function + _I32_WRAP + _CLASS + _constant(_HAS_CODE) + _EQ
@@ -107,7 +106,7 @@ def _counting_body(loop: int, frames_at: int, limit_at: int) -> bytes:
 
 
 def _sections(module: bytes) -> Iterator[tuple[int, bytes]]:
-    """Those that stand once; the ones for people to read do not matter."""
+    """The sections by number, without custom sections."""
     place = _HEADER_BYTES
     while place < len(module):
         kind = module[place]
@@ -141,7 +140,7 @@ def _bodies(section: bytes) -> list[bytes]:
 
 
 def _types(section: bytes) -> list[bytes]:
-    """Of functions: a mark, the parameters' types and the results'."""
+    """The function types, each as encoded bytes."""
     count, place = _read(section, 0)
     types = []
     for _ in range(count):

@@ -1,7 +1,6 @@
-"""The TypeScript guest: programs without their types, in an engine whose memory is in reach.
+"""The TypeScript guest: translates programs to JavaScript and runs them in the engine.
 
-Owns the way a step travels in and out. Sessions, limits and what the host answers to tool calls are
-not its business, and neither is how types are found.
+It passes the requests and replies of steps through the prelude. Its instances have images.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ _encode = msgspec.json.encode
 
 
 class _Resumption(msgspec.Struct, frozen=True, tag="resume", tag_field="step"):
-    """As in the contract; the answers go on as they are."""
+    """A ``ResumeStep`` whose replies are passed on undecoded."""
 
     replies: msgspec.Raw
 
 
 class _Anything:
-    """What a program that was checked before may call."""
+    """The tools of a program that was checked before: any name."""
 
     def __contains__(self, _name: object) -> bool:
         return True
@@ -60,7 +59,7 @@ _decode = msgspec.json.Decoder(StartStep | CheckStep | _Resumption).decode
 
 
 class JavaScriptGuest:
-    """Once a process and build. Nothing is compiled before the first instance is wanted."""
+    """One build in a process; compiled when the first instance is made."""
 
     language = Language.TYPESCRIPT
 
@@ -70,7 +69,7 @@ class JavaScriptGuest:
         cache: GuestCache,
         read: Callable[[], JavaScriptBuild] = JavaScriptBuild.installed,
     ) -> None:
-        """Of the own build, or of the one that is read."""
+        """``read`` returns the build, by default the installed one."""
         self._engine, self._cache, self._load_build = engine, cache, read
         self._compiling = threading.RLock()
         self._parts: _Compiled | None = None
@@ -91,7 +90,7 @@ class JavaScriptGuest:
         return self._compile().transformer.transform(source, watch)
 
     def translate(self, source: str, tools: Container[str], watch: WatchFunction) -> Script:
-        """As the edition of this build does it."""
+        """Translate a program by the edition of this build."""
         return translate(source, tools, self.transform, watch, edition=self._compile().edition)
 
     def new_store(self) -> JavaScriptStore:
@@ -118,7 +117,7 @@ class JavaScriptGuest:
 
 
 class JavaScriptInstance(ImageInstance[JavaScriptStore]):
-    """One interpreter. All it knows is in its memory; the script is a shortcut to it."""
+    """One interpreter. Its state is its memory; the script is cached."""
 
     _guest: JavaScriptGuest
 
@@ -127,27 +126,27 @@ class JavaScriptInstance(ImageInstance[JavaScriptStore]):
         self._script: Script | None = None
 
     def step(self, request: bytes, host: Host) -> Step:
-        machine = self._wasm_store
-        machine.host, machine.watch = host, host.watch
-        machine.refuel()
+        store = self._wasm_store
+        store.host, store.watch = host, host.watch
+        store.refuel()
         try:
             return self._step(request, host)
         except SourceRefused as refused:
             return StepEnded(error=refused.error)
         finally:
-            self.fuel_used = machine.fuel_used
+            self.fuel_used = store.fuel_used
 
     def _step(self, request: bytes, host: Host) -> Step:
-        asked = _decode(request)
-        if isinstance(asked, StartStep):
-            return self._run(asked, host)
-        if isinstance(asked, CheckStep):
-            return self._check(asked, host)
-        self._wasm_store.call_method("settle", bytes(asked.replies).decode())
+        step = _decode(request)
+        if isinstance(step, StartStep):
+            return self._run(step, host)
+        if isinstance(step, CheckStep):
+            return self._check(step, host)
+        self._wasm_store.call_method("settle", bytes(step.replies).decode())
         return self._pump(host)
 
     def _run(self, program: StartStep, host: Host) -> Step:
-        machine = self._wasm_store
+        store = self._wasm_store
         script = self._guest.translate(program.code, program.tools, host.watch)
         self._script = script
         begin = {
@@ -158,14 +157,14 @@ class JavaScriptInstance(ImageInstance[JavaScriptStore]):
             "last": script.ends_with_value,
             "source": program.code,
         }
-        if problem := machine.call_method("begin", _encode(begin).decode()):
+        if problem := store.call_method("begin", _encode(begin).decode()):
             return self._read_reply(problem, host)
-        machine.frames_left = program.depth
-        machine.name_next_script()
-        begun, handle = machine.evaluate(f"\n{script.text}")
+        store.frames_left = program.depth
+        store.name_next_script()
+        begun, handle = store.evaluate(f"\n{script.text}")
         if not begun:
-            return self._read_reply(machine.call_with_handle("refuse", handle), host)
-        machine.call_with_handle("watch", handle)
+            return self._read_reply(store.call_with_handle("refuse", handle), host)
+        store.call_with_handle("watch", handle)
         return self._pump(host)
 
     def _check(self, check: CheckStep, host: Host) -> Step:
@@ -180,7 +179,7 @@ class JavaScriptInstance(ImageInstance[JavaScriptStore]):
         )
 
     def _pump(self, host: Host) -> Step:
-        """Until the program ends or waits for something."""
+        """Run jobs and timers until the program ends or is suspended."""
         while True:
             self._wasm_store.run_jobs()
             if reply := self._wasm_store.call_method("pump"):
@@ -188,7 +187,7 @@ class JavaScriptInstance(ImageInstance[JavaScriptStore]):
             self._wasm_store.run_timer()
 
     def _read_reply(self, reply: str, host: Host) -> Step:
-        said = read_reply(reply)
-        if said.error is not None and self._script is None:  # The run began elsewhere.
-            self._script = self._guest.translate(said.source, _Anything(), host.watch)
-        return to_step(said, self._script, self._wasm_store.script_name)
+        decoded = read_reply(reply)
+        if decoded.error is not None and self._script is None:  # The run began in another instance.
+            self._script = self._guest.translate(decoded.source, _Anything(), host.watch)
+        return to_step(decoded, self._script, self._wasm_store.script_name)

@@ -1,6 +1,6 @@
-"""What the JavaScript engine may ask of its host: a clock, randomness, output, tool calls.
+"""The host functions of the JavaScript engine: clock, randomness, output, tool calls.
 
-Owns the answers, and refuses whatever else is asked: files, an environment, a second interpreter.
+All other functions are refused: files, environment, a second interpreter.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ _BAD_DESCRIPTOR = 8
 _RANDOM_BYTES_MAX = 1 << 20
 
 
-def _call(machine: JavaScriptStore, asked: str) -> int:
-    name, _, arguments = asked.partition(" ")
-    return machine.text(machine.host.call(name, arguments.encode()).decode())
+def _call(store: JavaScriptStore, request: str) -> int:
+    name, _, arguments = request.partition(" ")
+    return store.text(store.host.call(name, arguments.encode()).decode())
 
 
-def _random(machine: JavaScriptStore) -> int:
-    words = struct.unpack("<4I", machine.surroundings.random_bytes(16))
-    return machine.text(str(list(words)))
+def _random(store: JavaScriptStore) -> int:
+    words = struct.unpack("<4I", store.environment.random_bytes(16))
+    return store.text(str(list(words)))
 
 
-def _sleep(machine: JavaScriptStore, duration_ms: str) -> int:
-    """The prelude says it; a program that found the way here may say anything."""
+def _sleep(store: JavaScriptStore, duration_ms: str) -> int:
+    """Advance the clock. A hostile program may pass any text."""
     try:
         duration_ns = int(float(duration_ms) * 1e6)
     except (ValueError, OverflowError):
-        raise GuestStopped("RUNTIME_ERROR", "the guest slept for no time there is") from None
-    machine.surroundings.advance_clock(duration_ns + 1)
-    return machine.text("")
+        raise GuestStopped("RUNTIME_ERROR", "the guest passed an invalid duration") from None
+    store.environment.advance_clock(duration_ns + 1)
+    return store.text("")
 
 
-def _part(machine: JavaScriptStore, name: str) -> int:
-    if (source := machine.parts.get(name)) is None:
-        raise GuestStopped("RUNTIME_ERROR", "the guest asked its host for a part there is not")
-    return machine.text(source)
+def _part(store: JavaScriptStore, name: str) -> int:
+    if (source := store.parts.get(name)) is None:
+        raise GuestStopped("RUNTIME_ERROR", "the guest requested an unknown part of the prelude")
+    return store.text(source)
 
 
-def _stdout(machine: JavaScriptStore, text: str) -> int:
-    machine.emit(1, f"{text}\n".encode())
-    return machine.text("")
+def _stdout(store: JavaScriptStore, text: str) -> int:
+    store.emit(1, f"{text}\n".encode())
+    return store.text("")
 
 
-def _stderr(machine: JavaScriptStore, text: str) -> int:
-    machine.emit(2, f"{text}\n".encode())
-    return machine.text("")
+def _stderr(store: JavaScriptStore, text: str) -> int:
+    store.emit(2, f"{text}\n".encode())
+    return store.text("")
 
 
 HOST_CALLS: Mapping[str, Callable[..., int]] = {
@@ -68,34 +68,35 @@ _ARITIES = {"call": 1, "random": 0, "sleep": 1, "stdout": 1, "stderr": 1, "part"
 
 
 def _host_call(
-    machine: JavaScriptStore, name: int, length: int, _this: int, count: int, arguments: int
+    store: JavaScriptStore, name: int, length: int, _this: int, count: int, arguments: int
 ) -> int:
-    asked = machine.read(name, length).decode(errors="replace")
-    if asked not in HOST_CALLS or count != _ARITIES[asked]:
-        raise GuestStopped("RUNTIME_ERROR", "the guest asked its host for something unknown")
-    handles = struct.unpack(f"<{count}i", machine.read(arguments, 4 * count))
-    return HOST_CALLS[asked](machine, *(machine.read_text(handle) for handle in handles))
+    function = store.read(name, length).decode(errors="replace")
+    if function not in HOST_CALLS or count != _ARITIES[function]:
+        raise GuestStopped("RUNTIME_ERROR", "the guest called an unknown host function")
+    handles = struct.unpack(f"<{count}i", store.read(arguments, 4 * count))
+    return HOST_CALLS[function](store, *(store.read_text(handle) for handle in handles))
 
 
-def _clock(machine: JavaScriptStore, _clock: int, _precision: int, result: int) -> int:
-    machine.write(result, struct.pack("<Q", machine.surroundings.read_clock_ns()))
+def _clock(store: JavaScriptStore, _clock: int, _precision: int, result: int) -> int:
+    store.write(result, struct.pack("<Q", store.environment.read_clock_ns()))
     return 0
 
 
-def _random_get(machine: JavaScriptStore, pointer: int, count: int) -> int:
+def _random_get(store: JavaScriptStore, pointer: int, count: int) -> int:
     if not 0 <= count <= _RANDOM_BYTES_MAX:
-        raise GuestStopped("RUNTIME_ERROR", f"the guest asked for {count} random bytes")
-    machine.write(pointer, machine.surroundings.random_bytes(count))
+        message = f"the guest requested {count} random bytes; the limit is {_RANDOM_BYTES_MAX}"
+        raise GuestStopped("RUNTIME_ERROR", message)
+    store.write(pointer, store.environment.random_bytes(count))
     return 0
 
 
-def _no_environment(machine: JavaScriptStore, count: int, size: int) -> int:
-    machine.write(count, bytes(4))
-    machine.write(size, bytes(4))
+def _no_environment(store: JavaScriptStore, count: int, size: int) -> int:
+    store.write(count, bytes(4))
+    store.write(size, bytes(4))
     return 0
 
 
-def _exit(_machine: JavaScriptStore, _code: int) -> None:
+def _exit(_store: JavaScriptStore, _code: int) -> None:
     raise GuestStopped("RUNTIME_ERROR", "the program ended its interpreter")
 
 
@@ -109,8 +110,8 @@ _HOST_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def host_function_for(name: str) -> Callable[..., Any]:
-    """Descriptors do not exist; modules are not found; nobody interrupts this way."""
-    if answer := _HOST_FUNCTIONS.get(name):
-        return answer
+    """The host function of this name. By default ``fd_*`` fail, and others return 0."""
+    if found := _HOST_FUNCTIONS.get(name):
+        return found
     refusal = _BAD_DESCRIPTOR if name.startswith("fd_") else 0
-    return lambda _machine, *_arguments: refusal
+    return lambda _store, *_arguments: refusal

@@ -1,5 +1,7 @@
-"""Enums and namespaces that are written in several parts. A part may name what another one exports,
-and the compiler knows what is meant; the transformer does not, so that is refused.
+"""Finds references between the parts of an enum or namespace that is written in several parts.
+
+In TypeScript a part may use a name that another part exports. The transformer does not support
+this, so such a program is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ class _Part(NamedTuple):
 
 
 def cross_part_reference(root: Node, data: bytes) -> tuple[Node, str] | None:
-    """The first name that another part exports, and why it cannot be used so."""
+    """The first use of a name that another part exports, and the message for it."""
     blocks = ask(_BLOCKS, root).get("block", ())
     if len(blocks) < 2:
         return None
@@ -47,7 +49,7 @@ def cross_part_reference(root: Node, data: bytes) -> tuple[Node, str] | None:
 
 
 def _parts(blocks: list[Node], data: bytes) -> Iterator[_Part]:
-    """With what each is called from outside."""
+    """Each block with its full name."""
     around: list[_Part] = []
     for node in blocks:
         name = node.child_by_field_name("name")

@@ -1,7 +1,7 @@
-"""Imports and exports of a program that is alone: what is exported is declared, what is imported
-only for its type is nothing, and what is imported for its value cannot be had.
+"""Imports and exports of a program, which is always a single file.
 
-As the compiler does it for one file: an import stays if a name of it is used where a value is.
+An export becomes a declaration, an import used only for types is removed, and an import of values
+is refused. As in the compiler, an import counts as one of values if a value position uses its name.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ __all__ = [
 _USES = "[(identifier) (shorthand_property_identifier)] @use"
 _STATEMENTS = frozenset(("export_statement", "import_statement"))
 _TYPES = frozenset(("import_statement", "interface_declaration", "type_alias_declaration"))
-"""What a name may have been made by if it is no value; an import of a value has been refused."""
+"""Statements that declare names of types; an import of values has been refused before."""
 
 
 class ModuleStatements(NamedTuple):
     edits: list[Edit]
     wanted: list[Node]
-    """Statements that ask for another module's values."""
+    """Statements that need values of another module."""
 
 
 def module_statements(
     root: Node, data: bytes, types: Iterable[Edit] | None = None
 ) -> ModuleStatements:
-    """``types`` are blanked: what is named in them is no use of it. Without them, the transformer
-    has been at work, which makes of ``export =`` what only other machines know."""
+    """Edits for the imports and exports. Names within ``types``, which are blanked, do not count as
+    used. Without ``types`` the source is output of the transformer, which converts ``export =``."""
     found = ModuleStatements([], [])
     statements = [node for node in root.children if node.type in _STATEMENTS]
     imports = [node for node in statements if node.type == "import_statement"]
@@ -54,14 +54,14 @@ def module_statements(
 
 
 def are_elidable(wanted: list[Node]) -> bool:
-    """Whether these are imports of names, which may be hidden where they seem to be used."""
+    """Whether all these are imports of names, whose uses may refer to shadowing declarations."""
     return bool(wanted) and all(
         node.type == "import_statement" and any(_imported(node)) for node in wanted
     )
 
 
 def declaration_in(node: Node) -> Node:
-    """What a statement at the top declares, exported or not."""
+    """The declaration in a top-level statement, exported or not."""
     if node.type != "export_statement":
         return node
     return node.child_by_field_name("declaration") or node
@@ -107,7 +107,7 @@ def _import(node: Node, data: bytes, used: set[bytes], found: ModuleStatements) 
 
 
 def _imported(node: Node, *, types: bool = False) -> Iterator[Node]:
-    """The names it gives to values, or to what may be one; with ``types`` those of types, too."""
+    """The imported names that may be values; with ``types`` those of types, too."""
     for clause in node.named_children:
         if clause.type == "import_require_clause":
             yield clause.named_children[0]
@@ -142,7 +142,7 @@ def _export(node: Node, data: bytes, types: set[bytes], found: ModuleStatements)
         assert keyword is not None
         found.edits.append(Edit(node.start_byte, keyword.end_byte, ";", "("))
         found.edits.append(Edit(value.end_byte, value.end_byte, ")"))
-    else:  # A list of names, or a name for the whole.
+    else:  # ``export {a, b}`` or ``export * as a``.
         found.edits.append(Edit(node.start_byte, node.end_byte, ";"))
 
 
@@ -160,7 +160,7 @@ def _names_no_values(node: Node) -> bool:
 
 
 def _named_types(root: Node, data: bytes) -> set[bytes]:
-    """The names that this program gives to types and to nothing else."""
+    """The names that the program declares as types only."""
     kinds: dict[bytes, set[str]] = {}
     for statement in root.named_children:
         node = declaration_in(statement)
@@ -170,7 +170,7 @@ def _named_types(root: Node, data: bytes) -> set[bytes]:
 
 
 def _declared(node: Node) -> Iterator[Node]:
-    """The names a statement declares, of values and of types."""
+    """The names that a statement declares, of values and of types."""
     if node.type == "import_statement":
         yield from _imported(node, types=True)
     elif node.type in ("lexical_declaration", "variable_declaration"):

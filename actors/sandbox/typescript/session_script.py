@@ -1,8 +1,8 @@
-"""JavaScript made fit for a session: its names outlive the run, and its last expression is seen.
+"""Edits JavaScript for a session, so that its names outlive the run and its last value is returned.
 
-A script cannot declare again what an earlier one declared, so declarations at the top become
-``var``; what they would have refused within one source is refused here. Plain assignments make
-names, too, as they do where nothing is strict.
+A script cannot redeclare a name of an earlier script, so top-level declarations become ``var``;
+this module refuses the redeclarations within one source. A plain assignment creates a name, too, as
+in sloppy mode.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _NAMESPACE = re.compile(
 
 
 class ScriptProblem(NamedTuple):
-    """What a source may not do with its names."""
+    """A wrong use of a name in a source."""
 
     node: Node
     code: str
@@ -81,13 +81,13 @@ class ScriptProblem(NamedTuple):
 class SessionScript(NamedTuple):
     edits: list[Edit]
     assigned: list[str]
-    """Names that are assigned; those nobody declared become the session's."""
+    """Assigned names without a declaration; they become names of the session."""
     ends_with_value: bool
     problem: ScriptProblem | None
 
 
 class _Names:
-    """What is declared at the top of one source."""
+    """The top-level declarations of one source."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -107,8 +107,8 @@ class _Names:
 
 
 def session_script(root: Node, data: bytes, *, edition_1: bool = False) -> SessionScript:
-    """How to change a source that has been checked. In edition 1 nothing could be exported, and
-    only what was last could be the value."""
+    """The edits for a checked source. Edition 1 has no exports, and only the last statement can be
+    the value."""
     names = _Names(data)
     edits: list[Edit] = []
     statements = root.named_children
@@ -121,7 +121,7 @@ def session_script(root: Node, data: bytes, *, edition_1: bool = False) -> Sessi
         else:
             for name in _declared(node):
                 names.declare(name, node.type)
-    assigned, complaint = _assigned(root, names)
+    assigned, problem = _assigned(root, names)
     if edition_1:
         run = [node for node in statements if node.type not in _NOT_EXECUTED]
     else:
@@ -137,12 +137,12 @@ def session_script(root: Node, data: bytes, *, edition_1: bool = False) -> Sessi
         edits=edits,
         assigned=sorted(assigned - names.kinds.keys()),
         ends_with_value=bool(run) and _is_value(run[-1]),
-        problem=names.problem or complaint or _stray_return(root),
+        problem=names.problem or problem or _stray_return(root),
     )
 
 
 def _is_declaration(node: Node) -> bool:
-    """It has no value of its own, so the one before it is still the last."""
+    """Whether a statement has no value, so that an earlier statement's value counts."""
     if node.type == "export_statement":
         return exported_value(node) is None
     return node.type in _DECLARE
@@ -153,7 +153,7 @@ def _is_value(node: Node) -> bool:
 
 
 def _namespace_edits(node: Node, data: bytes) -> list[Edit]:
-    """A namespace as it is printed is a call, and yet no value."""
+    """Edits for a namespace, which the transformer prints as a call without a value."""
     found = _NAMESPACE.fullmatch(data, node.start_byte, node.end_byte)
     if node.type != "expression_statement" or found is None:
         return []
@@ -184,7 +184,7 @@ def _variables(node: Node, names: _Names) -> Iterator[Edit]:
 
 def _class(node: Node, names: _Names) -> Iterator[Edit]:
     name = node.child_by_field_name("name")
-    if name is None:  # The grammar did not understand it.
+    if name is None:  # A syntax error of the grammar.
         return
     names.declare(name, node.type)
     yield Edit(node.start_byte, node.start_byte, f"var {names.text(name)}=")
@@ -192,7 +192,7 @@ def _class(node: Node, names: _Names) -> Iterator[Edit]:
 
 
 def _declared(node: Node) -> Iterator[Node]:
-    """What a function or a ``var`` declares."""
+    """The names that a function or ``var`` declares."""
     if node.type in _FUNCTIONS:
         declarators = [node]
     else:
@@ -203,7 +203,7 @@ def _declared(node: Node) -> Iterator[Node]:
 
 
 def _bound_names(pattern: Node) -> list[Node]:
-    """The names a pattern binds, and none of its default values and computed keys."""
+    """The names that a pattern binds, without its default values and computed keys."""
     if pattern.type == "identifier":
         return [pattern]
     found = ask(_NAMES, pattern)
@@ -212,7 +212,7 @@ def _bound_names(pattern: Node) -> list[Node]:
 
 
 def _assigned(root: Node, names: _Names) -> tuple[set[str], ScriptProblem | None]:
-    """All assigned names, and the first constant among them that nothing can hide."""
+    """All assigned names, and an assignment to a constant that no declaration shadows."""
     found = ask(_TARGETS, root)
     targets = list(found.get("assigned", ()))
     for pattern in found.get("pattern", ()):
@@ -229,7 +229,7 @@ def _assigned(root: Node, names: _Names) -> tuple[set[str], ScriptProblem | None
 
 
 def _stray_return(root: Node) -> ScriptProblem | None:
-    """A ``return`` outside of functions."""
+    """The first ``return`` outside of a function."""
     found = ask(_RETURNS, root)
     functions = Spans(found.get("function", ()))
     for node in found.get("return", ()):

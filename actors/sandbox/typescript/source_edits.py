@@ -1,7 +1,6 @@
-"""Text that is changed in places, and the way back from a place in it to where it came from.
+"""Edits of a text, and the mapping from the edited text back to the source.
 
-Places are counted in characters of the text; syntax trees count bytes, so edits are given in bytes.
-Knows no language.
+Positions count characters of the text. Syntax trees count bytes, so edits are in bytes.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _MATCH_MIN = 3
-"""So many words in a row are no accident."""
+"""The number of equal words in a row that count as a match."""
 _INSERTED_MAX = 64
 
 
 class Edit(NamedTuple):
-    """The bytes from ``start`` to ``end`` become blanks of the same shape, but for what ``head``
-    and ``tail`` put over their ends. Nothing from nothing is an insertion of ``head``."""
+    """Replaces the bytes from ``start`` to ``end`` by blanks of the same lines; ``head`` and
+    ``tail`` replace the first and last ones. An edit of no bytes inserts ``head``."""
 
     start: int
     end: int
@@ -38,13 +37,13 @@ class Edit(NamedTuple):
 
 
 class EditedText(NamedTuple):
-    """A text, and stretches of it: where they begin, and where they began."""
+    """A text and its aligned parts: their start in the text and in the source."""
 
     text: str
     aligned_parts: list[tuple[int, int]]
 
     def origin(self, place: int) -> int:
-        """Where the character at ``place`` came from; of something inserted, what it precedes."""
+        """The position in the source; for inserted text that of the following character."""
         at = bisect_right(self.aligned_parts, (place, 1 << 62)) - 1
         begin, began = self.aligned_parts[at]
         came_from = began + place - begin
@@ -54,27 +53,27 @@ class EditedText(NamedTuple):
 
 
 def to_blanks(text: str) -> str:
-    """As long and as many lines as ``text``."""
+    """Blanks with the same length and lines as ``text``."""
     return _VISIBLE.sub(" ", text)
 
 
 def apply_edits(data: bytes, edits: Iterable[Edit]) -> EditedText:
-    """An edit within another is covered by it."""
+    """Apply the edits; an edit within another is ignored."""
     pieces: list[str] = []
     stretches = [(0, 0)]
     at = here = there = 0
     for edit in sorted(edits, key=_outermost_first):
         if edit.start < at:
             continue
-        kept = data[at : edit.start].decode()
+        unchanged = data[at : edit.start].decode()
         old = data[edit.start : edit.end].decode()
         new = edit.head
         if old:
             blank = to_blanks(old)
             new += blank[len(edit.head) : len(old) - len(edit.tail)] + edit.tail
-        pieces += (kept, new)
-        here += len(kept) + len(new)
-        there += len(kept) + len(old)
+        pieces += (unchanged, new)
+        here += len(unchanged) + len(new)
+        there += len(unchanged) + len(old)
         if len(new) != len(old):
             stretches += [(here - len(new), there - len(old)), (here, there)]
         at = edit.end
@@ -83,7 +82,7 @@ def apply_edits(data: bytes, edits: Iterable[Edit]) -> EditedText:
 
 
 def align(text: str, source: str) -> EditedText:
-    """``text`` was printed anew from ``source``: what both have in common, in the same order."""
+    """Align ``text``, which was printed from ``source``, with ``source`` by their common words."""
     (here, at), (there, began) = _tokens(text), _tokens(source)
     stretches = [(0, 0)]
     stretches += [(at[i], began[j]) for i, j in _in_common(here, there)]
@@ -91,8 +90,8 @@ def align(text: str, source: str) -> EditedText:
 
 
 def _in_common(here: list[str], there: list[str]) -> Iterator[tuple[int, int]]:
-    """Words that follow each other in both. After a difference both go on where the next few words
-    are the same; the work is bounded, so what has little in common is found in part."""
+    """Pairs of equal words. After a difference the search continues where the next few words are
+    equal; the work is bounded, so texts with little in common are aligned in part."""
     runs: dict[tuple[str, ...], list[int]] = {}
     for j in range(len(there)):
         runs.setdefault(tuple(there[j : j + _MATCH_MIN]), []).append(j)
@@ -112,7 +111,7 @@ def _in_common(here: list[str], there: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def offset_of(text: str, line: int, column_bytes: int) -> int:
-    """Of a 1-based line and a 1-based column that counts UTF-8 bytes."""
+    """The position of a 1-based line and a 1-based column in UTF-8 bytes."""
     begin = 0
     for _ in range(line - 1):
         begin = text.find("\n", begin) + 1 or len(text)
@@ -122,7 +121,7 @@ def offset_of(text: str, line: int, column_bytes: int) -> int:
 
 
 def span_at(source: str, start: int, end: int | None = None) -> Span:
-    """From ``start`` to ``end``, or else to the end of the word that begins there."""
+    """The span from ``start`` to ``end``, by default to the end of the word at ``start``."""
     start = min(start, len(source))
     if end is None:
         word = re.compile(r"[\w$]+|.|$", re.DOTALL).match(source, start)
@@ -141,7 +140,7 @@ def _outermost_first(edit: Edit) -> tuple[int, bool, int]:
 
 
 def _tokens(text: str) -> tuple[list[str], list[int]]:
-    """Quotes and semicolons do not matter: printers choose their own."""
+    """Words and their positions, without quotes and semicolons, which printers choose freely."""
     words, places = [], []
     for found in _TOKEN.finditer(text):
         word = found[1]

@@ -1,8 +1,7 @@
-"""TypeScript as syntax trees: parsing, questions to a tree, and where its errors are.
+"""Syntax trees of TypeScript and JavaScript: parsing, queries and errors.
 
-Trees count bytes; whoever shows a place to a person converts it. Trees of JavaScript are made the
-same way, for it is the same grammar. A node finds its parent by searching from the root, so with
-sources of any size nobody asks it to: what contains what is told by their stretches.
+Both languages use the same grammar. Trees count bytes. A node finds its parent by a search from the
+root, which is slow for large sources, so ``Spans`` tests containment by positions.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["Node", "Spans", "WatchFunction", "ask", "first_error", "is_deeper", 
 
 Node = tree_sitter.Node
 WatchFunction = Callable[[], None]
-"""Called now and then; what it raises ends the work."""
+"""Called regularly during work; an exception from it ends the work."""
 
 _CHUNK_BYTES = 1 << 14
 
@@ -35,8 +34,8 @@ def _query(patterns: str) -> tree_sitter.Query:
 
 
 def parse(source: bytes, watch: WatchFunction) -> Node:
-    """The root of its tree. Watched as it reads: the progress callback of tree-sitter 0.26 for
-    Python crashes, and nothing may be raised while it reads."""
+    """Parse a source; returns the root. ``watch`` is called in the read callback, because the
+    progress callback of tree-sitter 0.26 for Python crashes; the read callback must not raise."""
     reasons: list[BaseException] = []
 
     def read(place: int, _point: object) -> bytes:
@@ -53,13 +52,13 @@ def parse(source: bytes, watch: WatchFunction) -> Node:
 
 
 def ask(patterns: str, node: Node) -> dict[str, list[Node]]:
-    """The nodes below ``node`` by the names ``patterns`` capture them under."""
+    """The nodes below ``node``, by the capture names of ``patterns``."""
     return tree_sitter.QueryCursor(_query(patterns)).captures(node)
 
 
 def is_deeper(root: Node, depth_max: int) -> bool:
-    """Whether any node stands more than ``depth_max`` below. What asks a tree takes a time that
-    grows with the square of its depth, and nobody can interrupt it."""
+    """Whether any node is more than ``depth_max`` deep. The time of a query grows with the square
+    of the depth, and a query cannot be interrupted."""
     cursor, depth = root.walk(), 0
     while depth <= depth_max:
         if cursor.goto_first_child():
@@ -73,7 +72,7 @@ def is_deeper(root: Node, depth_max: int) -> bool:
 
 
 def first_error(root: Node) -> Node | None:
-    """Where the grammar gave up first."""
+    """The first node with a syntax error."""
     if not root.has_error:
         return None
     node = root
@@ -83,20 +82,20 @@ def first_error(root: Node) -> Node | None:
 
 
 class Spans:
-    """Where some nodes are."""
+    """The spans of some nodes."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._set((node.start_byte, node.end_byte) for node in nodes)
 
     @classmethod
     def between(cls, places: Iterable[tuple[int, int]]) -> Spans:
-        """Those that begin and end there."""
+        """Spans with these starts and ends."""
         stretches = cls(())
         stretches._set(places)
         return stretches
 
     def contain(self, node: Node) -> bool:
-        """Whether one of them begins no later and ends no earlier."""
+        """Whether one of the spans contains the node."""
         at = bisect_right(self._starts, node.start_byte)
         return at > 0 and self._furthest[at - 1] >= node.end_byte
 

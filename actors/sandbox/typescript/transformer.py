@@ -1,7 +1,8 @@
-"""The wheel's TypeScript transformer: for what is more than a type, and what the grammar refuses.
+"""The TypeScript transformer of the quickjs-rs wheel, for programs that type erasure cannot
+translate.
 
-It prints the program anew, so places are lost and found again by comparing words. It runs behind
-the same walls as programs do, in an instance of its own that is used once.
+It prints the whole program again, so positions are recovered by comparing words. Each program is
+transformed in a new WebAssembly instance.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["TransformFailed", "Transformer", "transformer_bytes"]
 
 _MEMORY_BYTES_MAX = 256 << 20
 _FLAGS = 1 << 0 | 1 << 8
-"""The source is TypeScript; strip it."""
+"""The source is TypeScript; strip its types."""
 _NAME = b"program.ts"
 _TRANSFORMED, _UNCHANGED, _REFUSED = 0, 1, 3
 _FUNCTIONS = {
@@ -38,7 +39,7 @@ _FUNCTIONS = {
 
 
 class TransformFailed(Exception):
-    """Why not. ``is_syntax``: it is not TypeScript; or else it is more than can be done."""
+    """The transformer refused a program. ``is_syntax``: for its syntax, else for a feature."""
 
     def __init__(self, message: str, *, is_syntax: bool) -> None:
         super().__init__(message)
@@ -50,7 +51,7 @@ def transformer_bytes() -> bytes:
 
 
 class Transformer:
-    """Once a process: the module and what it imports."""
+    """The module and its host functions, once a process."""
 
     def __init__(self, engine: wasmtime.Engine, module: wasmtime.Module) -> None:
         self._engine, self._module = engine, module
@@ -63,69 +64,69 @@ class Transformer:
 
     def transform(self, source: bytes, watch: WatchFunction) -> str:
         """The program as JavaScript."""
-        machine = WasmStore(self._engine, _MEMORY_BYTES_MAX)
-        machine.watch = watch
+        store = WasmStore(self._engine, _MEMORY_BYTES_MAX)
+        store.watch = watch
         try:
-            return self._transform(machine, source)
+            return self._transform(store, source)
         except GuestStopped as stopped:
-            if stopped.code in ("STACK_OVERFLOW", "RUNTIME_ERROR"):  # Its stack is in its memory.
+            if stopped.code in ("STACK_OVERFLOW", "RUNTIME_ERROR"):  # The stack is in the memory.
                 text = "the program is nested too deeply to be transformed"
                 raise TransformFailed(text, is_syntax=False) from None
             raise
         finally:
-            machine.close()
+            store.close()
 
-    def _transform(self, machine: WasmStore, source: bytes) -> str:
+    def _transform(self, store: WasmStore, source: bytes) -> str:
         wanted = Externs(len(self._imports))
-        for place, (module, name) in enumerate(self._imports):
-            self._linker.fetch(machine, module, name, wanted, place)
-        instance = machine.instantiate(self._module, wanted)
+        for index, (module, name) in enumerate(self._imports):
+            self._linker.fetch(store, module, name, wanted, index)
+        instance = store.instantiate(self._module, wanted)
         found = Externs(1 + len(_FUNCTIONS))
-        machine.fetch(instance, b"memory", found, 0)
-        machine.use(found.array[0])
+        store.fetch(instance, b"memory", found, 0)
+        store.use(found.array[0])
         call: dict[str, PreparedFunction] = {}
-        for place, (function, kind) in enumerate(_FUNCTIONS.items(), 1):
-            machine.fetch(instance, function.encode(), found, place)
-            call[function] = PreparedFunction(machine, found.array[place], *kind)
+        for index, (function, kind) in enumerate(_FUNCTIONS.items(), 1):
+            store.fetch(instance, function.encode(), found, index)
+            call[function] = PreparedFunction(store, found.array[index], *kind)
         arguments: list[int] = []
         for data in (_NAME, source):
             pointer = call["qjst_alloc"](len(data))
-            machine.write(pointer, data)
+            store.write(pointer, data)
             arguments += (pointer, len(data))
         status = call["qjst_transform"](*arguments, _FLAGS)
         if status == _UNCHANGED:
             return source.decode()
         what = "result" if status == _TRANSFORMED else "error"
-        said = machine.read(call[f"qjst_{what}_ptr"](), call[f"qjst_{what}_len"]()).decode()
+        text = store.read(call[f"qjst_{what}_ptr"](), call[f"qjst_{what}_len"]()).decode()
         if status == _TRANSFORMED:
-            return said
-        raise TransformFailed(_without_name(said), is_syntax=status == _REFUSED)
+            return text
+        raise TransformFailed(_without_name(text), is_syntax=status == _REFUSED)
 
 
-def _without_name(said: str) -> str:
-    _, found, reason = said.partition(f"{_NAME.decode()}: ")
-    reason = reason if found else said
+def _without_name(text: str) -> str:
+    _, found, reason = text.partition(f"{_NAME.decode()}: ")
+    reason = reason if found else text
     return reason.partition("\n")[0].rstrip(".")
 
 
-def _random(machine: WasmStore, pointer: int, count: int) -> int:
-    """Its hash tables want some, and what they print must not depend on it."""
-    machine.write(pointer, bytes(count & 0xFF))
+def _random(store: WasmStore, pointer: int, count: int) -> int:
+    """Return zeros: the transformer's output must not depend on randomness."""
+    store.write(pointer, bytes(count & 0xFF))
     return 0
 
 
-def _no_environment(machine: WasmStore, count: int, size: int) -> int:
-    machine.write(count, bytes(4))
-    machine.write(size, bytes(4))
+def _no_environment(store: WasmStore, count: int, size: int) -> int:
+    store.write(count, bytes(4))
+    store.write(size, bytes(4))
     return 0
 
 
-def _no_operation(_machine: WasmStore, *_arguments: int) -> int:
+def _no_operation(_store: WasmStore, *_arguments: int) -> int:
     return 0
 
 
-def _exit(_machine: WasmStore, _code: int) -> None:
-    raise GuestStopped("RUNTIME_ERROR", "the transformer gave up")
+def _exit(_store: WasmStore, _code: int) -> None:
+    raise GuestStopped("RUNTIME_ERROR", "the transformer failed")
 
 
 _HOST_FUNCTIONS: dict[str, Callable[..., int | None]] = {

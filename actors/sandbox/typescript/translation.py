@@ -1,8 +1,8 @@
-"""A TypeScript program on its way to the engine: checked, its types gone, fit for a session.
+"""Translates a TypeScript program to a script for the engine: checks it and erases its types.
 
-The grammar comes first, for it keeps every place. What it refuses, and what is more than a type,
-goes through the transformer, and places are found again by comparing words. Only what both refuse
-is a syntax error.
+Type erasure by the grammar is tried first, because it preserves every position. Programs that it
+cannot translate go through the transformer, and positions are recovered by comparing words. Only a
+program that both refuse has a syntax error.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ __all__ = [
 ]
 
 EDITION: Final = 2
-"""Of what a source becomes: count it up where any source becomes another program than before. What
-began with an earlier edition goes on with that, so all of ``EDITIONS`` are still made here."""
+"""The version of the translation: increment it if any source translates to another program than
+before. Sessions continue with the edition that they began with, so all ``EDITIONS`` are
+supported."""
 EDITIONS: Final = frozenset((1, EDITION))
 _SOURCE_BYTES_MAX = 1 << 20
 _NODES_MAX = 200_000
@@ -69,29 +70,29 @@ class SourceRefused(Exception):
 
 
 class _NestingTooDeep(SourceRefused):
-    """It is nested deeper than can be looked through."""
+    """The source is nested too deeply for queries."""
 
 
 class Script(NamedTuple):
-    """What the engine evaluates."""
+    """The translated program, which the engine evaluates."""
 
     source: str
     edited: EditedText
     printed: str | None
-    """What the transformer made of the source, if it was needed."""
+    """The output of the transformer, if it was used."""
     assigned: list[str]
     renewed: list[str]
-    """Enums: one of a later run does not add to one of an earlier run."""
+    """Names of enums, which are reset: an enum does not extend that of an earlier run."""
     ends_with_value: bool
     is_understood: bool
-    """By the grammar, at least after the transformer."""
+    """Whether the grammar parses the program or its transformed text."""
 
     @property
     def text(self) -> str:
         return self.edited.text
 
     def span(self, place: int) -> Span:
-        """Of a place in ``text``, in the source."""
+        """The span in the source of a position in ``text``."""
         place = self.edited.origin(place)
         if self.printed is not None:
             place = align(self.printed, self.source).origin(place)
@@ -99,7 +100,7 @@ class Script(NamedTuple):
 
 
 class ErasedSource(NamedTuple):
-    """A program without its types, before it is made fit for a session."""
+    """A program without its types, before the edits for a session."""
 
     data: bytes
     root: Node
@@ -119,7 +120,7 @@ def translate(
     *,
     edition: int = EDITION,
 ) -> Script:
-    """Raises ``SourceRefused`` with the first thing that is wrong."""
+    """Translate a program; raises ``SourceRefused`` with its first problem."""
     erased = erase(source, tools, transform, watch, edition=edition)
     return _script(source, erased, edition_1=edition == 1)
 
@@ -132,13 +133,13 @@ def erase(
     *,
     edition: int = EDITION,
 ) -> ErasedSource:
-    """Raises ``SourceRefused`` with the first thing that is wrong with the types and the calls."""
+    """Erase the types; raises ``SourceRefused`` with the first problem of types or calls."""
     if edition == 1:
         return _erase_edition_1(source, tools, transform, watch)
     data = _encode_source(source)
     try:
         root = _parse(data, watch)
-    except _NestingTooDeep as too_deep:  # It may be so in its types only.
+    except _NestingTooDeep as too_deep:  # Perhaps in its types only.
         return _reprint(source, too_deep, tools, transform, watch)
     if root.has_error:
         return _reprint(source, root, tools, transform, watch)
@@ -160,7 +161,7 @@ def erase(
     try:
         return _reprint(source, blanking.rest or modules.wanted[0], tools, transform, watch)
     except SourceRefused:
-        check(modules=modules.wanted)  # It knows the place better.
+        check(modules=modules.wanted)  # Its position is more exact.
         raise
 
 
@@ -171,7 +172,7 @@ def _reprint(
     transform: Transform,
     watch: WatchFunction,
 ) -> ErasedSource:
-    """What the transformer makes of it."""
+    """Translate by the transformer."""
     printed, root = _transform_source(source, reason, transform, watch)
     data = printed.encode()
     modules = module_statements(root, data)
@@ -183,7 +184,7 @@ def _reprint(
 def _erase_edition_1(
     source: str, tools: Container[str], transform: Transform, watch: WatchFunction
 ) -> ErasedSource:
-    """As edition 1 did it."""
+    """Erase the types by edition 1."""
     data = _encode_source(source)
     root = _parse(data, watch)
     reason = root
@@ -223,7 +224,7 @@ def _parse(data: bytes, watch: WatchFunction) -> Node:
 def _transform_source(
     source: str, reason: Node | SourceRefused, transform: Transform, watch: WatchFunction
 ) -> tuple[str, Node]:
-    """The transformer's text, and its tree. ``reason`` says where if there is none."""
+    """The transformer's text and its tree. If it fails, the error is at ``reason``."""
     try:
         printed = transform(source.encode(), watch)
     except TransformFailed as refusal:
@@ -275,7 +276,7 @@ def _span_of(data: bytes, what: Node | Violation, printed: str | None, source: s
 
 
 def _not_transformed(refusal: TransformFailed, reason: Node, source: str) -> SourceRefused:
-    """The transformer does not say where; the grammar does."""
+    """The transformer's error at the grammar's position; the transformer reports none."""
     node = first_error(reason) or reason
     data = source.encode()
     begin = len(data[: node.start_byte].decode(errors="ignore"))

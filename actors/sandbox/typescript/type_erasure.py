@@ -1,7 +1,7 @@
-"""Types become blanks: what is left is JavaScript, every character where it was.
+"""Erases types by replacing them with blanks, so that every other character stays in its position.
 
-Owns which nodes of the grammar are types, and the places where a blank would change the meaning of
-its neighbours. What cannot be blanked is named, never guessed at: the transformer does that.
+It knows which nodes of the grammar are types, and where a blank would change the meaning of its
+neighbours. Syntax that cannot be blanked is reported, for the transformer.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _EDITION_2 = """
   (ambient_declaration)
 ] @worded
 """
-"""Also where the grammar and the compiler read a program differently now and then."""
+"""Includes syntax that the grammar and the compiler parse differently."""
 _LINE_BREAK_MESSAGE = "the line ends after 'interface', so it is a name there: write it on one line"
 _SIGNED_TEXT_MESSAGE = "a sign before a text is not supported in an enum: write the number"
 _CALLS = re.compile(rb"\s*[(`]")
@@ -103,9 +103,9 @@ _TYPES_BYTES_MAX = 1 << 13
 class TypeErasure(NamedTuple):
     edits: list[Edit]
     rest: Node | None
-    """The first thing that is more than a type: then none of the edits will do."""
+    """The first node that cannot be blanked: then the edits are not used."""
     misread: tuple[Node, str] | None = None
-    """What the transformer reads otherwise than the compiler, and why it is refused."""
+    """Syntax that the transformer parses unlike the compiler, and the message for it."""
 
     @property
     def stretches(self) -> Spans:
@@ -113,7 +113,7 @@ class TypeErasure(NamedTuple):
 
 
 def erase_types(root: Node, data: bytes, *, edition_1: bool = False) -> TypeErasure:
-    """What to blank in a source without errors. Edition 1 took the grammar's word for all."""
+    """The edits for a source without syntax errors. Edition 1 trusted the grammar in all cases."""
     found = ask(_PATTERNS + (_EDITION_1 if edition_1 else _EDITION_2), root)
 
     def nodes(*names: str) -> list[Node]:
@@ -160,7 +160,7 @@ def _first(nodes: list[Node]) -> Node | None:
 
 
 def _cast(node: Node, *, ends: bool) -> Edit:
-    """``x as T`` keeps ``x``. A statement that ends with it must still end there."""
+    """``x as T`` becomes ``x``. If a statement ends with it, the statement still ends there."""
     start = node.children[0].end_byte
     if not ends:
         return Edit(start, node.end_byte)
@@ -186,7 +186,7 @@ def _after_space(data: bytes, at: int) -> int:
 
 
 def _arrow(node: Node, data: bytes) -> list[Edit]:
-    """``=>`` must stand on the line of the parenthesis before it: so that comes along."""
+    """``=>`` must be on the line of the parenthesis before it, so the parenthesis moves."""
     kind, parameters = (node.child_by_field_name(name) for name in ("return_type", "parameters"))
     assert kind is not None
     assert parameters is not None
@@ -199,20 +199,20 @@ def _arrow(node: Node, data: bytes) -> list[Edit]:
 
 
 def _is_next_statement(node: Node, data: bytes) -> bool:
-    """``as T`` ends where a line does; the grammar takes a bracket on the next one to go on."""
+    """``as T`` ends at the end of a line; the grammar continues with a bracket on the next one."""
     kind, bracket = node.children[:2]
     return b"\n" in data[kind.end_byte : bracket.start_byte]
 
 
 def _is_two_lines(node: Node, data: bytes) -> bool:
-    """``type`` alone on its line is a name, and what follows is a statement of its own."""
+    """``type`` alone on its line is a name, and a separate statement follows."""
     first, second = [child for child in node.children if child.type != "comment"][:2]
     return b"\n" in data[first.end_byte : second.start_byte]
 
 
 def _type_argument_starts(less: list[Node], more: list[Node], data: bytes) -> list[Node]:
-    """Signs of comparison that may enclose types: ``f<A | B>(x)``. Between those is nothing but
-    whole brackets, and what follows has arguments or is a template."""
+    """Comparison signs that may enclose types: ``f<A | B>(x)``. The text between them has balanced
+    brackets, and arguments or a template follow."""
     less = _by_position(less) if more else []
     places = [node.end_byte for node in less]
     for end in more:
@@ -245,7 +245,7 @@ def _would_break(node: Node, data: bytes, after: dict[int, int]) -> bool:
 
 
 def _deduplicate(edits: list[Edit]) -> list[Edit]:
-    """Of two edits of one place, the one that puts something there."""
+    """Of two edits of the same position, the one that inserts text."""
     chosen: dict[tuple[int, int], Edit] = {}
     for edit in edits:
         place = edit.start, edit.end

@@ -94,7 +94,7 @@ WRONG = {
     "an input that is no name in Python": Wrong(
         "INVALID_ARGUMENT",
         {"code": "1", "inputs": {"class": 1}},
-        "a word of Python's own",
+        "a keyword of Python",
         words=("run", "-e", "1", "--input", "class=1"),
     ),
     "a session that is not the subject's": Wrong(

@@ -1,7 +1,7 @@
-"""``python -m tests.sandbox.probes``: all probes, with how late each ended; 1 if one found a way
-out or ended more than 250 ms after its limit. On a busy machine a program that computes ends later
-by the wall clock, for what it may use is time of a processor. ``--fallback`` shoots at the Python
-guest that is not linked.
+"""``python -m tests.sandbox.probes`` runs all probes and prints how late each ended. The exit code
+is 1 if a probe escaped or ended more than 250 ms after its limit. On a busy machine a computing
+program ends later by the wall clock, because its limit is CPU time. ``--fallback`` uses the
+component.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files, the network and the environment: there are none, whatever asks for them."""
+"""Probes that access files, the network and the environment of the host."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ PROBES: tuple[Probe, ...] = (
     direct("file", "open()", "open('/etc/passwd').read()", UNSUPPORTED),
     direct("network", "import socket", "import socket", UNSUPPORTED),
     direct("environment", "import ctypes", "from ctypes import CDLL", UNSUPPORTED),
-    direct("network", "a tool nobody offers", "fetch_url('http://127.0.0.1')", UNKNOWN),
+    direct("network", "a tool that is not offered", "fetch_url('http://127.0.0.1')", UNKNOWN),
     *(past("file", *row) for row in _FILES),
     *(past("file", code, OK, value=value) for code, value in _NOTHING_THERE),
     *(past("network", *row) for row in _NETWORK),

@@ -1,4 +1,4 @@
-"""Programs that want all there is: of time, memory, stack, output, calls and patience."""
+"""Probes that use up time, memory, stack, output and calls."""
 
 from __future__ import annotations
 

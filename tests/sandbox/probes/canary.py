@@ -1,6 +1,6 @@
-"""What a probe could touch outside: a file, a value of the environment, two listening sockets.
+"""The canary: a file, an environment variable and two listening sockets of the test process.
 
-They are real and in reach of this very process, so a probe that got out would be noticed.
+The process can access all of them, so the canary detects a probe that escapes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Canary:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """Where a probe finds it all."""
+        """The names by which a probe finds the canary."""
         return {
             "path": str(self._file),
             "folder": str(self._folder),
@@ -38,7 +38,7 @@ class Canary:
         }
 
     def harm(self) -> list[str]:
-        """What has happened to it."""
+        """The changes that a probe made."""
         now = self._state()
         changed = [name for name in now if now[name] != self._before[name]]
         return changed + [f"{name} was heard of" for name in self._heard()]

@@ -27,11 +27,11 @@ PYTHON: tuple[Probe, ...] = (
 TYPESCRIPT: tuple[Probe, ...] = javascript.PROBES
 
 _SEVERAL = "import select; select.select([], [1, 2], [1], 10 ** 6)"
-"""wasmtime 50 stops where a list with two lent handles comes to the host."""
+"""wasmtime 50 stops a guest that passes a list with two lent handles."""
 _GIVES_UP = "async def f():\n    while True: fetch(1)\nawait f()"
-"""The interpreter ends itself; that it was for want of memory only the linked guest can see."""
+"""The interpreter aborts; only the linked guest can tell that it was out of memory."""
 
 COMPONENT: tuple[Probe, ...] = tuple(
     replace(probe, end=RAISES) if probe.name in (_SEVERAL, _GIVES_UP) else probe for probe in PYTHON
 )
-"""The same for the fallback, which ends two of them in its own way."""
+"""The probes for the fallback, two of which end with another code."""

@@ -1,4 +1,4 @@
-"""The same in TypeScript: another interpreter behind the same wall."""
+"""Probes in TypeScript."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ _PRINTING = {
 }
 _POLLUTION = (
     "Object.prototype.toJSON = () => 'forged'",
-    "Object.prototype.error = { code: 'CANCELLED', message: 'by nobody' }",
+    "Object.prototype.error = { code: 'CANCELLED', message: 'forged' }",
     "Array.prototype[Symbol.iterator] = function* () { yield 'forged' }",
     "Array.prototype.map = Array.prototype.filter = () => ['forged']",
     "Array.prototype.push = () => { throw 1 }",
@@ -138,7 +138,7 @@ _POLLUTION = (
     "Math.random = () => { throw 1 }",
 )
 _ANOTHER_VALUE = "Object.defineProperty(Object.prototype, 'value', { get: () => 7, set() {} })"
-"""What a session tells of itself is its own to spoil."""
+"""Probes that break their own session."""
 _SOURCES: dict[str, tuple[str, End]] = {
     "nothing": ("", OK),
     "truncated UTF-8": ("let x = '\udcc3", SYNTAX),
@@ -177,7 +177,7 @@ def _ts(kind: str, name: str, code: str, end: End, **more: Any) -> Probe:
 PROBES: tuple[Probe, ...] = (
     *(_ts("outside", code, code, UNSUPPORTED) for code in _OUTSIDE),
     *(_ts("outside", code, code, OK, value=value) for code, value in _ABSENT.items()),
-    _ts("outside", "a tool nobody offers", "send_email('x')", UNKNOWN),
+    _ts("outside", "a tool that is not offered", "send_email('x')", UNKNOWN),
     *(_ts("result", code, code, OK) for code in _RESULTS),
     *(_ts("result", f"a contract: {code}", f"result = {code}", FOREIGN) for code in _CONTRACTS),
     *(_ts("printing", name, code, OK) for name, code in _PRINTING.items()),

@@ -1,5 +1,5 @@
-"""Ways out and bombs through what the guest has of the library: files, code made at run time,
-imports, archives, pickles, databases, regular expressions."""
+"""Probes through the standard library: files, code made at run time, imports, archives, pickles,
+databases, regular expressions."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ _RUINED: tuple[tuple[str, str, End], ...] = (
     ("import os; os.stat = os.listdir = None", "1", OK),
     ("import os; os.chdir('/'); os.chmod('work', 0)", "open('work/a', 'w').write('x')", OK),
 )
-"""What a session does to itself, and what it can do then."""
+"""Probes that first break their own session."""
 
 
 def _limits(end: End) -> dict[str, int]:

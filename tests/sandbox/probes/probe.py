@@ -1,8 +1,7 @@
-"""What a probe is: a program that tries something it must not get, and how its run must end.
+"""A probe: a program that attacks the sandbox, and the expected end of its run.
 
-A probe whose way is past the static checks says so: they are advice, and the wall must hold
-without them. Every probe finds the names ``path``, ``folder``, ``port`` and ``variable`` of what it
-is after (``canary``).
+A probe can bypass the static checks, because isolation must not depend on them. Every probe has the
+inputs ``path``, ``folder``, ``port`` and ``variable``, which name the canary.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ __all__ = [
 
 
 class End(msgspec.Struct, frozen=True):
-    """Of a run: its status and the code of its error."""
+    """Status and error code of a run."""
 
     status: str
     code: str | None
@@ -61,7 +60,7 @@ _PAST_THE_CHECKS = "import builtins\ngetattr(builtins, 'exec')(source, globals()
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """One run in a session of its own."""
+    """One run in a new session."""
 
     kind: str
     name: str
@@ -70,11 +69,11 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     says: str = ""
     """Part of the error's message."""
     value: Any = msgspec.UNSET
-    """The result, where it tells that the program got nothing."""
+    """The expected result, if it proves that the program got nothing."""
     inputs: dict[str, Any] = {}
     limits: dict[str, int] = {}
     first: str = ""
-    """A run before, in which the session does something to itself."""
+    """An earlier run of the session."""
     language: Language = Language.PYTHON
 
     @property
@@ -83,12 +82,12 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def direct(kind: str, name: str, code: str, end: End, **more: Any) -> Probe:
-    """The program as it stands."""
+    """The program without changes."""
     return Probe(kind=kind, name=name, code=code, end=end, **more)
 
 
 def past(kind: str, code: str, end: End, says: str = "", **more: Any) -> Probe:
-    """The program as the checks would never let it through; what it found is its ``result``."""
+    """The program in a form that the checks do not see; it assigns ``result``."""
     inputs = {"source": code, **more.pop("inputs", {})}
     return Probe(
         kind=kind,

@@ -1,6 +1,6 @@
-"""Runs probes and says what went wrong with each: its end, the canary, its session, the next one.
+"""Runs probes and reports what is wrong: the end, the canary, the session, the next session.
 
-The next session is compared, to its last instruction, with one from before any probe.
+The next session is compared, to its last instruction, with one from before all probes.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ seen = [random.random(), time.time(), str(uuid.uuid4()), list({'a', 'b'}), hash(
 
 
 class Shot(NamedTuple):
-    """What came of a probe."""
+    """The outcome of a probe."""
 
     probe: Probe
     faults: list[str]
     late_ms: int
-    """How long the run went on after the limit that ended it, or would have; below 0 is early."""
+    """The time between the limit and the end of the run; negative if it ended before."""
 
 
 class Range:
-    """A sandbox, and what is to be protected from what runs in it."""
+    """A sandbox and the canary outside it."""
 
     def __init__(self, sandbox: Sandbox, target: Canary) -> None:
         self._sandbox, self._target = sandbox, target
@@ -60,7 +60,7 @@ class Range:
                 language=probe.language,
             )
             faults = [*self._faults(probe, result)]
-            if probe.first:  # What a session did to itself is undone by going back.
+            if probe.first:  # Restores the session to the state before its own changes.
                 self._sandbox.restore(before.data, tools=TOOLS)
             if stage.value("more()", language=probe.language) != 42:
                 faults.append("its session is not what it was")

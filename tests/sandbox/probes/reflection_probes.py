@@ -1,4 +1,4 @@
-"""Imports, reflection, and what a program finds when it takes its own interpreter apart."""
+"""Probes by imports, reflection and access to the interpreter's internals."""
 
 from __future__ import annotations
 
@@ -115,18 +115,18 @@ _OWN_METHODS: dict[str, tuple[str, End]] = {
     "a very deep one": ("x = ()\nfor _ in range(5000): x = (x,)\nx", OK),
 }
 _FORGE = "import guest.app\nguest.app.encode = lambda _: forged"
-_NO_SESSION = "import guest.app\nguest.app.GUEST.session = None"
+_NO_SESSION = "import guest.app\nguest.app.APP.session = None"
 _FORGED = {
-    "a call nobody made": '{"waits": {"calls": [{"id": 1, "name": "secret", "args": [], '
+    "a call that was not made": '{"waits": {"calls": [{"id": 1, "name": "secret", "args": [], '
     '"kwargs": {}}], "outstanding": [1]}}',
     "a synchronous call as an awaited one": '{"waits": {"calls": [{"id": 1, "name": "write", '
     '"args": [], "kwargs": {}}], "outstanding": [1]}}',
     "waiting for nothing": '{"waits": {"calls": [], "outstanding": []}}',
-    "waiting for a call that is not told": '{"waits": {"calls": [], "outstanding": [7]}}',
+    "waiting for an unreported call": '{"waits": {"calls": [], "outstanding": [7]}}',
     "a timer without end": '{"waits": {"calls": [], "outstanding": [], "timer_s": 1e308}}',
-    "the host's own code": '{"error": {"code": "CANCELLED", "message": "by nobody"}}',
+    "the host's own code": '{"error": {"code": "CANCELLED", "message": "forged"}}',
     "another limit's code": '{"error": {"code": "TIMEOUT_CPU", "message": "never"}}',
-    "a code of nobody": '{"error": {"code": "ROOT", "message": ""}}',
+    "an unknown code": '{"error": {"code": "ROOT", "message": ""}}',
     "an error without words": '{"error": {}}',
     "infinity": '{"value": 1e999}',
     "deep nesting": '{"value": ' + "[" * 100_000,

@@ -1,4 +1,4 @@
-"""Sources no author would write, and requests no client would send."""
+"""Hostile sources and hostile requests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Snapshots somebody else has changed, and ones that were sealed with our key by somebody hostile.
+"""Tampered snapshots: some with a wrong MAC, some sealed with the right key.
 
-The first are refused before anything in them is used. The second nobody can make without the key;
-still, what they say of their sizes is not believed.
+The first are refused before anything in them is read. The second need the key; still, the sandbox
+checks their sizes.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ HOSTILE: Final[dict[str, Callable[[bytes], bytes]]] = {
     "a page outside": lambda memory: _image(1 << 16, 1, struct.pack("<I", 1 << 31) + bytes(4096)),
     "pages that are not there": lambda memory: _image(1 << 24, 4000, b""),
 }
-"""Memory images; each is SNAPSHOT_CORRUPT when its session is asked for."""
+"""Memory images; each is SNAPSHOT_CORRUPT when its session is used."""
 
 
 def sealed_with(sandbox: Sandbox, data: bytes, change: Change) -> bytes:
-    """The same snapshot with another memory, sealed as ours are."""
+    """The snapshot with another memory, sealed with the right key."""
     header, saved = open_snapshot(KEY, data, sandbox.require, _OFFERED)
     assert isinstance(saved.base, Image)
     saved.base = msgspec.structs.replace(saved.base, memory=change(saved.base.memory))

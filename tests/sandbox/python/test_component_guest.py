@@ -1,8 +1,9 @@
-"""The fallback: the same programs, run by a component whose memory nobody can reach."""
+"""The fallback: the same programs in a component, which has no images."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ import wasmtime
 
 from rookery.actors.sandbox import ProgramCall, Sandbox, SuspendedRun, ToolResult
 from rookery.actors.sandbox.python.build import GuestCache
+from rookery.actors.sandbox.python.fallback import component_guest
 from rookery.actors.sandbox.python.fallback.component_guest import ComponentGuest
 from rookery.actors.sandbox.python.link import LinkPlan
 from rookery.actors.sandbox.python.python_guest import PythonGuest
@@ -43,7 +45,7 @@ def fallback(whole: Sandbox, request: pytest.FixtureRequest) -> Iterator[Stage]:
 @pytest.mark.parametrize(
     "broken", [LookupError("no such export"), GuestStopped("RUNTIME_ERROR", "a trap")]
 )
-def test_where_linking_does_not_work_the_component_is_taken(
+def test_the_component_is_used_if_linking_fails(
     engine: wasmtime.Engine,
     cache: GuestCache,
     component: ComponentGuest,
@@ -53,13 +55,13 @@ def test_where_linking_does_not_work_the_component_is_taken(
     def instantiate(*_: Any) -> None:
         raise broken
 
-    said: list[str] = []
-    assert isinstance(open_python_guest(engine, cache, said.append), PythonGuest)
+    messages: list[str] = []
+    assert isinstance(open_python_guest(engine, cache, messages.append), PythonGuest)
     monkeypatch.setattr(LinkPlan, "instantiate", instantiate)
-    guest = open_python_guest(engine, cache, said.append)
+    guest = open_python_guest(engine, cache, messages.append)
     assert isinstance(guest, ComponentGuest)
     assert guest.build == component.build
-    assert str(broken) in said[-1]
+    assert str(broken) in messages[-1]
 
 
 def test_it_runs_what_the_linked_guest_runs(fallback: Stage, stage: Stage):
@@ -74,14 +76,14 @@ def test_it_runs_what_the_linked_guest_runs(fallback: Stage, stage: Stage):
 
 
 @pytest.mark.parametrize("name", ["cpu", "wall", "one allocation", "stack", "calls"])
-def test_a_limit_leaves_the_session_at_the_start_of_the_run(fallback: Stage, name: str):
+def test_a_limit_undoes_the_effects_of_the_run(fallback: Stage, name: str):
     source, limits, _, code = LIMITS[name]
     fallback.run(CLOSURES + "x = ['kept']")
     assert fallback.code(f"x.append(c())\n{source}", limits=limits) == code
     assert fallback.value("[x, c(), next(squares)]") == [["kept"], 2, 4]
 
 
-def test_what_wasmtime_tells_in_words_has_its_code_too(fallback: Stage):
+def test_limits_that_wasmtime_reports_as_text_have_their_codes(fallback: Stage):
     deep = "x = []\nfor _ in range(10 ** 5): x = [x]\nrepr(x)"
     patient = {"cpu_ms": 60_000, "wall_ms": 60_000}
     assert fallback.code(deep, limits=patient) == "STACK_OVERFLOW"
@@ -92,18 +94,18 @@ def test_what_wasmtime_tells_in_words_has_its_code_too(fallback: Stage):
     assert outcome.error.message.endswith("wasm `unreachable` instruction executed")
 
 
-def test_a_tool_that_takes_its_time_holds_up_nobody_else(fallback: Stage, whole: Sandbox):
-    asked, finish = threading.Event(), threading.Event()
+def test_a_slow_tool_does_not_stop_other_sessions(fallback: Stage, whole: Sandbox):
+    called, finish = threading.Event(), threading.Event()
 
     def slow(_call: ProgramCall) -> ToolResult:
-        asked.set()
+        called.set()
         finish.wait(60)
         return ToolResult(3)
 
     patient = {"wall_ms": 60_000}
     with ThreadPoolExecutor(1) as pool:
         held_up = pool.submit(fallback.value, "add(1)", answer=slow, limits=patient)
-        assert asked.wait(60)
+        assert called.wait(60)
         other = Stage(whole, "other")
         assert other.value("add(1, 1)", limits=patient) == 2
         other.end()
@@ -112,12 +114,12 @@ def test_a_tool_that_takes_its_time_holds_up_nobody_else(fallback: Stage, whole:
         assert held_up.result(60) == 3
 
 
-def test_who_waits_to_be_let_in_waits_no_longer_than_its_limit(fallback: Stage, whole: Sandbox):
-    """Only one of them computes at a time, and the other's clock goes on."""
-    asked = threading.Event()
+def test_a_run_that_waits_for_the_lock_ends_at_its_limit(fallback: Stage, whole: Sandbox):
+    """One component computes at a time; the time of the waiting run counts."""
+    called = threading.Event()
 
     def begun(_call: ProgramCall) -> ToolResult:
-        asked.set()
+        called.set()
         return ToolResult(1)
 
     endless = {"cpu_ms": 60_000, "wall_ms": 60_000}
@@ -127,7 +129,9 @@ def test_who_waits_to_be_let_in_waits_no_longer_than_its_limit(fallback: Stage, 
         computes = pool.submit(
             fallback.code, "add(1)\nwhile True: pass", answer=begun, limits=endless
         )
-        assert asked.wait(60)
+        assert called.wait(60)
+        while not component_guest._component_lock.locked():  # A call releases the lock.
+            time.sleep(0.001)
         assert other.code("1", limits={"wall_ms": 50}) == "TIMEOUT_WALL"
         assert not computes.done()
         whole.cancel(fallback.name)
@@ -135,7 +139,7 @@ def test_who_waits_to_be_let_in_waits_no_longer_than_its_limit(fallback: Stage, 
     other.end()
 
 
-def test_a_run_sleeps_by_its_record_alone(fallback: Stage, whole: Sandbox):
+def test_a_suspended_run_is_resumed_from_its_log(fallback: Stage, whole: Sandbox):
     fallback.run(CLOSURES)
     awake = Stage(whole, "awake")
     awake.run(CLOSURES)

@@ -1,4 +1,5 @@
-"""Results that are no plain JSON: a last value takes its evident form, an assigned is strict."""
+"""Results that are not plain JSON: a last value takes its evident form, an assigned one is
+strict."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def test_a_last_value_takes_its_evident_form(stage: Stage, code: str, value: Any
 
 
 @pytest.mark.parametrize(("code", "value"), SHOWN)
-def test_what_has_no_evident_form_is_shown_as_its_repr(stage: Stage, code: str, value: Any):
+def test_a_value_without_an_evident_form_is_shown_as_its_repr(stage: Stage, code: str, value: Any):
     stage.run(SETUP)
     outcome = stage.run(code)
     assert (outcome.result, outcome.result_kind) == (value, ResultKind.REPR)
@@ -103,7 +104,7 @@ def test_an_assigned_result_is_a_contract(stage: Stage, code: str):
         assert "calls of tools" not in outcome.error.message
 
 
-def test_the_refusal_of_a_result_says_that_tools_have_acted(stage: Stage):
+def test_the_refusal_of_a_result_mentions_the_calls_that_were_made(stage: Stage):
     for program in ("write('a')\nresult = {1}", "await fetch(1)\nresult = float('nan')"):
         outcome = stage.run(program)
         assert outcome.error is not None
@@ -153,7 +154,7 @@ def test_a_deep_or_huge_value_is_cut_with_a_flag(stage: Stage, code: str):
     assert outcome.result_kind in (ResultKind.CONVERTED, ResultKind.REPR)
 
 
-def test_an_end_by_sys_exit_is_an_end(stage: Stage):
+def test_sys_exit_ends_a_run(stage: Stage):
     assert stage.value("import sys\nresult = (1,)\nsys.exit()") == [1]
     assert stage.value("import sys\nasync def f(): sys.exit(0)\nawait f()") is None
     assert stage.code("raise SystemExit('no')") == "RUNTIME_ERROR"

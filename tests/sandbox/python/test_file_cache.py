@@ -1,4 +1,4 @@
-"""The cache forgets what nobody has used for long, and never what somebody uses."""
+"""The cache removes files that were unused for long, and never a file in use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def files(tmp_path: Path) -> FileCache:
 
 
 def left_by_others(path: Path, days: int = 0) -> Path:
-    """A file of a process that is gone, last used so many days ago."""
+    """A file of an ended process, last used so many days ago."""
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"")
     age(path, days)
@@ -42,9 +42,7 @@ def age(path: Path, days: int) -> None:
     os.utime(path, (then, then))
 
 
-def test_what_nobody_used_for_a_month_goes_when_something_new_comes(
-    files: FileCache, tmp_path: Path
-):
+def test_a_write_removes_files_unused_for_a_month(files: FileCache, tmp_path: Path):
     assert UNUSED_S_MAX == 30 * 86_400
     old = left_by_others(tmp_path / "a" / "guest.wasm", days=31)
     torn = left_by_others(tmp_path / "a" / "tmp1234", days=31)
@@ -55,14 +53,14 @@ def test_what_nobody_used_for_a_month_goes_when_something_new_comes(
     assert (tmp_path / "c" / "guest.wasm").read_bytes() == b"new"
 
 
-def test_using_a_file_makes_it_young_again(files: FileCache, tmp_path: Path):
+def test_using_a_file_renews_its_time(files: FileCache, tmp_path: Path):
     path = left_by_others(tmp_path / "a" / "guest.wasm", days=31)
     before = path.stat().st_mtime
     assert files.lock(path)
     assert path.stat().st_mtime > before + 30 * 86_400
 
 
-def test_a_file_in_use_stays_however_old(files: FileCache, tmp_path: Path):
+def test_a_file_in_use_is_never_removed(files: FileCache, tmp_path: Path):
     held = left_by_others(tmp_path / "a" / "guest.wasm")
     written = tmp_path / "b" / "guest.wasm"
     files.write(written, b"mine")
@@ -75,7 +73,7 @@ def test_a_file_in_use_stays_however_old(files: FileCache, tmp_path: Path):
     assert written.read_bytes() == b"mine"
 
 
-def test_a_file_is_in_use_as_long_as_a_process_that_uses_it_lives(files: FileCache, tmp_path: Path):
+def test_a_file_is_in_use_until_its_process_ends(files: FileCache, tmp_path: Path):
     path = left_by_others(tmp_path / "a" / "guest.wasm")
     command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(
@@ -91,11 +89,11 @@ def test_a_file_is_in_use_as_long_as_a_process_that_uses_it_lives(files: FileCac
     assert not path.exists()
 
 
-def test_what_is_not_there_cannot_be_held(files: FileCache, tmp_path: Path):
+def test_a_missing_file_cannot_be_locked(files: FileCache, tmp_path: Path):
     assert not files.lock(tmp_path / "a" / "guest.wasm")
 
 
-def test_a_build_that_went_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_removed_build_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     builds: list[bytes] = []
 
     def build(stub_wasi: bool) -> bytes:

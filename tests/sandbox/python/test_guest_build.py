@@ -1,4 +1,4 @@
-"""The guest is built once, kept where nobody else may write, and linked to all of its state."""
+"""The guest is built once, cached in a private folder, and linked to all of its state."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.sandbox.session_fixture import KEY, Stage
 TINY = wasmtime.wat2wasm('(module (func (export "f") (result i32) i32.const 42))')
 
 
-def test_builds_are_kept_in_the_users_cache():
+def test_builds_are_in_the_users_cache():
     assert cache_folder({"XDG_CACHE_HOME": "/c", "HOME": "/h"}) == Path("/c/rookery/sandbox")
     assert cache_folder({"HOME": "/h"}) == Path("/h/.cache/rookery/sandbox")
 
 
-def test_a_folder_others_may_write_into_is_refused(tmp_path: Path):
+def test_a_folder_that_other_users_can_write_to_is_refused(tmp_path: Path):
     tmp_path.chmod(0o777)
     with pytest.raises(Refused) as refused:
         GuestCache(tmp_path)
@@ -39,11 +39,11 @@ def test_a_new_folder_is_private(tmp_path: Path):
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
 
 
-def test_builders_at_the_same_time_build_once_and_say_so(
+def test_concurrent_builders_build_once_and_report_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     builds: list[bool] = []
-    said: list[str] = []
+    messages: list[str] = []
     together = threading.Barrier(4)
 
     def build(stub_wasi: bool) -> bytes:
@@ -52,7 +52,7 @@ def test_builders_at_the_same_time_build_once_and_say_so(
 
     def use() -> None:
         together.wait(20)
-        got.append(GuestCache(tmp_path / "cache", said.append).component(stub_wasi=True))
+        got.append(GuestCache(tmp_path / "cache", messages.append).component(stub_wasi=True))
 
     monkeypatch.setattr(guest_build, "_build", build)
     got: list[bytes] = []
@@ -62,46 +62,44 @@ def test_builders_at_the_same_time_build_once_and_say_so(
     for thread in threads:
         thread.join()
     assert (builds, got) == ([True], [b"a component"] * 4)
-    assert len(said) == 2
-    assert "building the Python guest" in said[0]
-    assert said[1] == "done\n"
+    assert len(messages) == 2
+    assert "building the Python guest" in messages[0]
+    assert messages[1] == "done\n"
 
 
 def test_a_build_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    said: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr(guest_build, "_WORLD", "no-such-world")
     with pytest.raises(Failed) as failed:
-        GuestCache(tmp_path / "cache", said.append).component(stub_wasi=True)
+        GuestCache(tmp_path / "cache", messages.append).component(stub_wasi=True)
     assert failed.value.code == "GUEST_BUILD_FAILED"
     assert "no-such-world" in failed.value.message
-    assert said[-1] == "failed\n"
+    assert messages[-1] == "failed\n"
     assert not list((tmp_path / "cache").rglob("*.wasm"))
 
 
-def test_a_build_made_elsewhere_takes_the_place_of_ones_own(tmp_path: Path):
+def test_an_adopted_build_replaces_the_own_one(tmp_path: Path):
     cache = GuestCache(tmp_path / "cache", lambda text: pytest.fail(f"it built: {text}"))
     for build in (b"theirs", b"theirs, newer"):
         cache.adopt(build)
         assert cache.component(stub_wasi=True) == build
 
 
-def test_native_code_that_does_not_fit_this_engine_is_compiled_anew(
-    tmp_path: Path, engine: wasmtime.Engine
-):
-    said: list[str] = []
-    cache = GuestCache(tmp_path / "cache", said.append)
+def test_native_code_of_another_engine_is_compiled_again(tmp_path: Path, engine: wasmtime.Engine):
+    messages: list[str] = []
+    cache = GuestCache(tmp_path / "cache", messages.append)
     cache.modules(engine, {0: TINY})
     (path,) = (tmp_path / "cache").rglob("*.cwasm")
     compiled = path.read_bytes()
     for bad in (b"", b"nonsense", wasmtime.Module(wasmtime.Engine(), TINY).serialize()):
         path.write_bytes(bad)
-        said.clear()
+        messages.clear()
         assert set(cache.modules(engine, {0: TINY})) == {0}
-        assert "compiling" in said[0]
+        assert "compiling" in messages[0]
         assert path.read_bytes() == compiled
-    said.clear()
+    messages.clear()
     cache.modules(engine, {0: TINY})
-    assert said == []
+    assert messages == []
 
 
 ROUGH = (
@@ -115,8 +113,8 @@ ROUGH = (
 )
 
 
-class Only:
-    """A guest that has one instance."""
+class SingleInstanceGuest:
+    """A guest with one instance."""
 
     language = Language.PYTHON
 
@@ -127,12 +125,12 @@ class Only:
         return self._instances.pop()
 
 
-def test_no_state_is_out_of_reach_of_a_snapshot(engine: wasmtime.Engine, guest: PythonGuest):
-    """Mutable globals are exported, and a rough session changes none of them, and no table."""
+def test_state_outside_the_memory_never_changes(engine: wasmtime.Engine, guest: PythonGuest):
+    """Mutable globals are exported; a rough session changes none of them and no table."""
     instance = guest.instance()
     before = instance.state_beside_memory()
     assert len(before) > 400
-    with Sandbox(engine, [Only(guest, instance)], KEY, ready=0) as sandbox:
+    with Sandbox(engine, [SingleInstanceGuest(guest, instance)], KEY, ready=0) as sandbox:
         stage = Stage(sandbox, "rough")
         for code in ROUGH:
             stage.run(code)

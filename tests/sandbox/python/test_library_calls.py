@@ -1,5 +1,5 @@
-"""What ordinary library calls do where there is no world: they work or raise, and the interpreter
-lives. The host answers all of WASI itself, so this is ours to see to.
+"""Ordinary library calls without a system: they work or raise, and the interpreter survives. The
+host implements all of WASI itself.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pytest
 from tests.sandbox.session_fixture import Stage
 
 REACH = "import builtins\ngetattr(builtins, 'exec')(source, {'__name__': 'reached'})"
-"""Past the static checks, which are no wall."""
+"""The program in a form that the static checks do not see."""
 
 RAISES = {
     "import socket; socket.gethostbyname('x')": "PermissionError",

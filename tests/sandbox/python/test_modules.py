@@ -1,4 +1,4 @@
-"""The standard modules a program is promised, each imported and put to work."""
+"""The standard modules that every program can import, each with a program that uses it."""
 
 from __future__ import annotations
 
@@ -164,11 +164,11 @@ WORK = {
 }
 
 
-def test_every_promised_module_is_put_to_work_here():
+def test_every_standard_module_has_a_program():
     assert sorted(WORK) == sorted(PYTHON_MODULES)
 
 
 @pytest.mark.parametrize("module", PYTHON_MODULES)
-def test_a_promised_module_works(stage: Stage, module: str):
+def test_a_standard_module_works(stage: Stage, module: str):
     code, value = WORK[module]
     assert stage.value(f"import {module}\n{code}") == value

@@ -1,4 +1,4 @@
-"""What a Python run answers: values, and errors with a code and an exact place."""
+"""The results of Python runs: values, and errors with a code and an exact span."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def test_inputs_that_cannot_be_bound_are_refused(stage: Stage, inputs: dict[str,
     assert (outcome.status, outcome.error.code) == ("validation_error", "INVALID_ARGUMENT")
 
 
-def test_a_request_the_door_would_refuse_today_is_run_again_as_it_was(stage: Stage):
-    """Its name cannot be read; older nodes took it, and the session is what came of it."""
+def test_a_recorded_request_that_is_refused_today_is_repeated(stage: Stage):
+    """The name of an input is a keyword; older nodes accepted it."""
     assert stage.value("1", inputs={"class": 1}) == 1
 
 
@@ -144,12 +144,12 @@ def test_an_exception_whose_text_raises_is_still_described(stage: Stage):
     assert (outcome.error.code, outcome.error.message) == ("RUNTIME_ERROR", "E")
 
 
-def test_a_programs_own_exception_keeps_what_it_did(stage: Stage):
+def test_an_uncaught_exception_preserves_the_effects_of_the_run(stage: Stage):
     assert stage.code("x = 1\n1/0") == "RUNTIME_ERROR"
     assert stage.value("x") == 1
 
 
-def test_what_can_never_happen_is_an_error_and_not_a_wait(stage: Stage):
+def test_awaiting_a_future_that_cannot_end_is_an_error(stage: Stage):
     assert stage.code("import asyncio\nawait asyncio.Future()") == "RUNTIME_ERROR"
     assert stage.value("1") == 1
 
@@ -162,7 +162,7 @@ def test_output_is_captured_stream_by_stream_and_stays_with_its_run(stage: Stage
     assert stage.run("1").stdout == ""
 
 
-def test_output_before_an_error_is_kept(stage: Stage):
+def test_output_before_an_error_is_returned(stage: Stage):
     assert stage.run("print('so far')\n1/0").stdout == "so far\n"
 
 

@@ -1,4 +1,4 @@
-"""A realm's nodes run one build of the guest, whoever made it: on the real server and its twin."""
+"""The nodes of a realm run one build of the guest: on the real server and in memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def realm(request: pytest.FixtureRequest) -> Realm:
 
 
 class Builder:
-    """Builds like the real one in what matters here: slowly, and never the same twice."""
+    """A builder that is slow and never makes the same build twice, like the real one."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -64,7 +64,7 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
 
 
 class Nodes:
-    """Processes on machines of their own, each with an empty cache."""
+    """Nodes on different machines, each with an empty cache."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -116,7 +116,7 @@ def test_nodes_that_start_together_build_once(realm: Realm, nodes: Nodes, builde
     asyncio.run(scenario())
 
 
-def test_what_was_fetched_once_is_not_fetched_again(realm: Realm, nodes: Nodes, builder: Builder):
+def test_a_build_is_fetched_once(realm: Realm, nodes: Nodes, builder: Builder):
     async def scenario() -> None:
         async with realm.bus() as bus:
             build = await nodes.share("a", bus).agree()
@@ -129,10 +129,10 @@ def test_what_was_fetched_once_is_not_fetched_again(realm: Realm, nodes: Nodes, 
     asyncio.run(scenario())
 
 
-def test_a_build_of_ones_own_gives_way_to_the_realms_and_to_nobody_elses(
+def test_a_node_uses_the_build_of_its_realm_instead_of_its_own(
     realm: Realm, nodes: Nodes, builder: Builder
 ):
-    """The cache is the user's: other realms, and programs without any, may use it, too."""
+    """Other realms, and programs without a realm, may use the same cache."""
 
     async def scenario() -> None:
         async with realm.bus() as bus:
@@ -148,7 +148,7 @@ def test_a_build_of_ones_own_gives_way_to_the_realms_and_to_nobody_elses(
     asyncio.run(scenario())
 
 
-def test_a_damaged_blob_is_refused_and_replaced_for_everybody(
+def test_a_damaged_blob_is_refused_and_replaced_for_all_nodes(
     realm: Realm, nodes: Nodes, builder: Builder, caplog: pytest.LogCaptureFixture
 ):
     async def scenario() -> None:
@@ -168,21 +168,19 @@ def test_a_damaged_blob_is_refused_and_replaced_for_everybody(
 
 
 @pytest.mark.parametrize("value", [b"0" * 64, b"../../etc/passwd", b">"])
-def test_a_pointer_to_nothing_is_replaced(
+def test_a_claim_that_names_a_missing_blob_is_replaced(
     realm: Realm, nodes: Nodes, builder: Builder, value: bytes
 ):
     async def scenario() -> None:
         async with realm.bus() as bus:
-            assert await bus.claims.acquire(NAME, "somebody", 60, value)
+            assert await bus.claims.acquire(NAME, "another-node", 60, value)
             build = await nodes.share("a", bus).agree()
             assert (await pointer(bus)).value == build.encode()
 
     asyncio.run(scenario())
 
 
-def test_a_build_that_fails_frees_the_way_for_the_next(
-    realm: Realm, nodes: Nodes, builder: Builder
-):
+def test_a_failed_build_releases_the_claim(realm: Realm, nodes: Nodes, builder: Builder):
     async def scenario() -> None:
         async with realm.bus() as bus:
             builder.fails = True
@@ -196,7 +194,7 @@ def test_a_build_that_fails_frees_the_way_for_the_next(
     asyncio.run(scenario())
 
 
-def test_a_builder_at_work_keeps_its_claim(
+def test_a_builder_renews_its_claim(
     nodes: Nodes, builder: Builder, monkeypatch: pytest.MonkeyPatch
 ):
     async def scenario() -> None:
@@ -205,7 +203,9 @@ def test_a_builder_at_work_keeps_its_claim(
             builder.go_on.clear()
             building = asyncio.create_task(nodes.share("a", bus).agree())
             seen: Claim | None = None
-            for _ in range(4):  # Each time most of its time to live, together much more.
+            for _ in range(
+                4
+            ):  # Each step is most of the time to live; together they are much more.
                 seen = await realm.soon(lambda last=seen: newer(bus, last))
                 await realm.elapse(10)
             builder.go_on.set()
@@ -219,9 +219,7 @@ def test_a_builder_at_work_keeps_its_claim(
     asyncio.run(scenario())
 
 
-def test_a_builder_that_slept_through_the_end_of_its_claim_takes_the_build_of_the_next(
-    nodes: Nodes, builder: Builder
-):
+def test_a_builder_that_lost_its_claim_uses_the_build_of_the_next(nodes: Nodes, builder: Builder):
     async def scenario() -> None:
         realm = MemoryRealm()
         async with realm.bus() as bus:
@@ -241,7 +239,7 @@ def test_a_builder_that_slept_through_the_end_of_its_claim_takes_the_build_of_th
     asyncio.run(scenario())
 
 
-def test_a_server_out_of_reach_is_an_error_and_no_build_of_ones_own(
+def test_without_its_server_a_node_fails_instead_of_building(
     jetstream: JetStreamRealm, nodes: Nodes, builder: Builder
 ):
     async def scenario() -> None:
@@ -255,7 +253,7 @@ def test_a_server_out_of_reach_is_an_error_and_no_build_of_ones_own(
     asyncio.run(scenario())
 
 
-def test_what_a_realm_agreed_on_survives_its_server(
+def test_the_build_of_a_realm_survives_a_restart_of_the_server(
     jetstream: JetStreamRealm, nodes: Nodes, builder: Builder
 ):
     async def scenario() -> None:
@@ -275,10 +273,10 @@ def test_without_a_realm_a_cache_builds_for_itself(nodes: Nodes, builder: Builde
     assert builder.count == 2
 
 
-def test_the_real_build_travels(
+def test_the_real_build_is_fetched_by_another_node(
     jetstream: JetStreamRealm, nodes: Nodes, guest: PythonGuest, cache: GuestCache
 ):
-    """The build this process runs, from the user's own cache to a node that has none."""
+    """The build of this process goes from the user's cache to a node without a build."""
 
     async def scenario() -> None:
         async with jetstream.bus() as first, jetstream.bus() as second:

@@ -30,7 +30,7 @@ def test_a_snapshot_and_a_waiting_run_hold_the_files(sandbox: Sandbox, stage: St
     Stage(sandbox, copy, create=False).end()
 
 
-def test_a_database_that_is_open_goes_on_after_a_snapshot(sandbox: Sandbox, stage: Stage):
+def test_an_open_database_works_after_a_snapshot(sandbox: Sandbox, stage: Stage):
     stage.run("import sqlite3\nc = sqlite3.connect('a.db'); c.execute('create table t (x)')")
     stage.run("c.execute('insert into t values (1)'); f = open('a.txt', 'w'); f.write('half')")
     copy = sandbox.restore(sandbox.snapshot(stage.name).data, tools=TOOLS, session_id="open")
@@ -176,7 +176,7 @@ for name in os.listdir(): os.remove(name)
     assert stage.value(code, limits={"cpu_ms": 20_000, "wall_ms": 60_000}) == [True, 32_768]
 
 
-def test_room_is_given_back_by_all_that_took_it(stage: Stage):
+def test_removed_files_release_their_bytes(stage: Stage):
     code = """
 import os, sqlite3, tempfile, shutil
 for n in range(30):

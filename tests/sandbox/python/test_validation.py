@@ -1,4 +1,4 @@
-"""Static checks: before anything runs, and on their own."""
+"""Static checks, before a run and by ``validate``."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_what_is_no_program_is_a_syntax_error_at_its_exact_span(
         ("unheard_of()", "list_tools()"),
     ],
 )
-def test_every_refusal_says_what_to_do_instead(stage: Stage, source: str, hint: str):
+def test_every_refusal_has_a_hint(stage: Stage, source: str, hint: str):
     outcome = stage.run(source)
     assert outcome.error is not None
     assert outcome.error.hint is not None
@@ -202,8 +202,8 @@ def test_a_call_that_looks_like_a_tool_is_one_or_is_refused(
     assert sandbox.validate(request, tools=[Tool(name=name)]).status == "ok"
 
 
-def test_validation_comes_to_the_same_whatever_was_validated_before(sandbox: Sandbox):
-    """Nothing runs in what checks, so one serves everybody - and must remember nobody."""
+def test_validation_does_not_depend_on_earlier_validations(sandbox: Sandbox):
+    """No program runs in an instance that checks, so all requests share it without effects."""
     warned = [sandbox.validate(RunRequest(code="1 is 1")).stderr for _ in range(3)]
     assert "SyntaxWarning" in warned[0]
     assert set(warned) == set(warned[:1])
@@ -216,7 +216,7 @@ def test_validation_comes_to_the_same_whatever_was_validated_before(sandbox: San
 def test_validation_executes_nothing_and_needs_no_session(sandbox: Sandbox, stage: Stage):
     sessions = sandbox.sessions()
     fine = RunRequest(
-        session_id="nobody", code="print(1)\nundefined + await later", inputs={"n": 1}
+        session_id="absent", code="print(1)\nundefined + await later", inputs={"n": 1}
     )
     outcome = sandbox.validate(fine)
     assert (outcome.status, outcome.result, outcome.stdout) == ("ok", None, "")
@@ -252,7 +252,7 @@ def test_hostile_sources_are_contained(sandbox: Sandbox, source: str, status: st
     assert sandbox.validate(RunRequest(code="1")).status == "ok"
 
 
-def test_a_language_nobody_speaks_here_is_refused(sandbox: Sandbox, stage: Stage):
+def test_a_language_without_a_guest_is_refused(sandbox: Sandbox, stage: Stage):
     for outcome in (
         stage.run("1", language=Language.TYPESCRIPT),
         sandbox.validate(RunRequest(code="1", language=Language.TYPESCRIPT)),

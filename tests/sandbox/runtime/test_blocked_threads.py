@@ -47,7 +47,9 @@ def _in_calls(sandbox: Sandbox, count: int, hall: Hall) -> list[Any]:
     return [sandbox.submit(request, answer=hall.answer, now_ms=0) for request in requests]
 
 
-def test_threads_in_calls_keep_nobody_from_work(engine: wasmtime.Engine, guest: PythonGuest):
+def test_threads_blocked_in_calls_do_not_stop_other_runs(
+    engine: wasmtime.Engine, guest: PythonGuest
+):
     hall = Hall()
     with Sandbox(engine, [guest], KEY, threads_max=2) as sandbox:
         futures = _in_calls(sandbox, 24, hall)
@@ -61,7 +63,7 @@ def test_threads_in_calls_keep_nobody_from_work(engine: wasmtime.Engine, guest: 
 
 
 @pytest.mark.parametrize("bound", [{"blocked_max": 3}, {"live_mb_max": 60}])
-def test_threads_in_calls_are_bounded_by_number_and_memory(
+def test_extra_threads_are_limited_by_number_and_memory(
     engine: wasmtime.Engine, guest: PythonGuest, bound: dict[str, int]
 ):
     """An instance holds more than 16 MiB."""
@@ -75,7 +77,7 @@ def test_threads_in_calls_are_bounded_by_number_and_memory(
         assert hall.most == 4
 
 
-def test_threads_beyond_those_that_may_work_end():
+def test_threads_above_the_limit_exit():
     """Those that stood still, when they go on, and those that worked in their place."""
     workers, leave, done = GuestThreads(1), threading.Event(), threading.Event()
     seen: set[threading.Thread] = set()

@@ -1,4 +1,4 @@
-"""Sessions stay on the guest build they began with, and others are in memory only while wanted."""
+"""A session stays on its guest build; other builds are in memory only while in use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATIENCE_S = 20.0
 
 
 class Published:
-    """What nodes have put where others can fetch it; remembers what was asked for."""
+    """The published builds, and a list of the fetches."""
 
     def __init__(self, *builds: bytes) -> None:
         self.builds = {digest_bytes(build): build for build in builds}
@@ -51,7 +51,9 @@ def code(refused: pytest.ExceptionInfo[Refused]) -> str:
     return refused.value.code
 
 
-def test_a_session_goes_on_with_its_own_build_where_new_ones_begin_with_another(tmp_path: Path):
+def test_a_session_continues_with_its_own_build_where_new_sessions_begin_with_another(
+    tmp_path: Path,
+):
     old, new = own_build(), with_section(own_build(), "new")
     published = Published(old)
     with (
@@ -77,7 +79,7 @@ def test_a_session_goes_on_with_its_own_build_where_new_ones_begin_with_another(
     assert published.fetched == builds[:1]
 
 
-def test_what_was_fetched_once_is_in_the_cache(tmp_path: Path):
+def test_a_fetched_build_is_cached(tmp_path: Path):
     old, new = own_build(), with_section(own_build(), "new")
     published = Published(old)
     with opened(tmp_path, new, published) as sandbox:
@@ -89,7 +91,7 @@ def test_what_was_fetched_once_is_in_the_cache(tmp_path: Path):
 
 
 def begin(sandbox: Sandbox, name: str, build: str) -> Stage:
-    """A TypeScript session as its record tells of it: it began with this build."""
+    """A TypeScript session, rebuilt on this build."""
     typescript = Language.TYPESCRIPT
     sandbox.rebuild(
         name, seed=b"", created_ms=NOW_MS, language=typescript, tools=TOOLS, build=build
@@ -97,7 +99,7 @@ def begin(sandbox: Sandbox, name: str, build: str) -> Stage:
     return Stage(sandbox, name, create=False, language=typescript)
 
 
-def test_typescript_goes_on_with_the_prelude_it_began_with(tmp_path: Path):
+def test_a_typescript_session_continues_with_its_own_prelude(tmp_path: Path):
     own = JavaScriptBuild.installed()
     old = replace(own, prelude=f"{own.prelude} // as it was")
     with opened(tmp_path, own_build(), Published(old.piece)) as sandbox:
@@ -120,7 +122,7 @@ def test_typescript_of_another_edition_of_its_translation_is_refused(tmp_path: P
         assert "edition" in refused.value.message
 
 
-def test_a_snapshot_whose_instances_began_otherwise_is_refused(tmp_path: Path):
+def test_a_snapshot_with_another_checksum_of_new_instances_is_refused(tmp_path: Path):
     with opened(tmp_path, own_build(), Published()) as sandbox:
         Stage(sandbox, "s").run("x = 1")
         header, saved = open_snapshot(KEY, sandbox.snapshot("s").data, sandbox.require, None)
@@ -145,8 +147,8 @@ def test_a_build_that_does_not_work_here_is_refused(tmp_path: Path):
         assert Stage(sandbox, "s").value("1") == 1
 
 
-class Others:
-    """Other builds of one cache, and which of them are in memory."""
+class OtherBuilds:
+    """Other builds of one cache, with a count of those in memory."""
 
     def __init__(self, engine: wasmtime.Engine, cache: GuestCache) -> None:
         self._engine, self._cache = engine, cache
@@ -166,34 +168,34 @@ class Others:
         return sum(guest() is not None for guest in self.loaded)
 
     def sessions(self, sandbox: Sandbox) -> list[Stage]:
-        """One on each."""
+        """One session on each build."""
         for number, build in enumerate(self.builds):
             sandbox.rebuild(f"of-{number}", seed=b"", created_ms=NOW_MS, build=build, tools=TOOLS)
         return [Stage(sandbox, f"of-{n}", create=False) for n in range(len(self.builds))]
 
 
 @pytest.fixture
-def others(engine: wasmtime.Engine, cache: GuestCache) -> Iterator[Others]:
-    others = Others(engine, cache)
+def others(engine: wasmtime.Engine, cache: GuestCache) -> Iterator[OtherBuilds]:
+    others = OtherBuilds(engine, cache)
     yield others
     assert others.in_memory == 0
 
 
 def test_only_a_few_other_builds_are_in_memory_at_once(
-    engine: wasmtime.Engine, guest: PythonGuest, others: Others
+    engine: wasmtime.Engine, guest: PythonGuest, others: OtherBuilds
 ):
     with Sandbox(engine, [guest], KEY, ready=1, load=others.load) as sandbox:
         stages = others.sessions(sandbox)
         for number, stage in enumerate(stages):
             stage.run(f"def f(): return {number}\ng = iter(range(9))")
         for turn in range(2):
-            told = [stage.value("[f(), next(g)]") for stage in stages]
-            assert told == [[number, turn] for number in range(len(stages))]
+            values = [stage.value("[f(), next(g)]") for stage in stages]
+            assert values == [[number, turn] for number in range(len(stages))]
         until(lambda: others.in_memory <= OTHERS_MAX)
 
 
-def test_a_build_nobody_runs_on_leaves_memory_and_its_sessions_come_back(
-    engine: wasmtime.Engine, guest: PythonGuest, others: Others
+def test_an_unused_build_is_released_and_its_sessions_are_restored(
+    engine: wasmtime.Engine, guest: PythonGuest, others: OtherBuilds
 ):
     with Sandbox(engine, [guest], KEY, ready=1, load=others.load, unused_s=0.05) as sandbox:
         stage, waiting, *_ = others.sessions(sandbox)

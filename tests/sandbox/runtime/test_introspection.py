@@ -1,4 +1,4 @@
-"""What programs find out by themselves, and that a run hears the same however often it is run."""
+"""Introspection by programs: the replies, and that each replay gets the same replies."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ def test_arguments_are_described_in_the_order_they_are_declared_in(shop: Stage):
     assert shop.value(code) == ["what", "count"]
 
 
-def test_current_policy_says_what_there_is(shop: Stage):
-    said = shop.value("open('a', 'w').write('x' * 88)\ncurrent_policy()", limits={"cpu_ms": 999})
-    assert said.pop("modules") == list(PYTHON_MODULES)
-    assert {"socket", "subprocess", "requests"} < set(said.pop("modules_refused"))
-    assert said == {
+def test_current_policy_lists_files_modules_limits_and_tools(shop: Stage):
+    policy = shop.value("open('a', 'w').write('x' * 88)\ncurrent_policy()", limits={"cpu_ms": 999})
+    assert policy.pop("modules") == list(PYTHON_MODULES)
+    assert {"socket", "subprocess", "requests"} < set(policy.pop("modules_refused"))
+    assert policy == {
         "default_permissions": "none",
         "filesystem": "capability_only",
         "network": "capability_only",
@@ -96,7 +96,7 @@ def test_current_policy_says_what_there_is(shop: Stage):
 @pytest.mark.parametrize(
     ("call", "kind", "code"),
     [
-        ("describe_tool('nobody')", "NameError", "UNKNOWN_TOOL"),
+        ("describe_tool('absent')", "NameError", "UNKNOWN_TOOL"),
         ("describe_tool()", "TypeError", "TYPE_ERROR"),
         ("describe_tool(5)", "TypeError", "TYPE_ERROR"),
         ("describe_tool('sell', 'ask')", "TypeError", "TYPE_ERROR"),
@@ -105,7 +105,7 @@ def test_current_policy_says_what_there_is(shop: Stage):
         ("current_policy(x=1)", "TypeError", "TYPE_ERROR"),
     ],
 )
-def test_a_wrong_question_is_an_exception_the_program_can_catch(
+def test_wrong_arguments_raise_an_exception_that_the_program_can_catch(
     shop: Stage, call: str, kind: str, code: str
 ):
     assert shop.value(f"try: {call}\nexcept {kind} as e: code = e.code\ncode") == code
@@ -114,34 +114,34 @@ def test_a_wrong_question_is_an_exception_the_program_can_catch(
     assert (outcome.error.code, outcome.error.message.split(":")[0]) == ("TOOL_ERROR", code)
 
 
-def test_asking_costs_no_call_leaves_no_record_and_asks_nobody(shop: Stage):
-    """Limits and records are about what leaves the sandbox, and nothing does."""
-    asked: list[object] = []
+def test_introspection_is_neither_counted_nor_recorded_as_a_call(shop: Stage):
+    """Introspection does not leave the sandbox, so limits and records do not apply."""
+    calls_made: list[object] = []
     code = "for _ in range(100): list_tools(); describe_tool('sell'); current_policy()"
-    outcome = shop.run(code, answer=asked.append, limits={"max_external_calls": 0})
-    assert (outcome.status, outcome.external_calls, asked) == ("ok", (), [])
+    outcome = shop.run(code, answer=calls_made.append, limits={"max_external_calls": 0})
+    assert (outcome.status, outcome.external_calls, calls_made) == ("ok", (), [])
     assert outcome.metrics.external_calls_count == 0
 
 
-def test_asking_is_computing_and_ends_with_the_time_for_it(shop: Stage):
+def test_introspection_counts_as_cpu_time(shop: Stage):
     assert shop.code("while True: list_tools()", limits={"cpu_ms": 100}) == "TIMEOUT_CPU"
     assert len(shop.value("list_tools()")) == len(EXPECTED)
 
 
-def test_a_session_without_tools_can_still_ask(sandbox: Sandbox, shop: Stage):
+def test_a_session_without_tools_has_introspection(sandbox: Sandbox, shop: Stage):
     request = RunRequest(session_id=shop.name, code="[t['name'] for t in list_tools()]")
     assert sandbox.run(request, tools=(), now_ms=NOW_MS).result == list(INTROSPECTION)
     assert sandbox.validate(RunRequest(code="list_tools()")).status == "ok"
 
 
-def test_a_run_is_told_of_the_tools_it_started_with(sandbox: Sandbox, shop: Stage):
+def test_a_run_sees_the_tools_it_started_with(sandbox: Sandbox, shop: Stage):
     known = "'other' in [t['name'] for t in list_tools()]"
     assert shop.value(known) is False
     request = RunRequest(session_id=shop.name, code=known)
     assert sandbox.run(request, tools=[Tool(name="other")], now_ms=NOW_MS).result is True
 
 
-def test_a_description_that_is_not_json_fails_the_run_that_asks_and_no_other(sandbox: Sandbox):
+def test_a_description_that_is_not_json_fails_only_the_run_that_reads_it(sandbox: Sandbox):
     broken = Capability(name="broken", description="", input_schema=object())
     stage = Stage(sandbox, "broken", tools=[Tool(name="broken", capability=broken)])
     assert stage.code("list_tools()") == "RUNTIME_ERROR"
@@ -163,8 +163,8 @@ def test_no_tool_of_the_host_may_have_one_of_these_names(sandbox: Sandbox, name:
 
 def test_a_tool_is_described_under_the_name_it_is_called_by():
     tool = Tool(name="shop_sell", capability=SELL)
-    told = ToolDescriptions.of({"shop_sell": tool}).reply_to("describe_tool", ["shop_sell"], {})
-    assert msgspec.json.decode(told.value)["name"] == "shop_sell"
+    reply = ToolDescriptions.of({"shop_sell": tool}).reply_to("describe_tool", ["shop_sell"], {})
+    assert msgspec.json.decode(reply.value)["name"] == "shop_sell"
 
 
 # --- replay ------------------------------------------------------------------------------------
@@ -185,10 +185,10 @@ first, second = sell('a'), await ask('b')
 
 @pytest.mark.parametrize("program", [ASKS, LATE], ids=["early", "late"])
 @pytest.mark.parametrize("held", ["sell", "ask"])
-def test_a_run_that_waits_hears_the_same_wherever_it_goes_on(
+def test_a_suspended_run_sees_the_same_descriptions_wherever_it_resumes(
     sandbox: Sandbox, shop: Stage, held: str, program: str
 ):
-    """The synchronous wait is replayed from the start, the awaited one goes on from its image."""
+    """A synchronous wait is replayed from the start, an awaited one resumes from its image."""
 
     def answer(call: Any) -> ToolResult | None:
         return None if call.name == held else ToolResult(1)
@@ -209,7 +209,7 @@ def opened(shop: Stage) -> tuple[SnapshotHeader, SavedSession]:
     return open_snapshot(KEY, taken, shop.sandbox.require, {tool.name: tool for tool in TOOLS})
 
 
-def test_what_a_run_was_told_is_kept_and_descriptions_are_not(shop: Stage):
+def test_a_snapshot_holds_the_catalogue_of_a_run_and_no_capabilities(shop: Stage):
     shop.run("a = len(list_tools())")
     shop.run("b = 2")
     shop.wait("await ask('x')", answer=later("ask"))
@@ -221,7 +221,7 @@ def test_what_a_run_was_told_is_kept_and_descriptions_are_not(shop: Stage):
     assert shop.value("[a, b, len(list_tools())]") == [len(EXPECTED), 2, len(EXPECTED)]
 
 
-def test_a_replay_never_asks_what_its_run_did_not(shop: Stage):
+def test_a_replay_refuses_introspection_that_the_record_lacks(shop: Stage):
     shop.run("a = len(list_tools())")
     shop.wait("await ask('x')", answer=later("ask"))
     header, saved = opened(shop)

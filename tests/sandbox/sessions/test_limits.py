@@ -1,4 +1,4 @@
-"""Every limit has its own status and code, and costs the session nothing but the run."""
+"""Every limit has its own status and code, and ends only the run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ LIMITS: dict[str, tuple[str, dict[str, int], str, str]] = {
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_limit_ends_the_run_and_the_session_is_back_at_its_start(stage: Stage, name: str):
+def test_a_limit_ends_the_run_and_undoes_its_effects(stage: Stage, name: str):
     source, limits, status, code = LIMITS[name]
     stage.run("def counter():\n    n = 0\n    def more():\n        nonlocal n; n += 1; return n")
     stage.run("x = ['kept']\ng = (i * i for i in range(9))\nnext(g); next(g)")
@@ -81,7 +81,7 @@ def test_a_limit_a_program_catches_is_not_one(stage: Stage):
     assert stage.value(code) == "caught"
 
 
-def test_what_comes_from_outside_must_fit_too(stage: Stage):
+def test_inputs_and_results_must_fit_into_the_memory(stage: Stage):
     large = "x" * (70 << 20)
     stage.run("kept = 1")
     assert stage.code("len(large)", inputs={"large": large}) == "MEMORY_EXCEEDED"
@@ -106,15 +106,15 @@ def test_the_calls_within_the_limit_are_made(stage: Stage):
 
 
 def test_no_awaited_call_of_a_batch_beyond_the_limit_is_made(stage: Stage):
-    asked: list[ProgramCall] = []
+    calls_made: list[ProgramCall] = []
     code = "import asyncio\nawait asyncio.gather(*map(fetch, range(9)))"
-    stage.try_run(code, answer=asked.append, limits={"max_external_calls": 8})
-    assert asked == []
+    stage.try_run(code, answer=calls_made.append, limits={"max_external_calls": 8})
+    assert calls_made == []
 
 
 @pytest.mark.parametrize("call", ["add(1)", "await fetch(1)"])
 def test_wall_time_ends_a_run_inside_a_tool(stage: Stage, call: str):
-    """The tool goes on in its thread; its answer comes too late for anybody."""
+    """The tool continues in its thread; its late result is dropped."""
     finish = threading.Event()
     stage.run("x = 1")
 
@@ -133,7 +133,7 @@ def test_wall_time_ends_a_run_inside_a_tool(stage: Stage, call: str):
     assert stage.value("[x, add(2)]") == [1, 2]
 
 
-def test_many_tools_that_never_return_do_not_stop_the_others(stage: Stage):
+def test_many_tools_that_never_return_do_not_stop_other_runs(stage: Stage):
     finish = threading.Event()
 
     def stuck(_call: ProgramCall) -> ToolResult:

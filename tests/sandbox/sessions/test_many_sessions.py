@@ -13,7 +13,7 @@ from tests.sandbox.many_sessions import KINDS, Crowd
 from tests.sandbox.session_fixture import KEY
 
 
-def test_every_end_is_its_own_sessions_and_every_session_keeps_its_own(
+def test_every_outcome_and_every_effect_belongs_to_its_own_session(
     engine: wasmtime.Engine, guest: PythonGuest
 ):
     with Sandbox(engine, [guest], KEY, threads_max=8, live_max=12) as sandbox:

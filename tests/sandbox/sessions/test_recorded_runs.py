@@ -1,7 +1,7 @@
-"""A session brought back from facts is the session: same results, same fuel, same bytes.
+"""A session rebuilt from facts equals the live one: same results, same fuel, same bytes.
 
-Every program is run in one sandbox and again, from its record alone, in another. What must hold
-of time is said by limits that the recorded part alone would break.
+Every program runs in one sandbox and is repeated from its record in another. The tests of time set
+limits that the recorded part alone would exceed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.sandbox.suspend_process import Report
 
 @pytest.fixture(scope="module")
 def other(engine: wasmtime.Engine, guest: PythonGuest) -> Iterator[Sandbox]:
-    """Where sessions are brought back to."""
+    """The sandbox in which sessions are rebuilt."""
     with Sandbox(engine, [guest], KEY) as sandbox:
         yield sandbox
 
@@ -51,7 +51,7 @@ def again(other: Sandbox, live: Recorder) -> Recorder:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_session_is_what_its_record_says(live: Recorder, again: Recorder, program: str):
+def test_a_rebuilt_session_equals_the_live_one(live: Recorder, again: Recorder, program: str):
     base = live.sandbox.snapshot(live.name).data
     live.run(PROGRAMS[program])
     assert len(live.runs) == 2
@@ -68,10 +68,10 @@ def test_a_session_is_what_its_record_says(live: Recorder, again: Recorder, prog
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_an_interrupted_run_ends_as_if_it_had_not_been(
+def test_an_interrupted_run_ends_like_an_uninterrupted_one(
     live: Recorder, again: Recorder, program: str
 ):
-    """After every batch, and with synchronous calls that wait in a thread or without one."""
+    """After every batch, with synchronous calls that block a thread or suspend the run."""
     code = PROGRAMS[program]
     whole, batches, state = live.run(code), live.last, live.state()
     for answered in range(len(batches) + 1):
@@ -83,13 +83,13 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(
     again.end()
 
 
-def test_another_process_makes_the_same_of_a_record(sandbox: Sandbox):
+def test_another_process_rebuilds_the_same_session(sandbox: Sandbox):
     """All programs, one after the other in one session."""
     live = Recorder(sandbox, "elsewhere", tools=OFFERED).create()
     for code in (PRELUDE, *PROGRAMS.values()):
         live.run(code)
     command = [sys.executable, "-m", "tests.sandbox.recorder"]
-    told = subprocess.run(
+    output = subprocess.run(
         command,
         input=msgspec.json.encode(live.runs),
         env={**os.environ, "PYTHONHASHSEED": "7"},
@@ -97,7 +97,7 @@ def test_another_process_makes_the_same_of_a_record(sandbox: Sandbox):
         check=True,
         timeout=60,
     ).stdout
-    report = msgspec.json.decode(told, type=Report)
+    report = msgspec.json.decode(output, type=Report)
     assert without_time(report.result) == without_time(live.run(AFTER))
     assert report.snapshot_id == live.state()
     live.end()
@@ -123,10 +123,10 @@ def test_a_run_can_be_interrupted_again_and_again(live: Recorder, again: Recorde
     again.end()
 
 
-def test_a_snapshot_with_a_waiting_run_is_a_base_for_what_was_before_it(
+def test_a_snapshot_with_a_suspended_run_is_a_base_for_the_runs_before_it(
     live: Recorder, again: Recorder
 ):
-    """What became of the run is in the record."""
+    """The record has the end of the run."""
     code = "x = await approve(c())"
     request = RunRequest(session_id=live.name, code=code)
     live.sandbox.submit(request, now_ms=live.now_ms).result(60)
@@ -139,7 +139,7 @@ def test_a_snapshot_with_a_waiting_run_is_a_base_for_what_was_before_it(
     again.end()
 
 
-def test_a_reopened_session_takes_no_more_room_than_the_live_one(live: Recorder, again: Recorder):
+def test_a_rebuilt_session_uses_no_more_memory_than_the_live_one(live: Recorder, again: Recorder):
     live.run(PROGRAMS["tools it asks for"])
     again.reopen(live.runs)
     held = [[(log.program, log.tools, log.catalogue) for log in _held(r)] for r in (live, again)]
@@ -148,8 +148,8 @@ def test_a_reopened_session_takes_no_more_room_than_the_live_one(live: Recorder,
     again.end()
 
 
-def test_a_costly_record_is_run_again_once(live: Recorder, again: Recorder):
-    """After that, the session is kept as it stands."""
+def test_a_costly_record_is_repeated_once(live: Recorder, again: Recorder):
+    """After that, the session has an image."""
     live.run("await fetch('a' * 600_000)")
     again.reopen(live.runs)
     assert len(_held(again)) == 2
@@ -159,7 +159,7 @@ def test_a_costly_record_is_run_again_once(live: Recorder, again: Recorder):
 
 
 def _held(recorder: Recorder) -> list[RunLog]:
-    """A snapshot with a waiting run holds the runs before it, if these are to be run again."""
+    """A snapshot with a suspended run holds the logs of the runs before it."""
     request = RunRequest(session_id=recorder.name, code="await approve(1)")
     sandbox = recorder.sandbox
     sandbox.submit(request, now_ms=recorder.now_ms).result(60)
@@ -168,7 +168,7 @@ def _held(recorder: Recorder) -> list[RunLog]:
     return saved.history
 
 
-def test_a_base_asks_for_none_of_the_tools_its_session_had(live: Recorder, other: Sandbox):
+def test_a_base_needs_none_of_the_tools_of_its_session(live: Recorder, other: Sandbox):
     changed = (Tool(name="add", schema_digest="newer"), *TOOLS[2:])
     base = live.sandbox.snapshot(live.name).data
     again = Recorder(other, live.name, tools=changed).reopen([], base, after=1)
@@ -210,7 +210,7 @@ def test_runs_that_ended_by_a_limit_or_a_trap_leave_no_trace(live: Recorder, aga
     again.end()
 
 
-def test_a_reopened_session_survives_limits_and_eviction(live: Recorder, again: Recorder):
+def test_a_rebuilt_session_survives_limits_and_eviction(live: Recorder, again: Recorder):
     live.run("x = add(c())")
     again.reopen(live.runs)
     assert again.run("x = 0\nwhile True: pass", limits=SessionLimits(cpu_ms=30)).error is not None
@@ -221,12 +221,12 @@ def test_a_reopened_session_survives_limits_and_eviction(live: Recorder, again: 
     again.end()
 
 
-def test_what_a_session_was_replaces_what_it_is(live: Recorder):
+def test_a_rebuilt_session_replaces_the_present_one(live: Recorder):
     live.run("c()")
     assert live.reopen(live.runs[:1]).run("c()").result == 2
 
 
-def test_a_reopened_session_knows_its_limits_and_times(live: Recorder, again: Recorder):
+def test_a_rebuilt_session_has_its_limits_and_times(live: Recorder, again: Recorder):
     live.run("1")
     again.reopen(live.runs)
     (meta,) = [meta for meta in again.sandbox.sessions() if meta.id == again.name]
@@ -240,7 +240,7 @@ def test_a_reopened_session_knows_its_limits_and_times(live: Recorder, again: Re
 BUSY = "for n in range(3): add(sum(range(1_000_000)))\nawait fetch(1)"
 
 
-def test_running_recorded_runs_again_is_not_limited_in_time(live: Recorder, again: Recorder):
+def test_a_replay_is_not_limited_in_time(live: Recorder, again: Recorder):
     live.run(BUSY + "\nsum(range(1_000_000))")
     hurried = [replace(run, limits=SessionLimits(cpu_ms=1, wall_ms=1)) for run in live.runs]
     again.limits = SessionLimits(cpu_ms=40, wall_ms=20_000)
@@ -248,7 +248,7 @@ def test_running_recorded_runs_again_is_not_limited_in_time(live: Recorder, agai
     again.end()
 
 
-def test_the_recorded_part_of_a_run_takes_none_of_its_time(live: Recorder, again: Recorder):
+def test_the_recorded_part_of_a_run_uses_none_of_its_time(live: Recorder, again: Recorder):
     limits = SessionLimits(cpu_ms=40, wall_ms=20_000)
     live.run(BUSY)
     known = live.last
@@ -276,7 +276,7 @@ def _taking(call: RecordedCall, duration_ms: int) -> RecordedCall:
     return replace(call, answer=replace(call.answer, duration_ms=duration_ms))
 
 
-def test_limits_of_memory_and_stack_hold_when_runs_are_run_again(live: Recorder, again: Recorder):
+def test_limits_of_memory_and_stack_hold_in_a_replay(live: Recorder, again: Recorder):
     live.run("x = bytearray(40 << 20)\ndef f(n): return n and f(n - 1)\nf(200)")
     for limits in (SessionLimits(memory_mb=30), SessionLimits(max_stack_depth=100)):
         small = [live.runs[0], replace(live.runs[1], limits=limits)]
@@ -329,7 +329,7 @@ def _diverges(use: Callable[[], object]) -> bool:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_run_that_is_not_what_was_recorded_is_never_continued(
+def test_a_run_that_differs_from_its_record_is_never_continued(
     live: Recorder, again: Recorder, change: str
 ):
     live.run(MIXED)
@@ -345,7 +345,7 @@ def test_a_run_that_is_not_what_was_recorded_is_never_continued(
     again.end()
 
 
-def test_a_batch_missing_at_the_end_is_found_out(live: Recorder, again: Recorder):
+def test_a_missing_last_batch_is_detected(live: Recorder, again: Recorder):
     live.run(MIXED)
     first, run = live.runs
     for count in range(3):
@@ -355,7 +355,7 @@ def test_a_batch_missing_at_the_end_is_found_out(live: Recorder, again: Recorder
     again.end()
 
 
-def test_another_source_is_found_out(live: Recorder, again: Recorder):
+def test_another_source_is_detected(live: Recorder, again: Recorder):
     live.run(MIXED)
     first, run = live.runs
     other = replace(run, request=replace(run.request, code=MIXED.replace("add(1)", "add(2)")))
@@ -366,7 +366,7 @@ def test_another_source_is_found_out(live: Recorder, again: Recorder):
 # --- cancelling -----------------------------------------------------------------------------
 
 
-def test_a_run_can_be_cancelled_before_its_session_is_back(live: Recorder, again: Recorder):
+def test_a_run_can_be_cancelled_while_its_session_is_rebuilt(live: Recorder, again: Recorder):
     endless = RecordedRun(
         request=RunRequest(session_id=live.name, code="while True: pass"),
         limits=SessionLimits(),
@@ -385,10 +385,10 @@ def test_a_run_can_be_cancelled_before_its_session_is_back(live: Recorder, again
 def test_a_continued_run_can_be_cancelled_in_a_call(live: Recorder, again: Recorder):
     code = PROGRAMS["synchronous calls"]
     live.run(code)
-    asked, finish = threading.Event(), threading.Event()
+    called, finish = threading.Event(), threading.Event()
 
     def answer(_call: ProgramCall) -> ToolResult:
-        asked.set()
+        called.set()
         finish.wait(30)
         return ToolResult(1)
 
@@ -396,7 +396,7 @@ def test_a_continued_run_can_be_cancelled_in_a_call(live: Recorder, again: Recor
     request = RunRequest(session_id=again.name, code=code)
     known = batched(live.last[:3])
     future = again.sandbox.submit(request, answer=answer, now_ms=again.now_ms, known=known)
-    assert asked.wait(20)
+    assert called.wait(20)
     again.sandbox.cancel(again.name)
     outcome = future.result(20)
     assert isinstance(outcome, RunResult)

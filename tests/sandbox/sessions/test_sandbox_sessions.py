@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import wasmtime
 
-from rookery.actors.sandbox import Outcome, ProgramCall, Sandbox, ToolFailure, ToolResult
+from rookery.actors.sandbox import Outcome, ProgramCall, Sandbox, ToolFault, ToolResult
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest, RunResult, SessionLimits
@@ -30,7 +30,7 @@ KINDS: dict[str, tuple[str, Any]] = {
 def answer_or_fail(call: ProgramCall) -> ToolResult:
     match call.args[0]:
         case 0:
-            return ToolResult(error=ToolFailure("QUOTA_EXCEEDED", "no"))
+            return ToolResult(error=ToolFault("QUOTA_EXCEEDED", "no"))
         case -1:
             raise RuntimeError("a bug of the host")
         case value:
@@ -74,7 +74,7 @@ def test_runs_of_one_session_take_turns_in_the_order_they_were_submitted(stage: 
 
 
 def test_programs_really_run_at_the_same_time(sandbox: Sandbox):
-    """Each waits in a tool until all have arrived there."""
+    """Each run blocks in a tool until all runs have reached it."""
     together = threading.Barrier(4)
 
     def arrive(_call: ProgramCall) -> ToolResult:
@@ -115,7 +115,7 @@ def test_more_sessions_than_instances_come_back_as_they_were(
         assert [stage.value("n") for stage in stages] == [n * n for n in range(8)]
 
 
-def test_memory_bounds_what_is_live(engine: wasmtime.Engine, guest: PythonGuest):
+def test_memory_limits_the_live_sessions(engine: wasmtime.Engine, guest: PythonGuest):
     with Sandbox(engine, [guest], KEY, live_mb_max=100, ready=1) as sandbox:
         stages = [Stage(sandbox, f"big-{n}") for n in range(6)]
         for n, stage in enumerate(stages):
@@ -133,11 +133,11 @@ def test_a_long_history_becomes_an_image_and_nothing_is_lost(stage: Stage):
     assert stage.value("[x, more()]") == [120, 121]
 
 
-def test_a_run_at_work_can_be_cancelled(stage: Stage):
-    asked = threading.Event()
+def test_a_running_run_can_be_cancelled(stage: Stage):
+    called = threading.Event()
 
     def answer(call: ProgramCall) -> ToolResult | None:
-        asked.set()
+        called.set()
         return ANSWERS(call)
 
     stage.run("x = 1")
@@ -147,7 +147,7 @@ def test_a_run_at_work_can_be_cancelled(stage: Stage):
         limits=SessionLimits(cpu_ms=60_000, wall_ms=60_000),
     )
     future = stage.sandbox.submit(request, answer=answer, now_ms=NOW_MS)
-    assert asked.wait(20)
+    assert called.wait(20)
     assert stage.sandbox.cancel(stage.name) is None
     outcome = future.result()
     assert isinstance(outcome, RunResult)
@@ -157,16 +157,16 @@ def test_a_run_at_work_can_be_cancelled(stage: Stage):
 
 
 def test_a_run_in_a_tool_can_be_cancelled(stage: Stage):
-    asked, finish = threading.Event(), threading.Event()
+    called, finish = threading.Event(), threading.Event()
 
     def answer(_call: ProgramCall) -> ToolResult:
-        asked.set()
+        called.set()
         finish.wait(30)
         return ToolResult(1)
 
     request = RunRequest(session_id=stage.name, code="add(1)")
     future = stage.sandbox.submit(request, answer=answer, now_ms=NOW_MS)
-    assert asked.wait(20)
+    assert called.wait(20)
     stage.sandbox.cancel(stage.name)
     outcome = future.result(20)
     finish.set()
@@ -175,7 +175,7 @@ def test_a_run_in_a_tool_can_be_cancelled(stage: Stage):
     assert stage.value("1") == 1
 
 
-def test_a_waiting_run_can_be_cancelled(stage: Stage):
+def test_a_suspended_run_can_be_cancelled(stage: Stage):
     stage.run("x = 1")
     stage.wait("x = 2\nadd(1)\nawait approve(1)", answer=later("approve"))
     outcome = stage.sandbox.cancel(stage.name)
@@ -216,7 +216,7 @@ def test_destroying_a_session_ends_its_run(sandbox: Sandbox):
     assert outcome.status == "cancelled"
 
 
-def test_a_waiting_run_takes_no_second_one_and_no_foreign_answer(stage: Stage):
+def test_a_suspended_run_refuses_a_second_run_and_unknown_results(stage: Stage):
     stage.wait("await approve(1)", answer=later("approve"))
     with pytest.raises(Refused) as refused:
         stage.run("1")
@@ -245,10 +245,10 @@ def test_a_sandbox_that_closes_ends_what_runs(engine: wasmtime.Engine, guest: Py
     assert refused.value.code == "NODE_DRAINING"
 
 
-def test_what_rests_is_counted_and_the_longest_at_rest_is_named_first(
+def test_suspended_sessions_are_measured_and_the_longest_suspended_is_evicted_first(
     engine: wasmtime.Engine, guest: PythonGuest
 ):
-    def nobody(_name: str) -> bool:
+    def spare_none(_name: str) -> bool:
         return False
 
     with Sandbox(engine, [guest], KEY, live_max=2, ready=1) as sandbox:
@@ -257,23 +257,23 @@ def test_what_rests_is_counted_and_the_longest_at_rest_is_named_first(
         for stage in stages:
             stage.run("x = list(range(50_000))\nfor n in range(500_000): pass")
         for name in names[1:4] + names[:1]:
-            sandbox.snapshot(name)  # Also waits until it rests.
-        assert sandbox.eviction_candidates(0, nobody) == [*names[1:4], names[0]]
+            sandbox.snapshot(name)  # Also waits until the session is suspended.
+        assert sandbox.eviction_candidates(0, spare_none) == [*names[1:4], names[0]]
         assert sandbox.eviction_candidates(0, names[2].__eq__) == [names[1], names[3], names[0]]
         four_bytes = sandbox.suspended_bytes
         assert four_bytes > 10 * fresh_bytes
-        assert sandbox.eviction_candidates(four_bytes - 1, nobody) == [names[1]]
-        assert sandbox.eviction_candidates(four_bytes, nobody) == []
+        assert sandbox.eviction_candidates(four_bytes - 1, spare_none) == [names[1]]
+        assert sandbox.eviction_candidates(four_bytes, spare_none) == []
         assert [stage.value("len(x)") for stage in stages] == [50_000] * 6, "nothing is lost"
         for stage in stages:
             stage.end()
         assert sandbox.suspended_bytes == 0
 
 
-def test_a_snapshot_of_a_session_that_rests_leaves_no_more_instances_than_may_be(
+def test_a_snapshot_of_a_suspended_session_respects_the_limit_on_instances(
     engine: wasmtime.Engine, guest: PythonGuest
 ):
-    """Its runs are run again for it, in an instance that counts."""
+    """The snapshot repeats the runs in an instance, which counts as live."""
     with Sandbox(engine, [guest], KEY, live_max=1, ready=1) as sandbox:
         stages = [Stage(sandbox, f"kept-{n}") for n in range(4)]
         for stage in stages:

@@ -1,4 +1,4 @@
-"""Snapshots: the same state has the same bytes, and only whole ones of our own are opened."""
+"""Snapshots: the same state has the same bytes, and only valid ones are opened."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_return_snapshot_names_the_snapshot_that_can_then_be_taken(stage: Stage)
     assert stage.run("1/0", return_snapshot=True).snapshot_id is None
 
 
-def test_a_session_comes_back_under_its_own_id_or_another(sandbox: Sandbox, taken: Snapshot):
+def test_a_session_is_restored_under_its_own_id_or_another(sandbox: Sandbox, taken: Snapshot):
     other = Stage(sandbox, "other", create=False)
     assert sandbox.restore(taken.data, tools=TOOLS, session_id="other") == "other"
     assert other.value("x = 5\nf()") == 5
@@ -107,18 +107,18 @@ def resealed(sandbox: Sandbox, taken: Snapshot, **header: object) -> bytes:
     return seal(KEY, changed, saved).data
 
 
-def test_a_newer_and_a_foreign_one_are_refused_by_their_own_codes(
+def test_newer_and_foreign_snapshots_are_refused_by_their_own_codes(
     sandbox: Sandbox, taken: Snapshot
 ):
     newer = resealed(sandbox, taken, version=2)
     assert refusal(sandbox, newer) == "SNAPSHOT_VERSION_MISMATCH"
     foreign = resealed(sandbox, taken, build="0" * 64)
     assert refusal(sandbox, foreign) == "SNAPSHOT_FOREIGN_BUILD"
-    nobody = resealed(sandbox, taken, language="typescript")
-    assert refusal(sandbox, nobody) == "SNAPSHOT_FOREIGN_BUILD"
+    foreign = resealed(sandbox, taken, language="typescript")
+    assert refusal(sandbox, foreign) == "SNAPSHOT_FOREIGN_BUILD"
 
 
-def test_a_magic_that_is_not_ours_is_corrupt_even_if_sealed(sandbox: Sandbox, taken: Snapshot):
+def test_an_unknown_magic_is_corrupt_even_if_sealed(sandbox: Sandbox, taken: Snapshot):
     sealed = b"SOMETHIN" + taken.data[8:-32]
     assert refusal(sandbox, sealed + hmac.digest(KEY, sealed, "sha256")) == "SNAPSHOT_CORRUPT"
 
@@ -147,9 +147,7 @@ def test_a_waiting_run_is_part_of_the_snapshot_and_of_nothing_else(sandbox: Sand
     assert stage.value("x") == 3
 
 
-def test_an_image_larger_than_the_memory_of_its_session_still_comes_back(
-    sandbox: Sandbox, stage: Stage
-):
+def test_an_image_larger_than_the_memory_limit_is_restored(sandbox: Sandbox, stage: Stage):
     stage.run("x = bytearray(40 << 20)\nx[-1] = 7")
     taken = sandbox.snapshot(stage.name)
     sandbox.restore(taken.data, tools=TOOLS)

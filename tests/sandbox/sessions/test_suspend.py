@@ -1,4 +1,4 @@
-"""A run that waits for the world: by its memory where it awaits, else by its record."""
+"""Suspended runs: resumed from an image at an awaited call, else from the log."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.sandbox.session_fixture import KEY, TOOLS, Stage, later
 
 
 def rest(stage: Stage) -> None:
-    """Out of memory, and back from its own bytes."""
+    """Snapshot and restore the session."""
     taken = stage.sandbox.snapshot(stage.name)
     stage.end()
     stage.sandbox.restore(taken.data, tools=TOOLS)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_run_that_slept_ends_as_if_it_had_not(stage: Stage, sandbox: Sandbox, name: str):
+def test_a_suspended_run_ends_like_an_uninterrupted_one(stage: Stage, sandbox: Sandbox, name: str):
     code, slow = PROGRAMS[name]
     awake = Stage(sandbox, stage.name + "-awake")
     awake.run(CLOSURES)
@@ -45,7 +45,7 @@ def test_a_run_that_slept_ends_as_if_it_had_not(stage: Stage, sandbox: Sandbox, 
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_limit_after_sleeping_puts_the_session_back_before_the_run(stage: Stage, name: str):
+def test_a_limit_after_a_suspension_undoes_the_whole_run(stage: Stage, name: str):
     code, slow = PROGRAMS[name]
     stage.run(CLOSURES + "x = ['kept']")
     endless = "x.append(1)\n" + code + "\nwhile True: pass"
@@ -57,8 +57,8 @@ def test_a_limit_after_sleeping_puts_the_session_back_before_the_run(stage: Stag
     assert stage.value("[x, c(), next(squares)]") == [["kept"], 2, 4]
 
 
-def test_a_run_may_sleep_at_every_call(stage: Stage, sandbox: Sandbox):
-    """Also with both kinds of calls mixed."""
+def test_a_run_can_be_suspended_at_every_call(stage: Stage, sandbox: Sandbox):
+    """Both kinds of calls are mixed."""
     code = "a = add(1)\nb = await fetch(a)\nd = add(b)\ne = await fetch(d)\n[a, b, d, e, add(e)]"
     outcome: Any = stage.try_run(code, answer=later("add", "fetch"))
     for value in range(10, 15):
@@ -76,7 +76,7 @@ def test_a_run_may_sleep_at_every_call(stage: Stage, sandbox: Sandbox):
     assert stage.value("[a, e]") == [10, 13]
 
 
-def test_a_sleeping_run_that_fails_keeps_what_it_did(stage: Stage):
+def test_a_suspended_run_that_fails_preserves_its_effects(stage: Stage):
     stage.wait("x = 1\ny = await approve(1)\n1/0", answer=later("approve"))
     rest(stage)
     outcome: Any = stage.resume(5)
@@ -84,7 +84,7 @@ def test_a_sleeping_run_that_fails_keeps_what_it_did(stage: Stage):
     assert stage.value("[x, y]") == [1, 5]
 
 
-def test_time_that_is_let_pass_counts_as_the_runs_own(stage: Stage):
+def test_advanced_time_counts_as_wall_time(stage: Stage):
     code = "import asyncio, time\nt = time.time()\n"
     code += "try: await asyncio.wait_for(approve(1), 90)\nexcept TimeoutError: pass\n"
     waiting = stage.wait(code + "round(time.time() - t)", answer=later("approve"))
@@ -104,7 +104,7 @@ def test_a_timer_within_the_wall_time_is_an_ordinary_exception(stage: Stage):
     assert stage.sandbox.resume(stage.name, advance_ms=500).result == 2
 
 
-def test_time_that_has_passed_before_an_answer_is_not_counted_again(stage: Stage):
+def test_time_before_a_result_is_counted_once(stage: Stage):
     code = "import asyncio, time\nt = time.time()\n"
     code += "async def nap(): await asyncio.sleep(3)\n"
     code += "both = await asyncio.gather(approve(1), nap())\n"
@@ -118,7 +118,7 @@ def test_time_that_has_passed_before_an_answer_is_not_counted_again(stage: Stage
 
 
 @pytest.mark.parametrize("field", ["name", "digest"])
-def test_a_replay_that_asks_for_something_else_is_refused_and_waits_on(
+def test_a_replay_with_another_call_is_refused_and_the_run_waits(
     stage: Stage, sandbox: Sandbox, field: str
 ):
     waiting = stage.wait(CLOSURES + CALLS, answer=later("write"))
@@ -138,7 +138,7 @@ def test_a_replay_that_asks_for_something_else_is_refused_and_waits_on(
     assert stage.value("1") == 1
 
 
-def test_a_history_that_asks_for_something_else_is_never_continued(stage: Stage, sandbox: Sandbox):
+def test_a_history_with_another_call_is_never_continued(stage: Stage, sandbox: Sandbox):
     stage.run("x = add(1)")
     stage.wait("add(x)", answer=later("add"))
     header, saved = opened(sandbox, stage)

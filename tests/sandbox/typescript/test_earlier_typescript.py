@@ -1,5 +1,5 @@
-"""What began with an earlier edition of TypeScript goes on with it: the same prelude, the same
-translation, the same values and instructions. The files were written by the version that made it.
+"""Sessions of an earlier edition of TypeScript continue with it: the same prelude, the same
+translation, the same values and instructions. The version with that edition wrote the files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Types become blanks, and nothing else changes: shape, places, and what the program does.
+"""Types become blanks, and nothing else changes: lines, positions and the meaning of the program.
 
-The corpus is made of programs. ``blanked`` ones need nothing but blanks; ``transformed`` ones say
-their value in the first line; ``refused`` ones their code and line.
+The corpus consists of programs. ``blanked`` ones need only blanks; ``transformed`` ones have their
+value in the first line, ``refused`` ones their code and line.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.sandbox.session_fixture import Stage
 
 CORPUS = Path(__file__).with_name("typescript_corpus")
 FILES = {f"{path.parent.name}/{path.stem}": path for path in sorted(CORPUS.glob("*/*.ts"))}
-EXCEPTIONS = {"jsx_text": "of the grammar for TSX, which nobody speaks here"}
+EXCEPTIONS = {"jsx_text": "of the grammar for TSX, which no guest uses"}
 PINNED = {
     1: "d8388dcf3e656f50d87c373f89fdb2f06f8f759610a13846245312e9488dde0c",
     2: "dd047bc9bede7c86ad51f8103269748803b3183bc1181f51a43c5c4d6fea2c66",
 }
-"""What the corpus becomes in each edition."""
+"""Digests of the translated corpus in each edition."""
 LANGUAGE = tree_sitter.Language(tree_sitter_typescript.language_typescript())
 BLANKED = [name for name in FILES if name.startswith("blanked/")]
 UNKNOWN_TO_THE_TRANSFORMER = {"blanked/script_comments": "a comment of scripts, not of modules"}
@@ -197,8 +197,8 @@ def test_places_are_found_again_by_what_is_the_same():
 def test_what_sources_become_stays_the_same_in_each_edition(
     javascript_guest: JavaScriptGuest, edition: int
 ):
-    """If this fails, some source becomes another program. Sessions began with this edition: add
-    another one, and pin it."""
+    """If this fails, a source translates to another program. Sessions began with this edition:
+    add a new edition and pin it."""
     made = {}
     for name in FILES:
         try:

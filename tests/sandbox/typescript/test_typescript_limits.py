@@ -73,7 +73,7 @@ LIMITS: dict[str, tuple[str, dict[str, int], str, str]] = {
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_limit_ends_the_run_and_the_session_is_back_at_its_start(ts: Stage, name: str):
+def test_a_limit_ends_the_run_and_undoes_its_effects(ts: Stage, name: str):
     source, limits, status, code = LIMITS[name]
     ts.run("const x = ['kept']; function* count() { for (let i = 0; ; i++) yield i * i }")
     ts.run("const g = count(); g.next(); g.next()")
@@ -90,7 +90,7 @@ def test_a_limit_a_program_catches_is_not_one(ts: Stage):
     assert ts.value(code) == "out of memory"
 
 
-def test_what_comes_from_outside_must_fit_too(ts: Stage):
+def test_inputs_and_results_must_fit_into_the_memory(ts: Stage):
     large = "x" * (70 << 20)
     ts.run("const kept = 1")
     assert ts.code("large.length", inputs={"large": large}) == "MEMORY_EXCEEDED"
@@ -125,7 +125,7 @@ def test_wall_time_ends_a_run_inside_a_tool(ts: Stage, call: str):
     assert ts.value("[x, add(2)]") == [1, 2]
 
 
-def test_time_that_is_let_pass_counts_as_the_runs_own(ts: Stage):
+def test_advanced_time_counts_as_wall_time(ts: Stage):
     code = "await Promise.race([approve(1), new Promise(r => setTimeout(r, 90_000))])"
     waiting = ts.wait(code, answer=later("approve"))
     assert waiting.timer_ms == 90_000

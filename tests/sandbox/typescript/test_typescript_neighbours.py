@@ -1,8 +1,8 @@
-"""Blanks in every place a type can stand, judged by the transformer: what it prints of a program is
-what it prints of that program's blanks, too.
+"""Blanks in every position of a type, checked by the transformer: it prints the same for a program
+and for the program with blanks.
 
-Most of these are about what stands next to a type: where a line ends a statement, and where it
-would no longer if the type were simply gone.
+Most of these are about the neighbours of a type: where the end of a line ends a statement, and
+where it would not if the type were removed.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def printed(guest: JavaScriptGuest, source: str) -> list[str]:
 
 
 def blanked(source: str) -> str | None:
-    """``None`` if blanks will not do."""
+    """``None`` if the program cannot be blanked."""
     data = source.encode()
     root = parse(data, unwatched)
     if root.has_error or (blanking := erase_types(root, data)).rest is not None:

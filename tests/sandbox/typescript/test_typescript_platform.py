@@ -1,4 +1,4 @@
-"""What programs use of their platform is there, and is as node has it."""
+"""The platform functions that programs use exist and agree with node."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_timers_of_console_say_how_long_it_took(ts: Stage):
     assert ts.run("console.timeEnd('t')").stdout == ""
 
 
-def test_a_group_ends_with_its_run_and_an_assertion_says_what(ts: Stage):
+def test_a_group_ends_with_its_run_and_an_assertion_prints_its_message(ts: Stage):
     assert ts.run("console.group('a'); console.log('b')").stdout == "a\n  b\n"
     outcome = ts.run("console.log('c'); console.assert(1 > 2, 'no', { a: 1 }); console.trace('t')")
     assert (outcome.stdout, outcome.stderr) == ("c\n", "Assertion failed: no { a: 1 }\nTrace: t\n")

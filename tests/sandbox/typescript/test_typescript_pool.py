@@ -1,4 +1,4 @@
-"""Both languages in one sandbox: each session speaks its own, and every outcome reaches its own."""
+"""Both languages in one sandbox: every outcome reaches its own session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import wasmtime
 
-from rookery.actors.sandbox import Outcome, Sandbox, ToolFailure, ToolResult
+from rookery.actors.sandbox import Outcome, Sandbox, ToolFault, ToolResult
 from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
@@ -32,7 +32,7 @@ KINDS: dict[str, tuple[str, Any]] = {
 
 def answer_or_fail(call: Any) -> ToolResult:
     if call.args[0] == 0:
-        return ToolResult(error=ToolFailure("QUOTA_EXCEEDED", "no"))
+        return ToolResult(error=ToolFault("QUOTA_EXCEEDED", "no"))
     return ToolResult(call.args[0])
 
 
@@ -84,16 +84,16 @@ def test_more_sessions_than_instances_come_back_as_they_were(
         assert [stage.value("n") for stage in stages] == [n * n for n in range(6)]
 
 
-def test_nothing_is_compiled_for_those_who_speak_python_only(
+def test_nothing_of_typescript_is_compiled_for_python_sessions(
     engine: wasmtime.Engine, guest: PythonGuest, tmp_path: Path
 ):
-    said: list[str] = []
-    javascript = JavaScriptGuest(engine, GuestCache(tmp_path / "cache", said.append))
+    messages: list[str] = []
+    javascript = JavaScriptGuest(engine, GuestCache(tmp_path / "cache", messages.append))
     with Sandbox(engine, [guest, javascript], KEY, ready=1) as sandbox:
         stage = Stage(sandbox, "python")
         assert stage.value("1 + 1") == 2
         assert sandbox.snapshot(stage.name).id
-    assert said == []
+    assert messages == []
 
 
 def test_sessions_of_both_languages_live_in_one_sandbox(

@@ -1,4 +1,4 @@
-"""What a TypeScript run answers: values, and errors with a code and an exact place."""
+"""The results of TypeScript runs: values, and errors with a code and an exact span."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_names_outlive_their_run_and_can_be_declared_again(
 def test_a_name_that_was_never_assigned_does_not_exist(ts: Stage):
     ts.run("if (false) ghost = 1")
     assert ts.code("ghost") == "UNKNOWN_TOOL"
-    assert ts.value("nobody += 1; nobody") == "NaN"
+    assert ts.value("absent += 1; absent") == "NaN"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_plain_value_is_what_it_is_and_none_has_no_kind(ts: Stage):
         ("result = 1\nPromise.resolve(2)", 1),
     ],
 )
-def test_a_promise_is_the_value_it_comes_to(ts: Stage, code: str, value: Any):
+def test_a_promise_has_the_value_that_it_resolves_to(ts: Stage, code: str, value: Any):
     assert ts.value(code) == value
 
 
@@ -230,7 +230,7 @@ def test_what_is_assigned_to_result_is_a_contract(ts: Stage, value: str, named: 
     assert "calls" not in outcome.error.hint
 
 
-def test_a_contract_takes_dates_and_says_what_has_been_done(ts: Stage):
+def test_a_contract_converts_dates_and_mentions_the_calls_that_were_made(ts: Stage):
     outcome = ts.run("const when = new Date(0); result = { when, all: [when] }; when.getTime()")
     text = "1970-01-01T00:00:00.000Z"
     assert (outcome.result, outcome.result_kind) == (
@@ -276,15 +276,15 @@ def test_inputs_are_data(ts: Stage):
         ),
         ("nobody_knows(1)", "UNKNOWN_TOOL", "validation_error", (1, 1, 1, 13)),
         ("throw new RangeError('é')", "RUNTIME_ERROR", "runtime_error", (1, 11, 1, 21)),
-        ("let x: Map<'é', 1> = nobody", "UNKNOWN_TOOL", "validation_error", (1, 22, 1, 28)),
-        ("class A { m() { nobody } }; new A().m()", "UNKNOWN_TOOL", "validation_error", (1, 17)),
+        ("let x: Map<'é', 1> = absent", "UNKNOWN_TOOL", "validation_error", (1, 22, 1, 28)),
+        ("class A { m() { absent } }; new A().m()", "UNKNOWN_TOOL", "validation_error", (1, 17)),
         ("let a; class B {} a.b", "RUNTIME_ERROR", "runtime_error", (1, 19)),
         ("null as any\n('x' as any)(1)", "RUNTIME_ERROR", "runtime_error", (2,)),
-        ("export const é = 1\nexport default nobody", "UNKNOWN_TOOL", None, (2, 16, 2, 22)),
-        ("export const [é] = nobody", "UNKNOWN_TOOL", None, (1, 20, 1, 26)),
-        ("\r\n\r\n  nobody", "UNKNOWN_TOOL", "validation_error", (3, 3, 3, 9)),
-        ("await (async () => { await 0; nobody })()", "UNKNOWN_TOOL", "validation_error", (1, 31)),
-        ("setTimeout(() => nobody, 1)\nawait new Promise(() => {})", "UNKNOWN_TOOL", None, (1, 18)),
+        ("export const é = 1\nexport default absent", "UNKNOWN_TOOL", None, (2, 16, 2, 22)),
+        ("export const [é] = absent", "UNKNOWN_TOOL", None, (1, 20, 1, 26)),
+        ("\r\n\r\n  absent", "UNKNOWN_TOOL", "validation_error", (3, 3, 3, 9)),
+        ("await (async () => { await 0; absent })()", "UNKNOWN_TOOL", "validation_error", (1, 31)),
+        ("setTimeout(() => absent, 1)\nawait new Promise(() => {})", "UNKNOWN_TOOL", None, (1, 18)),
         ("throw 'not an error'", "RUNTIME_ERROR", "runtime_error", None),
         ("await new Promise(() => {})", "RUNTIME_ERROR", "runtime_error", None),
     ],
@@ -303,9 +303,9 @@ def test_an_error_has_a_code_a_status_and_an_exact_span(
 @pytest.mark.parametrize(
     ("source", "span"),
     [
-        ("enum E {\n  A\n}\n\n\nconst x: E = nobody", (6, 14, 6, 20)),
+        ("enum E {\n  A\n}\n\n\nconst x: E = absent", (6, 14, 6, 20)),
         (
-            "class A {\n  constructor(private é = 1) {}\n\n  m() {\n    nobody } }\nnew A().m()",
+            "class A {\n  constructor(private é = 1) {}\n\n  m() {\n    absent } }\nnew A().m()",
             (5, 5),
         ),
         ("let a = 1\n\nnamespace N { export const é = 1 }\n// é\nN.é; eval('1')", (5, 6, 5, 10)),
@@ -342,7 +342,7 @@ def test_a_programs_own_error_keeps_what_it_did(ts: Stage):
     assert ts.value("x") == 1
 
 
-def test_what_can_never_happen_is_an_error_and_not_a_wait(ts: Stage):
+def test_awaiting_a_future_that_cannot_end_is_an_error(ts: Stage):
     assert ts.code("await new Promise(() => {})") == "RUNTIME_ERROR"
     assert ts.value("1") == 1
 
@@ -387,7 +387,7 @@ def test_console_shows_no_end_of_anything(ts: Stage):
     assert "... 400 more items" in outcome.stdout
 
 
-def test_output_before_an_error_is_kept(ts: Stage):
+def test_output_before_an_error_is_returned(ts: Stage):
     assert ts.run("console.log('so far')\nnull.x").stdout == "so far\n"
 
 

@@ -1,4 +1,4 @@
-"""``max_stack_depth`` counts the frames of a program, whatever they hold and whoever calls them."""
+"""``max_stack_depth`` counts the frames of a program, of any size and with any caller."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_stack_is_as_deep_as_its_limit(ts: Stage, kind: str, depth: int):
 
 
 def test_both_languages_count_alike(ts: Stage, stage: Stage):
-    """A plain function that says how deep it came, called by the program itself."""
+    """A plain function that returns its depth, called by the program."""
     deepest = (
         (ts, "let d = 0; const f = (): any => { d++; f() }\ntry { f() } catch { }\nd"),
         (
@@ -148,7 +148,7 @@ def test_a_run_that_slept_elsewhere_keeps_its_limit(
 
 
 def test_beyond_the_interpreters_own_stack_no_limit_helps(ts: Stage):
-    """Not a frame of the program's, or too many of them: it cannot be caught, and costs the run."""
+    """Recursion of the engine's own functions: it cannot be caught and ends the run."""
     ts.run("const kept = 1")
     endless = "const f = (): any => f()\ntry { f() } catch { }"
     data = "let x: any = 1; for (let i = 0; i < 1e5; i++) x = [x]\nJSON.stringify(x)"

@@ -1,4 +1,4 @@
-"""A TypeScript run that waits for the world, in this process and across others."""
+"""Suspended runs of TypeScript, in this process and across processes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ OFFERED = {tool.name: tool for tool in TOOLS}
 
 
 def rest(stage: Stage) -> None:
-    """Out of memory, and back from its own bytes."""
+    """Snapshot and restore the session."""
     taken = stage.sandbox.snapshot(stage.name)
     stage.end()
     stage.sandbox.restore(taken.data, tools=TOOLS)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_run_that_slept_ends_as_if_it_had_not(ts: Stage, ts_sandbox: Sandbox, name: str):
+def test_a_suspended_run_ends_like_an_uninterrupted_one(ts: Stage, ts_sandbox: Sandbox, name: str):
     code, slow = PROGRAMS[name]
     awake = Stage(ts_sandbox, ts.name + "-awake", language=Language.TYPESCRIPT)
     awake.run(CLOSURES)
@@ -53,7 +53,7 @@ def test_a_run_that_slept_ends_as_if_it_had_not(ts: Stage, ts_sandbox: Sandbox, 
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_limit_after_sleeping_puts_the_session_back_before_the_run(ts: Stage, name: str):
+def test_a_limit_after_a_suspension_undoes_the_whole_run(ts: Stage, name: str):
     code, slow = PROGRAMS[name]
     ts.run(CLOSURES + "const x = ['kept']")
     endless = "x.push('lost')\n" + code + "\nwhile (true);"
@@ -65,8 +65,8 @@ def test_a_limit_after_sleeping_puts_the_session_back_before_the_run(ts: Stage, 
     assert ts.value("[x, c(), g.next().value]") == [["kept"], 2, 4]
 
 
-def test_a_run_may_sleep_at_every_call(ts: Stage):
-    """Also with both kinds of calls mixed."""
+def test_a_run_can_be_suspended_at_every_call(ts: Stage):
+    """Both kinds of calls are mixed."""
     code = "const a = add(1), b = await fetch(a), d = add(b), e = await fetch(d);"
     outcome: Any = ts.try_run(code + "[a, b, d, e, add(e)]", answer=later("add", "fetch"))
     for value in range(10, 15):
@@ -107,7 +107,7 @@ def test_a_timer_within_the_wall_time_wakes_the_program(ts: Stage):
 
 
 @pytest.mark.parametrize("field", ["name", "digest"])
-def test_a_replay_that_asks_for_something_else_is_refused_and_waits_on(
+def test_a_replay_with_another_call_is_refused_and_the_run_waits(
     ts: Stage, ts_sandbox: Sandbox, field: str
 ):
     waiting = ts.wait(CLOSURES + CALLS, answer=later("write"))
@@ -171,12 +171,14 @@ def sleeper(act: str, program: str, snapshot: Path, hash_seed: int) -> subproces
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_killed_process_does_not_matter(ts_sandbox: Sandbox, tmp_path: Path, program: str):
+def test_a_suspended_run_finishes_after_its_process_is_killed(
+    ts_sandbox: Sandbox, tmp_path: Path, program: str
+):
     """The same fuel, the same bytes."""
     snapshot = tmp_path / "snapshot"
     first = sleeper("start", program, snapshot, 1)
     assert first.stdout is not None
-    said = first.stdout.readline()
+    line = first.stdout.readline()
     os.kill(first.pid, signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
     first.stdout.close()
@@ -190,7 +192,7 @@ def test_a_killed_process_does_not_matter(ts_sandbox: Sandbox, tmp_path: Path, p
     stage.run(CLOSURES)
     code, slow = PROGRAMS[program]
     waiting = stage.wait(code, answer=later(slow))
-    assert said.decode().strip() == str(waiting.calls[0].id)
+    assert line.decode().strip() == str(waiting.calls[0].id)
     here = finished(stage, program)
     stage.end()
     assert here.result.metrics.instructions > 100_000

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolFailure, ToolResult
+from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolFault, ToolResult
 from rookery.schemas.digest import digest_json
 from rookery.schemas.run import CallStatus, ExternalCallRecord, Language, RunRequest, SideEffect
 from tests.sandbox.programs import without_time
@@ -14,7 +14,7 @@ from tests.sandbox.session_fixture import ANSWERS, NOW_MS, Stage, later
 
 
 def failing(code: str) -> Any:
-    return lambda _call: ToolResult(error=ToolFailure(code, "as told"))
+    return lambda _call: ToolResult(error=ToolFault(code, "as requested"))
 
 
 def test_synchronous_and_awaited_tools_are_functions(ts: Stage):
@@ -47,8 +47,8 @@ def test_calls_are_recorded_with_digests_in_the_order_they_end(ts: Stage):
 
 
 def test_calls_made_together_wait_together(ts: Stage):
-    asked: list[ProgramCall] = []
-    waiting = ts.wait("await Promise.all([1, 2, 3].map(n => fetch(n)))", answer=asked.append)
+    calls_made: list[ProgramCall] = []
+    waiting = ts.wait("await Promise.all([1, 2, 3].map(n => fetch(n)))", answer=calls_made.append)
     assert [(call.id, call.name, call.args) for call in waiting.calls] == [
         (n, "fetch", [n]) for n in (1, 2, 3)
     ]
@@ -70,17 +70,17 @@ def test_a_tools_failure_is_an_error_with_its_code(
     source = f"let caught\ntry {{ {call} }} catch (e) {{ caught = e }}\n"
     source += "[String(caught), caught.code, caught.message, caught instanceof ToolError]"
     outcome = ts.run(source, answer=failing(code))
-    assert outcome.result == [f"{code}: as told", code, "as told", True]
+    assert outcome.result == [f"{code}: as requested", code, "as requested", True]
     (record,) = outcome.external_calls
     assert (record.status, record.response_digest) == (status, None)
 
 
 @pytest.mark.parametrize("call", ["add(1)", "await fetch(1)", "await Promise.all([fetch(1)])"])
-def test_a_failure_nobody_catches_is_a_tool_error_that_keeps_the_inner_code(ts: Stage, call: str):
+def test_an_uncaught_failure_is_a_tool_error_that_names_the_inner_code(ts: Stage, call: str):
     outcome = ts.run(f"let x = 1\n{call}", answer=failing("PERMISSION_DENIED"))
     assert outcome.error is not None
     assert (outcome.status, outcome.error.code) == ("runtime_error", "TOOL_ERROR")
-    assert outcome.error.message == "PERMISSION_DENIED: as told"
+    assert outcome.error.message == "PERMISSION_DENIED: as requested"
     assert outcome.error.span is not None
     assert outcome.error.span.line == 2
     assert ts.value("x") == 1
@@ -126,14 +126,14 @@ def test_tools_come_and_go_from_run_to_run(ts_sandbox: Sandbox, ts: Stage):
     assert run("let c; try { f(1) } catch (e) { c = e.code }; c").result == "UNKNOWN_TOOL"
 
 
-def test_what_can_be_called_can_be_asked_for(ts: Stage):
+def test_list_tools_lists_all_that_can_be_called(ts: Stage):
     names = ts.value("list_tools().map(tool => tool.name)")
     assert names[:4] == ["add", "approve", "fetch", "write"]
     assert ts.value("describe_tool('fetch').side_effect") == "network"
     assert ts.value("current_policy().filesystem") == "capability_only"
 
 
-def test_calls_nobody_waits_for_stay_open_until_the_run_ends(ts: Stage):
+def test_calls_that_are_not_awaited_stay_open_until_the_run_ends(ts: Stage):
     code = "const slow = new Promise(r => setTimeout(r, 2000, 'late'))\n"
     code += "const first = await Promise.race([fetch(1), slow]);\n[first, await approve('x')]"
     waiting: Any = ts.wait(code, answer=later("fetch", "approve"))
@@ -144,7 +144,7 @@ def test_calls_nobody_waits_for_stay_open_until_the_run_ends(ts: Stage):
     assert ts.resume(answers={2: ToolResult("yes")}).result == ["late", "yes"]
 
 
-def test_answers_arrive_in_any_order_and_number(ts: Stage):
+def test_results_arrive_in_any_order_and_number(ts: Stage):
     code = "const seen = []; const one = async n => { seen.push(await fetch(n)) }\n"
     code += "await Promise.all([0, 1, 2, 3].map(one)); seen"
     waiting = ts.wait(code, answer=later("fetch"))
@@ -169,20 +169,24 @@ def test_answers_arrive_in_any_order_and_number(ts: Stage):
                 "outstanding": [1],
             }
         },
-        {"error": {"code": "CANCELLED", "message": "somebody else did"}},
+        {"error": {"code": "CANCELLED", "message": "forged"}},
         {"error": {"code": "TIMEOUT_CPU", "message": "x"}, "stack": 5},
         [],
         "nonsense",
     ],
 )
-def test_a_guest_that_lies_fails_and_calls_nobody(ts: Stage, reply: Any):
-    """What it says is written by JSON.stringify, and that asks the program."""
+def test_a_guest_with_forged_replies_fails_and_calls_no_tool(ts: Stage, reply: Any):
+    """The prelude encodes replies by JSON.stringify, which calls the program's ``toJSON``."""
     lie = (
         "let lies = 1; Object.prototype.toJSON = function () { return lies-- > 0 ? forged : this }"
         "\nthrow 1"
     )
-    asked: list[ProgramCall] = []
-    outcome = ts.run(lie, answer=asked.append, inputs={"forged": reply})
+    calls_made: list[ProgramCall] = []
+    outcome = ts.run(lie, answer=calls_made.append, inputs={"forged": reply})
     assert outcome.error is not None
-    assert (outcome.status, outcome.error.code, asked) == ("runtime_error", "RUNTIME_ERROR", [])
+    assert (outcome.status, outcome.error.code, calls_made) == (
+        "runtime_error",
+        "RUNTIME_ERROR",
+        [],
+    )
     assert outcome.error.message != "thrown: 1"

@@ -1,4 +1,4 @@
-"""Static checks of TypeScript: before anything runs, and on their own."""
+"""Static checks of TypeScript, before a run and by ``validate``."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_what_the_host_offers_under_a_blocked_name_can_be_called(ts_sandbox: San
     assert validated(ts_sandbox, "await fetch('x')", "fetch").status == "ok"
 
 
-def test_validation_executes_nothing_and_remembers_nobody(ts_sandbox: Sandbox):
+def test_validation_executes_nothing_and_stores_nothing(ts_sandbox: Sandbox):
     sessions = ts_sandbox.sessions()
     for _ in range(2):
         source = "console.log(1); function String() {} let Map = 1; undefined_ + await later"
@@ -194,7 +194,7 @@ def test_validation_in_a_session_changes_nothing_in_it(ts: Stage):
         "Reflect.getPrototypeOf(async () => {}).constructor('return 1')()",
     ],
 )
-def test_what_the_checks_do_not_see_is_within_the_walls(ts: Stage, source: str):
+def test_what_the_checks_miss_stays_in_the_sandbox(ts: Stage, source: str):
     ts.run(source)
     reach = "(0, eval)(`[typeof Deno, typeof process, typeof require, typeof XMLHttpRequest]`)"
     assert ts.value(reach) == ["undefined"] * 4

@@ -1,5 +1,5 @@
-"""TypeScript programs that look at everything that could differ, and wait in between; and a process
-that runs one of them until it waits, or on from there.
+"""TypeScript programs that read everything that could differ and are suspended in between; and a
+process that runs one of them until it is suspended, or resumes it.
 
 ``python -m tests.sandbox.typescript.typescript_programs start|finish PROGRAM SNAPSHOT``.
 """
@@ -57,7 +57,7 @@ PROGRAMS = {"awaited": (AWAITS, "approve"), "synchronous": (CALLS, "write")}
 
 
 def finished(stage: Stage, program: str) -> Report:
-    """Answer the call the program waits for, and see what has become of the session."""
+    """Resume the program with the result of its call, and read the state of the session."""
     _, slow = PROGRAMS[program]
     number = {"approve": 7, "write": 21}[slow]
     outcome = stage.resume(answers={number: ToolResult("yes", duration_ms=3)}, answer=later())

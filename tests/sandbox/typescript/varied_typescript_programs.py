@@ -69,5 +69,5 @@ TYPESCRIPT_PROGRAMS: dict[str, str] = {
     "[w.get(k), new WeakRef(k).deref() === k]",
     "frames that ran out": "let d = 0; const f = (): void => { d++; f() }\n"
     "try { f() } catch { }\nd",
-    "an error nobody catches": "throw new RangeError('uncaught: ' + Math.random())",
+    "an uncaught error": "throw new RangeError('uncaught: ' + Math.random())",
 }

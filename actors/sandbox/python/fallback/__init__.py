@@ -1,1 +1,1 @@
-"""The Python guest as a component, for a build that linking by hand does not understand."""
+"""The fallback: the Python guest as a component, for a build whose modules cannot be linked."""

@@ -1,9 +1,8 @@
-"""The fallback: the Python guest as one component, where its modules cannot be linked by hand.
+"""The Python guest as one component, for builds whose modules cannot be linked.
 
-Its memory is out of reach, so there are no images: sessions come back by running their runs again.
-Slower, but the same semantics, and nothing of the machine it is on (``component_wasi``).
-wasmtime-py raises what a host function raised from a place all threads share, so one thread at a
-time is let in, and the instance's own note decides what happened.
+A component has no images: sessions are rebuilt by repeating their runs. This is slower and has the
+same semantics. wasmtime-py has one slot for the exception of a host function, which all threads
+share, so one thread at a time runs a component, and ``stopped`` of its store has the exception.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ __all__ = ["ComponentGuest", "ComponentInstance"]
 
 _MEMORY_BYTES_MAX = 4 << 30
 _LOCK_POLL_S = 0.01
-"""Between two looks at the limits of a run that waits to be let in."""
+"""The interval at which a run that waits for the lock checks its limits."""
 _component_lock = threading.Lock()
 
 
 class ComponentGuest:
-    """Once a process: the compiled component."""
+    """The compiled component, once a process."""
 
     language = Language.PYTHON
     start = 0
@@ -55,18 +54,18 @@ class ComponentGuest:
 
 
 class ComponentStore(WasmStore):
-    """A store whose memory cannot be seen."""
+    """A store whose memory is not accessible."""
 
     size = 0
 
 
 class ComponentInstance:
-    """One interpreter that lives as long as its process."""
+    """One interpreter without images."""
 
     host: Host
 
     def __init__(self, guest: ComponentGuest) -> None:
-        self.surroundings = GuestEnvironment()
+        self.environment = GuestEnvironment()
         self.fuel_used = 0
         self.memory_bytes = 0
         self._wasm_store = ComponentStore(guest.engine, _MEMORY_BYTES_MAX)
@@ -83,19 +82,19 @@ class ComponentInstance:
         self._wasm_store.limit_memory(size_bytes)
 
     def step(self, request: bytes, host: Host) -> Step:
-        machine = self._wasm_store
-        self.host, machine.watch = host, host.watch
-        machine.refuel()
+        wasm_store = self._wasm_store
+        self.host, wasm_store.watch = host, host.watch
+        wasm_store.refuel()
         while not _component_lock.acquire(timeout=_LOCK_POLL_S):
             host.watch()
         try:
-            machine.enter()
-            reply = self._serve(machine.store, request.decode())
+            wasm_store.enter()
+            reply = self._serve(wasm_store.store, request.decode())
         except (wasmtime.WasmtimeError, wasmtime.Trap, GuestStopped) as error:
-            raise _reason(machine, str(error)) from None
+            raise _reason(wasm_store, str(error)) from None
         finally:
             _component_lock.release()
-            self.fuel_used = machine.fuel_used
+            self.fuel_used = wasm_store.fuel_used
         return read_step(reply.encode())
 
     def image(self) -> Image | None:
@@ -116,20 +115,20 @@ class ComponentInstance:
             root.add_func("call-tool", self._recording_errors(self._call_tool))
             root.add_func("emit", self._recording_errors(self._emit))
             root.add_func("pass-time", self._recording_errors(self._pass_time))
-            for wanted in guest.wasi:
-                with root.add_instance(wanted.name) as interface:
-                    for name in wanted.resources:
+            for imported in guest.wasi:
+                with root.add_instance(imported.name) as interface:
+                    for name in imported.resources:
                         interface.add_resource(name, resource_type(name), _no_destructor)
-                    for name in wanted.functions:
-                        answer = partial(self._answer, host_function_for(wanted.name, name))
-                        interface.add_func(name, self._recording_errors(answer))
+                    for name in imported.functions:
+                        function = partial(self._call, host_function_for(imported.name, name))
+                        interface.add_func(name, self._recording_errors(function))
         return linker
 
-    def _answer(self, answer: Callable[..., Any], *arguments: Any) -> Any:
-        return answer(self, *map(self._number, arguments))
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(self, *map(self._number, arguments))
 
     def _number(self, argument: Any) -> Any:
-        """A handle is lent, and given back by reading the number it was made with."""
+        """Convert handles to their numbers; this also ends their loan."""
         if isinstance(argument, list):
             return [self._number(item) for item in argument]
         if isinstance(argument, ResourceAny):
@@ -137,25 +136,27 @@ class ComponentInstance:
         return argument
 
     def _recording_errors(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What it raises stops the guest, and is found again whatever wasmtime-py makes of it."""
-        machine = self._wasm_store
+        """Wrap a host function so that its exception goes into ``stopped`` of the store."""
+        wasm_store = self._wasm_store
 
         def called(_store: Any, *arguments: Any) -> Any:
             try:
                 value = function(*arguments)
             except GuestStopped as stopped:
-                machine.stopped = stopped
+                wasm_store.stopped = stopped
                 raise
             except BaseException as bug:
-                machine.stopped = GuestStopped("RUNTIME_ERROR", f"a host function failed: {bug!r}")
-                raise machine.stopped from None
-            machine.enter()  # The function may have been in another store.
+                wasm_store.stopped = GuestStopped(
+                    "RUNTIME_ERROR", f"a host function failed: {bug!r}"
+                )
+                raise wasm_store.stopped from None
+            wasm_store.enter()  # The function may have been in another store.
             return value
 
         return called
 
     def _call_tool(self, name: str, arguments: str) -> str:
-        """While the outside world is busy, others are let in."""
+        """Call the host without the lock, so that other components can run meanwhile."""
         _component_lock.release()
         try:
             return self.host.call(name, arguments.encode()).decode()
@@ -166,18 +167,18 @@ class ComponentInstance:
         return self.host.emit(channel, text.encode())
 
     def _pass_time(self, duration_ns: int) -> None:
-        self.surroundings.advance_clock(duration_ns)
+        self.environment.advance_clock(duration_ns)
 
 
 def _no_destructor(_store: object, _number: int) -> None:
-    """Nothing is kept open behind a handle."""
+    """Do nothing: a handle has no resource."""
 
 
-def _reason(machine: ComponentStore, error: str) -> GuestStopped:
-    """wasmtime tells it in words only, behind the guest's stack."""
+def _reason(wasm_store: ComponentStore, error: str) -> GuestStopped:
+    """Why the guest stopped; wasmtime reports it as text only."""
     cause = error.rpartition("Caused by:")[2].strip()
     if "call stack exhausted" in cause:
-        return machine.reason(cause, wasmtime.TrapCode.STACK_OVERFLOW)
+        return wasm_store.reason(cause, wasmtime.TrapCode.STACK_OVERFLOW)
     if "beyond end of memory" in cause:
-        machine.stopped = GuestStopped("MEMORY_EXCEEDED", "the interpreter ran out of memory")
-    return machine.reason(cause, None)
+        wasm_store.stopped = GuestStopped("MEMORY_EXCEEDED", "the interpreter ran out of memory")
+    return wasm_store.reason(cause, None)

@@ -1,8 +1,8 @@
-"""What the host answers to the WASI of the component: as ``wasi`` does, in values instead of bytes.
+"""The host functions of WASI for the component: those of ``wasi``, with values instead of bytes.
 
-Every interface the component asks for is ours: wasmtime's own would let a program wait in the host,
-beyond every limit. Owns no file, no network, no environment and no real time; what has no harmless
-answer stops the guest.
+This module defines every interface that the component imports: wasmtime's own would let a program
+wait in the host, beyond all limits. There is no file, network, environment or real time; a function
+without a harmless reply stops the guest.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _RANDOM_BYTES_MAX = 1 << 20
 _STDIN, _STDOUT, _STDERR = range(3)
 _DENIED = "access-denied"
 _CLOSED = None
-"""The stream error without anything to say."""
+"""The stream error ``closed``."""
 
 
 class ComponentCaller(Protocol):
-    """The instance of a guest, as far as WASI needs it."""
+    """The part of a guest's instance that WASI needs."""
 
-    surroundings: GuestEnvironment
+    environment: GuestEnvironment
 
     def emit(self, channel: int, text: bytes) -> bool: ...
 
 
 class Interface(NamedTuple):
-    """What the component wants of one WASI interface."""
+    """The imports of the component from one WASI interface."""
 
     name: str
     resources: tuple[str, ...]
@@ -69,7 +69,7 @@ def _interfaces(engine: wasmtime.Engine, component: Component) -> Iterator[Inter
 
 
 def resource_type(name: str) -> ResourceType:
-    """One of a name, whichever interface speaks of it."""
+    """The resource type of a name; all interfaces share it."""
     return ResourceType.host(_number_of_type(name))
 
 
@@ -89,30 +89,30 @@ def _nothing(*_: Any) -> list[Any]:
     return []
 
 
-def _wait_until(asker: ComponentCaller, instant_ns: int) -> ResourceHost:
-    return _wait_for(asker, instant_ns - asker.surroundings.clock_ns)
+def _wait_until(caller: ComponentCaller, instant_ns: int) -> ResourceHost:
+    return _wait_for(caller, instant_ns - caller.environment.clock_ns)
 
 
-def _wait_for(asker: ComponentCaller, duration_ns: int) -> ResourceHost:
-    """Time passes when it is asked for; whoever waits for it afterwards need not."""
-    asker.surroundings.advance_clock(duration_ns)
+def _wait_for(caller: ComponentCaller, duration_ns: int) -> ResourceHost:
+    """Advance the clock when the guest subscribes; a later wait returns at once."""
+    caller.environment.advance_clock(duration_ns)
     return ResourceHost.own(0, _number_of_type("pollable"))
 
 
-def _ready(_asker: ComponentCaller, handles: list[int]) -> list[int]:
-    """All are. wasmtime 50 stops the guest itself where it lends more than one at a time."""
+def _ready(_caller: ComponentCaller, handles: list[int]) -> list[int]:
+    """All handles are ready. wasmtime 50 stops a guest that lends more than one at a time."""
     return list(range(len(handles)))
 
 
-def _now(asker: ComponentCaller) -> int:
-    return asker.surroundings.read_clock_ns()
+def _now(caller: ComponentCaller) -> int:
+    return caller.environment.read_clock_ns()
 
 
-def _wall_clock(asker: ComponentCaller) -> Record:
-    return _instant(_now(asker))
+def _wall_clock(caller: ComponentCaller) -> Record:
+    return _instant(_now(caller))
 
 
-def _wall_resolution(_asker: ComponentCaller) -> Record:
+def _wall_resolution(_caller: ComponentCaller) -> Record:
     return _instant(_RESOLUTION_NS)
 
 
@@ -123,14 +123,15 @@ def _instant(time_ns: int) -> Record:
     return record
 
 
-def _random_bytes(asker: ComponentCaller, count: int) -> bytes:
+def _random_bytes(caller: ComponentCaller, count: int) -> bytes:
     if count > _RANDOM_BYTES_MAX:
-        raise GuestStopped("RUNTIME_ERROR", f"the guest asked its host for {count} at a time")
-    return asker.surroundings.random_bytes(count)
+        message = f"the guest requested {count} at a time; the limit is {_RANDOM_BYTES_MAX}"
+        raise GuestStopped("RUNTIME_ERROR", message)
+    return caller.environment.random_bytes(count)
 
 
-def _write(asker: ComponentCaller, stream: int, contents: bytes) -> Variant:
-    asker.emit(stream, contents)
+def _write(caller: ComponentCaller, stream: int, contents: bytes) -> Variant:
+    caller.emit(stream, contents)
     return Variant("ok")
 
 
@@ -173,10 +174,10 @@ _HOST_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def host_function_for(interface: str, name: str) -> Callable[..., Any]:
-    """The answer to a function of an interface, of whatever version. Handles come as numbers."""
-    place = interface.removeprefix(_WASI).partition("@")[0]
-    if answer := _HOST_FUNCTIONS.get(f"{place}.{name}"):
-        return answer
+    """The host function for a function of an interface, of any version. Handles are numbers."""
+    path = interface.removeprefix(_WASI).partition("@")[0]
+    if function := _HOST_FUNCTIONS.get(f"{path}.{name}"):
+        return function
 
     def stop(*_: Any) -> None:
         raise GuestStopped("UNSUPPORTED_FEATURE", f"the sandbox has no {name}")

@@ -1,8 +1,8 @@
-"""The program inside the guest: one namespace a session, one request at a time.
+"""The application inside the guest: one namespace a session, one request at a time.
 
-``serve`` starts a run, resumes a waiting one or only checks a source. The reply says how the step
-ended: a value, an error, or the calls the run waits for. Limits on calls, time, memory and output
-are the host's; the depth of the stack is Python's own.
+``serve`` starts a run, resumes a suspended run or only checks a source. The reply holds a value, an
+error, or the calls the run waits for. The host enforces the limits on calls, time, memory and
+output; Python enforces the depth of the stack.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import wit_world
-from guest import checks, clock, discovery, output, promised, refusals
+from guest import checks, clock, discovery, output, refusals, standard_modules
 from guest.faults import (
     count_characters,
     describe,
@@ -30,9 +30,9 @@ from guest.faults import (
     too_complex,
     tool_error,
 )
-from guest.loop import Loop, PendingCall
+from guest.loop import GuestLoop, PendingCall
 from guest.output import STDERR, STDOUT
-from guest.results import Claim, claim_of, reply_with
+from guest.results import ResultBinding, binding_of, reply_with
 from guest.system import async_runs, databases, interpreter
 from guest.system.library import LIBRARY
 from guest.system.zones import ZONES
@@ -41,7 +41,7 @@ __all__ = ["WitWorld", "prepare"]
 
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _OWN_DEPTH = 1000
-"""Frames this program may use between steps, before and after the limited part."""
+"""Stack frames for the guest's own code, outside the part that the run's limit covers."""
 
 Code = types.CodeType
 encode = json.JSONEncoder(allow_nan=False).encode
@@ -49,8 +49,8 @@ encode_plainly = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 decode = json.JSONDecoder().raw_decode
 
 
-class Session:
-    """Everything that lives from run to run."""
+class GuestSession:
+    """The state of a session: it outlives each run."""
 
     def __init__(self) -> None:
         self.main = types.ModuleType("__main__")
@@ -64,9 +64,9 @@ class Session:
         self.calls = 0
         self.source = ""
         self.depth = 0
-        self.loop: Loop | None = None
+        self.loop: GuestLoop | None = None
         self.task: asyncio.Task[Any] | None = None
-        self.claim = Claim.NONE
+        self.binding = ResultBinding.NONE
 
     @property
     def filename(self) -> str:
@@ -77,17 +77,17 @@ class Session:
         self.calls = self.calls_made = 0
         self.loop = self.task = None
         interpreter.begin(STDOUT, STDERR)
-        interpreter.remember(self.runs, request["code"])
+        interpreter.store_source(self.runs, request["code"])
         if not self.seeded:
-            random.seed()  # From the host's randomness, which is the session's own.
+            random.seed()  # From the host, which has a seed for each session.
             self.seeded = True
         self.source, self.depth = request["code"], request["depth"]
-        around = checks.Surroundings(request["tools"], self.names, is_importable)
-        body, last, self.claim = parse(self.source, self.filename, around)
+        context = checks.CheckContext(request["tools"], self.names, is_importable)
+        body, last, self.binding = parse(self.source, self.filename, context)
         self._bind(request["tools"], request["inputs"])
         if not (is_async(body) or is_async(last)):
             return self.end(self._limited(body, last))
-        self.loop = Loop()
+        self.loop = GuestLoop()
         asyncio.set_event_loop(self.loop)
         self.task = self.loop.begin(self._program(body, last))
         return self._pump()
@@ -105,18 +105,18 @@ class Session:
         return self._pump()
 
     def check(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Parse, check and compile; execute nothing. What was checked before does not matter."""
+        """Parse, check and compile a source without executing it. Each check is independent."""
         STDOUT.begin()
         STDERR.begin()
         self.source = request["code"]
         with warnings.catch_warnings(action="always", category=SyntaxWarning):
-            around = checks.Surroundings(request["tools"], (), may_be_importable)
-            parse(self.source, self.filename, around)
+            context = checks.CheckContext(request["tools"], (), may_become_importable)
+            parse(self.source, self.filename, context)
         return {"value": None}
 
     def _bind(self, tools: dict[str, bool], inputs: dict[str, Any]) -> None:
-        """Tools and the last run's ``result`` stand behind the globals: a program may shadow
-        them, and ``result`` among the globals is one this run assigned."""
+        """Put tools and the last run's ``result`` into the builtins: a program may shadow them,
+        and a ``result`` in the globals was assigned by this run."""
         if tools != self.tools:
             for name in self.tools:
                 self.builtins.pop(name, None)
@@ -130,35 +130,35 @@ class Session:
             self.builtins["result"] = self.names.pop("result")
 
     def _tool(self, name: str, awaited: bool) -> Callable[..., Any]:
-        def called_later(*args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        def awaited_call(*args: Any, **kwargs: Any) -> asyncio.Future[Any]:
             loop = self.loop
             if loop is None or not loop.is_running():
                 raise RuntimeError(f"{name}() must be awaited in a program with top-level await")
             self.calls += 1
             self.calls_made += 1
             details = {"id": self.calls, "name": name, "args": args, "kwargs": kwargs}
-            written(details)  # Refused here, where the program can see it.
+            to_host_json(details)  # The program gets the error where it makes the call.
             future: asyncio.Future[Any] = loop.create_future()
             loop.pending[self.calls] = PendingCall(future, details)
             return future
 
-        def called_now(*args: Any, **kwargs: Any) -> Any:
-            arguments = written({"args": args, "kwargs": kwargs})
+        def synchronous_call(*args: Any, **kwargs: Any) -> Any:
+            arguments = to_host_json({"args": args, "kwargs": kwargs})
             self.calls_made += name not in discovery.NAMES
-            value = asked(name, arguments)
+            value = call_host(name, arguments)
             return (
-                discovery.policy(value, asked(discovery.LIMITS, NO_ARGUMENTS))
+                discovery.policy(value, call_host(discovery.LIMITS, NO_ARGUMENTS))
                 if name == discovery.POLICY
                 else value
             )
 
-        tool: Any = called_later if awaited else called_now
+        tool: Any = awaited_call if awaited else synchronous_call
         tool.__name__ = tool.__qualname__ = name
         return cast("Callable[..., Any]", tool)
 
     def _limited(self, *codes: Code | None) -> Any:
-        """The value of the last code object, run with the stack the program is given."""
-        interpreter.set_depth(frames() + self.depth)
+        """Run the code objects within the run's stack limit; return the value of the last one."""
+        interpreter.set_depth(count_frames() + self.depth)
         value = None
         for code in codes:
             value = eval(code, self.names) if code else None
@@ -177,7 +177,7 @@ class Session:
         loop, task = self.loop, self.task
         assert loop is not None
         assert task is not None
-        interpreter.set_depth(frames() + self.depth + LOOP_FRAMES)
+        interpreter.set_depth(count_frames() + self.depth + LOOP_FRAMES)
         if not task.done():
             loop.run_forever()
         interpreter.set_depth(_OWN_DEPTH)
@@ -187,21 +187,21 @@ class Session:
         if not loop.pending:
             self.loop = self.task = None
             raise RuntimeError("the program awaits something that can never happen")
-        waits = {"calls": loop.untold(), "outstanding": list(loop.pending)}
+        waits = {"calls": loop.unreported_calls(), "outstanding": list(loop.pending)}
         return {"waits": {**waits, "timer_s": loop.timer_s}}
 
     def end(self, last: Any) -> dict[str, Any]:
         interpreter.set_depth(_OWN_DEPTH)
-        return reply_with(self.claim, self.names, last, self.calls_made)
+        return reply_with(self.binding, self.names, last, self.calls_made)
 
 
 NO_ARGUMENTS = '{"args": [], "kwargs": {}}'
 LOOP_FRAMES = 4
-"""run_forever, _run_once, Handle._run and the program's own first frame."""
+"""run_forever, _run_once, Handle._run and the first frame of the program."""
 
 
-def asked(name: str, arguments: str) -> Any:
-    """What the host answers to a synchronous call."""
+def call_host(name: str, arguments: str) -> Any:
+    """Make a synchronous call; raise the error that the host replies with."""
     reply, _ = decode(wit_world.call_tool(name, arguments))
     if "error" in reply:
         raise tool_error(reply["error"])
@@ -209,7 +209,7 @@ def asked(name: str, arguments: str) -> Any:
 
 
 def is_importable(name: str) -> bool:
-    """Whether a program finds this module: in the session's files, in the library, or loaded."""
+    """Whether the module is loaded, in the library or in the session's files."""
     top = name.partition(".")[0]
     if name in sys.modules or name in LIBRARY or f"{top}.{name}" in LIBRARY:
         return True
@@ -219,16 +219,15 @@ def is_importable(name: str) -> bool:
         return False
 
 
-def may_be_importable(name: str) -> bool:
-    """The same for a check, which sees no session's files."""
+def may_become_importable(name: str) -> bool:
+    """``is_importable`` for a check, which runs without the session's files."""
     return is_importable(name) or refusals.absent_module(name) is None
 
 
 def parse(
-    source: str, filename: str, around: checks.Surroundings
-) -> tuple[Code | None, Code | None, Claim]:
-    """The checked program as code: its body, its last expression apart, and what it says of
-    ``result``."""
+    source: str, filename: str, context: checks.CheckContext
+) -> tuple[Code | None, Code | None, ResultBinding]:
+    """Check and compile a program: its body, its last expression, and how it binds ``result``."""
     if "\0" in source:
         raise nul_character(source, filename)
     try:
@@ -237,10 +236,10 @@ def parse(
         if not str(error):
             raise
         raise too_complex(error, filename) from None
-    if violation := checks.first_violation(tree, source, around):
+    if violation := checks.first_violation(tree, source, context):
         raise violation
-    claim = claim_of(tree, source)
-    async_runs.rewritten(tree, source)
+    binding = binding_of(tree, source)
+    async_runs.rewrite(tree, source)
     last: ast.expr | None = None
     match tree.body:
         case [*statements, ast.Expr(value=last)]:
@@ -255,11 +254,11 @@ def parse(
         raise
     except RecursionError as error:
         raise too_complex(error, filename) from None
-    return body, value, claim
+    return body, value, binding
 
 
-def written(value: Any) -> str:
-    """As JSON the host can read: Python writes halves of characters, too."""
+def to_host_json(value: Any) -> str:
+    """Encode as JSON for the host; raise ``UnicodeEncodeError`` for lone surrogates."""
     text = encode(value)
     if "\\ud" in text:
         encode_plainly(value).encode()
@@ -270,22 +269,22 @@ def is_async(code: Code | None) -> bool:
     return code is not None and bool(code.co_flags & inspect.CO_COROUTINE)
 
 
-def frames() -> int:
-    """How deep the caller stands."""
+def count_frames() -> int:
+    """The caller's depth in the stack."""
     frame, depth = inspect.currentframe(), 0
     while frame := frame and frame.f_back:
         depth += 1
     return depth
 
 
-class Guest:
-    """The present session, and the steps it can be asked for."""
+class GuestApp:
+    """The session of this instance, and the steps that the host requests."""
 
     def __init__(self) -> None:
-        self.session = Session()
+        self.session = GuestSession()
 
     def serve(self, text: str) -> str:
-        """One step. Whatever the program raised is described, never raised."""
+        """Execute one step. An exception of the program becomes an error in the reply."""
         try:
             reply = encode(self._step(decode(text)[0]))
         except BaseException as error:
@@ -295,7 +294,7 @@ class Guest:
         return reply
 
     def _reply_to(self, error: BaseException) -> str:
-        """What a program leaves uncaught ends it; ``sys.exit()`` ends it well."""
+        """Reply to an uncaught exception with an error, and to ``sys.exit()`` with a result."""
         session = self.session
         interpreter.set_depth(_OWN_DEPTH)
         session.loop = session.task = None
@@ -316,38 +315,38 @@ class Guest:
                 return self.session.check(request)
 
 
-GUEST = Guest()
+APP = GuestApp()
 HOLES: list[bytes] = []
-"""See ``fill_holes``."""
+"""See ``fill_memory_holes``."""
 
 
 class WitWorld(wit_world.WitWorld):
     """The component's exports."""
 
     def serve(self, request: str) -> str:
-        return GUEST.serve(request)
+        return APP.serve(request)
 
 
 def prepare() -> None:
-    """Runs once, when the guest is built: what is warm here is warm in every session."""
-    promised.load()
+    """Prepare the memory that every session begins with; runs once, when the guest is built."""
+    standard_modules.load()
     clock.install()
     interpreter.install()
     async_runs.install()
     databases.install()
     ZONES.install()
     warm_up()
-    GUEST.session = Session()
-    sys.modules["__main__"] = GUEST.session.main
+    APP.session = GuestSession()
+    sys.modules["__main__"] = APP.session.main
     gc.collect()
-    fill_holes()
+    fill_memory_holes()
     gc.freeze()
 
 
-def fill_holes() -> None:
-    """Use up the free places between what is loaded, so that what a session makes lies together:
-    its snapshot holds every page it has written to. A row as long as a page is no hole."""
-    for size in range(2, 480, 8):  # Smaller ones are always the same.
+def fill_memory_holes() -> None:
+    """Fill the gaps between loaded objects, so that a session allocates in few pages: a snapshot
+    stores each page that the session has written to. A row as long as a page is not a gap."""
+    for size in range(2, 480, 8):  # Shorter bytes objects are shared.
         row: list[bytes] = []
         room = sys.getsizeof(bytes(size))
         for _ in range(_HOLES_MAX):
@@ -363,8 +362,8 @@ def fill_holes() -> None:
 
 _HOLES_MAX, _PAGE_BYTES = 4000, 4096 - 600
 _ROUNDS = 4
-"""By then the interpreter has made what it makes of code that runs again and again. What it would
-write into that code later would be pages of every session's own."""
+"""After that many rounds the interpreter has specialized the code that runs often. Otherwise each
+session would specialize it, and its snapshot would store the pages of that code."""
 _WARM = (
     "1 + 1",
     "x = 1",
@@ -384,18 +383,18 @@ async def f(): return await asyncio.sleep(0, 1)
 
 
 def warm_up() -> None:
-    """Exercise every path on sessions that are thrown away."""
+    """Execute every kind of step on temporary sessions."""
     tools = {"tool": True, "other": False}
     replies = [[1, {"value": 1}], [2, {"error": {"code": "RUNTIME_ERROR", "message": "no"}}]]
-    real = output.emit, wit_world.call_tool  # Nobody answers where the guest is built.
+    real = output.emit, wit_world.call_tool  # The build has no host functions.
     output.emit, wit_world.call_tool = lambda *_: True, lambda *_: '{"value": 1}'
     for _ in range(_ROUNDS):
-        GUEST.session = Session()
+        APP.session = GuestSession()
         for code in _WARM:
-            GUEST.serve(_request(code, {}))
-        GUEST.serve(_request("other(1)", tools))
-        GUEST.serve(_request(_WARM_AWAITED, tools))
-        GUEST.serve(json.dumps({"step": "resume", "replies": replies}))
+            APP.serve(_request(code, {}))
+        APP.serve(_request("other(1)", tools))
+        APP.serve(_request(_WARM_AWAITED, tools))
+        APP.serve(json.dumps({"step": "resume", "replies": replies}))
     output.emit, wit_world.call_tool = real
 
 

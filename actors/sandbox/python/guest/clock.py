@@ -1,8 +1,8 @@
-"""Time inside the guest: one clock, the host's, for everything that tells time.
+"""The clock of the guest: all functions of ``time`` read the host's clock.
 
-The host answers the wall clock of WASI, seeded and ticking per reading. Monotonic clocks are made
-from it here, because one of the two ways to host a guest cannot replace them; sleeping tells the
-host to let time pass and returns at once.
+The host replaces the wall clock of WASI with a clock that starts at a given time and advances at
+each reading. One of the two ways to host a guest cannot replace the monotonic clocks, so this
+module derives them. ``sleep`` makes the host advance the clock and returns at once.
 """
 
 from __future__ import annotations

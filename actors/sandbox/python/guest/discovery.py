@@ -1,30 +1,30 @@
-"""What a program is told of this guest, beside the tools that the host offers.
+"""The policy that a program can query: the host's part, and the guest's files and modules.
 
-It is the guest's to say, because a session stays on its guest, and hears the same in every replay.
+The guest adds its own part, because a session stays on its guest build: every replay gets the same.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from guest import promised, refusals
+from guest import refusals, standard_modules
 from guest.system.file_tree import BYTES_MAX, HOME, TREE
 
 __all__ = ["LIMITS", "NAMES", "POLICY", "policy"]
 
 POLICY = "current_policy"
 NAMES = ("list_tools", "describe_tool", POLICY)
-"""Tools that touch nothing."""
+"""Tools without side effects."""
 LIMITS = "current limits"
-"""What the host is asked for the limits of the run. No tool can have this name."""
+"""The call that returns the limits of the run. It is not a valid name of a tool."""
 
 
-def policy(said: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
-    """The host's policy, and what this guest has: files, modules, packages, limits."""
-    tools = said.pop("tools", [])
-    return said | {
+def policy(host_policy: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
+    """Add the guest's files, modules, packages and the run's limits to the host's policy."""
+    tools = host_policy.pop("tools", [])
+    return host_policy | {
         "files": {"folder": HOME, "size_bytes_max": BYTES_MAX, "size_bytes": TREE.bytes_used},
-        "modules": list(promised.MODULES),
+        "modules": list(standard_modules.MODULES),
         "modules_refused": refusals.refused_names(),
         "packages": [],
         "limits": limits,

@@ -1,6 +1,7 @@
-"""Exceptions in words the host understands: a code, a message, a hint, an exact span.
+"""Exceptions as error objects for the host: code, message, hint and span.
 
-Spans are 1-based and count characters, though compiled code and syntax trees count UTF-8 bytes.
+Spans are 1-based and count characters. Python's syntax trees and compiled code count UTF-8 bytes,
+so this module converts them.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from guest.checks import Node, Violation
+from guest.checks import Node, SourceViolation
 
 __all__ = [
     "NotSerializable",
@@ -22,7 +23,7 @@ __all__ = [
 
 _MESSAGE_CHARS_MAX = 2000
 _LINE_END = re.compile("\r\n|\r|\n")
-"""What Python ends a line at; ``str.splitlines`` knows more."""
+"""The line ends of Python's parser; ``str.splitlines`` splits at others, too."""
 _DISCOVER = "list_tools() says what can be called"
 _CODES: tuple[tuple[type[BaseException], str], ...] = (
     (SyntaxError, "SYNTAX_ERROR"),
@@ -37,7 +38,7 @@ _CODES: tuple[tuple[type[BaseException], str], ...] = (
 
 
 class ToolError(RuntimeError):
-    """A tool failed. ``code`` is stable; ``message`` is for people."""
+    """A failed tool call. ``code`` is stable; ``message`` is for people."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -70,7 +71,7 @@ _KINDS: dict[str, type[ToolError]] = {
 
 
 class NotSerializable(Exception):
-    """The result is not plain JSON."""
+    """The result of a run is not plain JSON."""
 
 
 def tool_error(error: dict[str, str]) -> ToolError:
@@ -78,12 +79,12 @@ def tool_error(error: dict[str, str]) -> ToolError:
 
 
 def describe(error: BaseException, source: str, filename: str) -> dict[str, Any]:
-    """The error object of an exception nobody caught."""
+    """The error object of an uncaught exception."""
     lines = _LINE_END.split(source)
     span: dict[str, int] | None
     hint: str | None
     match error:
-        case Violation():
+        case SourceViolation():
             span = _node_span(error.node, lines)
             return _object(error.code, str(error), span, hint=error.hint)
         case NotSerializable():
@@ -93,13 +94,13 @@ def describe(error: BaseException, source: str, filename: str) -> dict[str, Any]
             return _object("TOOL_ERROR", str(error), _frame_span(error, lines, filename))
         case PermissionError():
             span = _frame_span(error, lines, filename)
-            return _object("PERMISSION_DENIED", _words(error), span, hint=_DISCOVER)
+            return _object("PERMISSION_DENIED", _message_text(error), span, hint=_DISCOVER)
         case SyntaxError() if error.filename == filename:
             return _object("SYNTAX_ERROR", error.msg, _syntax_span(error))
     code = next((code for kind, code in _CODES if isinstance(error, kind)), "RUNTIME_ERROR")
     span = _frame_span(error, lines, filename)
     hint = _DISCOVER if code == "UNKNOWN_TOOL" else None
-    return _object(code, _words(error), span, hint=hint)
+    return _object(code, _message_text(error), span, hint=hint)
 
 
 def _object(code: str, message: str, span: Any, hint: str | None = None) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def _object(code: str, message: str, span: Any, hint: str | None = None) -> dict
     return {"code": code, "message": text, "hint": hint, "span": span}
 
 
-def _words(error: BaseException) -> str:
+def _message_text(error: BaseException) -> str:
     name = type(error).__name__
     try:
         text = str(error)
@@ -117,22 +118,22 @@ def _words(error: BaseException) -> str:
 
 
 def too_complex(error: MemoryError | RecursionError, filename: str) -> SyntaxError:
-    """The parser gave up. What it ran out of is its own stack, not the program's memory."""
-    complaint = SyntaxError(str(error))
-    complaint.filename = filename
-    return complaint
+    """The error for a source that exceeds the parser's stack; the program's memory is not full."""
+    failure = SyntaxError(str(error))
+    failure.filename = filename
+    return failure
 
 
 def nul_character(source: str, filename: str) -> SyntaxError:
-    """Python refuses it without saying where it is."""
+    """The error for a NUL character; Python's own has no position."""
     before = _LINE_END.split(source[: source.index("\0")])
     line, column = len(before), len(before[-1]) + 1
-    place = (filename, line, column, None, line, column + 1)
-    return SyntaxError("a source cannot contain NUL characters", place)
+    position = (filename, line, column, None, line, column + 1)
+    return SyntaxError("a source cannot contain NUL characters", position)
 
 
 def count_characters(error: SyntaxError, source: str) -> None:
-    """The compiler counts bytes, the parser characters: make the one like the other."""
+    """Convert the byte columns of the compiler to the character columns of the parser."""
     lines = _LINE_END.split(source)
     if error.lineno and error.offset:
         error.offset = _column(lines, error.lineno, error.offset - 1)
@@ -153,7 +154,7 @@ def _node_span(node: Node, lines: list[str]) -> dict[str, int]:
 
 
 def _frame_span(error: BaseException, lines: list[str], filename: str) -> dict[str, int] | None:
-    """The innermost place of this run's own source."""
+    """The innermost frame in this run's source."""
     found = None
     trace = error.__traceback__
     while trace is not None:
@@ -171,7 +172,7 @@ def _frame_span(error: BaseException, lines: list[str], filename: str) -> dict[s
 
 
 def _column(lines: list[str], line: int | None, column_bytes: int | None) -> int:
-    """1-based characters of 0-based bytes."""
+    """The 1-based character column of a 0-based byte column."""
     text = lines[line - 1] if line and line <= len(lines) else ""
     return len(text.encode()[:column_bytes].decode(errors="ignore")) + 1
 
@@ -179,7 +180,7 @@ def _column(lines: list[str], line: int | None, column_bytes: int | None) -> int
 def _span(
     line: int, column: int | None, end_line: int | None, end_column: int | None
 ) -> dict[str, int]:
-    """A place without an end, and nonsense of a parser, become a start only."""
+    """A span; an end that is missing or lies before the start is left out."""
     span = {"line": max(line, 1), "column": max(column or 1, 1)}
     if end_line and end_column and (end_line, end_column) >= (line, column or 1):
         span |= {"end_line": end_line, "end_column": end_column}

@@ -1,8 +1,7 @@
-"""An asyncio event loop without sockets: when nothing can go on, it returns to the host.
+"""The asyncio event loop of the guest: it returns to the host when every task waits.
 
-That return is where a run sleeps: every frame of the program then stands in linear memory, and
-none on the wasm stack. Time is the host's clock; with no call pending, a timer is reached by
-letting time pass.
+A run is suspended at that return: all frames of the program are then in linear memory and none on
+the wasm stack. With a timer but no pending call, the loop advances the host's clock to the timer.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["Loop", "PendingCall"]
+__all__ = ["GuestLoop", "PendingCall"]
 
 
 class PendingCall:
-    """An awaited call: what the host must answer, and the future that waits for it."""
+    """An awaited call and the future of its result."""
 
     def __init__(self, future: asyncio.Future[Any], details: dict[str, Any]) -> None:
-        self.future, self.details, self.told = future, details, False
+        self.future, self.details, self.is_reported = future, details, False
 
 
-class Loop(asyncio.base_events.BaseEventLoop):
-    """Its own selector: ``select`` is where asyncio would wait for the outside world."""
+class GuestLoop(asyncio.base_events.BaseEventLoop):
+    """An event loop that is its own selector: asyncio calls ``select`` to wait for events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,21 +54,21 @@ class Loop(asyncio.base_events.BaseEventLoop):
         for number in gone:
             del self.pending[number]
 
-    def untold(self) -> list[dict[str, Any]]:
-        """The calls the host has not heard of yet."""
-        new = [call for call in self.pending.values() if not call.told]
+    def unreported_calls(self) -> list[dict[str, Any]]:
+        """Mark the calls that the host does not know yet as reported, and return them."""
+        new = [call for call in self.pending.values() if not call.is_reported]
         for call in new:
-            call.told = True
+            call.is_reported = True
         return [call.details for call in new]
 
     async def complete_here(self, future: Any) -> Any:
-        """``run_until_complete``, where the loop that runs is the host's."""
+        """``run_until_complete`` within the running loop."""
         return await asyncio.ensure_future(future)
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """There are no threads: it is done before this returns."""
+        """Run the function at once: the guest has no threads."""
         future = self.create_future()
         try:
             future.set_result(func(*args))
@@ -80,10 +79,10 @@ class Loop(asyncio.base_events.BaseEventLoop):
         return future
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the loop holds no resource."""
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """``select`` never returns any."""
+        """Do nothing: ``select`` returns no events."""
 
     def _write_to_self(self) -> None:
-        """Nobody else could wake this loop."""
+        """Do nothing: the guest has no other thread that wakes this loop."""

@@ -1,6 +1,6 @@
-"""stdout and stderr of the program: every line goes to the host as soon as it is complete.
+"""stdout and stderr of the program: the guest sends each complete line to the host at once.
 
-What was printed before a time-out or a crash is therefore not lost. The host counts and cuts.
+So output before a time-out or a crash is not lost. The host counts and truncates it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PIECE_CHARS = 4096
 
 
 class _Bytes(io.RawIOBase):
-    """What a program that writes bytes calls ``sys.stdout.buffer``."""
+    """``sys.stdout.buffer``: a stream of bytes over a text stream."""
 
     def __init__(self, text: Stream) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class _Bytes(io.RawIOBase):
 
 
 class Stream(io.TextIOBase):
-    """A text stream that ends at the host."""
+    """A text stream whose text is sent to the host."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
         self._number = number
-        self._kept: list[str] = []
-        self._kept_chars = 0
+        self._buffered: list[str] = []
+        self._buffered_chars = 0
         self._wanted = True
         self.buffer = _Bytes(self)
         self.name = {1: "<stdout>", 2: "<stderr>"}[number]
@@ -57,36 +57,36 @@ class Stream(io.TextIOBase):
         return self._number
 
     def reconfigure(self, **_options: object) -> None:
-        """It is UTF-8, and every line goes out at once, whatever is asked for."""
+        """Do nothing: a stream is always UTF-8 and line-buffered."""
 
     def close(self) -> None:
-        """It is open as long as the session is."""
+        """Do nothing: a stream stays open as long as its session."""
 
     def write(self, text: str, /) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         if self._wanted and text:
-            self._kept.append(text)
-            self._kept_chars += len(text)
-            if "\n" in text or self._kept_chars > _PIECE_CHARS:
+            self._buffered.append(text)
+            self._buffered_chars += len(text)
+            if "\n" in text or self._buffered_chars > _PIECE_CHARS:
                 self.flush()
         return len(text)
 
     def flush(self) -> None:
-        text = "".join(self._kept)
-        self.forget()
+        text = "".join(self._buffered)
+        self.clear()
         if text and self._wanted:
             if not text.isascii():  # Lone surrogates have no UTF-8, and would end the guest.
                 text = text.encode(errors="backslashreplace").decode()
             self._wanted = emit(self._number, text)
 
-    def forget(self) -> None:
-        self._kept.clear()
-        self._kept_chars = 0
+    def clear(self) -> None:
+        self._buffered.clear()
+        self._buffered_chars = 0
 
     def begin(self) -> None:
-        """A new run: nothing kept, everything wanted."""
-        self.forget()
+        """Begin a run: clear the buffer and accept output again."""
+        self.clear()
         self._wanted = True
 
 

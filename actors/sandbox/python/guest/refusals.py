@@ -1,7 +1,7 @@
-"""What the sandbox has not, and what to use instead: the words of every refusal.
+"""Messages and hints for modules and calls that the sandbox does not have.
 
-``absent_module`` and the rest give a message and a hint; the hint names a tool that is offered
-where one fits, and otherwise says how to see which there are.
+A hint names an offered tool that serves the same purpose; if there is none, it names
+``list_tools()``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _PACKAGES = {
 
 
 def refused_module(name: str, tools: Container[str]) -> tuple[str, str] | None:
-    """Message and hint for a module that could never work; ``None`` if it may."""
+    """Message and hint for a module that cannot work in the sandbox; ``None`` for others."""
     if _within(name, _WEB):
         return _not_available(name), _tool_hint("the web is reached", _WEB_TOOLS, tools)
     if _within(name, _THREADS):
@@ -84,7 +84,7 @@ def refused_names() -> list[str]:
 
 
 def absent_module(name: str) -> tuple[str, str] | None:
-    """The same for a package that is not part of Python, if it is a well-known one."""
+    """Message and hint for a well-known package outside the standard library."""
     top = name.partition(".")[0]
     if top in _PACKAGES:
         return _not_available(name), f"use {_PACKAGES[top]}; {_DISCOVER}"
@@ -92,7 +92,7 @@ def absent_module(name: str) -> tuple[str, str] | None:
 
 
 def library_hint(name: str) -> tuple[str, str]:
-    """The same for a module nobody knows."""
+    """Message and hint for an unknown module."""
     hint = f"the standard library is here, and modules written to /work; {_DISCOVER}"
     return f"there is no module {name!r}", hint
 

@@ -1,7 +1,7 @@
-"""Where the guest begins: reads the library and the zones, closes the disk, and loads the rest.
+"""The entry point of the guest: it reads library and time zones, then replaces all file functions.
 
-What is imported before the exchange could hold a function that asks the host for files. So the
-order matters, and nearly everything is imported after it.
+A module imported before ``exchange`` may hold a function that reads the host's files. So the order
+matters: nearly all modules are imported after it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["WitWorld"]
 
 
 def exchange(before: dict[int, Any]) -> None:
-    """Put new functions where modules loaded earlier hold the old ones, which are known by id."""
+    """Replace functions, identified by their ids, in all loaded modules."""
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})
         for name, value in list(names.items()):
@@ -32,7 +32,7 @@ LIBRARY.add(os.path.dirname(__file__), __package__ or "guest")
 exchange(open_files.install() | os_calls.install())
 LIBRARY.install()
 
-from guest.app import WitWorld, prepare  # noqa: E402 - after the disk is closed.
+from guest.app import WitWorld, prepare  # noqa: E402 - after ``exchange``.
 
 prepare()
 LIBRARY.seal()

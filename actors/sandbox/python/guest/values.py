@@ -1,8 +1,8 @@
-"""What may leave the guest: JSON. A contract is strict; another value takes its evident form.
+"""Values of a program as JSON, strictly for a contract and leniently for a last expression.
 
 A value that a program assigns to ``result`` is a contract: tuples and dates are converted, and
-anything else that is no plain JSON is refused. The value of a last expression is converted as far
-as it has an evident form in JSON, and what has none is given as its ``repr``.
+other values that are not plain JSON are refused. The value of a last expression is converted where
+JSON has an evident form for it, and is replaced by its ``repr`` where not.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 from uuid import UUID
 
-__all__ = ["NESTING_MAX", "Converted", "complaint", "contracted", "converted"]
+__all__ = ["NESTING_MAX", "JsonValue", "json_problem", "to_contract_json", "to_evident_json"]
 
 NESTING_MAX = 128
 _INT_BITS_MAX = 14_000
-"""A little below what Python converts to digits without being asked twice."""
+"""A little below Python's own limit on converting integers to text."""
 _ITEMS_MAX = 50_000
 _REPR_CHARS_MAX = 10_000
 _TEXT_CHARS_MAX = 1 << 20
@@ -39,24 +39,24 @@ _LISTS = (list, tuple, deque, range, KeysView, ValuesView, ItemsView)
 _MAPPINGS = (dict, ChainMap, types.MappingProxyType)
 
 
-class Converted(NamedTuple):
+class JsonValue(NamedTuple):
     value: Any
     kind: str
-    """``json`` as it was, ``converted`` to JSON, or ``repr``: it or a part of it is its repr."""
+    """``json``: unchanged; ``converted``: to JSON; ``repr``: a part of it, or all, is a repr."""
     cut: bool = False
 
 
-def complaint(value: Any) -> str | None:
-    """What keeps ``value`` from being plain JSON, in words; ``None`` if nothing does."""
+def json_problem(value: Any) -> str | None:
+    """Why ``value`` is not plain JSON; ``None`` if it is."""
     try:
-        return _complaint(value)
+        return _find_problem(value)
     except (MemoryError, RecursionError):
         raise
     except Exception as error:  # The program wrote this method.
         return f"a value whose own methods raise {type(error).__name__}"
 
 
-def _complaint(value: Any) -> str | None:
+def _find_problem(value: Any) -> str | None:
     todo: list[tuple[Any, str, int]] = [(value, "", 0)]
     while todo:
         item, path, depth = todo.pop()
@@ -67,12 +67,12 @@ def _complaint(value: Any) -> str | None:
         elif isinstance(item, dict):
             for key, inner in item.items():
                 if not isinstance(key, str):
-                    return _words(f"a key of type {type(key).__name__}", path)
+                    return _located(f"a key of type {type(key).__name__}", path)
                 if problem := _scalar(key):
-                    return _words(f"a key that is {problem}", path)
+                    return _located(f"a key that is {problem}", path)
                 todo.append((inner, f"{path}[{key[:40]!r}]", depth + 1))
         elif problem := _scalar(item):
-            return _words(problem, path)
+            return _located(problem, path)
     return None
 
 
@@ -93,17 +93,17 @@ def _scalar(item: Any) -> str | None:
     return f"a value of type {type(item).__name__}"
 
 
-def _words(problem: str, path: str) -> str:
+def _located(problem: str, path: str) -> str:
     return f"{problem} at {path[:200]}" if path else problem
 
 
-def contracted(value: Any) -> tuple[Converted, str | None]:
-    """``result`` with its tuples and dates converted, and what is wrong with it then."""
-    problem = complaint(value)
+def to_contract_json(value: Any) -> tuple[JsonValue, str | None]:
+    """Convert tuples and dates; the second item says why the value is still not plain JSON."""
+    problem = json_problem(value)
     if problem is None:
-        return Converted(value, "json"), None
+        return JsonValue(value, "json"), None
     plain = _plainer(value, 0)
-    return Converted(plain, "converted"), complaint(plain)
+    return JsonValue(plain, "converted"), json_problem(plain)
 
 
 def _plainer(item: Any, depth: int) -> Any:
@@ -120,14 +120,14 @@ def _plainer(item: Any, depth: int) -> Any:
     return item
 
 
-def converted(value: Any) -> Converted:
-    """Any value as JSON. It never fails, whatever the program's own methods do."""
-    if complaint(value) is None:
-        return Converted(value, "json")
+def to_evident_json(value: Any) -> JsonValue:
+    """Convert any value to JSON, also if its own methods fail."""
+    if json_problem(value) is None:
+        return JsonValue(value, "json")
     conversion = _Conversion()
     found = conversion.of(value, 0)
     kind = "repr" if conversion.used_repr else "converted"
-    return Converted(found, kind, conversion.cut)
+    return JsonValue(found, kind, conversion.cut)
 
 
 class _Conversion:
@@ -175,7 +175,7 @@ class _Conversion:
         return {text: self.of(item[key], depth + 1) for key, text in keys.items()}
 
     def _first(self, items: Iterable[Any]) -> Iterable[Any]:
-        """As many as there is room for."""
+        """The items up to the limit."""
         for item in items:
             if self._items >= _ITEMS_MAX:
                 self.cut = True
@@ -208,7 +208,7 @@ def _is_named_tuple(item: Any) -> bool:
 
 
 def _fields(item: Any) -> Mapping[Any, Any] | None:
-    """The names and values of what consists of such."""
+    """The fields of a mapping, named tuple, data class or namespace."""
     if isinstance(item, _MAPPINGS):
         return item
     if _is_named_tuple(item):
@@ -225,12 +225,12 @@ def _sorted(items: Iterable[Any]) -> list[Any]:
     found = list(items)
     try:
         return sorted(found)
-    except Exception:  # Of kinds that have no order.
+    except Exception:  # The items have no common order.
         return sorted(found, key=lambda item: (type(item).__name__, repr(item)))
 
 
 def _key(key: Any) -> str:
-    """A key of an object: as ``json`` writes it, or as its text."""
+    """A key of a JSON object: as ``json`` writes it, or as its text."""
     if isinstance(key, enum.Enum):
         return _key(key.value)
     if isinstance(key, str):

@@ -1,4 +1,4 @@
-// What console does beside printing its arguments.
+// The methods of console that do more than print their arguments.
 (part) => {
   const named = (label) => (label === undefined ? "default" : `${label}`);
   const known = new WeakMap();
@@ -33,12 +33,12 @@
       countReset: (label) => { counts.delete(named(label)); },
       time: (label) => { times.set(named(label), clock()); },
       timeLog: (label, ...values) => {
-        const said = took(named(label));
-        if (said) out(said, ...values);
+        const shown = took(named(label));
+        if (shown) out(shown, ...values);
       },
       timeEnd: (label) => {
-        const said = took(named(label));
-        if (said) write(said);
+        const shown = took(named(label));
+        if (shown) write(shown);
         times.delete(named(label));
       },
       assert: (fine, ...values) => {

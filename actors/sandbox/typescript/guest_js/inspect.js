@@ -1,5 +1,5 @@
-// Values as node prints them: what console makes of its arguments. Evaluated when a program prints
-// more than plain text for the first time.
+// Formats values as node prints them, for console. Evaluated when a program first prints more than
+// plain text.
 () => {
   const { getPrototypeOf, getOwnPropertyDescriptor, hasOwn, is, keys } = Object;
   const { isArray } = Array;
@@ -12,7 +12,7 @@
   const isOf = (value, kind) => {
     try { return value instanceof kind; } catch { return false; }
   };
-  // Sets of characters take long to make, and most texts need none.
+  // Compiling these sets of characters is slow, and most texts need none.
   let wide, narrow;
   const columns = (text) => {
     if (/^[\x20-\x7e]*$/.test(text)) return text.length;
@@ -52,7 +52,7 @@
     return quoted(text) + rest;
   };
 
-  // --- what a value is called ------------------------------------------------------------------
+  // --- the name of a value ---------------------------------------------------------------------
 
   const makerOf = (value) => {
     for (let item = value; item !== null; item = getPrototypeOf(item)) {
@@ -145,7 +145,7 @@
     return items;
   };
 
-  // How a value is shown: what stands before its parts, the brackets, and the parts.
+  // The form of a value: prefix, brackets and parts.
   const shape = (state, value) => {
     if (isArray(value)) {
       const plain = makerOf(value) === "Array" && !tagIn(value, "Array");
@@ -221,7 +221,7 @@
 
   // --- lines -----------------------------------------------------------------------------------
 
-  // Many short items stand in columns.
+  // Arranges many short items in columns.
   const grouped = (state, items, value) => {
     const more = items.length > state.items ? items.slice(state.items) : [];
     const cells = more.length ? items.slice(0, state.items) : items;
@@ -251,10 +251,10 @@
       const row = cells.slice(at, at + count);
       const last = row.length - 1;
       rows.push(row.map((text, column) => {
-        const said = column < last ? `${text}, ` : text;
+        const entry = column < last ? `${text}, ` : text;
         const width = across[column] - (column < last ? 0 : 2) + text.length - widths[at + column];
-        if (numeric) return said.padStart(width);
-        return column < last ? said.padEnd(width) : said;
+        if (numeric) return entry.padStart(width);
+        return column < last ? entry.padEnd(width) : entry;
       }).join(""));
     }
     return [...rows, ...more];
@@ -328,7 +328,7 @@
     };
     try {
       return formatted(state, value);
-    } catch (error) { // The program wrote a trap or a getter; or there is no stack left for it.
+    } catch (error) { // A trap or getter of the program threw, or the stack is full.
       if (error instanceof RangeError || error instanceof InternalError) throw error;
       return typeof value === "function" ? "[Function]" : "[Object]";
     }

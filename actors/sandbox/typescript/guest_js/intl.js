@@ -1,4 +1,4 @@
-// `Intl`, as far as the locale `en` goes.
+// `Intl` for the locale `en`.
 (part) => {
   const { checked, chosen, numberOptions, numeral, number, dateOptions, moment } = part("locale");
   const { collation, ordered } = part("order");
@@ -11,15 +11,15 @@
     return new Proxy(Class, { apply: (made, _, args) => new made(...args) });
   };
   class NumberFormat {
-    #locale; #asked;
+    #locale; #settings;
     constructor(locales, options) {
       this.#locale = checked(locales);
-      this.#asked = numberOptions(Object(options ?? {}));
-      const value = (n) => numeral(typeof n === "bigint" ? n : Number(n), this.#asked);
+      this.#settings = numberOptions(Object(options ?? {}));
+      const value = (n) => numeral(typeof n === "bigint" ? n : Number(n), this.#settings);
       Object.defineProperty(this, "format", { value });
     }
     resolvedOptions() {
-      const { style, currency, notation, low, high } = this.#asked;
+      const { style, currency, notation, low, high } = this.#settings;
       return {
         locale: this.#locale, numberingSystem: "latn", style, ...(currency && { currency }),
         minimumFractionDigits: low, maximumFractionDigits: high, notation,
@@ -27,14 +27,14 @@
     }
   }
   class DateTimeFormat {
-    #locale; #asked;
+    #locale; #settings;
     constructor(locales, options) {
       this.#locale = checked(locales);
-      this.#asked = dateOptions(options, "any", "date");
+      this.#settings = dateOptions(options, "any", "date");
       const value = (date) => {
         const when = date === undefined ? new Date() : new Date(date);
         if (Number.isNaN(when.getTime())) throw new RangeError("Invalid time value");
-        return moment(when, this.#asked);
+        return moment(when, this.#settings);
       };
       Object.defineProperty(this, "format", { value });
     }
@@ -44,15 +44,15 @@
     }
   }
   class Collator {
-    #locale; #asked;
+    #locale; #settings;
     constructor(locales, options) {
       this.#locale = checked(locales);
-      this.#asked = collation(options);
-      const value = (a, b) => ordered(String(a), String(b), this.#asked);
+      this.#settings = collation(options);
+      const value = (a, b) => ordered(String(a), String(b), this.#settings);
       Object.defineProperty(this, "compare", { value });
     }
     resolvedOptions() {
-      const { numeric, level, first } = this.#asked;
+      const { numeric, level, first } = this.#settings;
       return { locale: this.#locale, usage: "sort", sensitivity: level, numeric, caseFirst: first };
     }
   }
@@ -73,9 +73,9 @@
     #word; #narrow;
     constructor(locales, options) {
       checked(locales);
-      const asked = Object(options ?? {});
-      const type = chosen(asked, "type", ["conjunction", "disjunction", "unit"], "conjunction");
-      const style = chosen(asked, "style", ["long", "short", "narrow"], "long");
+      const settings = Object(options ?? {});
+      const type = chosen(settings, "type", ["conjunction", "disjunction", "unit"], "conjunction");
+      const style = chosen(settings, "style", ["long", "short", "narrow"], "long");
       this.#narrow = type === "unit" && style === "narrow";
       const and = { long: "and", short: "&", narrow: "" }[style];
       this.#word = { conjunction: and, disjunction: "or", unit: "" }[type];

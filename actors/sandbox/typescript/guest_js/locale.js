@@ -1,9 +1,9 @@
-// Numbers and dates as people of the locale `en` write them. Evaluated when a program asks for it
-// first. The time zone is UTC, and there is no other locale: what asks for one is refused.
+// Formats numbers and dates for the locale `en` in UTC. Evaluated when a program first needs it.
+// Another locale or time zone is refused.
 () => {
   const HARD = "\u00a0";
 
-  // --- what is asked for -----------------------------------------------------------------------
+  // --- options ---------------------------------------------------------------------------------
 
   const checked = (locales) => {
     const wanted = locales === undefined ? [] : Array.isArray(locales) ? locales : [locales];
@@ -59,7 +59,7 @@
   const LARGE =
     [["", ""], ["K", "thousand"], ["M", "million"], ["B", "billion"], ["T", "trillion"]];
 
-  // The shortest digits that are the number, and where its point is.
+  // The shortest digits of the number, and the position of its point.
   const decimal = (value) => {
     const [mantissa, exponent = "0"] = String(value).replace(/^-/, "").split("e");
     const [whole, part = ""] = mantissa.split(".");
@@ -70,7 +70,7 @@
     const kept = digits.slice(zeros).replace(/0+$/, "");
     return { digits: kept, point: kept ? point - zeros : 0 };
   };
-  // Halves go up, as people are taught.
+  // Rounds a half away from zero.
   const rounded = ({ digits, point }, places) => {
     const end = point + places;
     if (end >= digits.length) return { digits, point };
@@ -124,53 +124,54 @@
         : options.useGrouping === "false" ? "auto" : options.useGrouping,
     };
   };
-  const fitted = (number, asked) => {
-    if (asked.short !== undefined || asked.long !== undefined) {
-      const { short = 1, long = 21 } = asked;
+  const fitted = (number, settings) => {
+    if (settings.short !== undefined || settings.long !== undefined) {
+      const { short = 1, long = 21 } = settings;
       const fit = rounded(number, long - number.point);
       return [fit, Math.max(short - (fit.digits ? fit.point : 1), 0)];
     }
-    if (asked.notation === "compact" && asked.free) {
+    if (settings.notation === "compact" && settings.free) {
       return [rounded(number, Math.max(0, 2 - number.point)), 0];
     }
-    return [rounded(number, asked.high), asked.low];
+    return [rounded(number, settings.high), settings.low];
   };
   const grouped = (whole, groups) => {
     if (groups === false || (groups === "min2" && whole.length < 5)) return whole;
     return whole.replace(/\B(?=(\d{3})+$)/g, ",");
   };
-  const scaled = (number, asked) => {
-    if (asked.notation === "standard" || !number.digits) return [number, "", 0];
+  const scaled = (number, settings) => {
+    if (settings.notation === "standard" || !number.digits) return [number, "", 0];
     const power = number.point - 1;
-    if (asked.notation === "compact") {
+    if (settings.notation === "compact") {
       let step = Math.min(Math.max(Math.floor(power / 3), 0), 4);
       let moved = { ...number, point: number.point - step * 3 };
-      if (step < 4 && fitted(moved, asked)[0].point > 3) {
+      if (step < 4 && fitted(moved, settings)[0].point > 3) {
         step++;
         moved = { ...number, point: number.point - step * 3 };
       }
       const [short, long] = LARGE[step];
-      return [moved, asked.compact === "long" && long ? ` ${long}` : short, 0];
+      return [moved, settings.compact === "long" && long ? ` ${long}` : short, 0];
     }
-    const size = (power) => (asked.notation === "scientific" ? power : Math.floor(power / 3) * 3);
-    const fit = fitted({ ...number, point: number.point - size(power) }, asked)[0];
+    const isScientific = settings.notation === "scientific";
+    const size = (power) => (isScientific ? power : Math.floor(power / 3) * 3);
+    const fit = fitted({ ...number, point: number.point - size(power) }, settings)[0];
     const step = size(fit.point + size(power) - 1);
     return [{ ...number, point: number.point - step }, `E${step}`, step];
   };
-  const bare = (value, asked) => {
+  const bare = (value, settings) => {
     if (typeof value === "number" && !Number.isFinite(value)) {
       return [Number.isNaN(value) ? "NaN" : "∞", false, !Number.isNaN(value)];
     }
     const number = decimal(value);
-    if (asked.style === "percent" && number.digits) number.point += 2;
-    const [moved, suffix] = scaled(number, asked);
-    const [fit, least] = fitted(moved, asked);
-    const [whole, part] = spelled(fit, asked.whole, least);
-    const empty = asked.notation !== "standard" && !suffix && !number.digits
-      && asked.notation !== "compact" ? "E0" : suffix;
-    return [grouped(whole, asked.groups) + (part ? `.${part}` : "") + empty, !fit.digits, true];
+    if (settings.style === "percent" && number.digits) number.point += 2;
+    const [moved, suffix] = scaled(number, settings);
+    const [fit, least] = fitted(moved, settings);
+    const [whole, part] = spelled(fit, settings.whole, least);
+    const empty = settings.notation !== "standard" && !suffix && !number.digits
+      && settings.notation !== "compact" ? "E0" : suffix;
+    return [grouped(whole, settings.groups) + (part ? `.${part}` : "") + empty, !fit.digits, true];
   };
-  const withUnit = (text, asked) => {
+  const withUnit = (text, settings) => {
     const one = text === "1";
     const name = (unit, many) => {
       if (unit === "celsius" || unit === "fahrenheit") {
@@ -180,37 +181,38 @@
       if (unit === "inch") return many ? "inches" : unit;
       return many && unit !== "percent" ? `${unit}s` : unit;
     };
-    const [unit, per] = asked.unit.split("-per-");
-    if (asked.unitDisplay === "long") {
+    const [unit, per] = settings.unit.split("-per-");
+    if (settings.unitDisplay === "long") {
       return `${text} ${name(unit, !one)}${per ? ` per ${name(per, false)}` : ""}`;
     }
-    if (asked.unit === "kilometer-per-hour") return `${text} km/h`;
-    if (asked.unit === "mile-per-hour") return `${text} mph`;
+    if (settings.unit === "kilometer-per-hour") return `${text} km/h`;
+    if (settings.unit === "mile-per-hour") return `${text} mph`;
     const short = `${UNITS[unit]}${PLURAL.has(unit) && !one ? "s" : ""}`;
     const glued = /^[%°]/.test(short) ? "" : " ";
     const second = { second: "s", hour: "h", minute: "min", day: "d" };
     return `${text}${glued}${short}${per ? `/${second[per] ?? UNITS[per]}` : ""}`;
   };
-  const numeral = (value, asked) => {
+  const numeral = (value, settings) => {
     const negative = typeof value === "bigint" ? value < 0n : value < 0 || Object.is(value, -0);
-    const [text, zero] = bare(value, asked);
-    const signs = asked.sign;
+    const [text, zero] = bare(value, settings);
+    const signs = settings.sign;
     const shown = signs === "never" ? "" : negative
       ? ((signs === "exceptZero" || signs === "negative") && zero ? "" : "-")
       : (signs === "always" && !Number.isNaN(value)) ||
         (signs === "exceptZero" && !zero && !Number.isNaN(value)) ? "+" : "";
-    if (asked.style === "percent") return `${shown}${text}%`;
-    if (asked.style === "unit") return shown + withUnit(text, asked);
-    if (asked.style !== "currency") return shown + text;
-    if (asked.display === "name") {
-      const [name, ending = "s"] = CURRENCIES[asked.currency] ?? [asked.currency, ""];
+    if (settings.style === "percent") return `${shown}${text}%`;
+    if (settings.style === "unit") return shown + withUnit(text, settings);
+    if (settings.style !== "currency") return shown + text;
+    if (settings.display === "name") {
+      const [name, ending = "s"] = CURRENCIES[settings.currency] ?? [settings.currency, ""];
       return `${shown}${text} ${name}${text === "1" ? "" : ending}`;
     }
-    const code = asked.display === "code" ? asked.currency : asked.display === "narrowSymbol"
-      ? (SYMBOLS[asked.currency] ?? asked.currency).replace(/^[A-Z]+(?=[^A-Z])/, "")
-      : SYMBOLS[asked.currency] ?? asked.currency;
+    const { display } = settings;
+    const code = display === "code" ? settings.currency : display === "narrowSymbol"
+      ? (SYMBOLS[settings.currency] ?? settings.currency).replace(/^[A-Z]+(?=[^A-Z])/, "")
+      : SYMBOLS[settings.currency] ?? settings.currency;
     const money = `${code}${/[A-Z]$/.test(code) ? HARD : ""}${text}`;
-    if (asked.brackets === "accounting" && shown === "-") return `(${money})`;
+    if (settings.brackets === "accounting" && shown === "-") return `(${money})`;
     return shown + money;
   };
   const number = (value, locales, options) => {
@@ -226,37 +228,37 @@
   const DATE = ["weekday", "year", "month", "day"];
   const TIME = ["hour", "minute", "second", "fractionalSecondDigits"];
   const STYLES = ["full", "long", "medium", "short"];
-  const dateOptions = (given, needed, standard) => {
-    const options = Object(given ?? {});
+  const dateOptions = (requested, needed, standard) => {
+    const options = Object(requested ?? {});
     const zone = chosen(options, "timeZone", undefined, "UTC");
     if (!/^(utc|gmt|etc\/(utc|gmt)|[+-]00:?00)$/i.test(zone)) {
       throw new RangeError(`the time zone ${zone} is not available here: only UTC is`);
     }
-    const asked = { dateStyle: chosen(options, "dateStyle", STYLES), timeStyle:
+    const settings = { dateStyle: chosen(options, "dateStyle", STYLES), timeStyle:
       chosen(options, "timeStyle", STYLES), zone: chosen(options, "timeZoneName"),
       hour12: options.hour12, cycle: chosen(options, "hourCycle", ["h11", "h12", "h23", "h24"]) };
-    for (const name of [...DATE, ...TIME]) asked[name] = chosen(options, name);
-    if (asked.dateStyle || asked.timeStyle) {
+    for (const name of [...DATE, ...TIME]) settings[name] = chosen(options, name);
+    if (settings.dateStyle || settings.timeStyle) {
       for (const name of [...DATE, ...TIME, "zone"]) {
-        if (asked[name] !== undefined) {
-          const style = asked.dateStyle ? "dateStyle" : "timeStyle";
+        if (settings[name] !== undefined) {
+          const style = settings.dateStyle ? "dateStyle" : "timeStyle";
           throw new TypeError(`Can't set option ${name} when ${style} is used`);
         }
       }
-      if ((needed === "date" && asked.timeStyle) || (needed === "time" && asked.dateStyle)) {
+      if ((needed === "date" && settings.timeStyle) || (needed === "time" && settings.dateStyle)) {
         throw new TypeError(`Invalid option : ${needed === "date" ? "timeStyle" : "dateStyle"}`);
       }
-      return asked;
+      return settings;
     }
-    const some = (names) => names.some((name) => asked[name] !== undefined);
+    const some = (names) => names.some((name) => settings[name] !== undefined);
     const lacks = needed === "date" ? !some(DATE) : needed === "time" ? !some(TIME)
       : !some([...DATE, ...TIME]);
-    if (lacks && standard !== "time") asked.year = asked.month = asked.day = "numeric";
+    if (lacks && standard !== "time") settings.year = settings.month = settings.day = "numeric";
     if (lacks && standard !== "date") {
-      asked.hour = "numeric";
-      asked.minute = asked.second = "2-digit";
+      settings.hour = "numeric";
+      settings.minute = settings.second = "2-digit";
     }
-    return asked;
+    return settings;
   };
   const two = (value) => String(value).padStart(2, "0");
   const sized = (value, size) => (size === "2-digit" ? two(value % 100) : String(value));
@@ -278,8 +280,8 @@
     if (y && d) return `${y} (day: ${d})${on ? ` ${on}` : ""}`;
     return [y ?? d, on].filter(Boolean).join(" ");
   };
-  const timeText = (date, asked) => {
-    const { hour, minute, second, fractionalSecondDigits: parts, hour12, cycle, zone } = asked;
+  const timeText = (date, settings) => {
+    const { hour, minute, second, fractionalSecondDigits: parts, hour12, cycle, zone } = settings;
     const counts = hour12 === undefined ? cycle ?? "h12" : hour12 ? "h12" : "h24";
     const half = counts === "h12" || counts === "h11";
     const h = date.getUTCHours(), lonely = minute === undefined && second === undefined;
@@ -313,21 +315,21 @@
     medium: { hour: "numeric", minute: "2-digit", second: "2-digit" },
     short: { hour: "numeric", minute: "2-digit" },
   };
-  const moment = (date, asked) => {
+  const moment = (date, settings) => {
     if (Number.isNaN(date.getTime())) return "Invalid Date";
-    const { dateStyle, timeStyle, hour12, cycle } = asked;
+    const { dateStyle, timeStyle, hour12, cycle } = settings;
     if (dateStyle || timeStyle) {
       const on = dateStyle && dateText(date, STYLED[dateStyle]);
       const at = timeStyle && timeText(date, { ...TIMED[timeStyle], hour12, cycle });
       if (!on || !at) return on ?? at;
       return `${on}${dateStyle === "full" || dateStyle === "long" ? " at " : ", "}${at}`;
     }
-    const on = DATE.some((name) => asked[name]) ? dateText(date, asked) : "";
-    const hasTime = TIME.some((name) => asked[name]);
-    const at = hasTime || asked.zone ? timeText(date, asked) : "";
+    const on = DATE.some((name) => settings[name]) ? dateText(date, settings) : "";
+    const hasTime = TIME.some((name) => settings[name]);
+    const at = hasTime || settings.zone ? timeText(date, settings) : "";
     if (!on || !at) return on || at;
-    const dated = asked.year || asked.month || asked.day;
-    const joint = hasTime && asked.month === "long" ? " at " : dated ? ", " : " ";
+    const dated = settings.year || settings.month || settings.day;
+    const joint = hasTime && settings.month === "long" ? " at " : dated ? ", " : " ";
     return `${on}${joint}${at}`;
   };
   const date = (value, needed, standard, locales, options) => {

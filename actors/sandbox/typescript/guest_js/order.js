@@ -1,5 +1,5 @@
-// The order of words for people of the locale `en`: what `localeCompare` says. First come the
-// letters, then their accents, then whether they are small.
+// The order of words in the locale `en`, for `localeCompare`: by letters, then by accents, then by
+// case.
 (part) => {
   const MARKS = " _‾-‐–—,;:!¡?¿.…·'‘’\"“”«»()[]{}§¶@*/\\&#%•`´^¯¨¸°©®+±÷×<=>¬|¦~";
   const COINS = "¤¢$£¥€";
@@ -25,7 +25,7 @@
     for (let at = from; at < text.length; at++) if (!plain[text.charCodeAt(at)]) return false;
     return true;
   };
-  // Nothing is made for plain words: sorting asks for many of them.
+  // Allocates nothing for plain words, because a sort compares many.
   const plainly = (a, b) => {
     const length = Math.min(a.length, b.length);
     let cased = 0;
@@ -42,7 +42,7 @@
     if (!isPlain(a, length) || !isPlain(b, length)) return undefined;
     return a.length === b.length ? [0, cased] : [a.length < b.length ? -1 : 1, 0];
   };
-  // Sets of characters take long to make, and plain words need none.
+  // Compiling this set of characters is slow, and plain words do not need it.
   const sets = new Map();
   const is = (...kinds) => {
     const source = kinds.map((kind) => `\\p{${kind}}`).join("");
@@ -91,8 +91,8 @@
     }
     return [0, accents, cased];
   };
-  const collation = (given) => {
-    const options = Object(given ?? {}), { chosen } = part("locale");
+  const collation = (requested) => {
+    const options = Object(requested ?? {}), { chosen } = part("locale");
     return {
       numeric: Boolean(options.numeric),
       level: chosen(options, "sensitivity", ["base", "accent", "case", "variant"], "variant"),

@@ -1,5 +1,5 @@
-// Values that are no plain JSON as JSON: in their evident form, or else as the text console prints
-// for them. Evaluated when a run ends with such a value first.
+// Converts values that are not plain JSON: to their evident form in JSON, or to the text that
+// console prints. Evaluated when a run first ends with such a value.
 (part) => {
   const { isArray } = Array;
   const { getPrototypeOf, keys } = Object;
@@ -9,11 +9,11 @@
   const escaped = (half) => `\\u${half.charCodeAt(0).toString(16)}`;
   const isOf = (value, ...kinds) => kinds.some((kind) => value instanceof kind);
 
-  // What has been done so far: `kind` only ever goes up.
+  // The strongest conversion so far: `kind` only increases.
   const KINDS = ["json", "converted", "repr"];
-  const noted = (state, kind) => { state.kind = Math.max(state.kind, KINDS.indexOf(kind)); };
+  const raiseKind = (state, kind) => { state.kind = Math.max(state.kind, KINDS.indexOf(kind)); };
   const printed = (state, value) => {
-    noted(state, "repr");
+    raiseKind(state, "repr");
     let text;
     try { text = part("inspect").inspect(value); } catch { text = `[${typeof value}]`; }
     if (text.length > PRINTED) {
@@ -28,7 +28,7 @@
     switch (typeof item) {
       case "boolean": return item;
       case "string": {
-        if (!item.isWellFormed()) noted(state, "repr");
+        if (!item.isWellFormed()) raiseKind(state, "repr");
         if (item.length > TEXT) {
           state.cut = true;
           return wellFormed(`${item.slice(0, TEXT)}...`);
@@ -37,10 +37,10 @@
       }
       case "number": return Number.isFinite(item) ? item : printed(state, item);
       case "bigint":
-        noted(state, "converted");
+        raiseKind(state, "converted");
         return Number.isSafeInteger(Number(item)) ? Number(item) : String(item);
       case "undefined":
-        noted(state, "converted");
+        raiseKind(state, "converted");
         return null;
       default: return item === null ? null : printed(state, item);
     }
@@ -79,10 +79,10 @@
     if (isArray(item)) return listed(state, item, depth);
     const parent = getPrototypeOf(item);
     if (typeof item.toJSON === "function" && !isOf(item, Date)) {
-      noted(state, "converted");
+      raiseKind(state, "converted");
       return made(state, item.toJSON(), depth + 1);
     }
-    if (parent !== null && parent !== Object.prototype) noted(state, "converted");
+    if (parent !== null && parent !== Object.prototype) raiseKind(state, "converted");
     if (isOf(item, Date)) return isNaN(item) ? printed(state, item) : item.toISOString();
     if (isOf(item, Map)) return map(state, item, depth);
     if (isOf(item, Set, TypedArray)) return listed(state, item, depth);
@@ -102,7 +102,7 @@
   const made = (state, item, depth) => {
     if (item === null || typeof item !== "object") return scalar(state, item);
     if (state.above.includes(item)) {
-      noted(state, "repr");
+      raiseKind(state, "repr");
       return "[Circular]";
     }
     if (depth > NESTING) {
@@ -112,7 +112,7 @@
     state.above.push(item);
     try {
       return structured(state, item, depth);
-    } catch { // The program wrote a trap or a getter.
+    } catch { // A trap or getter of the program threw.
       return printed(state, item);
     } finally {
       state.above.pop();
@@ -135,7 +135,7 @@
       const json = made(state, value, 0);
       return { value: json, kind: KINDS[state.kind], cut: state.cut };
     },
-    // What is assigned to `result` is a contract: only dates are converted.
+    // A value assigned to `result` is a contract: only dates are converted.
     dated: (value) => dated(value, []),
   };
 }

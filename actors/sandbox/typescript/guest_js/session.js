@@ -1,7 +1,6 @@
-// What lives in a TypeScript session beside the program: tools, timers, chance, output, and the way
-// a step travels in and out. Evaluated once, when an instance is made; `host` is what it may ask.
-// A program that changes the built-in prototypes can break this for its own session, and no more:
-// the host checks whatever it is told.
+// The prelude of a TypeScript session: tools, timers, randomness, output, and the functions of a
+// step. Evaluated once, when an instance is made; `host` has the host functions. A program that
+// changes the built-in prototypes breaks its own session only: the host checks every reply.
 (host) => {
   const { call, random, sleep, stdout, stderr, part: source } = host;
   const { parse, stringify } = JSON;
@@ -27,13 +26,13 @@
 
   const own = globalThis;
 
-  // What few programs need is read when it is needed.
+  // Parts of the prelude that few programs need are evaluated at first use.
   const parts = new Map();
   const part = (name) => {
     if (!parts.has(name)) parts.set(name, evaluate(`(${source(name)})`)(part, draw));
     return parts.get(name);
   };
-  const complaint = (value) => (isPlain(value) ? null : part("complaint").complaint(value));
+  const problemOf = (value) => (isPlain(value) ? null : part("problem").problemOf(value));
   const global = (name, value) =>
     defineProperty(own, name, { value, writable: true, configurable: true, enumerable: false });
 
@@ -42,7 +41,7 @@
   let run, result;
   const begin = () => {
     run = {
-      source: "", calls: 0, open: new Map(), untold: [], timers: [], timer: 0, assigned: false,
+      source: "", calls: 0, open: new Map(), unreported: [], timers: [], timer: 0, assigned: false,
       done: false, failed: false, value: undefined, placeholders: [], last: false,
       acted: false, promise: null, margin: "",
     };
@@ -57,11 +56,11 @@
   // --- tools -----------------------------------------------------------------------------------
 
   const tools = new Map(), hidden = new Map();
-  let known = "{}";
+  let offeredJson = "{}";
 
   const checked = (args) => {
     while (args.length && args[args.length - 1] === undefined) args.length--;
-    const problem = complaint(args);
+    const problem = problemOf(args);
     if (problem) throw new TypeError(`the arguments are not plain JSON: ${problem}`);
     return args;
   };
@@ -84,7 +83,7 @@
       details.id = ++run.calls;
       run.acted = true;
       run.open.set(details.id, { resolve, reject, trace });
-      run.untold.push(details);
+      run.unreported.push(details);
     });
   };
   const offer = (offered) => {
@@ -101,7 +100,7 @@
     }
   };
 
-  // --- timers: time passes when nothing else can happen ----------------------------------------
+  // --- timers: the clock advances when the program is idle --------------------------------------
 
   const timer = (action, delay, args, every) => {
     if (typeof action !== "function") throw new TypeError("a timer needs a function to call");
@@ -126,7 +125,7 @@
   global("clearTimeout", cancel);
   global("clearInterval", cancel);
 
-  // --- chance: xoshiro128**, seeded by the host at first use -----------------------------------
+  // --- random: xoshiro128**, seeded by the host at first use -----------------------------------
 
   let a, b, c, d;
   const draw = () => {
@@ -149,11 +148,11 @@
   };
   const isWord = (value) => typeof value === "string" || typeof value === "boolean" ||
     (typeof value === "number" && !is(value, -0));
-  const say = (emit) => (...values) => {
+  const printer = (emit) => (...values) => {
     const plain = values.every(isWord) && (values.length < 2 || !`${values[0]}`.includes("%"));
     write(emit, plain ? values.join(" ") : part("inspect").format(...values));
   };
-  const [out, err] = [say(stdout), say(stderr)];
+  const [out, err] = [printer(stdout), printer(stderr)];
   const rest = { state: () => run, out, err, clock, write: (text) => write(stdout, text) };
   const console = { log: out, info: out, debug: out, dirxml: out, warn: err, error: err };
   for (const name of ["assert", "count", "countReset", "dir", "group", "groupCollapsed", "groupEnd",
@@ -163,7 +162,7 @@
   global("console", console);
   global("ToolError", ToolError);
 
-  // --- what is known of browsers and node -------------------------------------------------------
+  // --- globals of browsers and node -------------------------------------------------------------
 
   const late = (from, ...names) => {
     for (const name of names) {
@@ -197,7 +196,7 @@
   dated("toLocaleString", "any", "all");
   dated("toLocaleDateString", "date", "date");
   dated("toLocaleTimeString", "time", "time");
-  for (const name of ["toString", "toTimeString"]) { // The engine leaves out the zone's name.
+  for (const name of ["toString", "toTimeString"]) { // The engine omits the name of the zone.
     const plainly = Date.prototype[name];
     method(Date.prototype, name, {
       [name]() {
@@ -213,7 +212,7 @@
 
   const builtIn = new Set(Reflect.ownKeys(own));
 
-  // --- what went wrong, in words the host understands ------------------------------------------
+  // --- errors, as objects for the host ---------------------------------------------------------
 
   const text = (value) => {
     try { return String(value); } catch { return ""; }
@@ -235,18 +234,18 @@
   const describe = (error, code) => {
     code ??= codeOf(error);
     let stack = "";
-    try { stack = text(error.stack); } catch { /* The program wrote this getter. */ }
+    try { stack = text(error.stack); } catch { /* A getter of the program threw. */ }
     const hint = code === "UNKNOWN_TOOL" ? DISCOVER : null;
     return failure(code, words(error), hint, stack);
   };
   const failure = (code, message, hint = null, stack = "") => {
-    const said = { code, message: message.slice(0, 2000).toWellFormed(), hint };
+    const details = { code, message: message.slice(0, 2000).toWellFormed(), hint };
     const { source } = run;
     begin();
-    return stringify({ error: said, stack: stack.slice(0, 10000).toWellFormed(), source });
+    return stringify({ error: details, stack: stack.slice(0, 10000).toWellFormed(), source });
   };
   const isPromise = (value) => {
-    try { return value instanceof Promise; } catch { return false; /* The program wrote a trap. */ }
+    try { return value instanceof Promise; } catch { return false; /* A trap threw. */ }
   };
   const ended = () => {
     if (run.failed) return describe(run.value);
@@ -257,9 +256,9 @@
     return answered(made.value, made.kind, made.cut);
   };
   const contracted = () => {
-    const plain = result === undefined || complaint(result) === null;
+    const plain = result === undefined || problemOf(result) === null;
     const value = plain ? result : part("results").dated(result);
-    const problem = plain ? null : complaint(value);
+    const problem = plain ? null : problemOf(value);
     if (problem === null) return answered(value ?? null, plain ? "json" : "converted", false);
     const acted = run.acted ? "; the calls of this run have been made" : "";
     const hint = `convert it to null, boolean, number, string, an array or a plain object${acted}`;
@@ -270,7 +269,7 @@
     begin();
     return reply;
   };
-  const tidy = () => {
+  const dropPlaceholders = () => {
     for (const name of run.placeholders) if (own[name] === undefined) delete own[name];
   };
 
@@ -278,7 +277,7 @@
     const { tools: offered, inputs, assigned, renewed, source, last } = parse(request);
     run.source = source;
     run.last = last;
-    if (offered !== known) offer(parse(known = offered));
+    if (offered !== offeredJson) offer(parse(offeredJson = offered));
     for (const name in inputs) {
       if (name === "result") result = inputs[name];
       else own[name] = inputs[name];
@@ -308,7 +307,7 @@
           mine.value = value;
           const isValue = value === null || typeof value !== "object" || !mine.last;
           if (isValue || !isPromise(value)) mine.done = true;
-          else { // A promise is the value it comes to.
+          else { // The value of a promise is the value that it resolves to.
             mine.promise = value;
             apply(then, value, [(made) => { mine.done = true; mine.value = made; }, failed]);
           }
@@ -324,22 +323,22 @@
         error ? waiting.reject(fail(error, waiting.trace)) : waiting.resolve(value);
       }
     },
-    // After all jobs: the reply, or nothing if a timer is to fire.
+    // After all jobs: returns the reply, or "" if a timer is due.
     pump() {
       if (run.done) {
-        tidy();
+        dropPlaceholders();
         try { return ended(); } catch (error) { return describe(error); }
       }
       let next = nextTimer();
       if (next && !run.open.size && next.due > clock()) sleep(String(next.due - clock()));
       if (next && (!run.open.size || next.due <= clock())) return "";
       if (!run.open.size) {
-        tidy();
+        dropPlaceholders();
         if (run.promise && run.assigned) return contracted();
         if (run.promise) return answered("Promise { <pending> }", "repr", false);
         return failure("RUNTIME_ERROR", "the program awaits something that can never happen");
       }
-      const calls = run.untold.splice(0);
+      const calls = run.unreported.splice(0);
       const timer_s = next ? (next.due - clock()) / 1000 : null;
       return stringify({ waits: { calls, outstanding: [...run.open.keys()], timer_s } });
     },

@@ -1,4 +1,4 @@
-// Whether a value is plain JSON. A property that is undefined is one that is not there, as in
+// Whether a value is plain JSON. A property that is undefined counts as absent, as in
 // JSON.stringify.
 () => {
   const { getPrototypeOf, keys } = Object;

@@ -1,4 +1,4 @@
-// Addresses as the URL standard reads and writes them, but for names of hosts that are not ASCII.
+// `URL` and `URLSearchParams` by the URL standard, except for host names that are not ASCII.
 () => {
   const PORTS =
     { "http:": "80", "https:": "443", "ws:": "80", "wss:": "443", "ftp:": "21", "file:": "" };

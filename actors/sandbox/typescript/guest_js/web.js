@@ -1,5 +1,5 @@
-// What programs know from browsers and node: texts as bytes, copies, ids. Evaluated when
-// a program asks for any of it first.
+// Functions of browsers and node: text encodings, structured clones, random ids. Evaluated when a
+// program first uses one.
 (_part, draw) => {
   const { fromCharCode, fromCodePoint } = String;
   const TypedArray = Object.getPrototypeOf(Uint8Array);
@@ -153,11 +153,11 @@
   const ERRORS = { Error, EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError };
   const uncloneable = (value) =>
     new DOMException(`${String(value)} could not be cloned.`, "DataCloneError");
-  const copied = (value, known) => {
+  const copied = (value, copies) => {
     if (typeof value === "symbol" || typeof value === "function") throw uncloneable(value);
     if (value === null || typeof value !== "object") return value;
-    if (known.has(value)) return known.get(value);
-    const keep = (copy) => (known.set(value, copy), copy);
+    if (copies.has(value)) return copies.get(value);
+    const keep = (copy) => (copies.set(value, copy), copy);
     if (value instanceof Date) return keep(new Date(value.getTime()));
     if (value instanceof RegExp) return keep(new RegExp(value.source, value.flags));
     for (const boxed of [Number, String, Boolean, BigInt]) {
@@ -165,27 +165,27 @@
     }
     if (value instanceof ArrayBuffer) return keep(value.slice(0));
     if (ArrayBuffer.isView(value)) {
-      const buffer = copied(value.buffer, known);
+      const buffer = copied(value.buffer, copies);
       const length = value instanceof DataView ? value.byteLength : value.length;
       const Kind = value instanceof DataView ? DataView : globalThis[value[Symbol.toStringTag]];
       return keep(new Kind(buffer, value.byteOffset, length));
     }
     if (value instanceof Map) {
       const copy = keep(new Map());
-      for (const [key, item] of [...value]) copy.set(copied(key, known), copied(item, known));
+      for (const [key, item] of [...value]) copy.set(copied(key, copies), copied(item, copies));
       return copy;
     }
     if (value instanceof Set) {
       const copy = keep(new Set());
-      for (const item of [...value]) copy.add(copied(item, known));
+      for (const item of [...value]) copy.add(copied(item, copies));
       return copy;
     }
     if (value instanceof Error) {
       const copy = keep(new (ERRORS[value.name] ?? Error)(value.message));
       for (const key of ["stack", "cause"]) {
         if (!Object.hasOwn(value, key)) continue;
-        const kept = { value: copied(value[key], known), writable: true, configurable: true };
-        Object.defineProperty(copy, key, kept);
+        const property = { value: copied(value[key], copies), writable: true, configurable: true };
+        Object.defineProperty(copy, key, property);
       }
       return copy;
     }
@@ -193,12 +193,12 @@
       throw uncloneable("#<" + value[Symbol.toStringTag] + ">");
     }
     const copy = keep(Array.isArray(value) ? new Array(value.length) : {});
-    for (const key of Object.keys(value)) copy[key] = copied(value[key], known);
+    for (const key of Object.keys(value)) copy[key] = copied(value[key], copies);
     return copy;
   };
   const structuredClone = (value) => copied(value, new Map());
 
-  // --- chance ----------------------------------------------------------------------------------
+  // --- random ----------------------------------------------------------------------------------
 
   const WHOLE = /^(Uint|Int|BigInt|BigUint)\d+(Clamped)?Array$/;
   const getRandomValues = (array) => {

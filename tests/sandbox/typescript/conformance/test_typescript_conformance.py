@@ -1,5 +1,5 @@
-"""What is made of TypeScript here is what the TypeScript compiler makes of it. The long form, with
-the compiler's own cases, is ``python -m
+"""The translation of TypeScript agrees with the TypeScript compiler. The long form, with the
+compiler's own cases, is ``python -m
 tests.sandbox.typescript.conformance.typescript_conformance``.
 """
 

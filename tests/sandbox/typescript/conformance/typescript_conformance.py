@@ -1,5 +1,5 @@
-"""Whether types change what a program means: what is made of a program here is compared with what
-the TypeScript compiler makes of it, as trees, or else by what both leave behind when they run.
+"""Compares the translation of programs with the output of the TypeScript compiler, as trees, or
+else by the results of both when they run.
 
 ``python -m tests.sandbox.typescript.conformance.typescript_conformance CASES``: the compiler's own
 cases, from a clone of microsoft/TypeScript, or of microsoft/typescript-go, whose baselines have
@@ -63,7 +63,7 @@ KNOWN = frozenset(
 
 
 class Unavailable(Exception):
-    """There is no compiler to compare with, and why."""
+    """There is no compiler; the message has the reason."""
 
 
 class Verdict(msgspec.Struct):
@@ -77,7 +77,7 @@ class Verdict(msgspec.Struct):
 
 
 class _Made(msgspec.Struct):
-    """What became of a program."""
+    """The verdict on a program."""
 
     refusal: str = ""
     text: str = ""
@@ -85,7 +85,7 @@ class _Made(msgspec.Struct):
 
 
 class _Tools:
-    """Everything but ``require`` may be a tool: names are not what is compared."""
+    """Every name but ``require`` is a tool, because names are not compared."""
 
     def __contains__(self, name: object) -> bool:
         return name != "require"
@@ -114,15 +114,15 @@ def _fetch_compiler(folder: Path) -> None:
     flags = ("--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts")
     command = ["npm", "install", *flags, "--fetch-retries=1", "--prefix", str(folder), PACKAGE]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
     except subprocess.TimeoutExpired:
         raise Unavailable("the npm registry does not answer") from None
-    if said.returncode:
-        raise Unavailable(f"npm has no compiler for us: {said.stderr[-300:]}")
+    if done.returncode:
+        raise Unavailable(f"npm has no compiler for us: {done.stderr[-300:]}")
 
 
 class Compiler:
-    """The compiler, in a process of its own that is asked line by line."""
+    """The compiler in another process, with one request a line."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -148,7 +148,7 @@ class Compiler:
 def judged(
     sources: Mapping[str, str], compiler: Compiler, transform: Transform
 ) -> dict[str, Verdict]:
-    """One verdict for every program the compiler can read."""
+    """One verdict for every program that the compiler parses."""
     emitted = compiler.ask(emit=list(sources.values()))["emit"]
     theirs = {name: made for name, made in zip(sources, emitted, strict=True) if made}
     ours = {name: _made(sources[name], transform) for name in theirs}
@@ -259,7 +259,7 @@ def main(where: str) -> int:
 
 
 def _told(name: str, sources: Mapping[str, str], verdicts: dict[str, Verdict]) -> bool:
-    """Whether types never mattered, but where it is known."""
+    """Whether all differences are known ones."""
     counted = Counter((verdict.erasable, verdict.kind) for verdict in verdicts.values())
     sys.stdout.write(f"{name}: {len(sources)} cases, {len(verdicts)} that can be read\n")
     for (erasable, kind), count in sorted(counted.items()):

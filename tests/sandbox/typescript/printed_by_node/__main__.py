@@ -1,5 +1,5 @@
-"""``python -m tests.sandbox.typescript.printed_by_node`` asks node what these programs print, and
-writes it down beside them.
+"""``python -m tests.sandbox.typescript.printed_by_node`` runs these programs in node and stores
+their output beside them.
 """
 
 from __future__ import annotations

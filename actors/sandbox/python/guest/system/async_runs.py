@@ -1,8 +1,8 @@
-"""``asyncio.run`` and its like, where the event loop belongs to the host.
+"""``asyncio.run`` and similar functions over the event loop of the guest.
 
-At the top level of a program ``asyncio.run(f())`` is read as ``await f()``, so tools can be awaited
-in it and the run can sleep. Inside a function it drives a loop of its own, in which time passes but
-no tool answers.
+At the top level of a program ``asyncio.run(f())`` becomes ``await f()``, so ``f`` can await tools
+and the run can be suspended. Inside a function ``asyncio.run`` uses a separate loop, in which
+timers work and awaited tool calls do not.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from guest.loop import Loop
+from guest.loop import GuestLoop
 
-__all__ = ["install", "rewritten"]
+__all__ = ["install", "rewrite"]
 
 _MODULE, _FUNCTION, _UNTIL = "asyncio", "run", "run_until_complete"
 _run_alone: Any = asyncio.run
@@ -23,7 +23,7 @@ _present_loop = asyncio.get_event_loop
 
 
 class Run:
-    """What ``asyncio.run`` is in a program."""
+    """``asyncio.run`` of a program."""
 
     __name__ = __qualname__ = _FUNCTION
     __module__ = "asyncio.runners"
@@ -33,18 +33,18 @@ class Run:
     ) -> Any:
         outer = asyncio._get_running_loop()
         if outer is None:
-            return _run_alone(main, debug=debug, loop_factory=Loop)
+            return _run_alone(main, debug=debug, loop_factory=GuestLoop)
         task = asyncio.tasks._swap_current_task(outer, None)  # type: ignore[attr-defined]
         asyncio._set_running_loop(None)
         try:
-            return _run_alone(main, debug=debug, loop_factory=Loop)
+            return _run_alone(main, debug=debug, loop_factory=GuestLoop)
         finally:
             asyncio._set_running_loop(outer)
             asyncio.tasks._swap_current_task(outer, task)  # type: ignore[attr-defined]
             asyncio.set_event_loop(outer)
 
     async def here(self, main: Any, *, debug: bool | None = None, loop_factory: Any = None) -> Any:
-        """The same in the running loop; what it leaves behind is cancelled, too."""
+        """Await ``main`` in the running loop, and cancel the tasks that it leaves."""
         del debug, loop_factory
         others = asyncio.all_tasks()
         task = asyncio.ensure_future(main)
@@ -59,7 +59,7 @@ class Run:
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Replaces the calls in the program's own namespace, and no others."""
+    """Replaces the calls at the top level of a program, outside functions and classes."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._modules, self._functions = {_MODULE}, set[str]()
@@ -70,11 +70,11 @@ class _Rewriter(ast.NodeTransformer):
                 names = {a.asname or a.name for a in node.names if a.name == _FUNCTION}
                 self._functions |= names
 
-    def _keep(self, node: ast.AST) -> ast.AST:
+    def _unchanged(self, node: ast.AST) -> ast.AST:
         return node
 
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _keep  # noqa: N815
-    visit_Lambda = visit_GeneratorExp = visit_Await = _keep  # noqa: N815
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _unchanged  # noqa: N815
+    visit_Lambda = visit_GeneratorExp = visit_Await = _unchanged  # noqa: N815
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
@@ -100,23 +100,23 @@ class _Rewriter(ast.NodeTransformer):
                 return False
 
 
-def rewritten(tree: ast.Module, source: str) -> None:
-    """Change the program in place, if it runs anything."""
+def rewrite(tree: ast.Module, source: str) -> None:
+    """Replace calls of ``asyncio.run`` and ``run_until_complete``, in place."""
     if _MODULE in source or f".{_FUNCTION}(" in source or _UNTIL in source:
         _Rewriter(tree).visit(tree)
 
 
 async def _to_thread(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """There are no threads: it is done at once."""
+    """Run the function at once: the guest has no threads."""
     return contextvars.copy_context().run(func, *args, **kwargs)
 
 
 def _event_loop() -> Any:
-    """The running one, the one that was set, or a new one."""
+    """The running loop, the loop that was set, or a new loop."""
     try:
         return _present_loop()
     except RuntimeError:
-        loop = Loop()
+        loop = GuestLoop()
         asyncio.set_event_loop(loop)
         return loop
 
@@ -126,7 +126,7 @@ def install() -> None:
     for module in (asyncio, asyncio.runners):
         vars(module)["run"] = run
     for module in (asyncio, asyncio.events):
-        vars(module).update(new_event_loop=Loop, get_event_loop=_event_loop)
+        vars(module).update(new_event_loop=GuestLoop, get_event_loop=_event_loop)
     for module in (asyncio, asyncio.threads):
         vars(module)["to_thread"] = _to_thread
-    vars(asyncio)["SelectorEventLoop"] = Loop
+    vars(asyncio)["SelectorEventLoop"] = GuestLoop

@@ -1,7 +1,7 @@
 """SQLite databases in the session's files.
 
-SQLite opens no file here: a database lives in memory under the name of its file, shared by all its
-connections, and its bytes are put into the file at every commit and when a connection closes.
+A database is in memory under the number of its file, and all connections to the file share it. Each
+commit and each close writes the bytes of the database into the file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from guest.system.file_tree import TREE, File, failure
-from guest.system.open_files import HANDLES
+from guest.system.open_files import FILE_HANDLES
 
 __all__ = ["install"]
 
@@ -22,7 +22,7 @@ _MEMORY = ":memory:"
 
 
 class Connection(sqlite3.Connection):
-    """``sqlite3.Connection``, over a file of the session."""
+    """``sqlite3.Connection`` to a file of the session."""
 
     def __init__(self, database: Any, *arguments: Any, **options: Any) -> None:
         self._file: File | None = None
@@ -30,7 +30,7 @@ class Connection(sqlite3.Connection):
         if path is None:
             super().__init__(database, *arguments, **options)
             return
-        self._file = file = _opened(path)
+        self._file = file = _database_file(path)
         file.uses += 1
         options["uri"] = True
         try:
@@ -59,7 +59,7 @@ class Connection(sqlite3.Connection):
         super().close()
 
     def __del__(self) -> None:
-        with suppress(Exception):  # A program may leave a broken one behind.
+        with suppress(Exception):  # The connection may be broken.
             self.close()
 
     def _has_pages(self) -> bool:
@@ -76,7 +76,7 @@ class Connection(sqlite3.Connection):
 
 
 def _path(database: Any, *, uri: bool) -> str | None:
-    """The file a database is to be kept in; ``None`` for one that is not."""
+    """The file of a database; ``None`` for a database without a file."""
     path = os.fsdecode(database)
     if uri and path.startswith("file:"):
         path, _, query = path.removeprefix("file:").partition("?")
@@ -87,10 +87,10 @@ def _path(database: Any, *, uri: bool) -> str | None:
     return None if path in ("", _MEMORY) else path
 
 
-def _opened(path: str) -> File:
-    number = HANDLES.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    entry = HANDLES.get(number).entry
-    HANDLES.close(number)
+def _database_file(path: str) -> File:
+    number = FILE_HANDLES.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    entry = FILE_HANDLES.get(number).entry
+    FILE_HANDLES.close(number)
     if not isinstance(entry, File):
         raise failure(errno.EACCES, path)
     return entry

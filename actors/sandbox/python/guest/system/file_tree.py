@@ -1,8 +1,8 @@
-"""The files of a session: a tree in the interpreter's own memory, below ``/work``.
+"""The files of a session: a tree below ``/work`` in the interpreter's memory.
 
-A snapshot of the interpreter holds it like everything else. The bytes of all files and a fixed
-charge for every name count against one limit. There are no links, so a path climbs no further than
-its own text says.
+So a snapshot of the session holds its files. One limit covers the bytes of all files and a fixed
+charge for every file and folder. There are no links, so the text of a path alone decides where it
+leads.
 """
 
 from __future__ import annotations
@@ -13,13 +13,23 @@ import stat
 
 from guest.clock import now_ns
 
-__all__ = ["BYTES_MAX", "ENTRY_BYTES", "HOME", "TREE", "Entry", "File", "Folder", "Tree", "failure"]
+__all__ = [
+    "BYTES_MAX",
+    "ENTRY_BYTES",
+    "HOME",
+    "TREE",
+    "File",
+    "Folder",
+    "Tree",
+    "TreeEntry",
+    "failure",
+]
 
 HOME = "/work"
 BYTES_MAX = 16 << 20
-"""What all files of a session may take."""
+"""The limit on all files of a session."""
 ENTRY_BYTES = 512
-"""What every file and folder takes beside its contents."""
+"""The charge for a file or folder beside its contents."""
 _NAME_BYTES_MAX = 255
 _PATH_BYTES_MAX = 1024
 _PIECE_BYTES = 1 << 16
@@ -35,8 +45,8 @@ def failure(number: int, path: object = None, text: str | None = None) -> OSErro
     return OSError(number, words) if path is None else OSError(number, words, path)
 
 
-class Entry:
-    """What a file and a folder have in common."""
+class TreeEntry:
+    """A file or a folder."""
 
     def __init__(self, number: int, permissions: int) -> None:
         self.number, self.permissions = number, permissions
@@ -44,7 +54,7 @@ class Entry:
 
 
 class Contents:
-    """The bytes of a file in pieces: growing never needs room for a second copy of all of them."""
+    """The bytes of a file in pieces, so that a file grows without being copied."""
 
     def __init__(self) -> None:
         self._pieces: list[bytearray] = []
@@ -60,7 +70,7 @@ class Contents:
         return b"".join(found)
 
     def write(self, position: int, data: memoryview) -> None:
-        """Within what ``resize`` made room for."""
+        """Write within the present size."""
         done = 0
         while done < len(data):
             number, offset = divmod(position + done, _PIECE_BYTES)
@@ -69,7 +79,7 @@ class Contents:
             done += len(part)
 
     def resize(self, size: int) -> None:
-        """Longer by zeros, or shorter."""
+        """Truncate the contents or extend them by zeros."""
         whole, rest = divmod(size, _PIECE_BYTES)
         del self._pieces[whole + bool(rest) :]
         if self._pieces:
@@ -89,12 +99,12 @@ def _resize(piece: bytearray, size: int) -> None:
         del piece[size:]
 
 
-class File(Entry):
+class File(TreeEntry):
     def __init__(self, number: int, permissions: int = 0o644) -> None:
         super().__init__(number, permissions)
         self.contents = Contents()
         self.uses = 0
-        """Its name and its open handles: without any its bytes are free again."""
+        """Names and open handles of the file: at 0 its bytes are released."""
 
     @property
     def mode(self) -> int:
@@ -105,7 +115,7 @@ class File(Entry):
         return self.contents.size
 
 
-class Folder(Entry):
+class Folder(TreeEntry):
     def __init__(self, number: int, permissions: int = 0o755) -> None:
         super().__init__(number, permissions)
         self.entries: dict[str, File | Folder] = {}
@@ -120,7 +130,7 @@ class Folder(Entry):
 
 
 class Tree:
-    """All files and folders, what they take, and the folder that relative paths begin at."""
+    """All files and folders, the bytes they use, and the current folder."""
 
     def __init__(self) -> None:
         self._numbers = 0
@@ -171,7 +181,7 @@ class Tree:
             raise failure(errno.ENOTDIR, path)
         return entry
 
-    def place(self, path: PathArgument) -> tuple[Folder, str]:
+    def parent_of(self, path: PathArgument) -> tuple[Folder, str]:
         """The folder of ``path``, which must exist, and the name in it."""
         *above, name = self.names(path) or [""]
         if not above:
@@ -181,13 +191,13 @@ class Tree:
     # --- changes ----------------------------------------------------------------------------
 
     def charge(self, size_bytes: int) -> None:
-        """Take or give back room; what does not fit is the error of a full disk."""
+        """Count bytes as used, or released if negative; raise ``ENOSPC`` above the limit."""
         if size_bytes > 0 and self.bytes_used + size_bytes > BYTES_MAX:
             raise failure(errno.ENOSPC, None, _FULL)
         self.bytes_used += size_bytes
 
     def create_file(self, path: PathArgument, permissions: int) -> File:
-        folder, name = self.place(path)
+        folder, name = self.parent_of(path)
         self._refuse_folder_name(path)
         self.charge(ENTRY_BYTES)
         file = File(self._next(), permissions)
@@ -200,7 +210,7 @@ class Tree:
         names = self.names(path)
         if len(names) < 2:
             raise failure(errno.EEXIST, path)
-        folder, name = self.place(path)
+        folder, name = self.parent_of(path)
         if name in folder.entries:
             raise failure(errno.EEXIST, path)
         self.charge(ENTRY_BYTES)
@@ -208,7 +218,7 @@ class Tree:
         folder.changed_ns = now_ns()
 
     def remove_file(self, path: PathArgument) -> None:
-        folder, name = self.place(path)
+        folder, name = self.parent_of(path)
         entry = self.find(path)
         if isinstance(entry, Folder):
             raise failure(errno.EISDIR, path)
@@ -217,7 +227,7 @@ class Tree:
         self.release(entry)
 
     def remove_folder(self, path: PathArgument) -> None:
-        folder, name = self.place(path)
+        folder, name = self.parent_of(path)
         if self.folder(path).entries:
             raise failure(errno.ENOTEMPTY, path)
         del folder.entries[name]
@@ -225,9 +235,9 @@ class Tree:
         self.charge(-ENTRY_BYTES)
 
     def rename(self, source: PathArgument, target: PathArgument) -> None:
-        from_folder, from_name = self.place(source)
+        from_folder, from_name = self.parent_of(source)
         entry = self.find(source)
-        to_folder, to_name = self.place(target)
+        to_folder, to_name = self.parent_of(target)
         present = to_folder.entries.get(to_name)
         if present is entry:
             return
@@ -248,7 +258,7 @@ class Tree:
         from_folder.changed_ns = to_folder.changed_ns = now_ns()
 
     def release(self, file: File) -> None:
-        """A name or a handle of the file is gone."""
+        """Remove one use of the file: a name or an open handle."""
         file.uses -= 1
         if not file.uses:
             self.charge(-ENTRY_BYTES - file.size)
@@ -268,7 +278,7 @@ class Tree:
         file.changed_ns = now_ns()
 
     def refill(self, file: File, data: bytes) -> None:
-        """Other contents as a whole."""
+        """Replace the contents."""
         self.resize(file, len(data))
         file.contents.write(0, memoryview(data))
 

@@ -1,4 +1,4 @@
-"""The interpreter as a program finds it: streams, arguments, and what replaces the system's own."""
+"""Streams, arguments and functions of the interpreter that the guest replaces for programs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any
 from guest.output import Stream
 from guest.system.file_tree import HOME
 
-__all__ = ["FILE_NAME", "PROGRAM", "begin", "install", "remember", "set_depth"]
+__all__ = ["FILE_NAME", "PROGRAM", "begin", "install", "set_depth", "store_source"]
 
 FILE_NAME = "<run {}>"
 PROGRAM = f"{HOME}/main.py"
-"""What a program takes for its own file: there is none, but for its folder."""
+"""``__file__`` of a program. The folder exists, the file does not."""
 _SOURCES_KEPT = 50
 _SOURCE_CHARS_MAX = 1 << 16
 
 set_depth = sys.setrecursionlimit
-"""The real one: the depth of the stack is a limit of the run."""
+"""Sets the real limit; a program can only call ``_set_recursion_limit``."""
 
 
 def _set_recursion_limit(limit: int, /) -> None:
-    """A program may have less than its run, and not more."""
+    """Lower the recursion limit; a program cannot raise it above the limit of its run."""
     if limit < 1:
         raise ValueError("recursion limit must be greater or equal than 1")
     if limit < sys.getrecursionlimit():
@@ -35,7 +35,7 @@ def _set_recursion_limit(limit: int, /) -> None:
 
 
 def _expand_user(path: Any) -> Any:
-    """There is one user, whose folder is the session's."""
+    """Expand ``~`` to the session's folder."""
     text = os.fspath(path)
     if isinstance(text, bytes):
         return os.fsencode(_expand_user(os.fsdecode(text)))
@@ -45,7 +45,7 @@ def _expand_user(path: Any) -> Any:
 def _derived_key(
     hash_name: str, password: Any, salt: Any, iterations: int, dklen: int | None = None
 ) -> bytes:
-    """``hashlib.pbkdf2_hmac``, which comes from OpenSSL elsewhere."""
+    """``hashlib.pbkdf2_hmac``, which the guest lacks because it has no OpenSSL."""
     length = dklen or hashlib.new(hash_name).digest_size
     key, number = b"", 0
     while len(key) < length:
@@ -64,7 +64,7 @@ def _exit(code: Any = None) -> None:
 
 
 def begin(stdout: Stream, stderr: Stream) -> None:
-    """A new run: its streams are its own, whatever an earlier one did with them."""
+    """Reset the streams for a new run, because an earlier run may have replaced them."""
     stdout.begin()
     stderr.begin()
     sys.stdout, sys.stderr = stdout, stderr
@@ -72,8 +72,8 @@ def begin(stdout: Stream, stderr: Stream) -> None:
         sys.argv = ["main.py"]
 
 
-def remember(run: int, source: str) -> None:
-    """The lines of a source, for tracebacks and ``inspect``."""
+def store_source(run: int, source: str) -> None:
+    """Store the lines of a source for tracebacks and ``inspect``."""
     linecache.cache.pop(FILE_NAME.format(run - _SOURCES_KEPT), None)
     if len(source) <= _SOURCE_CHARS_MAX:
         name = FILE_NAME.format(run)

@@ -1,7 +1,7 @@
-"""The standard library inside the guest: every module's code, small, until a program imports it.
+"""The standard library inside the guest: the compressed code of every module.
 
-The guest has no disk. What most programs import is loaded when the guest is built (``promised``);
-the rest waits here compressed, and costs memory only in the sessions that use it.
+The guest has no disk. The build loads the modules that most programs import (``standard_modules``);
+each other module uses memory only in sessions that import it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEFT_OUT = frozenset(
         " wsgiref xmlrpc zipapp"
     ).split()
 )
-"""What could do nothing here: it needs sockets, processes, a screen or compiled code."""
+"""Modules that need sockets, processes, a screen or compiled code."""
 
 
 class Library:
@@ -39,22 +39,21 @@ class Library:
 
     def __init__(self) -> None:
         self._modules: dict[str, tuple[bool, bytes]] = {}
-        """Name to whether it is a package, and its code."""
+        """By name: whether the module is a package, and its code."""
         self._keeps = False
-        """Not where the guest is built: what is loaded then makes room for what it becomes."""
+        """Whether the code of a loaded module is retained. During the build it is removed."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._modules
 
     def add(self, folder: str, package: str = "") -> None:
-        """Compile the modules in ``folder``, where the guest is built: loading them is quick then,
-        and costs a program little."""
+        """Compile the modules in ``folder``, during the build, so that they load quickly."""
         for name, is_package, source in _sources(folder, package):
             code = compile(source, _file(name, is_package=is_package), "exec", dont_inherit=True)
             self._modules[name] = is_package, zlib.compress(marshal.dumps(code), 9)
 
     def seal(self) -> None:
-        """From here on programs load modules, each in a session of its own."""
+        """End the build: from now on sessions load modules."""
         self._keeps = True
 
     def find_spec(
@@ -72,7 +71,7 @@ class Library:
         return spec
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """An ordinary one."""
+        """Create an ordinary module."""
 
     def exec_module(self, module: ModuleType) -> None:
         code = self.get_code(module.__name__)
@@ -86,7 +85,7 @@ class Library:
         return code
 
     def install(self) -> None:
-        """From here on modules come from the session's own files, and then from here."""
+        """Search for modules in the session's files first, then in this library."""
         sys.path[:] = [HOME]
         sys.path_importer_cache.clear()
         sys.dont_write_bytecode = True
@@ -99,7 +98,7 @@ def _file(name: str, *, is_package: bool) -> str:
 
 
 def _sources(top: str, package: str) -> Iterator[tuple[str, bool, bytes]]:
-    """Name, whether it is a package, and its source."""
+    """Name, whether it is a package, and source of each module."""
     for folder, folders, files in os.walk(top):
         inside = f"{package}{folder.removeprefix(top)}".strip("/").replace("/", ".")
         folders[:] = sorted(name for name in folders if not _left_out(inside, name))

@@ -1,6 +1,6 @@
-"""Open files: numbered handles, ``open``, and the raw file under Python's own buffers and text.
+"""Open files: numbered handles, ``open``, and the raw file under Python's buffered and text files.
 
-Numbers 0 to 2 are the streams of the interpreter and stay with it.
+Numbers 0 to 2 are the interpreter's own streams.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from guest.clock import now_ns
 from guest.system.file_tree import TREE, File, Folder, PathArgument, failure
 
-__all__ = ["HANDLES", "Handle", "RawFile", "install", "open_file"]
+__all__ = ["FILE_HANDLES", "FileHandle", "RawFile", "install", "open_file"]
 
 NULL_DEVICE = "/dev/null"
 _STREAMS = 3
@@ -28,11 +28,11 @@ _real_read, _real_write, _real_lseek = posix.read, posix.write, posix.lseek
 _real_fstat, _real_isatty, _real_close = posix.fstat, posix.isatty, posix.close
 
 
-class Handle:
-    """An open file or folder; copies made by ``dup`` share it."""
+class FileHandle:
+    """An open file or folder. ``dup`` gives it another number."""
 
     def __init__(self, entry: File | Folder | None, flags: int, path: PathArgument) -> None:
-        """Without an entry it is the null device."""
+        """A handle without an entry is the null device."""
         self.entry, self.path = entry, path
         access = flags & _ACCESS
         self.reads = access in (os.O_RDONLY, os.O_RDWR)
@@ -70,13 +70,13 @@ class Handle:
             TREE.resize(self.entry, size)
 
 
-class Handles:
-    """The open handles by number, as the functions of ``os`` use them."""
+class FileHandles:
+    """The open handles by number, for the functions of ``os``."""
 
     def __init__(self) -> None:
-        self._open: dict[int, Handle] = {}
+        self._open: dict[int, FileHandle] = {}
 
-    def get(self, number: int) -> Handle:
+    def get(self, number: int) -> FileHandle:
         handle = self._open.get(number)
         if handle is None:
             raise failure(errno.EBADF)
@@ -86,11 +86,11 @@ class Handles:
         if len(self._open) >= _HANDLES_MAX:
             raise failure(errno.EMFILE, path)
         if os.fsdecode(path) == NULL_DEVICE:
-            return self._add(Handle(None, flags, path))
-        entry = _opened(path, flags, mode)
+            return self._add(FileHandle(None, flags, path))
+        entry = _find_or_create(path, flags, mode)
         if isinstance(entry, File):
             entry.uses += 1
-        return self._add(Handle(entry, flags, path))
+        return self._add(FileHandle(entry, flags, path))
 
     def close(self, number: int) -> None:
         if number < _STREAMS:
@@ -144,7 +144,7 @@ class Handles:
     def is_stream(self, number: int) -> bool:
         return 0 <= number < _STREAMS
 
-    def _add(self, handle: Handle) -> int:
+    def _add(self, handle: FileHandle) -> int:
         number = _STREAMS
         while number in self._open:
             number += 1
@@ -152,11 +152,11 @@ class Handles:
         return number
 
 
-HANDLES = Handles()
+FILE_HANDLES = FileHandles()
 
 
-def _opened(path: PathArgument, flags: int, mode: int) -> File | Folder:
-    """What ``path`` names, made or emptied as the flags ask."""
+def _find_or_create(path: PathArgument, flags: int, mode: int) -> File | Folder:
+    """Find the file or folder; create or truncate it according to the flags."""
     writes = flags & _ACCESS in (os.O_WRONLY, os.O_RDWR)
     try:
         entry = TREE.find(path)
@@ -188,7 +188,7 @@ _MODES = {
 
 
 class RawFile(io.RawIOBase):
-    """What ``io.FileIO`` is elsewhere."""
+    """``io.FileIO`` over a file of the session."""
 
     def __init__(
         self,
@@ -211,22 +211,22 @@ class RawFile(io.RawIOBase):
         if isinstance(file, int):
             if file < 0:
                 raise ValueError("negative file descriptor")
-            if not HANDLES.is_stream(file):
-                HANDLES.get(file)
+            if not FILE_HANDLES.is_stream(file):
+                FILE_HANDLES.get(file)
             self._number = file
         elif not closefd:
             raise ValueError("Cannot use closefd=False with file name")
         elif opener is not None:
             self._number = opener(file, flags)
         else:
-            self._number = HANDLES.open(file, flags, 0o666)
+            self._number = FILE_HANDLES.open(file, flags, 0o666)
             self._refuse_folder()
         if kind == "a":
             self.seek(0, os.SEEK_END)
 
     def _refuse_folder(self) -> None:
-        if isinstance(HANDLES.get(self._number).entry, Folder):
-            HANDLES.close(self._number)
+        if isinstance(FILE_HANDLES.get(self._number).entry, Folder):
+            FILE_HANDLES.close(self._number)
             self._number = -1
             raise failure(errno.EISDIR, self.name)
 
@@ -249,7 +249,7 @@ class RawFile(io.RawIOBase):
 
     def seekable(self) -> bool:
         self._check()
-        return not HANDLES.is_stream(self._number)
+        return not FILE_HANDLES.is_stream(self._number)
 
     def fileno(self) -> int:
         self._check()
@@ -257,28 +257,28 @@ class RawFile(io.RawIOBase):
 
     def isatty(self) -> bool:
         self._check()
-        return HANDLES.is_terminal(self._number)
+        return FILE_HANDLES.is_terminal(self._number)
 
     def readinto(self, buffer: Any, /) -> int:
         self._check(able=self._reads, doing="reading")
         view = memoryview(buffer).cast("B")
-        data = HANDLES.read(self._number, len(view))
+        data = FILE_HANDLES.read(self._number, len(view))
         view[: len(data)] = data
         return len(data)
 
     def readall(self) -> bytes:
         self._check(able=self._reads, doing="reading")
-        if HANDLES.is_stream(self._number):
+        if FILE_HANDLES.is_stream(self._number):
             return b""
-        return HANDLES.read(self._number, HANDLES.get(self._number).size)
+        return FILE_HANDLES.read(self._number, FILE_HANDLES.get(self._number).size)
 
     def write(self, data: Any, /) -> int:
         self._check(able=self._writes, doing="writing")
-        return HANDLES.write(self._number, data)
+        return FILE_HANDLES.write(self._number, data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         self._check()
-        return HANDLES.seek(self._number, offset, whence)
+        return FILE_HANDLES.seek(self._number, offset, whence)
 
     def tell(self) -> int:
         return self.seek(0, os.SEEK_CUR)
@@ -286,7 +286,7 @@ class RawFile(io.RawIOBase):
     def truncate(self, size: int | None = None, /) -> int:
         self._check(able=self._writes, doing="writing")
         wanted = self.tell() if size is None else size
-        HANDLES.get(self._number).resize(wanted)
+        FILE_HANDLES.get(self._number).resize(wanted)
         return wanted
 
     def close(self) -> None:
@@ -294,7 +294,7 @@ class RawFile(io.RawIOBase):
             return
         super().close()
         if self.closefd and self._number >= _STREAMS:
-            HANDLES.close(self._number)
+            FILE_HANDLES.close(self._number)
 
 
 def _raw_mode(kind: str, *, updates: bool) -> str:
@@ -331,7 +331,7 @@ def open_file(
     closefd: bool = True,
     opener: Callable[[Any, int], int] | None = None,
 ) -> Any:
-    """What ``open`` is in a program."""
+    """``open`` over the files of the session."""
     if not isinstance(file, int):
         file = os.fspath(file)
     _check_mode(mode)
@@ -365,7 +365,7 @@ open_file.__module__ = "io"
 
 
 def install() -> dict[int, Any]:
-    """Every way to open a file opens one of the session; returns them by the ids of the old."""
+    """Replace all functions that open files; return the new ones by the ids of the old."""
     exchanged = {id(io.open): open_file, id(io.open_code): open_code, id(io.FileIO): RawFile}
     builtins.open = open_file
     for module in (io, _io):

@@ -1,4 +1,4 @@
-"""The functions of ``os`` over the session's own files. What needs a host or a process says so."""
+"""The functions of ``os`` over the session's files; those for links and processes raise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from guest.clock import now_ns
 from guest.system.file_tree import BYTES_MAX, ENTRY_BYTES, TREE, File, Folder, failure
-from guest.system.open_files import HANDLES, NULL_DEVICE
+from guest.system.open_files import FILE_HANDLES, NULL_DEVICE
 
 __all__ = ["install"]
 
@@ -26,7 +26,7 @@ Target = Any
 """A path, or the number of a handle."""
 
 
-def _described(entry: File | Folder) -> os.stat_result:
+def _stat_of(entry: File | Folder) -> os.stat_result:
     times = (entry.read_ns, entry.changed_ns, entry.changed_ns)
     seconds = [time_ns // _NS_PER_S for time_ns in times]
     links = 1 if isinstance(entry, File) else 2
@@ -46,7 +46,7 @@ def _stat(path: Target, *, dir_fd: None = None, follow_symlinks: bool = True) ->
         return _fstat(path)
     if os.fsdecode(path) == NULL_DEVICE:
         return _device()
-    return _described(TREE.find(path))
+    return _stat_of(TREE.find(path))
 
 
 def _lstat(path: PathArgument, *, dir_fd: None = None) -> os.stat_result:
@@ -54,10 +54,10 @@ def _lstat(path: PathArgument, *, dir_fd: None = None) -> os.stat_result:
 
 
 def _fstat(fd: int) -> os.stat_result:
-    if HANDLES.is_stream(fd):
+    if FILE_HANDLES.is_stream(fd):
         return _real_fstat(fd)
-    entry = HANDLES.get(fd).entry
-    return _device() if entry is None else _described(entry)
+    entry = FILE_HANDLES.get(fd).entry
+    return _device() if entry is None else _stat_of(entry)
 
 
 def _statvfs(path: Target) -> os.statvfs_result:
@@ -70,7 +70,7 @@ def _statvfs(path: Target) -> os.statvfs_result:
 
 
 class DirEntry:
-    """What ``os.scandir`` yields."""
+    """An item of ``os.scandir``."""
 
     def __init__(self, folder: Any, name: str, entry: File | Folder) -> None:
         self._entry = entry
@@ -99,11 +99,11 @@ class DirEntry:
         return False
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        return _described(self._entry)
+        return _stat_of(self._entry)
 
 
 class _Scan(Iterator[DirEntry]):
-    """An iterator that is its own context."""
+    """The iterator and context manager that ``os.scandir`` returns."""
 
     def __init__(self, entries: Iterator[DirEntry]) -> None:
         self._entries = entries
@@ -156,8 +156,8 @@ def _access(path: PathArgument, mode: int, **_options: Any) -> bool:
         permissions = _stat(path).st_mode
     except OSError:
         return False
-    asked = (mode & os.R_OK and 0o400) | (mode & os.W_OK and 0o200) | (mode & os.X_OK and 0o100)
-    return permissions & asked == asked
+    wanted = (mode & os.R_OK and 0o400) | (mode & os.W_OK and 0o200) | (mode & os.X_OK and 0o100)
+    return permissions & wanted == wanted
 
 
 def _chmod(path: Target, mode: int, **_options: Any) -> None:
@@ -180,7 +180,7 @@ def _utime(
 
 
 def _entry(path: Target) -> File | Folder:
-    found = HANDLES.get(path).entry if isinstance(path, int) else TREE.find(path)
+    found = FILE_HANDLES.get(path).entry if isinstance(path, int) else TREE.find(path)
     if found is None:
         raise failure(errno.EACCES, path)
     return found
@@ -188,13 +188,13 @@ def _entry(path: Target) -> File | Folder:
 
 def _truncate(path: Target, length: int) -> None:
     if isinstance(path, int):
-        HANDLES.get(path).resize(length)
+        FILE_HANDLES.get(path).resize(length)
         return
-    number = HANDLES.open(path, os.O_WRONLY)
+    number = FILE_HANDLES.open(path, os.O_WRONLY)
     try:
-        HANDLES.get(number).resize(length)
+        FILE_HANDLES.get(number).resize(length)
     finally:
-        HANDLES.close(number)
+        FILE_HANDLES.close(number)
 
 
 def _chdir(path: PathArgument) -> None:
@@ -211,24 +211,24 @@ def _getcwdb() -> bytes:
 
 
 def _open(path: PathArgument, flags: int, mode: int = 0o777, *, dir_fd: None = None) -> int:
-    return HANDLES.open(path, flags, mode)
+    return FILE_HANDLES.open(path, flags, mode)
 
 
 def _lseek(fd: int, position: int, whence: int) -> int:
-    return HANDLES.seek(fd, position, whence)
+    return FILE_HANDLES.seek(fd, position, whence)
 
 
 def _pread(fd: int, length: int, offset: int) -> bytes:
-    return HANDLES.get(fd).read(length, offset)
+    return FILE_HANDLES.get(fd).read(length, offset)
 
 
 def _pwrite(fd: int, data: Any, offset: int) -> int:
-    return HANDLES.get(fd).write(data, offset)
+    return FILE_HANDLES.get(fd).write(data, offset)
 
 
 def _readinto(fd: int, buffer: Any) -> int:
     view = memoryview(buffer).cast("B")
-    data = HANDLES.read(fd, len(view))
+    data = FILE_HANDLES.read(fd, len(view))
     view[: len(data)] = data
     return len(data)
 
@@ -236,17 +236,17 @@ def _readinto(fd: int, buffer: Any) -> int:
 def _closerange(low: int, high: int) -> None:
     for number in range(max(low, 3), min(high, 1 << 16)):
         try:
-            HANDLES.close(number)
+            FILE_HANDLES.close(number)
         except OSError:
             continue
 
 
-def _synced(fd: int) -> None:
-    HANDLES.get(fd)
+def _sync(fd: int) -> None:
+    FILE_HANDLES.get(fd)
 
 
 def _inheritable(fd: int, *_inheritable: bool) -> bool:
-    HANDLES.get(fd)
+    FILE_HANDLES.get(fd)
     return False
 
 
@@ -267,17 +267,17 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "access": _access,
     "chdir": _chdir,
     "chmod": _chmod,
-    "close": HANDLES.close,
+    "close": FILE_HANDLES.close,
     "closerange": _closerange,
-    "dup": HANDLES.dup,
-    "fdatasync": _synced,
+    "dup": FILE_HANDLES.dup,
+    "fdatasync": _sync,
     "fstat": _fstat,
-    "fsync": _synced,
+    "fsync": _sync,
     "ftruncate": _truncate,
     "get_inheritable": _inheritable,
     "getcwd": _getcwd,
     "getcwdb": _getcwdb,
-    "isatty": HANDLES.is_terminal,
+    "isatty": FILE_HANDLES.is_terminal,
     "link": _no_link,
     "listdir": _listdir,
     "lseek": _lseek,
@@ -286,7 +286,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "open": _open,
     "pread": _pread,
     "pwrite": _pwrite,
-    "read": HANDLES.read,
+    "read": FILE_HANDLES.read,
     "readinto": _readinto,
     "readlink": _readlink,
     "remove": _unlink,
@@ -301,14 +301,14 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "truncate": _truncate,
     "unlink": _unlink,
     "utime": _utime,
-    "write": HANDLES.write,
+    "write": FILE_HANDLES.write,
 }
 _PROCESSES = "execl execle execlp execlpe execvp execvpe kill popen system"
-"""Not ``fork``: the library takes a system that has it for another one."""
+"""Without ``fork``: the library assumes more of a system that has ``os.fork``."""
 
 
 def install() -> dict[int, Any]:
-    """Put these in the place of the interpreter's own; returns them by the ids of the old ones."""
+    """Replace the functions of ``os``; return the new ones by the ids of the old."""
     exchanged: dict[int, Any] = {}
     for name in _PROCESSES.split():
         setattr(os, name, _no_process)
@@ -325,6 +325,6 @@ def install() -> dict[int, Any]:
 
 
 for _name, _call in _CALLS.items():
-    if not hasattr(_call, "__self__") and _call not in (_no_link, _synced, _inheritable):
+    if not hasattr(_call, "__self__") and _call not in (_no_link, _sync, _inheritable):
         _call.__name__ = _call.__qualname__ = _name
         _call.__module__ = "os"

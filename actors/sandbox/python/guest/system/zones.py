@@ -1,6 +1,6 @@
-"""The time zones of the IANA database, for ``zoneinfo``: the data of the package ``tzdata``.
+"""The time zones of the IANA database for ``zoneinfo``, from the package ``tzdata``.
 
-The build puts them beside this file (``guest_build``); in the guest they are bytes in memory.
+The build stores them in a file beside this one; the guest holds them in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Zones:
         }
 
     def load(self, key: str) -> io.BytesIO:
-        """What ``zoneinfo`` reads a zone from."""
+        """The data of a zone, as ``zoneinfo`` reads it."""
         from zoneinfo import ZoneInfoNotFoundError  # noqa: PLC0415 - loaded after the library.
 
         if key not in self._data:

@@ -1,4 +1,4 @@
-// What keeps a value from being plain JSON, in words. Evaluated when something does first.
+// Says why a value is not plain JSON. Evaluated when a session first needs it.
 () => {
   const { getPrototypeOf, keys } = Object;
   const { isArray } = Array;
@@ -31,9 +31,9 @@
     const made = getPrototypeOf(item);
     return made === null || made === Object.prototype;
   };
-  // What keeps `value` from being plain JSON; null if nothing does. A property that is undefined
-  // is one that is not there, as in JSON.stringify.
-  const complaint = (value) => {
+  // Why `value` is not plain JSON; null if it is. A property that is undefined counts as absent,
+  // as in JSON.stringify.
+  const problemOf = (value) => {
     const todo = [[value, "", 0]];
     while (todo.length) {
       const [item, path, depth] = todo.pop();
@@ -56,5 +56,5 @@
     return PLAIN_NAME.test(key) ? `${path}.${short}` : `${path}[${stringify(short)}]`;
   };
 
-  return { complaint };
+  return { problemOf };
 }
