@@ -12,7 +12,7 @@ It works without any node, from the journal alone.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -32,7 +32,9 @@ from rookery.schemas.approvals.lists import (
     ListedGrant,
     PendingQuery,
 )
-from rookery.schemas.codec import decode_command
+from rookery.schemas.codec import decode_command, fact_tag
+from rookery.schemas.envelope import Fact
+from rookery.schemas.facts import approval
 from rookery.schemas.ids import check_session_id
 
 __all__ = ["ENDED_KEPT_MAX", "ApprovalProjection", "ApprovalQueryHandler"]
@@ -290,20 +292,22 @@ def _grant_spender(
     return lambda table, _, fact: table._on_grant_spent(fact, state)
 
 
-_FOLDS: Final[dict[str, Callable[[ApprovalProjection, str, ApprovalFactView], None]]] = {
-    "approval.requested.v1": ApprovalProjection._on_requested,
-    "approval.dispatch_intended.v1": ApprovalProjection._on_dispatched,
-    "approval.escalated.v1": ApprovalProjection._on_dispatched,
-    "approval.answer_refused.v1": ApprovalProjection._on_refused,
-    "approval.answered.v1": ApprovalProjection._on_answered,
-    "approval.closed.v1": ApprovalProjection._on_closed,
-    "approval.auto_allowed.v1": ApprovalProjection._on_auto_allowed,
-    "approval.grant_issued.v1": ApprovalProjection._on_grant_issued,
-    "approval.session_grant_issued.v1": ApprovalProjection._on_session_grant_issued,
-    "approval.grant_consumed.v1": _grant_spender(GrantState.CONSUMED),
-    "approval.grant_expired.v1": _grant_spender(GrantState.EXPIRED),
-    "approval.grant_revoked.v1": _grant_spender(GrantState.REVOKED),
+_ApprovalFold = Callable[[ApprovalProjection, str, ApprovalFactView], None]
+_KINDS: Final[Mapping[type[Fact], _ApprovalFold]] = {
+    approval.Requested: ApprovalProjection._on_requested,
+    approval.DispatchIntended: ApprovalProjection._on_dispatched,
+    approval.Escalated: ApprovalProjection._on_dispatched,
+    approval.AnswerRefused: ApprovalProjection._on_refused,
+    approval.Answered: ApprovalProjection._on_answered,
+    approval.Closed: ApprovalProjection._on_closed,
+    approval.AutoAllowed: ApprovalProjection._on_auto_allowed,
+    approval.GrantIssued: ApprovalProjection._on_grant_issued,
+    approval.SessionGrantIssued: ApprovalProjection._on_session_grant_issued,
+    approval.GrantConsumed: _grant_spender(GrantState.CONSUMED),
+    approval.GrantExpired: _grant_spender(GrantState.EXPIRED),
+    approval.GrantRevoked: _grant_spender(GrantState.REVOKED),
 }
+_FOLDS: Final = {fact_tag(kind): fold for kind, fold in _KINDS.items()}
 
 
 L = TypeVar("L", ListedApproval, ListedGrant)

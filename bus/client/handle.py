@@ -12,24 +12,17 @@ from contextlib import aclosing
 from typing import Any, Final, Protocol
 
 from rookery.bus.client.retrying_request import RetryingRequest
+from rookery.schemas.codec import fact_name
 from rookery.schemas.errors import CodedError, Failed
+from rookery.schemas.facts.run_progress import LAST_FACTS
+from rookery.schemas.facts.session import InputAccepted
 from rookery.schemas.replies import RunAnswer
 
 __all__ = ["Fields", "Handle", "no_reply"]
 
 Fields = dict[str, Any]
 
-_TERMINAL_FACTS: Final = frozenset(
-    {
-        "session.run_committed",
-        "session.run_failed",
-        "session.run_rolled_back",
-        "session.input_cancelled",
-        "session.input_refused",
-    }
-)
-"""Nothing about a run follows these."""
-_ACCEPTED: Final = "session.input_accepted"
+_ACCEPTED: Final = fact_name(InputAccepted)
 
 
 class HandleClient(Protocol):
@@ -114,7 +107,7 @@ class Handle:
         async with aclosing(facts):
             async for fact in facts:
                 yield fact
-                if _fact_name(fact) in _TERMINAL_FACTS:
+                if _name_of(fact) in LAST_FACTS:
                     return
 
     def reply_task(self) -> asyncio.Task[Fields]:
@@ -136,7 +129,7 @@ class Handle:
             if finding.done():
                 fact = finding.result()
                 self.run_id = str(fact["run"])
-                return self._after if _fact_name(fact) == _ACCEPTED else 0
+                return self._after if _name_of(fact) == _ACCEPTED else 0
             self.run_id = str(answering.result()["run_id"])
             return 0
         finally:
@@ -153,7 +146,7 @@ class Handle:
         raise AssertionError("facts never end")
 
 
-def _fact_name(fact: Fields) -> str:
+def _name_of(fact: Fields) -> str:
     return str(fact["type"]).rpartition(".")[0]
 
 

@@ -19,6 +19,7 @@ from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as of_session
 from rookery.schemas.facts import turn as of_turn
+from rookery.schemas.facts.run_progress import SESSION_ENDS, RunProgress, RunStage, TurnEnd
 from rookery.schemas.replies import RunAnswer, RunReceipt
 from rookery.schemas.run import RunResult
 
@@ -27,12 +28,6 @@ __all__ = ["complete_result", "read_past_result"]
 F = TypeVar("F", bound=Fact)
 
 _TURN: Final[FactCodec[of_turn.TurnFact]] = FactCodec(of_turn.TURN_FACTS)
-_UNSTARTED: Final[dict[type, str]] = {
-    of_session.InputCancelled: "cancelled",
-    of_session.InputRefused: "refused",
-    of_session.RunRolledBack: "rolled_back",
-    of_session.RunFailed: "failed",
-}
 _SESSION: Final[FactCodec[of_session.SessionFact]] = FactCodec(of_session.SESSION_FACTS)
 
 
@@ -49,32 +44,32 @@ async def complete_result(blobs: Blobs, told: Mapping[str, Any]) -> RunAnswer:
 async def read_past_result(
     journal: Journal, blobs: Blobs, session: str, run_id: str, after: int = 0
 ) -> RunAnswer:
-    """What a run was answered, or would have been; ``Refused`` if it has not ended. ``after``: a
-    sequence before the run began, if one is known."""
-    stands = ""
+    """The result of an ended run, from the journal; ``Refused`` if the run has not ended.
+
+    ``after`` is a sequence before the run's first fact, if one is known.
+    """
+    queued, progress = RunProgress(), RunProgress()
     async for fact in _facts(journal, _TURN, Filter("turn", session, run_id), after):
-        match fact:
-            case of_turn.Completed() | of_turn.Failed() | of_turn.Cancelled():
-                return RunAnswer.of(await _result(blobs, fact), run_id, session)
-            case of_turn.Parked():
-                stands = f"is parked: {fact.code}"
-            case _:
-                stands = "is under way"
+        if isinstance(fact, TurnEnd):
+            return RunAnswer.of(await _result(blobs, fact), run_id, session)
+        progress.apply_fact(fact)
     async for told in _facts(journal, _SESSION, Filter("session", session, run_id), after):
-        if (state := _UNSTARTED.get(type(told))) is not None:
-            error = getattr(told, "error", None) or None
-            receipt = RunReceipt(
-                run_id=run_id, input_id="", session_id=session, state=state, error=error
-            )
-            return RunAnswer.of_unstarted(receipt)
         if isinstance(told, of_session.RunCommitted):
             raise not_executed_here("committed")
-        stands = stands or "waits for its session"
-    if not stands:
+        if (end := SESSION_ENDS.get(type(told))) is not None:
+            error = getattr(told, "error", None) or None
+            receipt = RunReceipt(
+                run_id=run_id, input_id="", session_id=session, state=end.receipt, error=error
+            )
+            return RunAnswer.of_unstarted(receipt)
+        queued.apply_fact(told)
+    if progress.stage is RunStage.UNKNOWN:
+        progress = queued
+    if progress.stage is RunStage.UNKNOWN:
         raise Refused("RUN_NOT_FOUND", f"no run {run_id[:80]!r} in session {session}")
     raise Refused(
         "GUARD_REJECTED",
-        f"run {run_id} has not come to a result yet: it {stands}",
+        f"run {run_id} has no result yet: it {progress.words}",
         hint=f"rookery runs show {run_id}",
     )
 
@@ -91,9 +86,7 @@ async def _facts(
                         yield fact
 
 
-async def _result(
-    blobs: Blobs, end: of_turn.Completed | of_turn.Failed | of_turn.Cancelled
-) -> RunResult:
+async def _result(blobs: Blobs, end: TurnEnd) -> RunResult:
     if end.result_blob is not UNSET:
         return await _stored_result(blobs, end.result_blob)
     if end.result is UNSET:

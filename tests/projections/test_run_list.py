@@ -7,14 +7,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from rookery.actors.projections.run_queries import RunQueryHandler
-from rookery.actors.projections.runs import RunFactView, RunProjection
+from rookery.actors.projections.runs import RunProjection
 from rookery.bus.ports import Delivery
 from rookery.schemas.calls import ToolFault
+from rookery.schemas.codec import fact_tag, wire_names
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import Refused
-from rookery.schemas.facts import session, tool, turn
+from rookery.schemas.facts import approval, session, tool, turn
+from rookery.schemas.facts.run_progress import RunFactView, RunProgress
 from rookery.schemas.lists import RunState, RunWait
 from rookery.schemas.machines.turn import TurnTerminalCauseKind, TurnTerminalOutcome
 from rookery.schemas.run import CallStatus, ErrorObject, Language, RunResult, RunStatus
@@ -135,7 +138,7 @@ def test_a_run_waits_for_the_calls_that_have_come_to_nothing_yet(story: Story):
     story.accept("s", "r")
     story.start("s", "r")
     tea, cake = story.want("s", "r", "tea", "cake")
-    assert wait_of(story, "r").what == "a place for tea, cake"
+    assert wait_of(story, "r").what == "a slot for tea, cake"
     story.intend("s", "r", tea, cake)
     since_ms = story.now_ms
     done = tool.Completed(run="r", operation_id=tea, response_digest="d", duration_ms=1)
@@ -320,8 +323,8 @@ def test_sealed_damaged_and_unknown_facts_hide_no_run(story: Story):
     assert [(run.run_id, run.status) for run in runs_of(story).runs] == [("r", RunState.RUNNING)]
 
 
-def test_what_a_view_reads_of_a_fact_is_what_facts_say():
-    """By name and by what the words are: a field that was renamed would be skipped in silence."""
+def test_every_field_of_a_run_fact_view_is_a_field_of_a_fact():
+    """A renamed field would be skipped without an error."""
     facts = (
         session.InputAccepted(run="r", input_id="i"),
         turn.ToolCallsReturned(tool_count=1),
@@ -331,9 +334,21 @@ def test_what_a_view_reads_of_a_fact_is_what_facts_say():
         tool.IntentRecorded,
         tool.RecoveryRequired,
         session.InputRefused,
+        approval.Requested,
     )
     named = {name for fact in facts for name in fact.__struct_fields__} | {"type"}
     assert set(RunFactView.__struct_fields__) <= named
+
+
+@pytest.mark.parametrize("kind", wire_names(tool.CallFact))
+def test_every_fact_of_a_call_changes_the_progress_of_its_run(kind: str):
+    """A fact that is added to the family and forgotten by the fold fails here."""
+    progress = RunProgress()
+    requested = {"operation_id": "o", "name": "tea"}
+    progress.apply_fields({"type": fact_tag(turn.ToolCallsReturned), "calls": [requested]})
+    before = replace(progress.calls["o"])
+    progress.apply_fields({"type": kind, **requested})
+    assert progress.calls.get("o") != before
 
 
 def test_of_a_run_that_has_ended_only_its_record_is_kept(story: Story):
