@@ -114,7 +114,9 @@ def test_no_key_counts_once_something_was_said_that_is_not_understood(
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(story())
-    assert [record.message for record in caplog.records] == ["approvers are not known, none counts"]
+    assert [record.message for record in caplog.records] == [
+        "approvers unavailable, no signed answer is valid"
+    ]
 
 
 @pytest.fixture
