@@ -1,7 +1,7 @@
-"""A run that was handed over: what is known of it, and how it is followed, awaited and ended.
+"""The handle of a submitted run: the client follows, awaits and cancels the run with it.
 
-Its id is known from the fact that accepted it, or from its answer, whichever comes first. The run
-goes on whatever becomes of its handle.
+The run's id comes from the fact that accepted it or from the reply, whichever is first. The run
+does not depend on its handle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ACCEPTED: Final = fact_name(InputAccepted)
 
 
 class HandleClient(Protocol):
-    """What a handle needs of the client it came from."""
+    """The methods of its client that a handle uses."""
 
     def events(
         self, family: str | None = None, key: str | None = None, run: str | None = None,
@@ -37,11 +37,11 @@ class HandleClient(Protocol):
         self, session: str, run_id: str, *, reason: str = "", now: bool = False
     ) -> Fields: ...
 
-    async def complete_result(self, told: Mapping[str, Any]) -> RunAnswer:
-        """The answer with all that it only names."""
+    async def complete_result(self, reply: Mapping[str, Any], /) -> RunAnswer:
+        """The result of a reply; a result in the blob store is fetched."""
 
     def spawn(self, work: Coroutine[Any, Any, Fields]) -> asyncio.Task[Fields]:
-        """Do ``work`` until it is done or the client is closed."""
+        """Run ``work`` as a task until it is done or the client is closed."""
 
 
 class Handle:
@@ -52,41 +52,41 @@ class Handle:
         client: HandleClient,
         session: str,
         message_id: str,
-        asking: RetryingRequest,
+        request: RetryingRequest,
         after: int,
     ) -> None:
         self.session, self.message_id = session, message_id
         self.run_id = ""
-        """Empty until it is known: ``accepted`` waits for it."""
-        self._client, self._request, self._after = client, asking, after
+        """Empty until it is known; ``accepted`` waits for it."""
+        self._client, self._request, self._after = client, request, after
         self._reply_task: asyncio.Task[Fields] | None = None
         self._events_after: int | None = None
 
     @property
     def last_error(self) -> CodedError | None:
-        """Why nobody answers just now, if that is known."""
+        """Why the request has no reply yet, if that is known."""
         return self._request.last_error
 
     def set_max_absence(self, absence_s_max: float) -> None:
-        """From now on, so long may nobody be there to answer."""
+        """From now on, fail when no node has replied for this long."""
         self._request.absence_s_max = absence_s_max
 
     async def result(self, timeout_s: float | None = None) -> RunAnswer:
-        """What the run came to, whichever way it ended; ``Refused`` if it was never accepted."""
+        """The result of the run, also of a failed one; ``Refused`` if it was not accepted."""
         return await self._client.complete_result(await self.reply(timeout_s))
 
     async def reply(self, timeout_s: float | None = None) -> Fields:
-        """The node's last word as it was told: of a run that somebody else drives, a receipt."""
+        """The node's final reply; if the run's driver is outside, it is a receipt."""
         try:
             async with asyncio.timeout(timeout_s):
-                told = await asyncio.shield(self.reply_task())
+                reply = await asyncio.shield(self.reply_task())
         except TimeoutError:
             raise no_reply(f"run {self.message_id}", timeout_s) from None
-        self.run_id = self.run_id or str(told.get("run_id", ""))
-        return told
+        self.run_id = self.run_id or str(reply.get("run_id", ""))
+        return reply
 
     async def accepted(self, timeout_s: float | None = None) -> str:
-        """The run's id, as soon as the session owes it an end; ``Refused`` if it does not."""
+        """The run's id, as soon as the session has accepted it; ``Refused`` if it refuses."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._locate()
@@ -95,13 +95,15 @@ class Handle:
         return self.run_id
 
     async def cancel(self, *, now: bool = True, reason: str = "") -> Fields:
-        """End the run: at once or, if not ``now``, at its next boundary. ``Client.cancel`` and
-        the verb ``cancel`` wait for the boundary unless told otherwise."""
+        """End the run now, or at its next boundary if ``now`` is false.
+
+        The default of ``Client.cancel`` and of the verb ``cancel`` is the next boundary.
+        """
         await self.accepted()
         return await self._client.cancel(self.session, self.run_id, reason=reason, now=now)
 
     async def events(self) -> AsyncGenerator[Fields, None]:
-        """The facts of this run, from its acceptance on, ending with its last one."""
+        """The facts of this run, from its acceptance to its last fact."""
         after = await self._locate()
         facts = self._client.events(key=self.session, run=self.run_id, after=after)
         async with aclosing(facts):
@@ -111,33 +113,35 @@ class Handle:
                     return
 
     def reply_task(self) -> asyncio.Task[Fields]:
-        """From now on the request is repeated until it is answered."""
+        """The task that repeats the request until it has a reply; the first call starts it."""
         if self._reply_task is None:
             self._reply_task = self._client.spawn(self._request.result())
         return self._reply_task
 
     async def _locate(self) -> int:
-        """Learn the run's id; the sequence above which its facts stand."""
+        """Learn the run's id; return a sequence below its first fact."""
         if self._events_after is None:
             self._events_after = await self._find_start()
         return self._events_after
 
     async def _find_start(self) -> int:
-        answering, finding = self.reply_task(), asyncio.create_task(self._find_fact())
+        replying, finding = self.reply_task(), asyncio.create_task(self._find_fact())
         try:
-            await asyncio.wait({answering, finding}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({replying, finding}, return_when=asyncio.FIRST_COMPLETED)
             if finding.done():
                 fact = finding.result()
                 self.run_id = str(fact["run"])
                 return self._after if _name_of(fact) == _ACCEPTED else 0
-            self.run_id = str(answering.result()["run_id"])
+            self.run_id = str(replying.result()["run_id"])
             return 0
         finally:
             finding.cancel()
 
     async def _find_fact(self) -> Fields:
-        """The first fact that our message has caused and that is of a run: it was accepted, or had
-        been before and is now to be told once more."""
+        """The first fact of a run that this message has caused.
+
+        It accepts the run, or asks for another reply if the run was accepted before.
+        """
         facts = self._client.events("session", self.session, after=self._after)
         async with aclosing(facts):
             async for fact in facts:
@@ -150,7 +154,7 @@ def _name_of(fact: Fields) -> str:
     return str(fact["type"]).rpartition(".")[0]
 
 
-def no_reply(asked: str, timeout_s: float | None) -> Failed:
+def no_reply(request: str, timeout_s: float | None) -> Failed:
     return Failed(
-        "NO_ANSWER", f"{asked}: no answer within {timeout_s} s", hint="ask again with the same id"
+        "NO_ANSWER", f"{request}: no answer within {timeout_s} s", hint="ask again with the same id"
     )

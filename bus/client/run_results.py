@@ -1,7 +1,4 @@
-"""What runs came to: an answer with all that it only names, and the end of a past run.
-
-Both are read from what is stored, the journal and the blobs, and no node is asked.
-"""
+"""Results of runs, read from the journal and the blob store without a node."""
 
 from __future__ import annotations
 
@@ -31,10 +28,9 @@ _TURN: Final[FactCodec[of_turn.TurnFact]] = FactCodec(of_turn.TURN_FACTS)
 _SESSION: Final[FactCodec[of_session.SessionFact]] = FactCodec(of_session.SESSION_FACTS)
 
 
-async def complete_result(blobs: Blobs, told: Mapping[str, Any]) -> RunAnswer:
-    """What a run came to, where a node drove it; a result that was too large to be sent is
-    fetched."""
-    answer = decode_result(told)
+async def complete_result(blobs: Blobs, reply: Mapping[str, Any]) -> RunAnswer:
+    """The result of a reply; a result that was too large to send is fetched."""
+    answer = decode_result(reply)
     if answer.result_blob is UNSET:
         return answer
     result = await _stored_result(blobs, answer.result_blob)
@@ -53,16 +49,16 @@ async def read_past_result(
         if isinstance(fact, TurnEnd):
             return RunAnswer.of(await _result(blobs, fact), run_id, session)
         progress.apply_fact(fact)
-    async for told in _facts(journal, _SESSION, Filter("session", session, run_id), after):
-        if isinstance(told, of_session.RunCommitted):
+    async for session_fact in _facts(journal, _SESSION, Filter("session", session, run_id), after):
+        if isinstance(session_fact, of_session.RunCommitted):
             raise not_executed_here("committed")
-        if (end := SESSION_ENDS.get(type(told))) is not None:
-            error = getattr(told, "error", None) or None
+        if (end := SESSION_ENDS.get(type(session_fact))) is not None:
+            error = getattr(session_fact, "error", None) or None
             receipt = RunReceipt(
                 run_id=run_id, input_id="", session_id=session, state=end.receipt, error=error
             )
             return RunAnswer.of_unstarted(receipt)
-        queued.apply_fact(told)
+        queued.apply_fact(session_fact)
     if progress.stage is RunStage.UNKNOWN:
         progress = queued
     if progress.stage is RunStage.UNKNOWN:
@@ -77,7 +73,7 @@ async def read_past_result(
 async def _facts(
     journal: Journal, codec: FactCodec[F], where: Filter, after: int
 ) -> AsyncGenerator[F, None]:
-    """The facts of one family about one run."""
+    """The facts of one family and one run."""
     async with aclosing(journal.scan(where, after)) as pages:
         async for page in pages:
             for stored in page:
