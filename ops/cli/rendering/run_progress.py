@@ -69,7 +69,7 @@ def _unanswered_line(handle: Handle) -> str:
     """What an accepted run waits for while no node answers."""
     if not handle.run_id or handle.last_error is None:
         return ""
-    return f"goes on when a node answers; just now {handle.last_error.message}"
+    return f"continues when a node replies; the last error: {handle.last_error.message}"
 
 
 async def _apply_facts(handle: Handle, progress: RunProgressLine) -> None:

@@ -286,7 +286,7 @@ def test_the_example_of_the_readme_goes_as_it_says(tmp_path: Path):
     early = typed("runs", "result", run.json["run_id"])
     assert (early.code, early.out) == (3, "")
     assert early.err.startswith("GUARD_REJECTED: ")
-    assert "has not come to a result yet: it waits for approval of pay" in early.err
+    assert "has no result yet: it waits for approval of pay" in early.err
     (approval,) = typed("approvals", "list", "--json").json["approvals"]
     shown = typed("approvals", "show", approval["approval_id"], "--arguments")
     assert '"Ann"' in shown.out
