@@ -322,13 +322,13 @@ class ApprovalQueryHandler:
         now_ms: Callable[[], int],
         *,
         session: str | None = None,
-        shelf: CheckpointStore | None = None,
+        store: CheckpointStore | None = None,
     ) -> ApprovalQueryHandler:
         """A handler that reads the journal of one ``session`` or of all.
 
-        For all sessions it starts at the checkpoint in ``shelf``, if there is one.
+        For all sessions it starts at the checkpoint in ``store``, if there is one.
         """
-        store = shelf if session is None else None
+        store = store if session is None else None
         where = Filter("approval", session)
         return cls(Projector(journal, [ApprovalProjection()], where, store), now_ms)
 

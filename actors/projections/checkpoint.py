@@ -131,8 +131,8 @@ _decode = msgspec.json.Decoder(CheckpointManifest).decode
 class Checkpoints:
     """The checkpoints of one realm."""
 
-    def __init__(self, journal: Journal, shelf: CheckpointStore) -> None:
-        self._journal, self._store = journal, shelf
+    def __init__(self, journal: Journal, store: CheckpointStore) -> None:
+        self._journal, self._store = journal, store
         self._verified_parts: set[str] = set()
         """Parts that this node has read or written; a new head reuses only these."""
 

@@ -46,11 +46,11 @@ class Projector:
         journal: Journal,
         tables: Sequence[Projection],
         where: Filter = Filter(),  # noqa: B008 - frozen.
-        shelf: CheckpointStore | None = None,
+        store: CheckpointStore | None = None,
     ) -> None:
         """Each of ``tables`` gets each message that ``where`` selects once, in order."""
         self._journal, self._filter, self._projections = journal, where, list(tables)
-        self._checkpoints = None if shelf is None else Checkpoints(journal, shelf)
+        self._checkpoints = None if store is None else Checkpoints(journal, store)
         self._journal_position = JournalPosition()
         self._checkpointed_sequence = 0
         """The sequence of the newest known checkpoint."""

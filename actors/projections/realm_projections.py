@@ -23,13 +23,13 @@ class RealmProjections:
     def __init__(
         self,
         journal: Journal,
-        shelf: CheckpointStore,
+        store: CheckpointStore,
         realm_load: InFlightCounter,
         now_ms: Callable[[], int],
     ) -> None:
         """``realm_load`` counts the pending inputs of all sessions, from every node."""
         tables = (RunProjection(), SessionProjection(realm_load), ApprovalProjection())
-        projector = self._projector = Projector(journal, tables, shelf=shelf)
+        projector = self._projector = Projector(journal, tables, store=store)
         approvals = ApprovalQueryHandler(projector, now_ms)
         self.runs = RunQueryHandler(projector)
         self.queries: Mapping[str, QueryHandler] = {

@@ -24,13 +24,13 @@ class RunQueryHandler:
 
     @classmethod
     def without_node(
-        cls, journal: Journal, *, session: str | None = None, shelf: CheckpointStore | None = None
+        cls, journal: Journal, *, session: str | None = None, store: CheckpointStore | None = None
     ) -> RunQueryHandler:
         """A handler that reads the journal of one ``session`` or of all.
 
-        For all sessions it starts at the checkpoint in ``shelf``, if there is one.
+        For all sessions it starts at the checkpoint in ``store``, if there is one.
         """
-        store = shelf if session is None else None
+        store = store if session is None else None
         return cls(Projector(journal, [RunProjection()], Filter(key=session), store))
 
     async def list(self, query: RunsQuery) -> RunList:

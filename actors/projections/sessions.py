@@ -139,10 +139,10 @@ class SessionQueryHandler:
 
     @classmethod
     def without_node(
-        cls, journal: Journal, *, shelf: CheckpointStore | None = None
+        cls, journal: Journal, *, store: CheckpointStore | None = None
     ) -> SessionQueryHandler:
-        """A handler that reads the journal, from the checkpoint in ``shelf`` if there is one."""
-        return cls(Projector(journal, [SessionProjection()], Filter(family="session"), shelf))
+        """A handler that reads the journal, from the checkpoint in ``store`` if there is one."""
+        return cls(Projector(journal, [SessionProjection()], Filter(family="session"), store))
 
     @property
     def _projection(self) -> SessionProjection:

@@ -55,11 +55,11 @@ def tables() -> list[Any]:
     return [RunProjection(), SessionProjection(), ApprovalProjection()]
 
 
-def told(story: Story, shelf: MemoryCheckpointStore | None = None) -> list[Any]:
+def told(story: Story, store: MemoryCheckpointStore | None = None) -> list[Any]:
     """All that the views of a node say which begins now."""
 
     async def ask() -> list[Any]:
-        reading = Projector(story, tables(), shelf=shelf)
+        reading = Projector(story, tables(), store=store)
         approvals = ApprovalQueryHandler(reading, lambda: 0)
         return [
             await RunQueryHandler(reading).list(RunsQuery(limit=1_000)),
@@ -71,9 +71,9 @@ def told(story: Story, shelf: MemoryCheckpointStore | None = None) -> list[Any]:
     return asyncio.run(ask())
 
 
-async def keep(story: Story, shelf: MemoryCheckpointStore, *kept: Any) -> bool:
+async def keep(story: Story, store: MemoryCheckpointStore, *kept: Any) -> bool:
     """Leave a checkpoint as of now."""
-    checkpoints, kept = Checkpoints(story, shelf), kept or tuple(tables())
+    checkpoints, kept = Checkpoints(story, store), kept or tuple(tables())
     for stored in story.messages:
         for table in kept:
             table.apply(stored)
@@ -83,13 +83,13 @@ async def keep(story: Story, shelf: MemoryCheckpointStore, *kept: Any) -> bool:
     )
 
 
-def standing(shelf: MemoryCheckpointStore) -> CheckpointHead:
-    assert shelf.current_head is not None
-    return shelf.current_head
+def standing(store: MemoryCheckpointStore) -> CheckpointHead:
+    assert store.current_head is not None
+    return store.current_head
 
 
 @pytest.fixture
-def shelf() -> MemoryCheckpointStore:
+def store() -> MemoryCheckpointStore:
     return MemoryCheckpointStore()
 
 
@@ -110,37 +110,37 @@ def story() -> Counted:
 
 
 def test_a_view_begins_at_the_checkpoint_and_reads_only_what_came_after(
-    story: Counted, shelf: MemoryCheckpointStore
+    story: Counted, store: MemoryCheckpointStore
 ):
     before = told(story)
-    asyncio.run(keep(story, shelf))
+    asyncio.run(keep(story, store))
     story.scanned = 0
-    assert told(story, shelf) == before
+    assert told(story, store) == before
     assert story.scanned == 0
     story.complete("s", "r2")
-    assert told(story, shelf) == told(Story(story.messages)) != before
+    assert told(story, store) == told(Story(story.messages)) != before
     assert story.scanned == 2
 
 
 @pytest.mark.parametrize("kind", [RunQueryHandler, SessionQueryHandler])
 def test_without_a_node_a_view_reads_only_its_own_part(
-    story: Counted, shelf: MemoryCheckpointStore, kind: Any
+    story: Counted, store: MemoryCheckpointStore, kind: Any
 ):
-    asyncio.run(keep(story, shelf))
+    asyncio.run(keep(story, store))
     query = RunsQuery() if kind is RunQueryHandler else SessionsQuery()
     story.say("s", session.RunCommitted(run="r2", input_id="r2"))
     story.scanned = 0
-    alone = asyncio.run(kind.without_node(story, shelf=shelf).list(query))
+    alone = asyncio.run(kind.without_node(story, store=store).list(query))
     assert story.scanned == 1
     assert alone == asyncio.run(kind.without_node(story).list(query))
 
 
 def test_what_sessions_owe_counts_from_a_checkpoint_too(
-    story: Counted, shelf: MemoryCheckpointStore
+    story: Counted, store: MemoryCheckpointStore
 ):
-    asyncio.run(keep(story, shelf))
+    asyncio.run(keep(story, store))
     load = InFlightCounter()
-    asyncio.run(Projector(story, [SessionProjection(load)], shelf=shelf).refresh())
+    asyncio.run(Projector(story, [SessionProjection(load)], store=store).refresh())
     assert load.total == 1
 
 
@@ -184,19 +184,19 @@ def test_a_checkpoint_and_what_came_after_is_what_everything_is(
     moves: list[tuple[int, str, int]], cuts: set[int]
 ):
     """Wherever checkpoints were left on the way, each by somebody who began at the one before."""
-    shelf, story = MemoryCheckpointStore(), Story()
+    store, story = MemoryCheckpointStore(), Story()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_table, "PART_RUNS", 2)
         patch.setattr(session_table, "PART_SESSIONS", 1)
         for number, move in enumerate(moves):
             tell(story, move)
             if number in cuts:
-                asyncio.run(_kept_by_the_next(story, shelf))
-        assert told(story, shelf) == told(story)
+                asyncio.run(_kept_by_the_next(story, store))
+        assert told(story, store) == told(story)
 
 
-async def _kept_by_the_next(story: Story, shelf: MemoryCheckpointStore) -> None:
-    reading = Projector(story, tables(), shelf=shelf)
+async def _kept_by_the_next(story: Story, store: MemoryCheckpointStore) -> None:
+    reading = Projector(story, tables(), store=store)
     await reading.refresh()
     await reading._checkpoint_if_behind(0)
 
@@ -204,34 +204,34 @@ async def _kept_by_the_next(story: Story, shelf: MemoryCheckpointStore) -> None:
 # --- never the truth ------------------------------------------------------------------------------
 
 
-def _damage_head(shelf: MemoryCheckpointStore) -> None:
-    revision, body = standing(shelf)
-    shelf.current_head = CheckpointHead(revision, body.replace(b'"sequence":', b'"sequence":1'))
+def _damage_head(store: MemoryCheckpointStore) -> None:
+    revision, body = standing(store)
+    store.current_head = CheckpointHead(revision, body.replace(b'"sequence":', b'"sequence":1'))
 
 
-def _lie_about_the_place(shelf: MemoryCheckpointStore) -> None:
+def _lie_about_the_place(store: MemoryCheckpointStore) -> None:
     """As somebody would who can count digests."""
-    revision, body = standing(shelf)
+    revision, body = standing(store)
     head = msgspec.json.decode(body[DIGEST_BYTES:])
     head["place"]["sequence"] -= 1
     text = msgspec.json.encode(head)
-    shelf.current_head = CheckpointHead(revision, digest_bytes(text).encode() + text)
+    store.current_head = CheckpointHead(revision, digest_bytes(text).encode() + text)
 
 
-def _spell_it_otherwise(shelf: MemoryCheckpointStore) -> None:
+def _spell_it_otherwise(store: MemoryCheckpointStore) -> None:
     text = b'{"place":7}'
-    shelf.current_head = CheckpointHead(
-        standing(shelf).revision, digest_bytes(text).encode() + text
+    store.current_head = CheckpointHead(
+        standing(store).revision, digest_bytes(text).encode() + text
     )
 
 
-def _damage_part(shelf: MemoryCheckpointStore) -> None:
-    name = max(shelf.parts, key=lambda name: len(shelf.parts[name]))
-    shelf.parts[name] = shelf.parts[name][:-1] + b"?"
+def _damage_part(store: MemoryCheckpointStore) -> None:
+    name = max(store.parts, key=lambda name: len(store.parts[name]))
+    store.parts[name] = store.parts[name][:-1] + b"?"
 
 
-def _lose_part(shelf: MemoryCheckpointStore) -> None:
-    del shelf.parts[next(iter(shelf.parts))]
+def _lose_part(store: MemoryCheckpointStore) -> None:
+    del store.parts[next(iter(store.parts))]
 
 
 @pytest.mark.parametrize(
@@ -239,50 +239,50 @@ def _lose_part(shelf: MemoryCheckpointStore) -> None:
     [_damage_head, _lie_about_the_place, _spell_it_otherwise, _damage_part, _lose_part],
 )
 def test_a_damaged_checkpoint_is_none_and_is_replaced(
-    story: Counted, shelf: MemoryCheckpointStore, damage: Any
+    story: Counted, store: MemoryCheckpointStore, damage: Any
 ):
     before = told(story)
-    asyncio.run(keep(story, shelf))
-    damage(shelf)
+    asyncio.run(keep(story, store))
+    damage(store)
     story.scanned = 0
-    assert told(story, shelf) == before
+    assert told(story, store) == before
     assert story.scanned == len(story.messages)
     story.run("s", "r3")
-    asyncio.run(_kept_by_the_next(story, shelf))
+    asyncio.run(_kept_by_the_next(story, store))
     story.scanned = 0
-    assert told(story, shelf) == told(Story(story.messages))
+    assert told(story, store) == told(Story(story.messages))
     assert story.scanned == 0
 
 
 def test_a_checkpoint_of_another_form_is_none(
-    story: Counted, shelf: MemoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
+    story: Counted, store: MemoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ):
     before = told(story)
     with monkeypatch.context() as older:
         older.setattr(RunProjection, "version", "of another version")
-        asyncio.run(keep(story, shelf))
+        asyncio.run(keep(story, store))
     story.scanned = 0
-    assert told(story, shelf) == before
+    assert told(story, store) == before
     assert story.scanned == len(story.messages)
 
 
-def test_a_checkpoint_of_another_journal_is_none(story: Counted, shelf: MemoryCheckpointStore):
-    asyncio.run(keep(story, shelf))
+def test_a_checkpoint_of_another_journal_is_none(story: Counted, store: MemoryCheckpointStore):
+    asyncio.run(keep(story, store))
     for cut in (0, 1):
         other = Counted(story.messages[: len(story.messages) // 2])
         for number in range(cut * len(story.messages)):
             other.say(f"other-{number}", session.Initialized(row="Initialize"))
         for stored in other.messages:
             msgspec.structs.force_setattr(stored, "message_id", f"other-{stored.sequence}")
-        assert told(other, shelf) == told(Story(other.messages))
+        assert told(other, store) == told(Story(other.messages))
 
 
 # --- several writers, and what they leave ---------------------------------------------------------
 
 
-def test_of_two_writers_one_loses_and_harms_nothing(story: Counted, shelf: MemoryCheckpointStore):
+def test_of_two_writers_one_loses_and_harms_nothing(story: Counted, store: MemoryCheckpointStore):
     async def both() -> list[bool]:
-        checkpoints = Checkpoints(story, shelf)
+        checkpoints = Checkpoints(story, store)
         standing = await checkpoints.stored()
         drafts = []
         for _ in range(2):
@@ -297,29 +297,29 @@ def test_of_two_writers_one_loses_and_harms_nothing(story: Counted, shelf: Memor
 
     assert asyncio.run(both()) == [True, False]
     story.scanned = 0
-    assert told(story, shelf) == told(Story(story.messages))
+    assert told(story, store) == told(Story(story.messages))
     assert story.scanned == 0
 
 
 def test_what_has_not_changed_is_not_written_again_and_what_was_replaced_is_gone(
-    story: Counted, shelf: MemoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
+    story: Counted, store: MemoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(run_table, "PART_RUNS", 2)
     for number in range(10):
         story.run("s", f"more-{number}")
-    asyncio.run(_kept_by_the_next(story, shelf))
-    before = set(shelf.parts)
+    asyncio.run(_kept_by_the_next(story, store))
+    before = set(store.parts)
     for number in range(2):
         story.run("s", f"again-{number}")
-    asyncio.run(_kept_by_the_next(story, shelf))
-    after = set(shelf.parts)
+    asyncio.run(_kept_by_the_next(story, store))
+    after = set(store.parts)
     assert len(before & after) >= 5
-    named = msgspec.json.decode(standing(shelf).body[DIGEST_BYTES:])["tables"]
+    named = msgspec.json.decode(standing(store).body[DIGEST_BYTES:])["tables"]
     assert after == {part["name"] for table in named.values() for part in table["parts"]}
 
 
 def test_a_node_leaves_a_checkpoint_once_it_is_far_behind_and_when_it_stops(
-    shelf: MemoryCheckpointStore,
+    store: MemoryCheckpointStore,
 ):
     story = Story()
 
@@ -328,12 +328,12 @@ def test_a_node_leaves_a_checkpoint_once_it_is_far_behind_and_when_it_stops(
             story.write("session", "s", b"[]")
 
     async def live() -> list[int]:
-        reading, standing = Projector(story, tables(), shelf=shelf), list[int]()
+        reading, standing = Projector(story, tables(), store=store), list[int]()
 
         async def look() -> None:
             await reading.refresh()
             await reading._checkpoint_if_behind(CHECKPOINT_LAG_MESSAGES)
-            head = await Checkpoints(story, shelf).stored()
+            head = await Checkpoints(story, store).stored()
             standing.append(head.head.place.sequence)
 
         grow(CHECKPOINT_LAG_MESSAGES)
@@ -353,14 +353,14 @@ def test_a_node_leaves_a_checkpoint_once_it_is_far_behind_and_when_it_stops(
     assert asyncio.run(live()) == [0, kept, kept, kept, kept + FINAL_LAG_MESSAGES + 1]
 
 
-def test_who_reads_a_part_of_the_journal_leaves_none(story: Counted, shelf: MemoryCheckpointStore):
+def test_who_reads_a_part_of_the_journal_leaves_none(story: Counted, store: MemoryCheckpointStore):
     async def read() -> None:
-        reading = Projector(story, [RunProjection()], Filter(family="turn"), shelf)
+        reading = Projector(story, [RunProjection()], Filter(family="turn"), store)
         await reading.refresh()
         await reading._checkpoint_if_behind(0)
 
     asyncio.run(read())
-    assert not shelf.parts
+    assert not store.parts
 
 
 # --- their form -----------------------------------------------------------------------------------

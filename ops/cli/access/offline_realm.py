@@ -85,7 +85,7 @@ class OfflineRealm:
         return msgspec.convert(await self._client.ask(verb, key, body, timeout_s=patience_s), kind)
 
     async def aclose(self) -> None:
-        """Ask nobody any more."""
+        """Close the client of the realm's nodes, if one was opened."""
         if self._client is not None:
             await self._client.close()
 

@@ -148,7 +148,7 @@ async def _list(query: PendingQuery, options: Options) -> ApprovalList:
         if found is None:
             clock, session = SystemClock(), query.session
             view = ApprovalQueryHandler.without_node(
-                realm.journal, clock.now_ms, session=session, shelf=realm.checkpoints
+                realm.journal, clock.now_ms, session=session, store=realm.checkpoints
             )
             found = await view.list_approvals(query)
         return found

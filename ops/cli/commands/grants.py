@@ -74,7 +74,7 @@ async def _list(query: GrantedQuery, options: Options) -> GrantList:
 async def _list_offline(realm: OfflineRealm, query: GrantedQuery) -> GrantList:
     clock, session = SystemClock(), query.session
     view = ApprovalQueryHandler.without_node(
-        realm.journal, clock.now_ms, session=session, shelf=realm.checkpoints
+        realm.journal, clock.now_ms, session=session, store=realm.checkpoints
     )
     return await view.list_grants(query)
 

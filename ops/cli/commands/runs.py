@@ -199,7 +199,7 @@ async def _list(query: RunsQuery, limit: int, options: Options, found: list[RunV
             if page is None:
                 session = query.session
                 offline = offline or RunQueryHandler.without_node(
-                    realm.journal, session=session, shelf=realm.checkpoints
+                    realm.journal, session=session, store=realm.checkpoints
                 )
                 page = await offline.list(query)
             found += page.runs

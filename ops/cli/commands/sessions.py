@@ -118,7 +118,7 @@ async def _list(query: SessionsQuery, options: Options) -> SessionList:
         found = await realm.try_ask("sessions", query, SessionList)
         if found is None:
             found = await SessionQueryHandler.without_node(
-                realm.journal, shelf=realm.checkpoints
+                realm.journal, store=realm.checkpoints
             ).list(query)
         return found
 

@@ -131,7 +131,7 @@ def _accepted(fields: FactFields) -> str:
 
 def _to_end(fields: FactFields) -> str:
     when = "now" if fields.get("now") else "at its next boundary"
-    return _and(f"is to end {when}", fields.get("reason"))
+    return _and(f"must end {when}", fields.get("reason"))
 
 
 def _requested(call: str, fields: FactFields) -> str:
@@ -180,22 +180,22 @@ _OF_CALLS: Final[Mapping[type[Fact], _CallWords]] = {
     tool.RecoveryRequired: lambda call, fields: (
         f"{call} may have acted, its outcome is unknown: {fields['reason']}{_may_act_words(fields)}"
     ),
-    tool.RetryAllowed: lambda call, fields: f"{call} is to be tried again{_by(fields)}",
-    approval.Requested: lambda call, fields: _and(f"{call} wants approval", fields.get("why")),
+    tool.RetryAllowed: lambda call, fields: f"{call} will be tried again{_by(fields)}",
+    approval.Requested: lambda call, fields: _and(f"{call} needs approval", fields.get("why")),
     approval.DispatchIntended: lambda call, fields: (
-        f"{call} is put before {', '.join(fields['dispatchers'])}"
+        f"{call} was sent to {', '.join(fields['dispatchers'])}"
     ),
     approval.Escalated: lambda call, fields: (
-        f"{call} is put before {', '.join(fields['dispatchers'])}, too"
+        f"{call} was sent to {', '.join(fields['dispatchers'])}, too"
     ),
     approval.Answered: _answered,
     approval.AnswerRefused: lambda call, fields: (
         f"the answer of {fields['actor'] or 'an unknown actor'} to {call} does not count: "
         f"{fields['code']}"
     ),
-    approval.Closed: lambda call, fields: f"{call} may not: {fields['reason_code']}",
+    approval.Closed: lambda call, fields: f"{call} is not allowed: {fields['reason_code']}",
     approval.AutoAllowed: _allowed,
-    approval.GrantIssued: lambda call, _: f"{call} may be made, once",
+    approval.GrantIssued: lambda call, _: f"{call} is allowed once",
     approval.GrantConsumed: lambda call, _: f"{call} has used its grant",
 }
 _WORDS: Final = {fact_name(kind): words for kind, words in _OF_OTHERS.items()}

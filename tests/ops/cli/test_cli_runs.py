@@ -112,7 +112,7 @@ def test_runs_are_listed_filtered_and_counted(shop: Shop):
     cut = shop.rookery("runs", "list", "--session", "list", "--limit", "2").out.splitlines()
     assert cut[0].split()[:3] == ["RUN", "SESSION", "STATUS"]
     assert [line.split()[0] for line in cut[1:3]] == [run["run_id"] for run in runs[:2]]
-    assert cut[3].startswith("2 of them; there are more: --limit, or --before ")
+    assert cut[3].startswith("2 runs; there are more: --limit, or --before ")
     rest = shop.rookery("runs", "list", "--session", "list", *cut[3].split()[-2:])
     assert [line.split()[0] for line in rest.out.splitlines()[1:]] == [runs[2]["run_id"]]
 
