@@ -26,7 +26,7 @@ RECORDED = Path(__file__).parents[1] / "golden" / "runs"
 BEGIN_MS = 1_700_000_000_000
 
 
-class Story:
+class FactHistory:
     """A journal that grows as it is told. A message stands at the next sequence and happens a
     millisecond after the one before."""
 
@@ -35,7 +35,7 @@ class Story:
         self.now_ms = BEGIN_MS
 
     @classmethod
-    def recorded(cls, name: str) -> Story:
+    def recorded(cls, name: str) -> FactHistory:
         """What a real realm left of one session, message by message."""
         lines = map(json.loads, (RECORDED / f"{name}.jsonl").read_text("utf-8").splitlines())
         return cls([_stored(line) for line in lines])
@@ -114,13 +114,13 @@ class Story:
         self.complete(key, run)
 
 
-def runs_of(story: Story, **query: Any) -> RunList:
+def runs_of(history: FactHistory, **query: Any) -> RunList:
     """What a view says that begins now."""
-    return asyncio.run(RunQueryHandler.without_node(story).list(RunsQuery(**query)))
+    return asyncio.run(RunQueryHandler.without_node(history).list(RunsQuery(**query)))
 
 
-def run_of(story: Story, run_id: str) -> RunView:
-    (found,) = runs_of(story, run_id=run_id).runs
+def run_of(history: FactHistory, run_id: str) -> RunView:
+    (found,) = runs_of(history, run_id=run_id).runs
     return found
 
 

@@ -33,12 +33,12 @@ from rookery.schemas.approvals.records import ApprovalTerminalStatus
 from rookery.schemas.commands import RunsQuery, SessionsQuery
 from rookery.schemas.digest import digest_bytes, digest_json
 from rookery.schemas.facts import session, tool, turn
-from tests.projections.fact_builders import Story
+from tests.projections.fact_builders import FactHistory
 from tests.projections.test_approval_list import answered, asked, closed, granted, requested
 from tests.projections.test_session_list import begin
 
 
-class Counted(Story):
+class Counted(FactHistory):
     """A journal that knows how much of it was read."""
 
     scanned = 0
@@ -55,11 +55,11 @@ def tables() -> list[Any]:
     return [RunProjection(), SessionProjection(), ApprovalProjection()]
 
 
-def told(story: Story, store: MemoryCheckpointStore | None = None) -> list[Any]:
+def told(history: FactHistory, store: MemoryCheckpointStore | None = None) -> list[Any]:
     """All that the views of a node say which begins now."""
 
     async def ask() -> list[Any]:
-        reading = Projector(story, tables(), store=store)
+        reading = Projector(history, tables(), store=store)
         approvals = ApprovalQueryHandler(reading, lambda: 0)
         return [
             await RunQueryHandler(reading).list(RunsQuery(limit=1_000)),
@@ -71,13 +71,13 @@ def told(story: Story, store: MemoryCheckpointStore | None = None) -> list[Any]:
     return asyncio.run(ask())
 
 
-async def keep(story: Story, store: MemoryCheckpointStore, *kept: Any) -> bool:
+async def keep(history: FactHistory, store: MemoryCheckpointStore, *kept: Any) -> bool:
     """Leave a checkpoint as of now."""
-    checkpoints, kept = Checkpoints(story, store), kept or tuple(tables())
-    for stored in story.messages:
+    checkpoints, kept = Checkpoints(history, store), kept or tuple(tables())
+    for stored in history.messages:
         for table in kept:
             table.apply(stored)
-    place = position_of(story.messages[-1])
+    place = position_of(history.messages[-1])
     return await checkpoints.write(
         await checkpoints.prepare(kept, place, await checkpoints.stored())
     )
@@ -94,89 +94,89 @@ def store() -> MemoryCheckpointStore:
 
 
 @pytest.fixture
-def story() -> Counted:
+def history() -> Counted:
     """What it takes to have something in every table."""
-    story = Counted(Story.recorded("shop").messages)
-    begin(story, "t")
-    story.run("s", "r1")
-    story.accept("s", "r2", language="typescript")
-    story.start("s", "r2")
-    story.intend("s", "r2", *story.want("s", "r2", "tea", "cake"))
-    story.say("s", requested("s.1"), asked("s.1", "inbox"))
-    return story
+    history = Counted(FactHistory.recorded("shop").messages)
+    begin(history, "t")
+    history.run("s", "r1")
+    history.accept("s", "r2", language="typescript")
+    history.start("s", "r2")
+    history.intend("s", "r2", *history.want("s", "r2", "tea", "cake"))
+    history.say("s", requested("s.1"), asked("s.1", "inbox"))
+    return history
 
 
 # --- a shortcut -----------------------------------------------------------------------------------
 
 
 def test_a_view_begins_at_the_checkpoint_and_reads_only_what_came_after(
-    story: Counted, store: MemoryCheckpointStore
+    history: Counted, store: MemoryCheckpointStore
 ):
-    before = told(story)
-    asyncio.run(keep(story, store))
-    story.scanned = 0
-    assert told(story, store) == before
-    assert story.scanned == 0
-    story.complete("s", "r2")
-    assert told(story, store) == told(Story(story.messages)) != before
-    assert story.scanned == 2
+    before = told(history)
+    asyncio.run(keep(history, store))
+    history.scanned = 0
+    assert told(history, store) == before
+    assert history.scanned == 0
+    history.complete("s", "r2")
+    assert told(history, store) == told(FactHistory(history.messages)) != before
+    assert history.scanned == 2
 
 
 @pytest.mark.parametrize("kind", [RunQueryHandler, SessionQueryHandler])
 def test_without_a_node_a_view_reads_only_its_own_part(
-    story: Counted, store: MemoryCheckpointStore, kind: Any
+    history: Counted, store: MemoryCheckpointStore, kind: Any
 ):
-    asyncio.run(keep(story, store))
+    asyncio.run(keep(history, store))
     query = RunsQuery() if kind is RunQueryHandler else SessionsQuery()
-    story.say("s", session.RunCommitted(run="r2", input_id="r2"))
-    story.scanned = 0
-    alone = asyncio.run(kind.without_node(story, store=store).list(query))
-    assert story.scanned == 1
-    assert alone == asyncio.run(kind.without_node(story).list(query))
+    history.say("s", session.RunCommitted(run="r2", input_id="r2"))
+    history.scanned = 0
+    alone = asyncio.run(kind.without_node(history, store=store).list(query))
+    assert history.scanned == 1
+    assert alone == asyncio.run(kind.without_node(history).list(query))
 
 
 def test_what_sessions_owe_counts_from_a_checkpoint_too(
-    story: Counted, store: MemoryCheckpointStore
+    history: Counted, store: MemoryCheckpointStore
 ):
-    asyncio.run(keep(story, store))
+    asyncio.run(keep(history, store))
     load = InFlightCounter()
-    asyncio.run(Projector(story, [SessionProjection(load)], store=store).refresh())
+    asyncio.run(Projector(history, [SessionProjection(load)], store=store).refresh())
     assert load.total == 1
 
 
 Move = st.tuples(st.sampled_from(range(10)), st.sampled_from("ab"), st.integers(1, 4))
 
 
-def tell(story: Story, move: tuple[int, str, int]) -> None:
+def tell(history: FactHistory, move: tuple[int, str, int]) -> None:
     """Something that happens in a session, be it likely or not."""
     kind, key, number = move
     run, approval = f"{key}{number}", f"{key}.{number}"
     match kind:
         case 0:
-            story.accept(key, run)
+            history.accept(key, run)
         case 1:
-            story.start(key, run)
+            history.start(key, run)
         case 2:
-            story.complete(key, run)
+            history.complete(key, run)
         case 3:
-            story.intend(key, run, story.want(key, run, "tea", "cake")[0])
+            history.intend(key, run, history.want(key, run, "tea", "cake")[0])
         case 4:
             waits_for, code = (f"{run}-1",), "WAITING_FOR_APPROVAL"
             parked = turn.Parked(
                 run=run, code=code, snapshot_id="", snapshot_blob="", waits_for=waits_for
             )
-            story.say(key, tool.RecoveryRequired(run=run, operation_id=f"{run}-1", reason="died"))
-            story.say(key, parked)
+            history.say(key, tool.RecoveryRequired(run=run, operation_id=f"{run}-1", reason="died"))
+            history.say(key, parked)
         case 5:
-            story.say(key, requested(approval), asked(approval, "inbox"))
+            history.say(key, requested(approval), asked(approval, "inbox"))
         case 6:
-            story.say(key, answered(approval, "approved"), granted(approval, f"g{approval}"))
+            history.say(key, answered(approval, "approved"), granted(approval, f"g{approval}"))
         case 7:
-            story.say(key, closed(approval, ApprovalTerminalStatus.TIMED_OUT, "late"))
+            history.say(key, closed(approval, ApprovalTerminalStatus.TIMED_OUT, "late"))
         case 8:
-            story.say(key, session.Initialized(row="Initialize"))
+            history.say(key, session.Initialized(row="Initialize"))
         case _:
-            story.write("session", f"broken-{key}", b'[{"type":"session.initialized.v9"}]')
+            history.write("session", f"broken-{key}", b'[{"type":"session.initialized.v9"}]')
 
 
 @given(moves=st.lists(Move, min_size=1, max_size=60), cuts=st.sets(st.integers(0, 59)))
@@ -184,19 +184,19 @@ def test_a_checkpoint_and_what_came_after_is_what_everything_is(
     moves: list[tuple[int, str, int]], cuts: set[int]
 ):
     """Wherever checkpoints were left on the way, each by somebody who began at the one before."""
-    store, story = MemoryCheckpointStore(), Story()
+    store, history = MemoryCheckpointStore(), FactHistory()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_table, "PART_RUNS", 2)
         patch.setattr(session_table, "PART_SESSIONS", 1)
         for number, move in enumerate(moves):
-            tell(story, move)
+            tell(history, move)
             if number in cuts:
-                asyncio.run(_kept_by_the_next(story, store))
-        assert told(story, store) == told(story)
+                asyncio.run(_kept_by_the_next(history, store))
+        assert told(history, store) == told(history)
 
 
-async def _kept_by_the_next(story: Story, store: MemoryCheckpointStore) -> None:
-    reading = Projector(story, tables(), store=store)
+async def _kept_by_the_next(history: FactHistory, store: MemoryCheckpointStore) -> None:
+    reading = Projector(history, tables(), store=store)
     await reading.refresh()
     await reading._checkpoint_if_behind(0)
 
@@ -239,79 +239,79 @@ def _lose_part(store: MemoryCheckpointStore) -> None:
     [_damage_head, _lie_about_the_place, _spell_it_otherwise, _damage_part, _lose_part],
 )
 def test_a_damaged_checkpoint_is_none_and_is_replaced(
-    story: Counted, store: MemoryCheckpointStore, damage: Any
+    history: Counted, store: MemoryCheckpointStore, damage: Any
 ):
-    before = told(story)
-    asyncio.run(keep(story, store))
+    before = told(history)
+    asyncio.run(keep(history, store))
     damage(store)
-    story.scanned = 0
-    assert told(story, store) == before
-    assert story.scanned == len(story.messages)
-    story.run("s", "r3")
-    asyncio.run(_kept_by_the_next(story, store))
-    story.scanned = 0
-    assert told(story, store) == told(Story(story.messages))
-    assert story.scanned == 0
+    history.scanned = 0
+    assert told(history, store) == before
+    assert history.scanned == len(history.messages)
+    history.run("s", "r3")
+    asyncio.run(_kept_by_the_next(history, store))
+    history.scanned = 0
+    assert told(history, store) == told(FactHistory(history.messages))
+    assert history.scanned == 0
 
 
 def test_a_checkpoint_of_another_form_is_none(
-    story: Counted, store: MemoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
+    history: Counted, store: MemoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ):
-    before = told(story)
+    before = told(history)
     with monkeypatch.context() as older:
         older.setattr(RunProjection, "version", "of another version")
-        asyncio.run(keep(story, store))
-    story.scanned = 0
-    assert told(story, store) == before
-    assert story.scanned == len(story.messages)
+        asyncio.run(keep(history, store))
+    history.scanned = 0
+    assert told(history, store) == before
+    assert history.scanned == len(history.messages)
 
 
-def test_a_checkpoint_of_another_journal_is_none(story: Counted, store: MemoryCheckpointStore):
-    asyncio.run(keep(story, store))
+def test_a_checkpoint_of_another_journal_is_none(history: Counted, store: MemoryCheckpointStore):
+    asyncio.run(keep(history, store))
     for cut in (0, 1):
-        other = Counted(story.messages[: len(story.messages) // 2])
-        for number in range(cut * len(story.messages)):
+        other = Counted(history.messages[: len(history.messages) // 2])
+        for number in range(cut * len(history.messages)):
             other.say(f"other-{number}", session.Initialized(row="Initialize"))
         for stored in other.messages:
             msgspec.structs.force_setattr(stored, "message_id", f"other-{stored.sequence}")
-        assert told(other, store) == told(Story(other.messages))
+        assert told(other, store) == told(FactHistory(other.messages))
 
 
 # --- several writers, and what they leave ---------------------------------------------------------
 
 
-def test_of_two_writers_one_loses_and_harms_nothing(story: Counted, store: MemoryCheckpointStore):
+def test_of_two_writers_one_loses_and_harms_nothing(history: Counted, store: MemoryCheckpointStore):
     async def both() -> list[bool]:
-        checkpoints = Checkpoints(story, store)
+        checkpoints = Checkpoints(history, store)
         standing = await checkpoints.stored()
         drafts = []
         for _ in range(2):
             reading = tables()
-            for stored in story.messages:
+            for stored in history.messages:
                 for table in reading:
                     table.apply(stored)
             drafts.append(
-                await checkpoints.prepare(reading, position_of(story.messages[-1]), standing)
+                await checkpoints.prepare(reading, position_of(history.messages[-1]), standing)
             )
         return [await checkpoints.write(draft) for draft in drafts]
 
     assert asyncio.run(both()) == [True, False]
-    story.scanned = 0
-    assert told(story, store) == told(Story(story.messages))
-    assert story.scanned == 0
+    history.scanned = 0
+    assert told(history, store) == told(FactHistory(history.messages))
+    assert history.scanned == 0
 
 
 def test_what_has_not_changed_is_not_written_again_and_what_was_replaced_is_gone(
-    story: Counted, store: MemoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
+    history: Counted, store: MemoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(run_table, "PART_RUNS", 2)
     for number in range(10):
-        story.run("s", f"more-{number}")
-    asyncio.run(_kept_by_the_next(story, store))
+        history.run("s", f"more-{number}")
+    asyncio.run(_kept_by_the_next(history, store))
     before = set(store.parts)
     for number in range(2):
-        story.run("s", f"again-{number}")
-    asyncio.run(_kept_by_the_next(story, store))
+        history.run("s", f"again-{number}")
+    asyncio.run(_kept_by_the_next(history, store))
     after = set(store.parts)
     assert len(before & after) >= 5
     named = msgspec.json.decode(standing(store).body[DIGEST_BYTES:])["tables"]
@@ -321,19 +321,19 @@ def test_what_has_not_changed_is_not_written_again_and_what_was_replaced_is_gone
 def test_a_node_leaves_a_checkpoint_once_it_is_far_behind_and_when_it_stops(
     store: MemoryCheckpointStore,
 ):
-    story = Story()
+    history = FactHistory()
 
     def grow(messages: int) -> None:
         for _ in range(messages):
-            story.write("session", "s", b"[]")
+            history.write("session", "s", b"[]")
 
     async def live() -> list[int]:
-        reading, standing = Projector(story, tables(), store=store), list[int]()
+        reading, standing = Projector(history, tables(), store=store), list[int]()
 
         async def look() -> None:
             await reading.refresh()
             await reading._checkpoint_if_behind(CHECKPOINT_LAG_MESSAGES)
-            head = await Checkpoints(story, store).stored()
+            head = await Checkpoints(history, store).stored()
             standing.append(head.head.place.sequence)
 
         grow(CHECKPOINT_LAG_MESSAGES)
@@ -353,9 +353,11 @@ def test_a_node_leaves_a_checkpoint_once_it_is_far_behind_and_when_it_stops(
     assert asyncio.run(live()) == [0, kept, kept, kept, kept + FINAL_LAG_MESSAGES + 1]
 
 
-def test_who_reads_a_part_of_the_journal_leaves_none(story: Counted, store: MemoryCheckpointStore):
+def test_a_projector_of_a_part_of_the_journal_writes_no_checkpoint(
+    history: Counted, store: MemoryCheckpointStore
+):
     async def read() -> None:
-        reading = Projector(story, [RunProjection()], Filter(family="turn"), store)
+        reading = Projector(history, [RunProjection()], Filter(family="turn"), store)
         await reading.refresh()
         await reading._checkpoint_if_behind(0)
 
@@ -375,12 +377,12 @@ something else of them now, raise ``FOLDS``: older checkpoints must not be read.
 
 
 @pytest.mark.parametrize("name", FOLDED)
-def test_who_changes_what_a_fact_makes_of_a_table_raises_its_number(name: str):
-    story = Story.recorded("shop")
+def test_a_changed_fold_needs_a_new_number(name: str):
+    history = FactHistory.recorded("shop")
     for number in range(200):
-        tell(story, (number % 10, "ab"[number // 10 % 2], number // 20 % 4 + 1))
+        tell(history, (number % 10, "ab"[number // 10 % 2], number // 20 % 4 + 1))
     runs, sessions, approvals = tables()
-    for stored in story.messages:
+    for stored in history.messages:
         for table in (runs, sessions, approvals):
             table.apply(stored)
     made = {

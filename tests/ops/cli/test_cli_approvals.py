@@ -124,7 +124,7 @@ def test_what_waits_is_listed_shown_and_approved(bank: Bank):
     assert (ended["state"], ended["actor"], ended["verified"]) == ("approved", "ann", False)
 
 
-def test_who_runs_it_sees_what_it_waits_for_and_is_given_its_result(bank: Bank):
+def test_a_waiting_client_sees_what_its_run_waits_for_and_gets_its_result(bank: Bank):
     with bank.started("run", "--session", "watched", "-e", "pay('Ann', 31)") as waits:
         assert waits.stderr is not None
         said = ""
@@ -151,7 +151,7 @@ def test_a_denial_reaches_the_program_which_may_catch_it(bank: Bank):
     assert [(one["state"], one["reason"]) for one in listed] == [("denied", "not her")]
 
 
-def test_for_the_session_it_is_not_asked_again_until_that_is_revoked(bank: Bank):
+def test_a_session_grant_is_valid_until_it_is_revoked(bank: Bank):
     approval = bank.asked("often", "pay('Bob', 1)")
     bank.json("approvals", "approve", approval["approval_id"], "--for-session")
     bank.newest("often", "ok")
@@ -170,7 +170,7 @@ def test_for_the_session_it_is_not_asked_again_until_that_is_revoked(bank: Bank)
     assert bank.asked("often", "pay('Bob', 3)")["attempt"] == 1
 
 
-def test_an_approver_signs_with_a_key_nobody_else_can_read(bank: Bank):
+def test_an_approver_signs_with_a_key_that_only_its_owner_can_read(bank: Bank):
     key = bank.folder / "ann.pem"
     added = bank.rookery("approvers", "add", "ann", "--generate", str(key))
     assert (added.code, added.out.split()[:3]) == (0, ["ann", "answers", "with"])
@@ -206,7 +206,7 @@ def test_an_approver_signs_with_a_key_nobody_else_can_read(bank: Bank):
     assert (again.code, "exists" in again.err) == (2, True)
 
 
-def test_the_live_feed_tells_what_comes_and_what_ends(bank: Bank):
+def test_the_live_feed_shows_new_and_ended_approvals(bank: Bank):
     realm = Realm(bank.server, bank.name, bank.folder)
     waiting = bank.asked("feed", "pay('Di', 1)")
     with realm.started("approvals", "list", "--follow", "--json", "--session", "feed") as process:

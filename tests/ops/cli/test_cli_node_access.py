@@ -56,7 +56,7 @@ def says(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(lines)
 
 
-def test_the_end_a_draining_node_still_comes_to_is_waited_for(gated: Shell):
+def test_a_run_on_a_draining_node_is_awaited(gated: Shell):
     with gated.served(*TOOLS) as node, gated.started(*run_of("g")) as process:
         run_id = says(process, " waits for gate\n").split()[1]
         node.signal(signal.SIGTERM)
@@ -68,7 +68,7 @@ def test_the_end_a_draining_node_still_comes_to_is_waited_for(gated: Shell):
         assert node.ended() == 0
 
 
-def test_an_accepted_run_is_ended_by_a_node_that_comes_back_and_by_none_of_our_own(gated: Shell):
+def test_an_accepted_run_waits_for_the_node_to_return(gated: Shell):
     with gated.served(*TOOLS) as node, gated.started(*run_of("g")) as process:
         says(process, " waits for gate\n")
         node.kill()
@@ -82,7 +82,7 @@ def test_an_accepted_run_is_ended_by_a_node_that_comes_back_and_by_none_of_our_o
     assert (process.returncode, out) == (0, '"g"\n'), err
 
 
-def test_who_gives_up_an_accepted_run_is_told_where_to_look_for_it(gated: Shell):
+def test_an_interrupted_client_of_an_accepted_run_prints_how_to_find_it(gated: Shell):
     with gated.served(*TOOLS) as node, gated.started(*run_of("g"), command=GIVES_UP) as process:
         run_id = says(process, " waits for gate\n").split()[1]
         node.kill()

@@ -157,7 +157,7 @@ def test_without_a_server_at_the_url_it_is_5(alone: Shell):
     assert (ended.code, ended.out) == (5, "")
 
 
-def test_a_server_nobody_serves_the_realm_on_is_5(realm: Realm):
+def test_a_server_without_a_node_of_the_realm_is_5(realm: Realm):
     for arguments in (["run"], ["run", "--detach"], ["validate"]):
         ended = realm.rookery(*arguments, "-e", "1", "--url", realm.server.url)
         assert (ended.code, ended.out) == (5, "")
