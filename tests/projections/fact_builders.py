@@ -1,4 +1,4 @@
-"""Histories for views: recorded ones, and such as a test tells fact by fact."""
+"""Histories for projections: recorded ones, and ones that a test builds fact by fact."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ BEGIN_MS = 1_700_000_000_000
 
 
 class FactHistory:
-    """A journal that grows as it is told. A message stands at the next sequence and happens a
-    millisecond after the one before."""
+    """A journal that a test appends to. Each message is a millisecond later than the last one."""
 
     def __init__(self, messages: list[StoredMessage] | None = None) -> None:
         self.messages = messages or []
@@ -36,7 +35,7 @@ class FactHistory:
 
     @classmethod
     def recorded(cls, name: str) -> FactHistory:
-        """What a real realm left of one session, message by message."""
+        """The recorded messages of one session of a real realm."""
         lines = map(json.loads, (RECORDED / f"{name}.jsonl").read_text("utf-8").splitlines())
         return cls([_stored(line) for line in lines])
 

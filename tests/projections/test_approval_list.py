@@ -1,4 +1,4 @@
-"""The list of approvals and grants, folded from what is on record of them."""
+"""The lists of approvals and grants, folded from their facts."""
 
 from __future__ import annotations
 
@@ -262,11 +262,11 @@ def test_a_live_feed_shows_new_and_ended_approvals():
     history.say("s", requested("s.1"))
     history.say("s", asked("s.1", "inbox"))
     history.say("s", answered("s.1", "denied"), requested("s.2"))
-    told = [
+    listed = [
         [(one.approval_id, one.state.value) for one in changed_approvals(table, stored)]
         for stored in history.messages
     ]
-    assert told == [[("s.1", "pending")], [], [("s.1", "denied"), ("s.2", "pending")]]
+    assert listed == [[("s.1", "pending")], [], [("s.1", "denied"), ("s.2", "pending")]]
 
 
 def test_what_others_wrote_does_not_move_the_cursor():

@@ -1,4 +1,4 @@
-"""The approvers a node knows: those that were added and not revoked, wherever it was said.
+"""The approvers a node knows: those that were added and not revoked, by any node.
 
 A node that may have missed a revocation knows none.
 """

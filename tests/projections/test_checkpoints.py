@@ -1,4 +1,4 @@
-"""Checkpoints of views: a shortcut that changes nothing in what is listed, and never the truth."""
+"""Checkpoints of projections: lists are the same with and without them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tables() -> list[Any]:
     return [RunProjection(), SessionProjection(), ApprovalProjection()]
 
 
-def told(history: FactHistory, store: MemoryCheckpointStore | None = None) -> list[Any]:
+def listed(history: FactHistory, store: MemoryCheckpointStore | None = None) -> list[Any]:
     """All that the views of a node say which begins now."""
 
     async def ask() -> list[Any]:
@@ -112,13 +112,13 @@ def history() -> Counted:
 def test_a_view_begins_at_the_checkpoint_and_reads_only_what_came_after(
     history: Counted, store: MemoryCheckpointStore
 ):
-    before = told(history)
+    before = listed(history)
     asyncio.run(keep(history, store))
     history.scanned = 0
-    assert told(history, store) == before
+    assert listed(history, store) == before
     assert history.scanned == 0
     history.complete("s", "r2")
-    assert told(history, store) == told(FactHistory(history.messages)) != before
+    assert listed(history, store) == listed(FactHistory(history.messages)) != before
     assert history.scanned == 2
 
 
@@ -183,7 +183,7 @@ def tell(history: FactHistory, move: tuple[int, str, int]) -> None:
 def test_a_checkpoint_and_what_came_after_is_what_everything_is(
     moves: list[tuple[int, str, int]], cuts: set[int]
 ):
-    """Wherever checkpoints were left on the way, each by somebody who began at the one before."""
+    """Checkpoints may be written at any point, each by a projector that starts at the last one."""
     store, history = MemoryCheckpointStore(), FactHistory()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_table, "PART_RUNS", 2)
@@ -191,17 +191,17 @@ def test_a_checkpoint_and_what_came_after_is_what_everything_is(
         for number, move in enumerate(moves):
             tell(history, move)
             if number in cuts:
-                asyncio.run(_kept_by_the_next(history, store))
-        assert told(history, store) == told(history)
+                asyncio.run(_write_checkpoint(history, store))
+        assert listed(history, store) == listed(history)
 
 
-async def _kept_by_the_next(history: FactHistory, store: MemoryCheckpointStore) -> None:
+async def _write_checkpoint(history: FactHistory, store: MemoryCheckpointStore) -> None:
     reading = Projector(history, tables(), store=store)
     await reading.refresh()
     await reading._checkpoint_if_behind(0)
 
 
-# --- never the truth ------------------------------------------------------------------------------
+# --- damaged ones --------------------------------------------------------------------------------
 
 
 def _damage_head(store: MemoryCheckpointStore) -> None:
@@ -209,8 +209,8 @@ def _damage_head(store: MemoryCheckpointStore) -> None:
     store.current_head = CheckpointHead(revision, body.replace(b'"sequence":', b'"sequence":1'))
 
 
-def _lie_about_the_place(store: MemoryCheckpointStore) -> None:
-    """As somebody would who can count digests."""
+def _forge_position(store: MemoryCheckpointStore) -> None:
+    """A forged checkpoint with valid digests."""
     revision, body = standing(store)
     head = msgspec.json.decode(body[DIGEST_BYTES:])
     head["place"]["sequence"] -= 1
@@ -236,33 +236,33 @@ def _lose_part(store: MemoryCheckpointStore) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [_damage_head, _lie_about_the_place, _spell_it_otherwise, _damage_part, _lose_part],
+    [_damage_head, _forge_position, _spell_it_otherwise, _damage_part, _lose_part],
 )
 def test_a_damaged_checkpoint_is_none_and_is_replaced(
     history: Counted, store: MemoryCheckpointStore, damage: Any
 ):
-    before = told(history)
+    before = listed(history)
     asyncio.run(keep(history, store))
     damage(store)
     history.scanned = 0
-    assert told(history, store) == before
+    assert listed(history, store) == before
     assert history.scanned == len(history.messages)
     history.run("s", "r3")
-    asyncio.run(_kept_by_the_next(history, store))
+    asyncio.run(_write_checkpoint(history, store))
     history.scanned = 0
-    assert told(history, store) == told(FactHistory(history.messages))
+    assert listed(history, store) == listed(FactHistory(history.messages))
     assert history.scanned == 0
 
 
 def test_a_checkpoint_of_another_form_is_none(
     history: Counted, store: MemoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ):
-    before = told(history)
+    before = listed(history)
     with monkeypatch.context() as older:
         older.setattr(RunProjection, "version", "of another version")
         asyncio.run(keep(history, store))
     history.scanned = 0
-    assert told(history, store) == before
+    assert listed(history, store) == before
     assert history.scanned == len(history.messages)
 
 
@@ -274,7 +274,7 @@ def test_a_checkpoint_of_another_journal_is_none(history: Counted, store: Memory
             other.say(f"other-{number}", session.Initialized(row="Initialize"))
         for stored in other.messages:
             msgspec.structs.force_setattr(stored, "message_id", f"other-{stored.sequence}")
-        assert told(other, store) == told(FactHistory(other.messages))
+        assert listed(other, store) == listed(FactHistory(other.messages))
 
 
 # --- several writers, and what they leave ---------------------------------------------------------
@@ -297,7 +297,7 @@ def test_of_two_writers_one_loses_and_harms_nothing(history: Counted, store: Mem
 
     assert asyncio.run(both()) == [True, False]
     history.scanned = 0
-    assert told(history, store) == told(FactHistory(history.messages))
+    assert listed(history, store) == listed(FactHistory(history.messages))
     assert history.scanned == 0
 
 
@@ -307,11 +307,11 @@ def test_what_has_not_changed_is_not_written_again_and_what_was_replaced_is_gone
     monkeypatch.setattr(run_table, "PART_RUNS", 2)
     for number in range(10):
         history.run("s", f"more-{number}")
-    asyncio.run(_kept_by_the_next(history, store))
+    asyncio.run(_write_checkpoint(history, store))
     before = set(store.parts)
     for number in range(2):
         history.run("s", f"again-{number}")
-    asyncio.run(_kept_by_the_next(history, store))
+    asyncio.run(_write_checkpoint(history, store))
     after = set(store.parts)
     assert len(before & after) >= 5
     named = msgspec.json.decode(standing(store).body[DIGEST_BYTES:])["tables"]

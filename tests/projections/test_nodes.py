@@ -1,4 +1,4 @@
-"""Nodes: what they said of themselves, and what their claims say of them."""
+"""The list of nodes, folded from their facts and claims."""
 
 from __future__ import annotations
 

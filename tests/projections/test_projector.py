@@ -1,4 +1,4 @@
-"""Reading a journal on: each message once, in order, without holding up the loop or giving up."""
+"""The projector reads each message once and in order, and does not block the loop."""
 
 from __future__ import annotations
 

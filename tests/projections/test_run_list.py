@@ -1,4 +1,4 @@
-"""Runs as lists show them: what became of each, what it waits for, and how to end the waiting."""
+"""The list of runs: their status, what they wait for, and the command that ends the wait."""
 
 from __future__ import annotations
 
@@ -239,14 +239,14 @@ def test_an_ended_run_waits_for_nothing(history: FactHistory):
 def test_lists_are_newest_first_and_pages_neither_lose_nor_repeat(history: FactHistory):
     for number in range(25):
         history.run(f"s{number % 3}", f"r{number}")
-    told, before = [], None
+    listed, before = [], None
     while True:
         page = runs_of(history, limit=7, before=before)
-        told += [run.run_id for run in page.runs]
+        listed += [run.run_id for run in page.runs]
         if (before := page.next) is None:
             break
         history.run("s0", f"late-{before}")
-    assert told == [f"r{number}" for number in range(24, -1, -1)]
+    assert listed == [f"r{number}" for number in range(24, -1, -1)]
 
 
 def test_lists_are_filtered_by_status_session_language_and_time(history: FactHistory):
@@ -265,7 +265,7 @@ def test_lists_are_filtered_by_status_session_language_and_time(history: FactHis
     assert ids(since_ms=border_ms) == ["r3", "r2"]
     assert ids(until_ms=border_ms) == ["r1"]
     assert ids(run_id="r2") == ["r2"]
-    assert ids(run_id="nobody") == []
+    assert ids(run_id="unknown") == []
     assert ids(status=RunState.OK, session="b", limit=1) == ["r2"]
 
 
@@ -298,8 +298,8 @@ def test_projectors_that_start_earlier_and_later_fold_the_same_list():
     async def read_on() -> Any:
         for message in whole.messages:
             grown.messages.append(message)
-            told = await view.list(RunsQuery())
-        return told
+            listed = await view.list(RunsQuery())
+        return listed
 
     assert asyncio.run(read_on()) == runs_of(whole)
 

@@ -1,4 +1,4 @@
-"""Sessions as lists show them: by phase, language and time, page by page."""
+"""The list of sessions: by phase, language and time, page by page."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def test_an_unknown_phase_is_refused_with_the_known_ones(history: FactHistory, p
 def test_pages_neither_lose_nor_repeat_and_say_how_many_there_are(history: FactHistory):
     for number in range(10):
         begin(history, f"s{number}")
-    told, before = [], None
+    listed, before = [], None
     while True:
         page = sessions_of(history, limit=4, before=before)
         assert page.total == 10
-        told += [found.meta.id for found in page.sessions]
+        listed += [found.meta.id for found in page.sessions]
         if (before := page.next) is None:
             break
-    assert told == [f"s{number}" for number in range(9, -1, -1)]
+    assert listed == [f"s{number}" for number in range(9, -1, -1)]
 
 
 @pytest.mark.parametrize("before", ["", "7", "x/s", "7/", "9" * 5_000 + "/s"])

@@ -307,7 +307,7 @@ def end_lines(end: RunAnswer | CodedError | None, room: int) -> list[tuple[str, 
         value = encode_json(end.result).decode()
         lines.append(("result", value if len(value) <= room else f"{value[: room - 3]}..."))
         if len(value) > room:
-            lines.append(("", f"in full: rookery runs result {end.run_id}"))
+            lines.append(("", f"whole: rookery runs result {end.run_id}"))
         lines += [("", note) for note in result_notes(end)]
     if end.snapshot_id is not None:
         lines.append(("snapshot", end.snapshot_id))

@@ -1,4 +1,4 @@
-"""The command line as a shell sees it: exit codes, streams, and nothing that looks like Python."""
+"""The command line in a shell: exit codes, streams, and no Python tracebacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Approvals by the command line: with a node, with the journal alone, and with no server at all."""
+"""Approvals on the command line: with a node, without a node, and without a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOOK = Path("paid.txt")
 
 @tool(side_effect="write", idempotent=False, approval_policy="manual")
 def pay(to: str, amount: int) -> str:
-    """Pay somebody."""
+    """Pay an account."""
     with BOOK.open("a") as book:
         book.write(f"{amount} {to}\\n")
     return f"paid {amount} to {to}"
@@ -67,7 +67,7 @@ class Bank:
         asyncio.run(publish())
 
     def newest(self, session: str, status: str) -> dict[str, Any]:
-        """The newest run of a session, as soon as it stands like this."""
+        """The newest run of a session, as soon as it has this status."""
         found: dict[str, Any] = wait_until(lambda: self._newest(session, status), PATIENCE_S)
         assert found, f"no run of {session} came to be {status}"
         return found
@@ -173,7 +173,7 @@ def test_a_session_grant_is_valid_until_it_is_revoked(bank: Bank):
 def test_an_approver_signs_with_a_key_that_only_its_owner_can_read(bank: Bank):
     key = bank.folder / "ann.pem"
     added = bank.rookery("approvers", "add", "ann", "--generate", str(key))
-    assert (added.code, added.out.split()[:3]) == (0, ["ann", "answers", "with"])
+    assert (added.code, added.out.split()[:3]) == (0, ["ann", "has", "the"])
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     approval = bank.asked("signed", "pay('Cy', 1)")
     assert (
@@ -222,14 +222,14 @@ def _next(process: Any) -> dict[str, Any]:
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         assert selector.select(PATIENCE_S), "nothing was told"
-        told: dict[str, Any] = json.loads(process.stdout.readline())
-        return told
+        printed: dict[str, Any] = json.loads(process.stdout.readline())
+        return printed
 
 
 def test_what_is_not_there_is_4_and_what_cannot_be_meant_is_2(bank: Bank):
     for arguments in (
-        ("approvals", "show", "nobody.1"),
-        ("approvals", "approve", "nobody.1"),
+        ("approvals", "show", "unknown.1"),
+        ("approvals", "approve", "unknown.1"),
         ("approvals", "grants", "revoke", "nothing"),
     ):
         assert bank.rookery(*arguments).code == 4, arguments
@@ -257,7 +257,7 @@ def test_an_answer_given_while_no_node_is_there_counts_when_one_is(
         listed = bank.json("approvals", "list")["approvals"]
         assert [one["approval_id"] for one in listed] == [approval["approval_id"]]
         stored = bank.rookery("approvals", "approve", approval["approval_id"])
-        assert stored.out.startswith("the answer is stored")
+        assert stored.out.startswith("the decision is stored")
         assert bank.rookery("approvals", "grants", "revoke", "nothing").code == 4
     assert bank.paid() == []
     with bank.node():
@@ -291,7 +291,7 @@ def test_the_example_of_the_readme_goes_as_it_says(tmp_path: Path):
     shown = typed("approvals", "show", approval["approval_id"], "--arguments")
     assert '"Ann"' in shown.out
     stored = typed("approvals", "approve", approval["approval_id"], "--reason", "earned")
-    assert stored.out.startswith("the answer is stored"), stored
+    assert stored.out.startswith("the decision is stored"), stored
     assert not (tmp_path / "payments.txt").exists()
     with NodeProcess(tmp_path, *tools, **variables):
         book = tmp_path / "payments.txt"

@@ -1,4 +1,4 @@
-"""The journal by the command line: live, backwards, verified and exported."""
+"""The journal on the command line: followed, read backwards, verified and exported."""
 
 from __future__ import annotations
 

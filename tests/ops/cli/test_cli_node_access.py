@@ -1,6 +1,6 @@
-"""``rookery run`` while nodes come and go: what becomes of a run that was accepted, and who waits.
+"""``rookery run`` while nodes start and stop: clients wait for the one result of an accepted run.
 
-Every program waits at a gate that the test opens, so a node is surely at work while it goes.
+Every program waits at a gate that the test opens, so that its node stops during the run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Progress is for whoever sits before a terminal, and for nobody else."""
+"""Progress lines are shown on terminals only."""
 
 from __future__ import annotations
 

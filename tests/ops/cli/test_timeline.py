@@ -1,6 +1,6 @@
-"""A run drawn for a terminal, from recorded histories: the same drawing everywhere.
+"""The timeline of recorded runs is the same on every machine.
 
-``ROOKERY_REDRAW=1 pytest tests/ops/cli/test_timeline.py`` writes the texts anew, to be looked at.
+``ROOKERY_REDRAW=1 pytest tests/ops/cli/test_timeline.py`` writes the golden files again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``rookery up`` as a process: ready, looked after, refused, and gone without a trace."""
+"""``rookery up`` as a process: it starts, reports its health, refuses, and stops cleanly."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def test_a_node_serves_until_a_stop_signal_and_leaves_in_order(home: NodeFolder,
         errors = process.stderr.read()
     assert said["url"].removeprefix("nats://").partition("@")[0] not in errors
     with EmbeddedServer(home.store):
-        told = facts(home.rookery("journal", "tail", "--family", "node", "--json"))
+        written = facts(home.rookery("journal", "tail", "--family", "node", "--json"))
         assert home.rookery("journal", "verify").code == 0
     kinds = ["node.partitions_taken.v1", "node.started.v1", "node.stopped.v1"]
-    assert [fact["type"] for fact in told] == kinds
-    assert told[0]["partitions"] == list(range(16))
-    assert told[1]["durability"] == "always"
-    assert told[2]["reason"] == way
+    assert [fact["type"] for fact in written] == kinds
+    assert written[0]["partitions"] == list(range(16))
+    assert written[1]["durability"] == "always"
+    assert written[2]["reason"] == way
 
 
 def test_for_people_it_prints_one_line_with_the_url(home: NodeFolder):
