@@ -181,11 +181,14 @@ class RunProjection:
         self._unfinished[fact.run] = RunProgress(fact.at_ms)
         return record
 
-    def _on_progress(self, record: RunRecord, fact: RunFactView) -> None:
-        progress = self._unfinished.get(record.run_id)
-        if progress is not None:
+    def _on_call(self, record: RunRecord, fact: RunFactView) -> None:
+        if (progress := self._unfinished.get(record.run_id)) is not None:
             progress.apply(fact)
-            record.status, record.code = _list_status(progress), sys.intern(progress.code)
+
+    def _on_progress(self, record: RunRecord, fact: RunFactView) -> None:
+        if (progress := self._unfinished.get(record.run_id)) is not None:
+            progress.apply(fact)
+            record.status, record.code = _list_status(progress), progress.code
 
     def _on_accepted(self, record: RunRecord, fact: RunFactView) -> None:
         if fact.request is not None:
@@ -202,7 +205,7 @@ class RunProjection:
 
     def _on_calls_requested(self, record: RunRecord, fact: RunFactView) -> None:
         record.calls += fact.tool_count
-        self._on_progress(record, fact)
+        self._on_call(record, fact)
 
     def _on_turn_ended(self, record: RunRecord, fact: RunFactView) -> None:
         status, code = run_end(fact)
@@ -238,17 +241,17 @@ def _matches(record: RunRecord, query: RunsQuery) -> bool:
 
 
 def _list_status(progress: RunProgress) -> RunState:
-    match progress.stage:
-        case RunStage.RUNNING:
-            return RunState.RUNNING
-        case RunStage.PARKED if progress.code == "WAITING_FOR_APPROVAL":
-            return RunState.WAITING_FOR_APPROVAL
-        case RunStage.PARKED:
-            return RunState.INTERRUPTED
-        case _:
-            return RunState.QUEUED
+    stage = progress.stage
+    if stage is _RUNNING:
+        return _LISTED_RUNNING
+    if stage is RunStage.PARKED:
+        approval = progress.code == "WAITING_FOR_APPROVAL"
+        return RunState.WAITING_FOR_APPROVAL if approval else RunState.INTERRUPTED
+    return _LISTED_QUEUED
 
 
+_RUNNING: Final = RunStage.RUNNING
+_LISTED_RUNNING, _LISTED_QUEUED = RunState.RUNNING, RunState.QUEUED
 _RESTARTED: Final = fact_tag(session.HistoryRestarted)
 _RunFold = Callable[[RunProjection, RunRecord, RunFactView], None]
 _KINDS: Final[Mapping[type[Fact], _RunFold]] = {
@@ -263,6 +266,6 @@ _KINDS: Final[Mapping[type[Fact], _RunFold]] = {
     turn.Parked: RunProjection._on_progress,
     turn.Unparked: RunProjection._on_progress,
     **dict.fromkeys(TURN_ENDS, RunProjection._on_turn_ended),
-    **dict.fromkeys(wire_names(tool.CallFact).values(), RunProjection._on_progress),
+    **dict.fromkeys(wire_names(tool.CallFact).values(), RunProjection._on_call),
 }
 _FOLDS: Final = {fact_tag(kind): fold for kind, fold in _KINDS.items()}

@@ -5,6 +5,7 @@ Lists, the command line and the clients fold with this one module, so that they 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
@@ -197,17 +198,16 @@ class RunProgress(Struct, array_like=True):
 
     def _on_accepted(self, fact: RunFactView) -> None:
         if self.stage in _STAGES_BEFORE_RUNNING:
-            passive = fact.mode == Mode.PASSIVE
-            self.stage = RunStage.PASSIVE if passive else RunStage.QUEUED
+            self.stage = _PASSIVE if fact.mode == _PASSIVE_MODE else _QUEUED
             self.since_ms = fact.at_ms
 
     def _on_running(self, fact: RunFactView) -> None:
-        self.stage, self.since_ms = RunStage.RUNNING, fact.at_ms
+        self.stage, self.since_ms = _RUNNING, fact.at_ms
         self.code, self.parked_for = "", ()
 
     def _on_parked(self, fact: RunFactView) -> None:
-        self.stage, self.since_ms = RunStage.PARKED, fact.at_ms
-        self.code, self.parked_for = fact.code, fact.waits_for
+        self.stage, self.since_ms = _PARKED, fact.at_ms
+        self.code, self.parked_for = sys.intern(fact.code), fact.waits_for
 
     def _on_ended(self, fact: RunFactView) -> None:
         self.stage, self.since_ms = RunStage.ENDED, fact.at_ms
@@ -249,7 +249,11 @@ class RunProgress(Struct, array_like=True):
             call.awaits_decision = False
 
 
-_STAGES_BEFORE_RUNNING: Final = (RunStage.UNKNOWN, RunStage.QUEUED, RunStage.PASSIVE)
+# Names of their own, since CPython 3.11 looks up members of enums slowly.
+_QUEUED, _PASSIVE = RunStage.QUEUED, RunStage.PASSIVE
+_RUNNING, _PARKED = RunStage.RUNNING, RunStage.PARKED
+_PASSIVE_MODE: Final = Mode.PASSIVE.value
+_STAGES_BEFORE_RUNNING: Final = (RunStage.UNKNOWN, _QUEUED, _PASSIVE)
 _STAGE_WORDS: Final = {
     RunStage.UNKNOWN: "",
     RunStage.QUEUED: "waits for the session to be free",
