@@ -221,7 +221,7 @@ def test_the_live_feed_shows_new_and_ended_approvals(bank: Bank):
 def _next(process: Any) -> dict[str, Any]:
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
-        assert selector.select(PATIENCE_S), "nothing was told"
+        assert selector.select(PATIENCE_S), "nothing was printed"
         printed: dict[str, Any] = json.loads(process.stdout.readline())
         return printed
 
